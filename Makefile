@@ -1,0 +1,57 @@
+# Every command sets up what it needs in .venv the first time, and starts at once after that.
+# ARGS passes options on, as in: make test ARGS="-k adaptive -x"
+
+.DEFAULT_GOAL := help
+BIN := .venv/bin
+DEMO := .venv/.ready-demo
+DEV := .venv/.ready-dev
+CORE := */pollux/core/*
+# mkdocs-material's notice about its successor is no finding of ours.
+export NO_MKDOCS_2_WARNING := 1
+
+.PHONY: help demo test check bench docs soak lock clean
+
+help:  ## list these commands
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(DEMO)  ## watch an adaptive worker save polls (ARGS="--seconds 30")
+	@$(BIN)/pollux demo $(ARGS)
+
+test: $(DEV)  ## run the tests; the whole run also demands every branch of core (ARGS="-k name")
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/python -m pytest --cov --cov-report=
+	@$(BIN)/coverage report --skip-covered --include='$(CORE)' --fail-under=100
+else
+	@$(BIN)/python -m pytest $(ARGS)
+endif
+
+check: $(DEV)  ## lint, format, types, docs and architecture
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@# $(BIN)/python scripts/reference.py --check
+	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_tidy.py
+
+bench: $(DEV)  ## run every benchmark and write benchmarks/RESULTS.md (ARGS=--quick for a look)
+	@$(BIN)/python benchmarks/run.py $(ARGS)
+
+docs: $(DEV)  ## build the documentation into site/
+	@$(BIN)/mkdocs build --strict
+
+soak: $(DEV)  ## run the long tests that `make test` leaves out
+	@$(BIN)/python -m pytest -m soak --timeout=3600 -o faulthandler_timeout=3660 $(ARGS)
+
+lock: $(DEMO)  ## pin requirements/ anew after a change of pyproject.toml (ARGS=--upgrade for the newest)
+	@$(BIN)/python scripts/lock.py $(ARGS)
+
+clean:  ## remove everything that make made, .venv included
+	rm -rf .venv .venv-peers build dist site .coverage .coverage.* htmlcov
+	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(DEMO): requirements/demo.txt pyproject.toml scripts/setup
+	@scripts/setup demo
+
+$(DEV): requirements/dev.txt pyproject.toml scripts/setup
+	@scripts/setup dev

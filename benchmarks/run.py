@@ -1,0 +1,143 @@
+"""Run every benchmark of this folder and write RESULTS.md: `make bench`.
+
+Each script takes `--quick` and `--json FILE`, prints its figures, and ends with
+one line a goal: `name  measured  goal  reached|short`. Those lines open the page;
+what each script printed follows as it was. A script that fails fails the run,
+after the others had their turn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+RESULTS = HERE / "RESULTS.md"
+GOAL = re.compile(r"\S.*\s(?:reached|short)\s*")
+ESCAPES = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Run:
+    name: str
+    code: int
+    output: str
+    took: float
+    facts: Any
+
+    @property
+    def goals(self) -> list[str]:
+        return [line.strip() for line in self.output.splitlines() if GOAL.fullmatch(line)]
+
+
+def run(script: Path, quick: bool, facts: Path) -> Run:
+    """Run one script, showing what it prints as it prints it."""
+    command = [sys.executable, str(script), "--json", str(facts), *(["--quick"] if quick else [])]
+    started = time.perf_counter()
+    lines = []
+    with subprocess.Popen(
+        command,
+        cwd=HERE.parent,
+        env=os.environ | {"COLUMNS": "100", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    ) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(ESCAPES.sub("", line))
+    took = time.perf_counter() - started
+    written = facts.read_text(encoding="utf-8") if facts.exists() else "null"
+    return Run(script.stem, process.returncode, "".join(lines).strip(), took, json.loads(written))
+
+
+def processor() -> str:
+    try:
+        info = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor() or platform.machine()
+    found = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    return found[1] if found else platform.machine()
+
+
+def machine() -> dict[str, str]:
+    return {
+        "Machine": f"{processor()}, {os.cpu_count()} cores",
+        "System": platform.platform(),
+        "Python": f"{platform.python_implementation()} {platform.python_version()}",
+        "SQLite": sqlite3.sqlite_version,
+        "Pollux": version("pollux"),
+        "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
+    }
+
+
+def page(runs: Iterable[Run], facts: dict[str, str], quick: bool) -> str:
+    runs = list(runs)
+    parts = ["# Benchmark results", ""]
+    if quick:
+        parts += ["A quick look (`--quick`): the figures are rough.", ""]
+    parts += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]
+    goals = [goal for each in runs for goal in each.goals]
+    if goals:
+        parts += ["", "## Goals", "", "```text", *goals, "```"]
+    for each in runs:
+        verdict = "" if each.code == 0 else f" (failed: exit code {each.code})"
+        parts += ["", f"## {each.name}{verdict}", "", f"`benchmarks/{each.name}.py`, "]
+        parts[-1] += f"{each.took:.0f} s."
+        parts += ["", "```text", each.output or "(printed nothing)", "```"]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the benchmarks and write RESULTS.md.")
+    parser.add_argument("names", nargs="*", help="only these scripts; RESULTS.md stays as it is")
+    parser.add_argument("--quick", action="store_true", help="under a minute each, for a look")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="every script's facts, by name")
+    options = parser.parse_args()
+
+    scripts = {
+        path.stem: path
+        for path in sorted(HERE.glob("*.py"))
+        if path.name != "run.py" and not path.name.startswith("_")
+    }
+    unknown = [name for name in options.names if name not in scripts]
+    if unknown:
+        parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(scripts)}")
+
+    runs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.names or scripts:
+            print(f"\n== {name} ==", flush=True)
+            runs.append(run(scripts[name], options.quick, Path(folder) / f"{name}.json"))
+    if not options.names:
+        RESULTS.write_text(page(runs, machine(), options.quick), encoding="utf-8")
+        print(f"\nwrote {RESULTS.relative_to(HERE.parent)}")
+    if options.json:
+        collected = {"machine": machine(), **{each.name: each.facts for each in runs}}
+        options.json.write_text(json.dumps(collected, indent=2) + "\n", encoding="utf-8")
+
+    failed = [each.name for each in runs if each.code != 0]
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

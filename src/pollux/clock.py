@@ -1,0 +1,134 @@
+"""Time, as an argument.
+
+Everything above `core` asks a `Clock` what time it is and sleeps through it. There are two: the
+system's, and a virtual one whose event loop jumps to the next timer instead of waiting for it, so
+that the real code runs through an idle day in under a second, the same way each time.
+
+Two readings: `now()` is the event loop's time, which never goes back and paces the polls;
+`epoch()` is seconds since 1970, for what is stored and compared between processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+from pollux.hints import Hint
+
+T = TypeVar("T")
+
+#: 2026-01-01T00:00:00Z, when virtual time begins: a fixed date, so that runs repeat exactly.
+VIRTUAL_EPOCH = 1_767_225_600.0
+#: Real seconds after which a virtual loop that waits for something outside gives up.
+STUCK_AFTER = 60.0
+
+
+class Clock:
+    """The system's clock."""
+
+    def now(self) -> float:
+        """Seconds of the running event loop; never decreases."""
+        return asyncio.get_running_loop().time()
+
+    def epoch(self) -> float:
+        """Seconds since 1970-01-01 UTC."""
+        return time.time()
+
+    async def sleep(self, delay: float, hint: Hint | None = None) -> bool:
+        """Sleep for `delay` seconds; return True as soon as `hint` is given."""
+        if hint is None:
+            await asyncio.sleep(delay)
+            return False
+        return await hint.wait(delay)
+
+
+class VirtualClock(Clock):
+    """A clock whose time passes only when everybody sleeps, and then at once.
+
+    `clock.run(main())` runs a coroutine, and all tasks it starts, on a virtual event loop. Work in
+    threads (a SQLite queue, a plain handler) is waited for in real time while virtual time stands
+    still. Sockets and subprocesses are not waited for: time would jump past them.
+    """
+
+    def __init__(self, epoch: float = VIRTUAL_EPOCH) -> None:
+        self._epoch = epoch
+
+    def epoch(self) -> float:
+        return self._epoch + self.now()
+
+    async def advance(self, seconds: float) -> None:
+        """Let `seconds` of virtual time pass, and all that happens in them happen."""
+        await asyncio.sleep(seconds)
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        """Run `main` to its end on a fresh virtual event loop and return its result."""
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            return runner.run(main)
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time jumps to the next timer when nothing is ready to run."""
+
+    def __init__(self) -> None:
+        self._virtual_now = 0.0
+        self._calls_outside = 0
+        super().__init__(_JumpingSelector(self))
+
+    def time(self) -> float:
+        return self._virtual_now
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        self._calls_outside += 1
+        future.add_done_callback(self._call_returned)
+        return future
+
+    def _call_returned(self, _: asyncio.Future[Any]) -> None:
+        self._calls_outside -= 1
+
+
+class _JumpingSelector(selectors.BaseSelector):
+    """Ready files first; else jump; wait in real time only for calls in threads."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+        self._real = selectors.DefaultSelector()
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = self._real.select(0)
+        if ready or timeout == 0:
+            return ready
+        if timeout is None or self._loop._calls_outside:
+            ready = self._real.select(STUCK_AFTER)
+            if not ready and timeout is None:
+                raise RuntimeError(
+                    f"the virtual clock waited {STUCK_AFTER:g} real seconds and nothing happened: "
+                    "no timer is set and no thread is at work, so nothing ever will. "
+                    "Look for an await that nobody ends."
+                )
+            return ready
+        self._loop._virtual_now += timeout
+        return ready
+
+    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.register(fileobj, events, data)
+
+    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.unregister(fileobj)
+
+    def modify(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
+        return self._real.modify(fileobj, events, data)
+
+    def close(self) -> None:
+        self._real.close()
+
+    def get_key(self, fileobj: Any) -> selectors.SelectorKey:
+        return self._real.get_key(fileobj)
+
+    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
+        return self._real.get_map()

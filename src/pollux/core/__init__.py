@@ -1,0 +1,1 @@
+"""Decisions as arithmetic: no clock, no randomness, no I/O in here."""

@@ -1,0 +1,60 @@
+"""What one poll saw, and what a pacer answers to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Plain = float | int | str | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one poll saw.
+
+    at: when it ended, in seconds of the loop's clock. Never decreases from poll to poll.
+    found: how many items it found.
+    capacity: how many it could have found; None where the source has no limit.
+    waits: how long each found item had waited, where the source knows it.
+    failed: the poll raised. It saw nothing, which is not the same as seeing that there is nothing.
+    hinted: a hint ended the pause before it.
+    """
+
+    at: float
+    found: int
+    capacity: int | None = None
+    waits: tuple[float, ...] = ()
+    failed: bool = False
+    hinted: bool = False
+
+    @property
+    def full(self) -> bool:
+        """It found all it could, so there may be more."""
+        return self.capacity is not None and self.found >= self.capacity > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A turn in a pacer's course, worth an event.
+
+    what: "back-off" (the interval grew), "speed-up" (it shrank a step), "reset" (it fell back
+    to where it starts), "class" (another volume class) or "decay" (an average faded with time).
+    """
+
+    what: Literal["back-off", "speed-up", "reset", "class", "decay"]
+    before: float | str
+    after: float | str
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """What a pacer answers: how long to sleep, and how long the next poll may block.
+
+    delay: seconds of sleep before the next poll, within the strategy's floor and ceiling.
+    hold: seconds the next poll may block at the server (long polling); 0 asks for a short poll.
+    changes: what turned in the pacer's course. It explains the pause and is not part of it.
+    """
+
+    delay: float
+    hold: float = 0.0
+    changes: tuple[Change, ...] = field(default=(), compare=False)

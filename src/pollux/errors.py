@@ -1,0 +1,124 @@
+"""Every error Pollux raises, in one tree.
+
+    PolluxError
+    ├── ConfigError          a setting, argument or URL is wrong; nothing was started
+    ├── JobError             a job cannot be put as it is; nothing was put
+    │   ├── PayloadError     not JSON, or too large
+    │   ├── UniqueConflict   the same `unique` with another kind or payload
+    │   └── Unsupported      this store cannot do what was asked
+    ├── HandlerError         a handler cannot be registered as it is
+    ├── LeaseLost            the lease is no longer ours; nothing was changed
+    ├── StoreError           the store said no
+    │   ├── StoreUnavailable   it may say yes later (locked, gone, full): polls back off
+    │   └── SchemaError        its tables are not ours, or newer than this code
+    ├── HandlerTimeout       a handler ran longer than its timeout
+    └── MissingExtra         an optional dependency is not installed
+
+    Signal (raised by handlers, never an error)
+    ├── Reject               dead now, no more attempts
+    └── Snooze               later, and this run is not an attempt
+
+A message says what was wrong, with which value, from where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pollux.durations import Duration
+
+
+class PolluxError(Exception):
+    """The root of all errors raised by Pollux."""
+
+
+class ConfigError(PolluxError, ValueError):
+    """A setting, argument or URL is wrong. Raised before anything starts."""
+
+    permanent = True  # trying again would not help
+
+
+class JobError(PolluxError, ValueError):
+    """A job cannot be put as it is. Nothing of its batch was put."""
+
+
+class PayloadError(JobError):
+    """The payload is not JSON, or larger than the limit."""
+
+
+class UniqueConflict(JobError):
+    """The same `unique` stands for another kind or payload already."""
+
+
+class Unsupported(JobError):
+    """This store cannot do what was asked; `queue.capabilities` tells what it can."""
+
+
+class HandlerError(PolluxError, TypeError):
+    """A handler cannot be registered: its signature or its kind is wrong."""
+
+
+class LeaseLost(PolluxError):
+    """The lease ran out and the job moved on; nothing was changed for the claims in `lost`.
+
+    Raise the `lease`, or look for what blocks the event loop: leases are renewed from it.
+    """
+
+    def __init__(self, lost: Sequence[str]) -> None:
+        self.lost = tuple(lost)
+        shown = ", ".join(self.lost[:5]) + (" …" if len(self.lost) > 5 else "")
+        super().__init__(
+            f"lease lost on {len(self.lost)} job(s): {shown}. Another worker may have them now; "
+            "nothing was changed for them. Raise `lease` above the longest stall of this process."
+        )
+
+
+class StoreError(PolluxError):
+    """The store refused; the message says what to do."""
+
+    permanent = True
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot answer now but may later: locked, unreachable or full."""
+
+    permanent = False
+
+
+class SchemaError(StoreError):
+    """The store's tables are newer than this code, or not Pollux's."""
+
+
+class HandlerTimeout(PolluxError, TimeoutError):
+    """A handler ran longer than its `timeout`."""
+
+
+class MissingExtra(PolluxError, ImportError):
+    """An optional dependency is missing; the message has the command that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra: pip install 'pollux[{extra}]'")
+
+
+class Signal(Exception):  # noqa: N818 - raised on purpose by handlers, it is no error
+    """What a handler raises to say how its job shall be settled."""
+
+
+class Reject(Signal):
+    """Settle this job as dead now, whatever attempts are left."""
+
+    def __init__(self, reason: str = "rejected by its handler") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Snooze(Signal):
+    """Run this job again after `delay`; this run does not count as an attempt."""
+
+    def __init__(self, delay: Duration) -> None:
+        from pollux.durations import seconds
+
+        self.delay = seconds(delay, "Snooze delay")
+        super().__init__(f"snoozed for {self.delay:g} s")

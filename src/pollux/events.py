@@ -1,0 +1,287 @@
+"""Everything the runtime tells: frozen events, and the bus that sinks subscribe to.
+
+Metrics, logs and views are sinks; the loop and the worker know none of them. The classes below are
+API: their names and fields are tabled in the reference, which is generated from this file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+logger = logging.getLogger("pollux")
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened. `source` names the queue or poll it happened to."""
+
+    #: The level it is logged at. What happens all the time is debug, which is not even built
+    #: unless a sink asks for it.
+    level: ClassVar[int] = logging.DEBUG
+
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PollFinished(Event):
+    """A poll came back. An empty one is counted by metrics and neither logged nor traced."""
+
+    found: int
+    capacity: int | None
+    took: float
+    interval: float
+    delay: float
+    hold: float
+    hinted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PollFailed(Event):
+    """A poll raised. The next comes after `delay`, by the loop's retry, not by its pacer."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    error: str
+    failures: int
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class PollRecovered(Event):
+    """A poll came back after `failures` that had not."""
+
+    level: ClassVar[int] = logging.INFO
+
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class PaceChanged(Event):
+    """A pacer turned: back-off, speed-up, reset, class or decay."""
+
+    what: str
+    before: float | str
+    after: float | str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted(Event):
+    """A worker begins to poll."""
+
+    level: ClassVar[int] = logging.INFO
+
+    worker: str
+    kinds: tuple[str, ...]
+    concurrency: int
+    strategy: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopping(Event):
+    """A worker claims no more and finishes what it holds."""
+
+    level: ClassVar[int] = logging.INFO
+
+    worker: str
+    running: int
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStopped(Event):
+    """A worker holds nothing any more; `given_back` jobs went back to the queue."""
+
+    level: ClassVar[int] = logging.INFO
+
+    worker: str
+    given_back: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent(Event):
+    """Something that happened to one job."""
+
+    worker: str
+    job: str
+    kind: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted(JobEvent):
+    """A handler begins; the job had `waited` since it was due."""
+
+    waited: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobDone(JobEvent):
+    """A handler returned."""
+
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetried(JobEvent):
+    """A handler failed, and its job comes back after `delay`."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    error: str
+    delay: float
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnoozed(JobEvent):
+    """A handler asked for its job to come back after `delay`; no attempt was used."""
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobDead(JobEvent):
+    """A job went to the dead letters."""
+
+    level: ClassVar[int] = logging.ERROR
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobGivenBack(JobEvent):
+    """A job went back unfinished, because its worker stops or its kind's breaker opened."""
+
+    level: ClassVar[int] = logging.INFO
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobLost(JobEvent):
+    """A lease ran out under a worker; whatever its handler did, the job is no longer its."""
+
+    level: ClassVar[int] = logging.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerChanged(Event):
+    """The breaker of a kind opened, went half-open or closed."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    kind: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChoreFailed(Event):
+    """A recurring chore (lease renewal, retention) raised; it comes again at its next turn."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    chore: str
+    error: str
+
+
+Sink = Callable[[Any], None]
+
+
+def action_of(kind: type[Event]) -> str:
+    """The name of an event in logs: PollFailed -> "poll_failed"."""
+    return "".join(f"_{c.lower()}" if c.isupper() else c for c in kind.__name__).lstrip("_")
+
+
+def log(event: Event) -> None:
+    """The sink that logs: one record an event, with its `action` and `fields` as attributes."""
+    if not logger.isEnabledFor(event.level):
+        return
+    action = action_of(type(event))
+    values = {f.name: getattr(event, f.name) for f in fields(event)}
+    text = " ".join(f"{name}={_shown(value)}" for name, value in values.items())
+    logger.log(
+        event.level, "%s %s", action, text, extra={"action": action, "fields": values}
+    )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
+    text = str(value)
+    return repr(text) if " " in text or not text else text
+
+
+class Events:
+    """The bus. `emit` calls every sink that subscribed to the event's class, in order.
+
+    A sink that raises is logged once and never disturbs the loop. What is worth a person's notice
+    (information and above) is logged from the start; `quiet=True` leaves that out.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._subscriptions: list[tuple[Sink, tuple[type[Event], ...]]] = []
+        self._sinks: dict[type[Event], tuple[Sink, ...]] = {}
+        self._broken: set[Sink] = set()
+        if not quiet:
+            noted = [kind for kind in all_events() if kind.level >= logging.INFO]
+            self.subscribe(log, *noted)
+
+    def subscribe(self, sink: Sink, *to: type[Event]) -> Callable[[], None]:
+        """Call `sink` with each event of the classes `to` (all, when none is named).
+
+        Returns a function that ends the subscription.
+        """
+        subscription = (sink, to or (Event,))
+        self._subscriptions.append(subscription)
+        self._sinks.clear()
+
+        def unsubscribe() -> None:
+            if subscription in self._subscriptions:
+                self._subscriptions.remove(subscription)
+                self._sinks.clear()
+
+        return unsubscribe
+
+    def wants(self, kind: type[Event]) -> bool:
+        """Whether anybody listens to events of this class; spares building them otherwise."""
+        return bool(self._sinks_of(kind))
+
+    def emit(self, event: Event) -> None:
+        for sink in self._sinks_of(type(event)):
+            try:
+                sink(event)
+            except Exception:
+                if sink not in self._broken:
+                    self._broken.add(sink)
+                    logger.exception(
+                        "an event sink failed and is not reported again: %r on %s",
+                        sink,
+                        type(event).__name__,
+                    )
+
+    def _sinks_of(self, kind: type[Event]) -> tuple[Sink, ...]:
+        sinks = self._sinks.get(kind)
+        if sinks is None:
+            sinks = tuple(sink for sink, to in self._subscriptions if issubclass(kind, to))
+            self._sinks[kind] = sinks
+        return sinks
+
+
+def all_events() -> list[type[Event]]:
+    """Every event class that is emitted, in the order of this file."""
+    found: list[type[Event]] = []
+
+    def walk(kind: type[Event]) -> None:
+        for child in kind.__subclasses__():
+            if child.__subclasses__():
+                walk(child)
+            else:
+                found.append(child)
+
+    walk(Event)
+    return sorted(found, key=lambda kind: list(globals()).index(kind.__name__))

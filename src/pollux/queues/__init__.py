@@ -1,0 +1,1 @@
+"""Queues: one contract, many stores."""

@@ -1,0 +1,339 @@
+"""The contract of every queue.
+
+At least once, never lost, never two live leases on one job: every claim carries a fencing token,
+and a settlement with an old token is refused with `LeaseLost` and changes nothing. All calls take
+batches, and a batch is one round trip.
+
+A store implements the methods with a leading underscore; the public ones check what they are given
+first, so that every store refuses the same things in the same words.
+`pollux.testing.conformance` tests any implementation of this contract.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollux.clock import Clock
+from pollux.durations import Duration, seconds
+from pollux.errors import ConfigError, LeaseLost, PayloadError, Unsupported
+from pollux.hints import Hints
+from pollux.jobs import STATES, Claim, JobInfo, NewJob, Settlement, State, checked_name
+
+#: The largest payload, in bytes of JSON.
+MAX_PAYLOAD_BYTES = 1024 * 1024
+#: The most jobs in one put, claim or settle.
+MAX_BATCH = 10_000
+#: The most jobs that `list` and `dead` return at once.
+MAX_PAGE = 1_000
+#: The longest lease, in seconds.
+MAX_LEASE = 7 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can do; asking for what it cannot is an error at `put` or `claim`.
+
+    keys: jobs with the same key run one at a time, in order.
+    priorities, delay, unique: as `NewJob` has them.
+    long_poll: a claim may block at the store until something arrives.
+    hints: how news of a put reaches the workers: "none", "process", "machine" or "network".
+    exact_depth: `stats` counts, it does not estimate.
+    """
+
+    keys: bool = True
+    priorities: bool = True
+    delay: bool = True
+    unique: bool = True
+    long_poll: bool = False
+    hints: str = "process"
+    exact_depth: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """How many jobs are in which state, and how long the oldest ready one has waited."""
+
+    ready: int
+    delayed: int
+    blocked: int
+    leased: int
+    dead: int
+    done: int
+    oldest_age: float | None
+
+
+class Queue(ABC):
+    """Jobs in a store. Open one with `pollux.open(url)`."""
+
+    capabilities: ClassVar[Capabilities]
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        """
+        name: the queue inside its store.
+        keep: how long finished jobs are kept for a look back; None deletes them at once.
+        max_payload_bytes: larger payloads are refused; put large data elsewhere and a reference
+            to it into the payload.
+        """
+        self.name = checked_name(name, "queue")
+        self.clock = clock or Clock()
+        self.keep = None if keep is None else seconds(keep, "keep", positive=True)
+        if max_payload_bytes < 1:
+            raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
+        self.max_payload_bytes = max_payload_bytes
+        self._hints = self._make_hints()
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the queue is, safe to print: without credentials."""
+
+    async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
+        """Put jobs, all or none, and return their ids; news of them goes out as a hint."""
+        batch = [jobs] if isinstance(jobs, NewJob) else list(jobs)
+        for job in batch:
+            self._check(job)
+        _check_batch(batch, "put")
+        if not batch:
+            return []
+        ids, fresh = await self._put(batch)
+        if fresh:
+            self._announce(fresh)
+        return ids
+
+    async def claim(
+        self,
+        worker: str,
+        limit: int,
+        lease: Duration,
+        hold: Duration = 0,
+        kinds: Sequence[str] | None = None,
+    ) -> list[Claim]:
+        """Take up to `limit` jobs that may run now, each under a lease for `worker`.
+
+        hold: how long to wait for something when there is nothing.
+        kinds: only jobs of these kinds; all, when None.
+        A call that is cancelled leaves nothing claimed.
+        """
+        if limit < 1:
+            raise ConfigError(f"limit = {limit!r} must be at least 1")
+        lease_s = seconds(lease, "lease", positive=True)
+        if lease_s > MAX_LEASE:
+            raise ConfigError(f"lease = {lease!r} is above the limit of {MAX_LEASE:g} s")
+        hold_s = seconds(hold, "hold")
+        if hold_s and not self.capabilities.long_poll:
+            raise Unsupported(
+                f"{self.url} cannot hold a poll (hold = {hold!r}); use a strategy without a hold"
+            )
+        if kinds is not None and not kinds:
+            return []
+        claims = await self._claim_or_give_back(
+            worker, min(limit, MAX_BATCH), lease_s, hold_s, kinds
+        )
+        if len(claims) == limit:
+            self._hints.pass_on()
+        return claims
+
+    async def settle(self, settlements: Iterable[Settlement]) -> None:
+        """End claims. Those whose lease is lost are refused; the others of the batch count.
+
+        Raises `LeaseLost` with the ids of the refused ones, after the others are settled.
+        """
+        batch = list(settlements)
+        _check_batch(batch, "settle")
+        if not batch:
+            return
+        lost = await self._settle(batch)
+        self._hint_after(batch)
+        if lost:
+            raise LeaseLost(lost)
+
+    async def extend(self, claims: Iterable[Claim], lease: Duration) -> None:
+        """Renew the leases of claims, from now. Raises `LeaseLost` for those that are lost."""
+        batch = list(claims)
+        _check_batch(batch, "extend")
+        if not batch:
+            return
+        lost = await self._extend(batch, seconds(lease, "lease", positive=True))
+        if lost:
+            raise LeaseLost(lost)
+
+    @abstractmethod
+    async def stats(self) -> Stats:
+        """How many jobs are in which state."""
+
+    @abstractmethod
+    async def peek(self, job_id: str) -> JobInfo | None:
+        """One job, or None when there is none with this id (any more)."""
+
+    async def list(
+        self,
+        state: State | None = None,
+        *,
+        kind: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> builtins.list[JobInfo]:
+        """A page of jobs in the order they were put; `after` is the last id of the page before."""
+        if state is not None and state not in STATES:
+            raise ConfigError(f"state = {state!r} is none of {', '.join(STATES)}")
+        if not 1 <= limit <= MAX_PAGE:
+            raise ConfigError(f"limit = {limit!r} must be from 1 to {MAX_PAGE}")
+        return await self._list(state, kind, limit, after)
+
+    async def dead(
+        self, *, kind: str | None = None, limit: int = 50, after: str | None = None
+    ) -> builtins.list[JobInfo]:
+        """A page of the dead letters."""
+        return await self.list("dead", kind=kind, limit=limit, after=after)
+
+    async def redrive(self, ids: Sequence[str] | None = None) -> int:
+        """Make dead jobs ready again with fresh attempts (all, when None); return how many."""
+        count = await self._redrive(ids)
+        if count:
+            self._announce(count)
+        return count
+
+    @abstractmethod
+    async def drop(self, ids: Sequence[str] | None = None) -> int:
+        """Delete dead jobs for good (all, when None); return how many."""
+
+    async def prune(self) -> int:
+        """Delete finished jobs that were kept long enough; return how many."""
+        if self.keep is None:
+            return 0
+        return await self._prune(self.keep)
+
+    def hints(self) -> Hints:
+        """What ends the pauses of this queue's pollers early."""
+        return self._hints
+
+    async def close(self) -> None:
+        """Let go of the store. A closed queue cannot be used again."""
+        self._hints.close()
+
+    async def __aenter__(self) -> Queue:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    # What a store implements.
+
+    @abstractmethod
+    async def _put(self, jobs: builtins.list[NewJob]) -> tuple[builtins.list[str], int]:
+        """Put all or none; return the ids, and how many of the jobs are new."""
+
+    @abstractmethod
+    async def _claim(
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+    ) -> builtins.list[Claim]: ...
+
+    @abstractmethod
+    async def _settle(self, settlements: builtins.list[Settlement]) -> builtins.list[str]:
+        """Settle those whose lease holds; return the ids of the others."""
+
+    @abstractmethod
+    async def _extend(self, claims: builtins.list[Claim], lease: float) -> builtins.list[str]:
+        """Renew the leases that hold; return the ids of the others."""
+
+    @abstractmethod
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]: ...
+
+    @abstractmethod
+    async def _redrive(self, ids: Sequence[str] | None) -> int: ...
+
+    @abstractmethod
+    async def _prune(self, keep: float) -> int: ...
+
+    def _make_hints(self) -> Hints:
+        return Hints()
+
+    def _announce(self, count: int) -> None:
+        """Tell whoever sleeps, here and elsewhere, that `count` jobs came in."""
+        self._hints.notify(count)
+        self._hints.tell_others()
+
+    def _hint_after(self, settled: Sequence[Settlement]) -> None:
+        """What came back may run again, and what stood behind a finished key may run now."""
+        delays = [s.delay for s in settled if s.verdict == "retry"]
+        at_once = delays.count(0.0)
+        if at_once:
+            self._announce(at_once)
+        if len(delays) > at_once:
+            soonest = min(delay for delay in delays if delay)
+            self._hints.notify_at(self.clock.now() + soonest)
+        behind = sum(s.claim.job.key is not None and s.verdict != "retry" for s in settled)
+        if behind:
+            self._hints.notify(behind)
+
+    def _wake_when_due(self, due: float | None) -> None:
+        """An empty claim knows when the next job falls due: wake somebody then."""
+        if due is not None:
+            self._hints.notify_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
+
+    async def _claim_or_give_back(
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        hold: float,
+        kinds: Sequence[str] | None,
+    ) -> builtins.list[Claim]:
+        """Claim so that a cancellation cannot strand what the store hands out meanwhile."""
+        call = asyncio.ensure_future(self._claim(worker, limit, lease, hold, kinds))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            if hold:
+                call.cancel()  # a held claim has its own way to end without claiming
+            await asyncio.gather(call, return_exceptions=True)
+            if not call.cancelled() and call.exception() is None and call.result():
+                await self.settle([Settlement.give_back(claim) for claim in call.result()])
+            raise
+
+    def _check(self, job: NewJob) -> None:
+        can = self.capabilities
+        asked = {
+            "key": (job.key is not None, can.keys),
+            "priority": (job.priority != 0, can.priorities),
+            "delay": (bool(job.delay) or job.run_at is not None, can.delay),
+            "unique": (job.unique is not None, can.unique),
+        }
+        for what, (wanted, able) in asked.items():
+            if wanted and not able:
+                raise Unsupported(
+                    f"{self.url} cannot do `{what}`, which the job of kind {job.kind!r} asks for; "
+                    "leave it out or choose a store that can"
+                )
+        if job.size > self.max_payload_bytes:
+            raise PayloadError(
+                f"the payload of kind {job.kind!r} has {job.size} bytes of JSON; the limit "
+                f"max_payload_bytes is {self.max_payload_bytes}. Store it elsewhere and put a "
+                "reference to it, or raise the limit."
+            )
+
+
+def _check_batch(batch: Sequence[object], call: str) -> None:
+    if len(batch) > MAX_BATCH:
+        raise ConfigError(
+            f"{call} got a batch of {len(batch)}; at most {MAX_BATCH} at once, so split it"
+        )

@@ -1,0 +1,35 @@
+"""SQL as named statements in files, read once.
+
+A statement begins with `-- name: <name>` and may be followed by comments that describe it.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+@cache
+def statements(dialect: str) -> dict[str, str]:
+    """The named statements of a dialect, by name."""
+    text = (resources.files(__name__) / dialect / "statements.sql").read_text("utf-8")
+    parts = _NAME.split(text)[1:]
+    return {
+        name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@cache
+def migrations(dialect: str) -> tuple[tuple[int, str], ...]:
+    """The migrations of a dialect as (version, script), in order."""
+    folder = resources.files(__name__) / dialect
+    files = sorted(f.name for f in folder.iterdir() if re.match(r"\d{4}_\w+\.sql$", f.name))
+    return tuple((int(name[:4]), (folder / name).read_text("utf-8")) for name in files)
+
+
+def _without_comments(body: str) -> str:
+    lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
+    return "\n".join(lines).strip().rstrip(";")

@@ -1,0 +1,192 @@
+"""A queue in a SQLite file: durable, several processes on one machine, nothing to run.
+
+Calls go to one thread with one connection. Hints inside the process come from `put` itself. Hints
+between processes come from a watched file beside the database, `<file>-hint`: whoever puts touches
+it, whoever pauses looks at its time stamp. That look is one `stat`, at most every `watch` and only
+while somebody pauses; it opens no transaction and takes no lock, so the database stays untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pollux.clock import Clock
+from pollux.durations import Duration, seconds
+from pollux.errors import ConfigError
+from pollux.hints import Hint, Hints
+from pollux.jobs import Claim, JobInfo, NewJob, Settlement, State
+from pollux.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollux.queues.sqlite_store import SqliteStore
+
+#: full: a put survives a power cut. normal: it survives the process and a crash of it, and a power
+#: cut may undo the last moments. off: as normal, and a power cut may damage the file.
+SYNCHRONOUS = ("full", "normal", "off")
+
+
+class SqliteQueue(Queue):
+    """Jobs in a SQLite file.
+
+    path: the database; made when missing, unless `create` is off.
+    synchronous: "full" (a put survives a power cut), "normal" or "off".
+    watch: how often a pause looks for news from other processes; 0 never.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="machine")
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "default",
+        *,
+        synchronous: str = "full",
+        watch: Duration = "100ms",
+        create: bool = True,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.path = Path(path)
+        if synchronous not in SYNCHRONOUS:
+            raise ConfigError(
+                f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}"
+            )
+        self._watch = seconds(watch, "watch")
+        super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
+        self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-{self.path.name}")
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}?queue={self.name}"
+
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        result: tuple[list[str], int] = await self._call(self._store.put, jobs, self._epoch())
+        return result
+
+    async def _claim(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        claims: list[Claim]
+        claims, due = await self._call(
+            self._store.claim, worker, limit, lease, kinds, self._epoch()
+        )
+        if not claims:
+            self._wake_when_due(due)
+        return claims
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        keep = self.keep is not None
+        lost: list[str] = await self._call(self._store.settle, settlements, self._epoch(), keep)
+        return lost
+
+    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+        lost: list[str] = await self._call(self._store.extend, claims, self._epoch() + lease)
+        return lost
+
+    async def stats(self) -> Stats:
+        stats: Stats = await self._call(self._store.stats, self._epoch())
+        return stats
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        now = self._epoch()
+        page = await self._call(lambda: self._store.list(now, job_id=job_id))
+        return page[0] if page else None
+
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]:
+        now = self._epoch()
+        page: list[JobInfo] = await self._call(
+            lambda: self._store.list(now, state=state, kind=kind, limit=limit, after=after)
+        )
+        return page
+
+    async def _redrive(self, ids: Sequence[str] | None) -> int:
+        count: int = await self._call(self._store.redrive, ids, self._epoch())
+        return count
+
+    async def drop(self, ids: Sequence[str] | None = None) -> int:
+        count: int = await self._call(self._store.drop, ids)
+        return count
+
+    async def _prune(self, keep: float) -> int:
+        count: int = await self._call(self._store.prune, self._epoch() - keep)
+        return count
+
+    async def close(self) -> None:
+        await super().close()
+        try:
+            await self._call(self._store.close)
+        finally:
+            self._thread.shutdown(wait=False)
+
+    def _epoch(self) -> float:
+        return self.clock.epoch()
+
+    async def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._thread, self._store.call, method, *args)
+
+    def _make_hints(self) -> Hints:
+        return WatchedFile(self.path.with_name(self.path.name + "-hint"), self._watch)
+
+
+class WatchedFile(Hints):
+    """Hints that also come from, and go to, other processes through a file's time stamp."""
+
+    def __init__(self, path: Path, every: float) -> None:
+        super().__init__()
+        self._path = path
+        self._every = every
+        self._seen = self._stamp()
+        self._next_look: asyncio.TimerHandle | None = None
+
+    def asleep(self, hint: Hint) -> None:
+        super().asleep(hint)
+        if self._every and self._next_look is None:
+            self._look_later()
+
+    def close(self) -> None:
+        super().close()
+        self._every = 0.0
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+
+    def tell_others(self) -> None:
+        """Touch the file. Its loss costs others latency, so a failure is no error."""
+        try:
+            now = time.time_ns()
+            try:
+                os.utime(self._path, ns=(now, now))
+            except FileNotFoundError:
+                self._path.touch(mode=0o666)
+        except OSError:
+            return
+        self._seen = self._stamp()
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._next_look = loop.call_later(self._every, self._look)
+
+    def _look(self) -> None:
+        self._next_look = None
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            self.notify(1)
+        if self._asleep:
+            self._look_later()
+
+    def _stamp(self) -> int:
+        try:
+            return os.stat(self._path).st_mtime_ns
+        except OSError:
+            return 0

@@ -1,0 +1,336 @@
+"""The SQLite side of `SqliteQueue`: plain calls on one connection, made from one thread.
+
+WAL, so that readers and the one writer do not block each other; BEGIN IMMEDIATE, so that a write
+waits its turn at its start and never fails in the middle; a batch is one transaction and, for
+claims and settlements, one statement.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pollux.errors import SchemaError, StoreError, StoreUnavailable, UniqueConflict
+from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
+from pollux.queues.base import Stats
+from pollux.queues.sql import migrations, statements
+
+#: The oldest SQLite with all that the statements use (RETURNING, UPDATE FROM, JSON built in).
+OLDEST_SQLITE = (3, 38, 0)
+#: How long a write waits for another process's write, in seconds.
+BUSY_TIMEOUT = 5.0
+#: The most jobs one claim makes ready, or one prune deletes: bounds the time the lock is held.
+MOST_AT_ONCE = 1000
+#: The most kinds in one claim: SQLite unites at most 500 selects.
+MOST_KINDS = 400
+
+_CODES = {state: code for code, state in enumerate(STATES)}
+
+
+class SqliteStore:
+    """One connection to one database file. Not for use from two threads at a time."""
+
+    def __init__(self, path: Path, queue: str, *, synchronous: str, create: bool) -> None:
+        self.path = path
+        self._queue = queue
+        self._synchronous = synchronous
+        self._create = create
+        self._sql = statements("sqlite")
+        self._connection: sqlite3.Connection | None = None
+
+    # Connecting
+
+    def connect(self) -> sqlite3.Connection:
+        """The connection; opened, checked and migrated when it is first asked for."""
+        if self._connection is None:
+            connection = self._open()
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            oldest = ".".join(map(str, OLDEST_SQLITE))
+            raise StoreError(
+                f"this Python has SQLite {sqlite3.sqlite_version}; Pollux needs {oldest} or newer"
+            )
+        if not self._create and not self.path.exists():
+            raise StoreError(f"there is no database at {self.path}; check the path in the URL")
+        if not self.path.parent.is_dir():
+            raise StoreError(
+                f"there is no folder {self.path.parent} for the database {self.path.name}; "
+                "create it or correct the path"
+            )
+        return sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
+            uri=True,
+            timeout=BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        if mode != "wal":
+            raise StoreError(
+                f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
+                "put the database on a local disk"
+            )
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        self._migrate(connection)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        newest = migrations("sqlite")[-1][0]
+        if self._version(connection) == newest:
+            return
+        with _transaction(connection):
+            found = self._version(connection)  # again: another process may have been faster
+            if found > newest:
+                raise SchemaError(
+                    f"{self.path} has tables of version {found}; this code knows up to {newest}. "
+                    "Upgrade pollux, or use another file."
+                )
+            for version, script in migrations("sqlite"):
+                if version > found:
+                    for statement in _split(script):
+                        connection.execute(statement)
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS pollux_schema (version INTEGER NOT NULL)"
+            )
+            connection.execute("DELETE FROM pollux_schema")
+            connection.execute("INSERT INTO pollux_schema VALUES (?)", (newest,))
+
+    @staticmethod
+    def _version(connection: sqlite3.Connection) -> int:
+        known = connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pollux_schema'"
+        ).fetchone()
+        if not known:
+            return 0
+        row = connection.execute("SELECT version FROM pollux_schema").fetchone()
+        return int(row[0]) if row else 0
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def call(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Run a method of this store with SQLite's errors told in ours."""
+        try:
+            return method(*args)
+        except sqlite3.Error as error:
+            raise self._explained(error) from error
+
+    def _explained(self, error: sqlite3.Error) -> StoreError:
+        name = getattr(error, "sqlite_errorname", "")
+        for prefix, kind, advice in _EXPLANATIONS:
+            if name.startswith(prefix):
+                return kind(f"{self.path}: {error}. {advice}")
+        return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
+
+    # Jobs
+
+    def put(self, jobs: Sequence[NewJob], now: float) -> tuple[list[str], int]:
+        connection = self.connect()
+        ids, fresh = [], 0
+        with _transaction(connection):
+            for job in jobs:
+                values = {
+                    "queue": self._queue,
+                    "kind": job.kind,
+                    "payload": job.encoded,
+                    "priority": job.priority,
+                    "run_at": job.due_at(now),
+                    "now": now,
+                    "key": job.key,
+                    "unique": job.unique,
+                }
+                cursor = connection.execute(self._sql["put"], values)
+                if cursor.rowcount:
+                    ids.append(str(cursor.lastrowid))
+                    fresh += 1
+                else:
+                    ids.append(self._twin(job))
+        return ids, fresh
+
+    def _twin(self, job: NewJob) -> str:
+        seq, kind, payload = self._rows("twin", unique=job.unique)[0]
+        if kind != job.kind or json.loads(payload) != json.loads(job.encoded):
+            raise UniqueConflict(
+                f"unique = {job.unique!r} stands for job {seq} of kind {kind!r} with another "
+                "kind or payload; nothing was put"
+            )
+        return str(seq)
+
+    def claim(
+        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, now: float
+    ) -> tuple[list[Claim], float | None]:
+        """The claims; and when there are none, when the next job is due."""
+        anything, due = self._rows("glance")[0]
+        if not anything and (due is None or due > now):
+            return [], due
+        with _transaction(self.connect()):
+            if due is not None and due <= now:
+                self._rows("promote", now=now, most=MOST_AT_ONCE)
+            chosen = list(kinds) if kinds is not None else [k for (k,) in self._rows("ready_kinds")]
+            rows = self._claim(chosen[:MOST_KINDS], worker, limit, now + lease)
+        rows.sort(key=lambda row: (-row[4], row[7], row[0]))
+        claims = [Claim(self._job(row[:9]), row[9], worker, now + lease) for row in rows]
+        return claims, None if claims else due
+
+    def _claim(
+        self, kinds: Sequence[str], worker: str, limit: int, until: float
+    ) -> list[tuple[Any, ...]]:
+        if not kinds:
+            return []
+        arm = self._sql["claim_arm"]
+        arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(kinds)))
+        values = {f"kind_{n}": kind for n, kind in enumerate(kinds)}
+        values |= {"queue": self._queue, "limit": limit, "until": until, "worker": worker}
+        statement = self._sql["claim"].replace("{arms}", arms)
+        return self.connect().execute(statement, values).fetchall()
+
+    def settle(self, settlements: Sequence[Settlement], now: float, keep: bool) -> list[str]:
+        """Settle what is still held and return the ids of what is not."""
+        by_verdict: dict[str, list[list[Any]]] = {"done": [], "retry": [], "dead": []}
+        for s in settlements:
+            row: list[Any] = [_seq(s.claim.job.id), s.claim.token]
+            if s.verdict == "retry":
+                row += [s.delay, s.error, s.counted]
+            elif s.verdict == "dead":
+                row.append(s.error)
+            by_verdict[s.verdict].append(row)
+        settled: list[tuple[Any, ...]] = []
+        names = {"done": "settle_kept" if keep else "settle_done"}
+        with _transaction(self.connect()):
+            for verdict, batch in by_verdict.items():
+                if batch:
+                    name = names.get(verdict, f"settle_{verdict}")
+                    settled += self._rows(name, batch=json.dumps(batch), now=now)
+        return _missing((s.claim for s in settlements), settled)
+
+    def extend(self, claims: Sequence[Claim], until: float) -> list[str]:
+        batch = json.dumps([[_seq(c.job.id), c.token, c.worker] for c in claims])
+        with _transaction(self.connect()):
+            held = self._rows("extend", batch=batch, until=until)
+        return _missing(claims, held)
+
+    def stats(self, now: float) -> Stats:
+        counts = dict.fromkeys(STATES, 0)
+        ages = []
+        for code, count, first in self._rows("stats", now=now):
+            counts[STATES[code]] += count
+            if first is not None:
+                ages.append(max(now - first, 0.0))
+        return Stats(**counts, oldest_age=max(ages, default=None))
+
+    def list(
+        self,
+        now: float,
+        *,
+        job_id: str | None = None,
+        state: State | None = None,
+        kind: str | None = None,
+        limit: int = 1,
+        after: str | None = None,
+    ) -> list[JobInfo]:
+        rows = self._rows(
+            "list",
+            now=now,
+            seq=None if job_id is None else _seq(job_id),
+            state=None if state is None else _CODES[state],
+            kind=kind,
+            limit=limit,
+            after=0 if after is None else _seq(after),
+        )
+        return [JobInfo(self._job(row[:9]), STATES[row[9]], *row[10:]) for row in rows]
+
+    def redrive(self, ids: Sequence[str] | None, now: float) -> int:
+        connection = self.connect()
+        with _transaction(connection):
+            dead = self._rows("dead_ids", batch=_id_batch(ids))
+            # One at a time, so that two jobs of one key see each other.
+            for (seq,) in dead:
+                connection.execute(self._sql["redrive"], {"seq": seq, "now": now})
+        return len(dead)
+
+    def drop(self, ids: Sequence[str] | None) -> int:
+        with _transaction(self.connect()):
+            return len(self._rows("drop", batch=_id_batch(ids)))
+
+    def prune(self, before: float) -> int:
+        with _transaction(self.connect()):
+            return len(self._rows("prune", before=before, most=MOST_AT_ONCE))
+
+    def _rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        values["queue"] = self._queue
+        return self.connect().execute(self._sql[name], values).fetchall()
+
+    def _job(self, row: tuple[Any, ...]) -> Job:
+        seq, kind, payload, key, priority, attempt, created_at, run_at, unique = row
+        return Job(
+            str(seq), self._queue, kind, json.loads(payload), key, priority, attempt,
+            created_at, run_at, unique,
+        )  # fmt: skip
+
+
+_EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("SQLITE_NOTADB", StoreError, "It is not a SQLite database; correct the path in the URL."),
+    ("SQLITE_CORRUPT", StoreError, "The file is damaged; restore it from a backup."),
+    ("SQLITE_CANTOPEN", StoreError, "Check that the folder exists and this user may write there."),
+    ("SQLITE_READONLY", StoreError, "This user may not write the file or its folder; allow it."),
+    ("SQLITE_PERM", StoreError, "This user may not open the file; allow it."),
+    ("SQLITE_FULL", StoreUnavailable, "The disk is full; free some space, then it goes on."),
+    ("SQLITE_BUSY", StoreUnavailable, "Another process holds the write lock for long."),
+    ("SQLITE_LOCKED", StoreUnavailable, "Another statement holds the table for long."),
+    ("SQLITE_IOERR", StoreUnavailable, "The disk does not answer as it should; look at its log."),
+    ("SQLITE_ERROR", SchemaError, "Its tables are not as this version of pollux made them."),
+)
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _split(script: str) -> Iterator[str]:
+    """The statements of a script; a trigger with its inner statements is one."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        if not statement and (not line.strip() or line.startswith("--")):
+            continue
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _missing(claims: Any, rows: list[tuple[Any, ...]]) -> list[str]:
+    found = {str(seq) for (seq,) in rows}
+    return [claim.job.id for claim in claims if claim.job.id not in found]
+
+
+def _id_batch(ids: Sequence[str] | None) -> str | None:
+    return None if ids is None else json.dumps([_seq(job_id) for job_id in ids])
+
+
+def _seq(job_id: str) -> int:
+    """The number in an id; 0, which no job has, for an id that is not ours."""
+    return int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 19 else 0

@@ -1,0 +1,65 @@
+"""From a queue URL to a queue: `pollux.open("sqlite:///jobs.db?queue=mail")`."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pollux.clock import Clock
+from pollux.errors import ConfigError
+from pollux.queues.base import Queue
+
+EXAMPLES = ("memory://", "sqlite:///jobs.db")
+_COMMON = ("queue", "keep", "max_payload_bytes")
+_OPTIONS = {"memory": _COMMON, "sqlite": (*_COMMON, "synchronous", "watch")}
+
+
+def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> Queue:
+    """Open the queue at `url`. Nothing is touched before its first call.
+
+    create: make a missing store (a database file); off, a missing one is an error.
+
+    `memory://`, `sqlite:///relative.db` and `sqlite:////absolute.db` with `?queue=name`,
+    `keep=7d`, `max_payload_bytes=65536`, and for SQLite `synchronous=normal` and `watch=50ms`.
+    """
+    if not isinstance(url, str) or "://" not in url:
+        raise ConfigError(f"{url!r} is not a queue URL; give one like {' or '.join(EXAMPLES)}")
+    parts = urlsplit(url)
+    if parts.scheme not in _OPTIONS:
+        raise ConfigError(
+            f"no queue has the scheme {parts.scheme!r}; known: {', '.join(_OPTIONS)} "
+            f"(for example {EXAMPLES[-1]})"
+        )
+    options: dict[str, Any] = _options(parts.scheme, parts.query)
+    name = options.pop("queue", "default")
+    if parts.scheme == "memory":
+        from pollux.queues.memory import MemoryQueue
+
+        return MemoryQueue(name, clock=clock, **options)
+    from pollux.queues.sqlite import SqliteQueue
+
+    if parts.netloc or len(parts.path) < 2:
+        raise ConfigError(
+            f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
+        )
+    path = unquote(parts.path[1:])
+    return SqliteQueue(path, name, clock=clock, create=create, **options)
+
+
+def _options(scheme: str, query: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if key not in _OPTIONS[scheme]:
+            near = difflib.get_close_matches(key, _OPTIONS[scheme], 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_OPTIONS[scheme])}"
+            raise ConfigError(f"a {scheme} queue URL takes no option {key!r}; {hint}")
+        options[key] = value
+    if "max_payload_bytes" in options:
+        try:
+            options["max_payload_bytes"] = int(options["max_payload_bytes"])
+        except ValueError:
+            raise ConfigError(
+                f"max_payload_bytes = {options['max_payload_bytes']!r} is not a whole number"
+            ) from None
+    return options

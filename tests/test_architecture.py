@@ -1,0 +1,313 @@
+"""The layers of Pollux, guarded: no module imports from a layer above its own.
+
+    errors, durations ← core ← clock, hints, events, loop, jobs ← queues
+        ← worker, outbox, fleet, settings ← controller, observe, dashboard, lab, testing ← cli
+
+Imports count wherever they stand: at the top, inside a function, behind
+`TYPE_CHECKING`, or as `import_module("pollux.x")`. A type-only import is an
+arrow too, because its reader has to know the other layer. It is not held against
+the purity of core, though, since nothing of it runs: a `Random` may be named as
+an argument's type.
+
+Within a layer, modules may import each other, but not in a circle. What is
+imported when first used, or for types alone, makes no circle.
+
+`pollux/__init__.py` and `__main__.py` stand outside: they gather all layers,
+and load them when asked.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollux"
+
+LAYERS: tuple[tuple[str, ...], ...] = (
+    ("errors", "durations"),
+    ("core",),
+    ("clock", "hints", "events", "loop", "jobs"),
+    ("queues",),
+    ("worker", "outbox", "fleet", "settings"),
+    ("controller", "observe", "dashboard", "lab", "testing"),
+    ("cli",),
+)
+RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
+OUTSIDE = ("pollux", "pollux.__main__")
+
+# Where a layer's rank would say yes, but the design says no.
+ALSO_FORBIDDEN = {
+    ("controller", "testing"): "testing is for tests and the command line",
+    ("observe", "testing"): "testing is for tests and the command line",
+    ("dashboard", "testing"): "testing is for tests and the command line",
+    ("lab", "testing"): "testing is for tests and the command line",
+    ("testing", "controller"): "testing imports nothing above worker",
+    ("testing", "observe"): "testing imports nothing above worker",
+    ("testing", "dashboard"): "testing imports nothing above worker",
+    ("testing", "lab"): "testing imports nothing above worker",
+    ("settings", "worker"): "settings imports queues and below",
+    ("settings", "outbox"): "settings imports queues and below",
+    ("settings", "fleet"): "settings imports queues and below",
+}
+
+# Decisions are arithmetic: time and random numbers are arguments of core.
+IMPURE = {
+    *("asyncio", "concurrent", "contextvars", "multiprocessing", "queue", "sched", "threading"),
+    *("calendar", "time", "zoneinfo"),
+    *("random", "secrets", "uuid"),
+    *("logging", "syslog", "warnings"),
+    *("ctypes", "fcntl", "fileinput", "getpass", "glob", "importlib", "io", "locale", "mmap"),
+    *("os", "pathlib", "pickle", "platform", "shelve", "shutil", "signal", "sqlite3"),
+    *("subprocess", "tempfile"),
+    *("ftplib", "http", "select", "selectors", "smtplib", "socket", "socketserver", "ssl"),
+    *("urllib", "xmlrpc"),
+}
+IMPURE_CALLS = frozenset({"open", "print", "input", "exec", "eval", "__import__"})
+IMPURE_METHODS = frozenset({"now", "utcnow", "today"})
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement, resolved."""
+
+    importer: str
+    imported: str
+    line: int
+    types_only: bool
+    deferred: bool
+
+
+def sources() -> dict[str, str]:
+    """Every module of the package, by name; a package's own file keeps its `__init__`."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = ".".join(("pollux", *path.relative_to(PACKAGE).with_suffix("").parts))
+        found[name] = path.read_text(encoding="utf-8")
+    return found
+
+
+def without_init(module: str) -> str:
+    return module.removesuffix(".__init__")
+
+
+def is_type_checking(test: ast.expr) -> bool:
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", None)
+    return name == "TYPE_CHECKING"
+
+
+def walk(
+    node: ast.AST, types_only: bool = False, deferred: bool = False
+) -> Iterator[tuple[ast.AST, bool, bool]]:
+    """Every node below; whether only type checkers see it; whether it waits for a call."""
+    deferred = deferred or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for field, value in ast.iter_fields(node):
+        hidden = types_only or (
+            isinstance(node, ast.If) and field == "body" and is_type_checking(node.test)
+        )
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield child, hidden, deferred
+                yield from walk(child, hidden, deferred)
+
+
+def imports_of(module: str, source: str) -> Iterator[Import]:
+    importer = without_init(module)
+    for node, types_only, deferred in walk(ast.parse(source)):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                package = module.split(".")[: -node.level]
+                base = ".".join([*package, base] if base else package)
+            if base == "pollux":  # `from pollux import core`, or a public name
+                names = [f"pollux.{a.name}" if a.name in RANK else "pollux" for a in node.names]
+            else:
+                names = [base]
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            value = node.args[0].value
+            if called in {"import_module", "__import__"} and isinstance(value, str):
+                names = [value]
+        for name in names:
+            yield Import(importer, name, getattr(node, "lineno", 0), types_only, deferred)
+
+
+def unit_of(module: str) -> str | None:
+    """The part of Pollux that a module belongs to: `pollux.core.fixed` is in `core`."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "pollux" and len(parts) > 1 else None
+
+
+def layer_problem(found: Import) -> str | None:
+    importer, imported = unit_of(found.importer), unit_of(found.imported)
+    assert importer is not None
+    if imported is None:
+        if RANK[importer] == RANK["cli"]:
+            return None
+        return "below cli, import from the module that defines a name, not from the package"
+    if imported not in RANK:
+        return f"{imported} has no place in LAYERS"
+    if RANK[imported] > RANK[importer]:
+        allowed = ", ".join(unit for unit, rank in RANK.items() if rank < RANK[importer])
+        return f"{importer} may import {allowed or 'nothing'}, and its own layer; never above it"
+    return ALSO_FORBIDDEN.get((importer, imported))
+
+
+def purity_problem(found: Import) -> str | None:
+    top = found.imported.split(".")[0]
+    if found.types_only or top == "pollux":
+        return None
+    if top in IMPURE:
+        return "core has no clock, randomness, logging or I/O: pass what it needs as an argument"
+    if top not in sys.stdlib_module_names:
+        return "core needs no package but the standard library"
+    return None
+
+
+def impure_calls(module: str, source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if not isinstance(node, ast.Call):
+            continue
+        if isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+            called = node.func.id
+        elif isinstance(node.func, ast.Attribute) and node.func.attr in IMPURE_METHODS:
+            called = node.func.attr
+        else:
+            continue
+        yield (
+            f"{without_init(module)}:{node.lineno} calls {called}(): "
+            "core has no clock and no I/O: pass what it needs as an argument"
+        )
+
+
+def cycles(edges: Mapping[str, set[str]]) -> Iterator[str]:
+    """Parts that import one another; within a layer, arrows have one direction as well."""
+    reach = {unit: set(direct) for unit, direct in edges.items()}
+    for middle in reach:
+        for unit in reach:
+            if middle in reach[unit]:
+                reach[unit] |= reach[middle]
+    for unit in sorted(reach):
+        for other in sorted(reach[unit]):
+            if unit < other and unit in reach.get(other, ()):
+                yield f"{unit} imports {other} and {other} imports {unit}: arrows point one way"
+
+
+def problems(modules: Mapping[str, str]) -> list[str]:
+    """Everything in these modules (name → source) that breaks the architecture."""
+    found: list[str] = []
+    edges: dict[str, set[str]] = {}
+    for module, source in modules.items():
+        if without_init(module) in OUTSIDE:
+            continue
+        unit = unit_of(without_init(module))
+        if unit is None or unit not in RANK:
+            found.append(f"{without_init(module)} has no place in LAYERS: give it one")
+            continue
+        for each in imports_of(module, source):
+            rules = []
+            if each.imported.split(".")[0] == "pollux":
+                rules.append(layer_problem(each))
+                imported = unit_of(each.imported)
+                if imported and imported != unit and not (each.types_only or each.deferred):
+                    edges.setdefault(unit, set()).add(imported)
+            if unit == "core":
+                rules.append(purity_problem(each))
+            found += [
+                f"{each.importer}:{each.line} imports {each.imported}: {rule}"
+                for rule in rules
+                if rule
+            ]
+        if unit == "core":
+            found += impure_calls(module, source)
+    return found + list(cycles(edges))
+
+
+def test_every_arrow_points_the_right_way() -> None:
+    modules = sources()
+    assert "pollux.core.__init__" in modules, f"no package found under {PACKAGE}"
+    broken = problems(modules)
+    assert not broken, "\n".join(["the architecture is broken:", *broken])
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "expected"),
+    [
+        ("pollux.core.fixed", "import pollux.loop", "pollux.core.fixed:1 imports pollux.loop:"),
+        ("pollux.core.fixed", "from pollux import loop", "imports pollux.loop: core may import"),
+        ("pollux.core.fixed", "from ..loop import poll", "imports pollux.loop: core may import"),
+        ("pollux.core.__init__", "from .. import loop", "imports pollux.loop: core may import"),
+        ("pollux.core.fixed", "def f():\n  from pollux.clock import Clock", "fixed:2 imports"),
+        ("pollux.core.fixed", "import time", "imports time: core has no clock"),
+        ("pollux.core.fixed", "from random import Random", "imports random: core has no clock"),
+        ("pollux.core.fixed", "import logging.handlers", "imports logging.handlers: core has no"),
+        ("pollux.core.fixed", "import numpy", "imports numpy: core needs no package"),
+        ("pollux.core.fixed", "import datetime as d\nd.datetime.now()", "fixed:2 calls now()"),
+        ("pollux.core.fixed", "open('x')", "pollux.core.fixed:1 calls open()"),
+        ("pollux.errors", "from pollux.core import Pause", "imports pollux.core: errors may"),
+        ("pollux.loop", "from pollux.queues.base import Queue", "imports pollux.queues.base:"),
+        ("pollux.queues.sqlite", "from pollux.worker import Worker", "imports pollux.worker:"),
+        ("pollux.queues.sqlite", "import pollux", "imports pollux: below cli"),
+        ("pollux.queues.base", "from importlib import import_module as _\n_()", None),
+        ("pollux.queues.base", "import_module('pollux.cli')", "imports pollux.cli: queues may"),
+        ("pollux.settings", "from pollux.worker import Worker", "settings imports queues"),
+        ("pollux.worker", "from pollux.observe import prometheus", "imports pollux.observe:"),
+        ("pollux.testing.faults", "from pollux.lab import replay", "nothing above worker"),
+        ("pollux.lab.replay", "from pollux.cli import main", "imports pollux.cli: lab may"),
+        ("pollux.utils", "", "pollux.utils has no place in LAYERS"),
+        ("pollux.cli.app", "import pollux.helpers", "helpers has no place in LAYERS"),
+        (
+            "pollux.loop",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from pollux.cli import x",
+            "pollux.loop:3 imports pollux.cli: loop may import",
+        ),
+        (
+            "pollux.core.jitter",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from random import Random",
+            None,
+        ),
+        ("pollux.core.fixed", "from pollux.durations import seconds\nimport math", None),
+        ("pollux.core.fixed", "from .outcome import Outcome\nfrom ..errors import X", None),
+        ("pollux.loop", "from pollux.clock import Clock\nimport asyncio", None),
+        ("pollux.testing.faults", "from pollux.worker import Worker", None),
+        ("pollux.cli.worker", "import pollux\nfrom pollux.testing import x", None),
+        ("pollux.__init__", "from pollux.cli import main", None),
+        ("pollux.__main__", "from pollux.cli import main", None),
+    ],
+)
+def test_a_reversed_arrow_is_seen(module: str, source: str, expected: str | None) -> None:
+    broken = problems({module: source})
+    if expected is None:
+        assert broken == []
+    else:
+        assert len(broken) == 1
+        assert expected in broken[0]
+
+
+def test_parts_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
+    broken = problems(
+        {
+            "pollux.clock": "from pollux.jobs import Job",
+            "pollux.jobs": "from pollux.events import Event",
+            "pollux.events": "from pollux.clock import Clock",
+        }
+    )
+    assert broken
+    assert all("arrows point one way" in each for each in broken)
+
+
+def test_an_import_on_first_use_makes_no_circle() -> None:
+    broken = problems(
+        {
+            "pollux.durations": "from pollux.errors import ConfigError",
+            "pollux.errors": "def f():\n  from pollux.durations import seconds",
+        }
+    )
+    assert broken == []
