@@ -31,7 +31,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollux"
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "durations"),
     ("core",),
-    ("clock", "hints", "events", "loop", "jobs"),
+    ("clock", "hints", "events", "loop", "jobs", "chores"),
     ("queues",),
     ("worker", "outbox", "fleet", "settings"),
     ("controller", "observe", "dashboard", "lab", "testing"),

@@ -15,7 +15,16 @@ type_names = "a number of seconds, a timedelta, or a string such as '250ms', '5s
 
 Duration = float | int | str | timedelta
 
-_UNITS = {"us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_UNITS = {
+    "us": 1e-6,
+    "µs": 1e-6,
+    "ms": 1e-3,
+    "s": 1.0,
+    "m": 60.0,
+    "min": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+}
 _PART = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*(us|µs|ms|min|s|m|h|d)", re.ASCII | re.IGNORECASE)
 
 

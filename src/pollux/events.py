@@ -202,9 +202,7 @@ def log(event: Event) -> None:
     action = action_of(type(event))
     values = {f.name: getattr(event, f.name) for f in fields(event)}
     text = " ".join(f"{name}={_shown(value)}" for name, value in values.items())
-    logger.log(
-        event.level, "%s %s", action, text, extra={"action": action, "fields": values}
-    )
+    logger.log(event.level, "%s %s", action, text, extra={"action": action, "fields": values})
 
 
 def _shown(value: object) -> str:

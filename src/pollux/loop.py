@@ -254,7 +254,9 @@ def poll(
     if not callable(fetch):
         raise ConfigError(f"fetch = {fetch!r} is not callable; give an async function")
     if not isinstance(strategy, Strategy):
-        raise ConfigError(f"strategy = {strategy!r} is no strategy; give e.g. Adaptive('100ms', '5s')")
+        raise ConfigError(
+            f"strategy = {strategy!r} is no strategy; give e.g. Adaptive('100ms', '5s')"
+        )
     if strategy.longest_hold and "hold" not in inspect.signature(fetch).parameters:
         raise ConfigError(
             f"{strategy!r} holds its polls, but fetch takes no argument named `hold`; "

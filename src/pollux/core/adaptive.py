@@ -49,7 +49,11 @@ class Adaptive(Strategy):
     ) -> None:
         low, high = bounds(floor, ceiling)
         growth = number_within(
-            multiplier, "multiplier", 1.0, float("inf"), "each empty poll multiplies the delay by it"
+            multiplier,
+            "multiplier",
+            1.0,
+            float("inf"),
+            "each empty poll multiplies the delay by it",
         )
         object.__setattr__(self, "floor", low)
         object.__setattr__(self, "ceiling", high)

@@ -72,9 +72,7 @@ class MemoryQueue(Queue):
             seq += 1
             due = job.due_at(now)
             fresh.append(
-                _Record(
-                    seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due
-                )
+                _Record(seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due)
             )
             ids.append(str(seq))
             if job.unique is not None:

@@ -54,9 +54,7 @@ class SqliteQueue(Queue):
     ) -> None:
         self.path = Path(path)
         if synchronous not in SYNCHRONOUS:
-            raise ConfigError(
-                f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}"
-            )
+            raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)

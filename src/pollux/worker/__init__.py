@@ -1,0 +1,254 @@
+"""The worker: handlers by kind, run against a queue."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import socket
+import threading
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pollux.clock import Clock
+from pollux.core.adaptive import Adaptive
+from pollux.core.breaker import Breaker
+from pollux.core.retry import Retry
+from pollux.core.strategy import Strategy
+from pollux.durations import Duration, seconds
+from pollux.errors import ConfigError, HandlerError
+from pollux.events import Events
+from pollux.jobs import Job
+from pollux.queues.base import MAX_LEASE, Queue
+from pollux.queues.urls import open_queue
+from pollux.worker.handlers import Handler, Middleware, handler_for
+from pollux.worker.run import Plan, Run
+
+F = TypeVar("F", bound=Callable[[Job], Any])
+
+#: The most handlers at a time, and the most jobs claimed ahead.
+MAX_CONCURRENCY = 1000
+#: The shortest lease: a third of it is how often leases are renewed.
+MIN_LEASE = 0.1
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRunOptions:
+    """How a worker runs.
+
+    polling: the strategy that paces the polls.
+    concurrency: how many handlers run at a time.
+    prefetch: how many jobs are claimed ahead of a free handler; None is as many as `concurrency`.
+    lease: how long a claim holds without renewal. Leases are renewed while handlers run, so this
+        is the time after which the jobs of a killed worker go to others.
+    grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
+    timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
+    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    seed: makes jitter repeatable.
+    """
+
+    polling: Strategy = field(default_factory=Adaptive)
+    concurrency: int = 8
+    prefetch: int | None = None
+    lease: Duration = "60s"
+    grace: Duration = "30s"
+    timeout: Duration | None = None
+    signals: bool = True
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.polling, Strategy):
+            raise ConfigError(
+                f"polling = {self.polling!r} is no strategy; give e.g. Adaptive('100ms', '5s')"
+            )
+        _check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
+        if self.prefetch is not None:
+            _check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
+        lease = seconds(self.lease, "lease", positive=True)
+        if not MIN_LEASE <= lease <= MAX_LEASE:
+            raise ConfigError(
+                f"lease = {self.lease!r} must be from {MIN_LEASE:g} s to {MAX_LEASE:g} s"
+            )
+        seconds(self.grace, "grace")
+        if self.timeout is not None:
+            seconds(self.timeout, "timeout", positive=True)
+
+    def plan(self, name: str) -> Plan:
+        return Plan(
+            name=name,
+            polling=self.polling,
+            concurrency=self.concurrency,
+            prefetch=self.concurrency if self.prefetch is None else self.prefetch,
+            lease=seconds(self.lease, "lease"),
+            grace=seconds(self.grace, "grace"),
+            timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
+            seed=self.seed,
+        )
+
+
+class Worker:
+    """Handlers by kind, run against a queue.
+
+        worker = Worker("sqlite:///jobs.db")
+
+        @worker.handle("resize")
+        async def resize(job): ...
+
+        worker.run()
+
+    queue: a queue, or the URL of one, which the worker then opens and closes itself.
+    options: how it runs, unless `run` is given others.
+    name: shown with its leases and events; made from host and process unless given.
+    """
+
+    def __init__(
+        self,
+        queue: Queue | str,
+        options: WorkerRunOptions | None = None,
+        *,
+        name: str | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(queue, str):
+            open_queue(queue)  # a wrong URL is refused now, not when the worker runs
+        elif not isinstance(queue, Queue):
+            raise ConfigError(f"queue = {queue!r} is neither a queue nor the URL of one")
+        self.queue = queue
+        self.options = options or WorkerRunOptions()
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.events = events or Events()
+        self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
+        self._handlers: dict[str, Handler] = {}
+        self._middleware: list[Middleware] = []
+        self._run: Run | None = None
+
+    def handle(
+        self,
+        kind: str,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        breaker: Breaker | None = None,
+    ) -> Callable[[F], F]:
+        """Register the decorated function, async or plain, as the handler of `kind`.
+
+        retry: how its failures are retried: 5 attempts from 1 s to 60 s unless given.
+        timeout: how long a run may take. A plain function runs in a thread, which cannot be
+            stopped: its job is retried, its thread runs on and keeps its place.
+        breaker: while its runs keep failing, stop claiming this kind; then one trial job.
+        """
+
+        def register(function: F) -> F:
+            if kind in self._handlers:
+                taken = getattr(self._handlers[kind].function, "__name__", "another function")
+                raise HandlerError(f"kind {kind!r} has the handler {taken} already; one a kind")
+            self._handlers[kind] = handler_for(kind, function, retry, timeout, breaker)
+            return function
+
+        return register
+
+    def middleware(self, layer: Middleware) -> Middleware:
+        """Put `async def layer(job, proceed)` around every handler; the first is outermost.
+
+        It calls `await proceed(job)` to go on, and may raise what a handler may raise.
+        """
+        self._middleware.append(layer)
+        return layer
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that have a handler."""
+        return tuple(self._handlers)
+
+    def run(self, options: WorkerRunOptions | None = None) -> Awaitable[None]:
+        """Work until stopped: blocking, or awaited where an event loop runs already."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(self._main(options))
+            return _Over()
+        return self._main(options)
+
+    def stop(self) -> None:
+        """Claim no more, finish within the grace, give the rest back. Again: without grace."""
+        if self._run is not None:
+            self._run.stop()
+
+    def state(self) -> dict[str, Any]:
+        """What the worker does now, as plain values; empty when it does not run."""
+        return {} if self._run is None else self._run.state()
+
+    async def _main(self, options: WorkerRunOptions | None) -> None:
+        plan = self._checked(options or self.options)
+        signals = (options or self.options).signals
+        queue = (
+            open_queue(self.queue, clock=self.clock) if isinstance(self.queue, str) else self.queue
+        )
+        try:
+            self._check_hold(plan.polling, queue)
+            self._run = Run(queue, plan, self._handlers, self._middleware, self.clock, self.events)
+            with _stopping_on_signals(self.stop if signals else None):
+                await self._run.main()
+        finally:
+            self._run = None
+            if isinstance(self.queue, str):
+                await queue.close()
+
+    def _checked(self, options: WorkerRunOptions) -> Plan:
+        if self._run is not None:
+            raise ConfigError(f"the worker {self.name} runs already; make another one")
+        if not self._handlers:
+            raise HandlerError(
+                "the worker has no handler; register one with @worker.handle('kind')"
+            )
+        return options.plan(self.name)
+
+    @staticmethod
+    def _check_hold(strategy: Strategy, queue: Queue) -> None:
+        if strategy.longest_hold and not queue.capabilities.long_poll:
+            raise ConfigError(
+                f"{strategy!r} holds its polls, but {queue.url} cannot; "
+                "use a strategy without a hold"
+            )
+
+
+class _Over:
+    """What a blocking run returns: awaiting it again is harmless."""
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return
+        yield
+
+
+@contextmanager
+def _stopping_on_signals(stop: Callable[[], None] | None) -> Iterator[None]:
+    """Call `stop` on SIGTERM and SIGINT, and put back what handled them before."""
+    if stop is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    before = {}
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before[number] = signal.getsignal(number)
+        try:
+            loop.add_signal_handler(number, stop)
+        except NotImplementedError:  # Windows: event loops there take no signal handlers
+            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            try:
+                loop.remove_signal_handler(number)
+            except NotImplementedError:
+                pass
+            signal.signal(number, handler)
+
+
+def _check_whole(value: object, name: str, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise ConfigError(f"{name} = {value!r} must be a whole number from {least} to {most}")

@@ -1,0 +1,124 @@
+"""Handlers: which function does which kind of job, and how its failures are treated."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pollux.core.breaker import Breaker
+from pollux.core.retry import Retry
+from pollux.durations import Duration, seconds
+from pollux.errors import ConfigError, HandlerError, HandlerTimeout
+from pollux.jobs import Job, checked_name
+from pollux.worker.threads import HandlerThreads
+
+#: How a failing job is retried unless its handler says otherwise.
+JOB_RETRY = Retry.exponential("1s", ceiling="60s", attempts=5, jitter=0.25)
+
+Proceed = Callable[[Job], Awaitable[Any]]
+Middleware = Callable[[Job, Proceed], Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A function for one kind of job.
+
+    timeout: seconds a run may take; None uses the worker's.
+    breaker: stops the kind from being claimed while its runs keep failing.
+    """
+
+    kind: str
+    function: Callable[[Job], Any]
+    plain: bool
+    retry: Retry
+    timeout: float | None
+    breaker: Breaker | None
+
+
+def handler_for(
+    kind: str,
+    function: Callable[[Job], Any],
+    retry: Retry | None,
+    timeout: Duration | None,
+    breaker: Breaker | None,
+) -> Handler:
+    """Check a function as a handler of `kind`."""
+    checked_name(kind, "kind")
+    _check_signature(kind, function)
+    if retry is not None and not isinstance(retry, Retry):
+        raise ConfigError(f"retry = {retry!r} is no Retry; give e.g. Retry.exponential('1s')")
+    if breaker is not None and not isinstance(breaker, Breaker):
+        raise ConfigError(f"breaker = {breaker!r} is no Breaker; give e.g. Breaker(failures=5)")
+    return Handler(
+        kind=kind,
+        function=function,
+        plain=not _is_async(function),
+        retry=retry or JOB_RETRY,
+        timeout=None if timeout is None else seconds(timeout, "timeout", positive=True),
+        breaker=breaker,
+    )
+
+
+def _check_signature(kind: str, function: object) -> None:
+    name = getattr(function, "__name__", repr(function))
+    if not callable(function):
+        raise HandlerError(f"the handler of kind {kind!r} is {name}, which is not callable")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise HandlerError(
+            f"the handler {name} of kind {kind!r} is a generator; "
+            "write a function that returns when the job is done"
+        )
+    try:
+        inspect.signature(function).bind(object())
+    except TypeError as error:
+        raise HandlerError(
+            f"the handler {name}{inspect.signature(function)} of kind {kind!r} cannot be called "
+            f"with one argument, the job: {error}. Write it as `def {name}(job): ...`"
+        ) from None
+    except ValueError:  # some builtins have no signature; they will say so when called
+        return
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    call = getattr(function, "__call__", None)  # noqa: B004 - the bound method is wanted
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def chain(handler: Handler, middleware: Sequence[Middleware], threads: HandlerThreads) -> Proceed:
+    """The handler as one awaitable call, inside its middleware, the first one outermost."""
+
+    async def innermost(job: Job) -> Any:
+        if handler.plain:
+            return await threads.run(handler.function, job)
+        return await handler.function(job)
+
+    proceed: Proceed = innermost
+    for layer in reversed(middleware):
+        proceed = _around(layer, proceed)
+    return proceed
+
+
+def _around(layer: Middleware, inner: Proceed) -> Proceed:
+    async def outer(job: Job) -> Any:
+        return await layer(job, inner)
+
+    return outer
+
+
+async def run_within(proceed: Proceed, job: Job, limit: float | None, plain: bool) -> Any:
+    """Run a handler under its time limit. A thread cannot be stopped; it is only left alone."""
+    if limit is None:
+        return await proceed(job)
+    try:
+        async with asyncio.timeout(limit) as timer:
+            return await proceed(job)
+    except TimeoutError as error:
+        if not timer.expired():
+            raise  # the handler's own
+        what = "its thread runs on and keeps its place until it returns" if plain else "stopped"
+        raise HandlerTimeout(
+            f"the handler of kind {job.kind!r} ran longer than its timeout of {limit:g} s; {what}"
+        ) from error
