@@ -6,8 +6,6 @@ BIN := .venv/bin
 DEMO := .venv/.ready-demo
 DEV := .venv/.ready-dev
 CORE := */pollux/core/*
-# mkdocs-material's notice about its successor is no finding of ours.
-export NO_MKDOCS_2_WARNING := 1
 
 .PHONY: help demo test check bench docs soak lock clean
 
@@ -29,15 +27,16 @@ check: $(DEV)  ## lint, format, types, docs and architecture
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@# $(BIN)/python scripts/reference.py --check
-	@$(BIN)/mkdocs build --strict --quiet
+	@$(BIN)/python scripts/reference.py --check
+	@$(BIN)/python scripts/picture.py --check
+	@$(BIN)/zensical build --strict --config-file mkdocs.yml
 	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_tidy.py
 
 bench: $(DEV)  ## run every benchmark and write benchmarks/RESULTS.md (ARGS=--quick for a look)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 docs: $(DEV)  ## build the documentation into site/
-	@$(BIN)/mkdocs build --strict
+	@$(BIN)/zensical build --strict --config-file mkdocs.yml
 
 soak: $(DEV)  ## run the long tests that `make test` leaves out
 	@$(BIN)/python -m pytest -m soak --timeout=3600 -o faulthandler_timeout=3660 $(ARGS)

@@ -115,7 +115,7 @@ def main() -> int:
     scripts = {
         path.stem: path
         for path in sorted(HERE.glob("*.py"))
-        if path.name != "run.py" and not path.name.startswith("_")
+        if path.name not in {"run.py", "common.py"} and not path.name.startswith("_")
     }
     unknown = [name for name in options.names if name not in scripts]
     if unknown:

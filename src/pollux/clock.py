@@ -11,6 +11,7 @@ Two readings: `now()` is the event loop's time, which never goes back and paces 
 from __future__ import annotations
 
 import asyncio
+import math
 import selectors
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -80,6 +81,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual_now
 
+    def jump(self, seconds: float) -> None:
+        """Let `seconds` pass at once."""
+        self._virtual_now += seconds
+        # asyncio runs the timers before now + resolution. After half a year of seconds a
+        # nanosecond is lost in that sum, and a timer due now would never be run.
+        self._clock_resolution = max(1e-9, math.ulp(self._virtual_now))
+
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
@@ -98,6 +106,7 @@ class _JumpingSelector(selectors.BaseSelector):
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
         self._real = selectors.DefaultSelector()
+        self._stuck = ""  # the first reason; closing the loop may get stuck as well
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = self._real.select(0)
@@ -105,15 +114,25 @@ class _JumpingSelector(selectors.BaseSelector):
             return ready
         if timeout is None or self._loop._calls_outside:
             ready = self._real.select(STUCK_AFTER)
-            if not ready and timeout is None:
-                raise RuntimeError(
-                    f"the virtual clock waited {STUCK_AFTER:g} real seconds and nothing happened: "
-                    "no timer is set and no thread is at work, so nothing ever will. "
-                    "Look for an await that nobody ends."
-                )
+            if not ready:
+                self._stuck = self._stuck or self._why_stuck()
+                raise RuntimeError(self._stuck)
             return ready
-        self._loop._virtual_now += timeout
+        self._loop.jump(timeout)
         return ready
+
+    def _why_stuck(self) -> str:
+        if self._loop._calls_outside:
+            why = (
+                "a call in a thread does not return, and virtual time stands still for it. "
+                "Look for a plain function that waits for something virtual."
+            )
+        else:
+            why = (
+                "no timer is set and no thread is at work, so nothing ever will. "
+                "Look for an await that nobody ends."
+            )
+        return f"the virtual clock waited {STUCK_AFTER:g} real seconds and nothing happened: {why}"
 
     def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
         return self._real.register(fileobj, events, data)

@@ -102,7 +102,7 @@ class MissingExtra(PolluxError, ImportError):
         super().__init__(f"{what} needs an extra: pip install 'pollux[{extra}]'")
 
 
-class Signal(Exception):  # noqa: N818 - raised on purpose by handlers, it is no error
+class Signal(Exception):
     """What a handler raises to say how its job shall be settled."""
 
 

@@ -224,7 +224,7 @@ class Events:
     def __init__(self, *, quiet: bool = False) -> None:
         self._subscriptions: list[tuple[Sink, tuple[type[Event], ...]]] = []
         self._sinks: dict[type[Event], tuple[Sink, ...]] = {}
-        self._broken: set[Sink] = set()
+        self._broken: dict[int, Sink] = {}  # by identity: a sink need not be hashable
         if not quiet:
             noted = [kind for kind in all_events() if kind.level >= logging.INFO]
             self.subscribe(log, *noted)
@@ -239,9 +239,9 @@ class Events:
         self._sinks.clear()
 
         def unsubscribe() -> None:
-            if subscription in self._subscriptions:
-                self._subscriptions.remove(subscription)
-                self._sinks.clear()
+            # By identity: the same sink may have subscribed twice.
+            self._subscriptions = [s for s in self._subscriptions if s is not subscription]
+            self._sinks.clear()
 
         return unsubscribe
 
@@ -254,8 +254,8 @@ class Events:
             try:
                 sink(event)
             except Exception:
-                if sink not in self._broken:
-                    self._broken.add(sink)
+                if id(sink) not in self._broken:
+                    self._broken[id(sink)] = sink
                     logger.exception(
                         "an event sink failed and is not reported again: %r on %s",
                         sink,
@@ -272,14 +272,7 @@ class Events:
 
 def all_events() -> list[type[Event]]:
     """Every event class that is emitted, in the order of this file."""
-    found: list[type[Event]] = []
-
-    def walk(kind: type[Event]) -> None:
-        for child in kind.__subclasses__():
-            if child.__subclasses__():
-                walk(child)
-            else:
-                found.append(child)
-
-    walk(Event)
-    return sorted(found, key=lambda kind: list(globals()).index(kind.__name__))
+    # Not from `__subclasses__`: others may have classes of their own, and of a dataclass with
+    # slots the class it was made from stays there until the garbage is collected.
+    kinds = [k for k in globals().values() if isinstance(k, type) and issubclass(k, Event)]
+    return [kind for kind in kinds if not any(kind in other.__bases__ for other in kinds)]

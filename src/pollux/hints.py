@@ -15,15 +15,23 @@ class Hint:
     """One sleeper's side: `give()` ends its pause, or its next one if it is awake."""
 
     def __init__(self) -> None:
+        #: A poll is under way, which may have begun too early to see what a hint is about.
+        self.polling = False
         self._sleeping: asyncio.Future[bool] | None = None
         self._given = False
 
-    def give(self) -> None:
-        """End the pause under way, or else the next one before it begins."""
+    def give(self) -> bool:
+        """End the pause under way, or else the next one before it begins.
+
+        Returns False if its owner was cancelled in its pause, and will not look.
+        """
         if self._sleeping is None:
             self._given = True
         elif not self._sleeping.done():
             self._sleeping.set_result(True)
+        else:
+            return not self._sleeping.cancelled()
+        return True
 
     def forget(self) -> None:
         """Drop a hint that was given while awake: a poll that begins now will see its cause."""
@@ -52,7 +60,8 @@ class Hints:
     """A source's side: who sleeps, and how many of them to wake.
 
     `notify(n)` wakes up to n sleepers, longest asleep first. What is left of n goes to those who
-    are awake: their poll may have begun too early to see the news, so they skip one pause.
+    are awake, so that they skip one pause: first to those in a poll, which may have begun too
+    early to see the news, then to those who are busy with what they found.
     """
 
     def __init__(self) -> None:
@@ -60,6 +69,7 @@ class Hints:
         self._members: weakref.WeakKeyDictionary[Hint, None] = weakref.WeakKeyDictionary()
         self._asleep: dict[Hint, None] = {}
         self._alarm: asyncio.TimerHandle | None = None
+        self._alarm_loop: asyncio.AbstractEventLoop | None = None
 
     def join(self, hint: Hint) -> None:
         self._members[hint] = None
@@ -79,12 +89,10 @@ class Hints:
     def notify(self, count: int = 1) -> None:
         """There are `count` new items: wake as many as that takes."""
         left = count - self._wake(count)
-        for hint in list(self._members):
-            if left <= 0:
-                return
-            if hint not in self._asleep:
+        if left > 0:
+            awake = [hint for hint in self._members if hint not in self._asleep]
+            for hint in sorted(awake, key=lambda hint: not hint.polling)[:left]:
                 hint.give()
-                left -= 1
 
     def tell_others(self) -> None:
         """Carry the news to other processes, where a store has a way to."""
@@ -95,11 +103,14 @@ class Hints:
 
     def notify_at(self, when: float) -> None:
         """Wake one sleeper at `when`, in the event loop's time; the earliest such time holds."""
-        if self._alarm is not None and not self._alarm.cancelled():
-            if self._alarm.when() <= when:
+        loop = asyncio.get_running_loop()
+        if self._alarm is not None:
+            # An alarm set on another event loop, which ended before it rang, never will.
+            if self._alarm_loop is loop and self._alarm.when() <= when:
                 return
             self._alarm.cancel()
-        self._alarm = asyncio.get_running_loop().call_at(when, self._alarm_rings)
+        self._alarm = loop.call_at(when, self._alarm_rings)
+        self._alarm_loop = loop
 
     def close(self) -> None:
         if self._alarm is not None:
@@ -115,6 +126,5 @@ class Hints:
         while self._asleep and woken < count:
             hint = next(iter(self._asleep))
             self.awake(hint)
-            hint.give()
-            woken += 1
+            woken += hint.give()
         return woken

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from pollux.durations import Duration, seconds
-from pollux.errors import JobError, PayloadError
+from pollux.errors import ConfigError, JobError, PayloadError, PolluxError
 
 #: The longest kind, key and unique, in characters.
 NAME_LENGTH_MAX = 200
@@ -18,9 +18,13 @@ DELAY_MAX = 10 * 365 * 86400.0
 PRIORITY_MAX = 1000
 #: The longest error or reason that is kept with a job, in characters.
 ERROR_LENGTH_MAX = 2000
+#: How deep a payload may nest: decoding must not depend on how deep the reader's own stack is.
+DEPTH_MAX = 200
 
 State = Literal["ready", "delayed", "blocked", "leased", "dead", "done"]
 STATES: tuple[State, ...] = ("ready", "delayed", "blocked", "leased", "dead", "done")
+Verdict = Literal["done", "retry", "dead"]
+VERDICTS: tuple[Verdict, ...] = ("done", "retry", "dead")
 
 
 class NewJob:
@@ -117,10 +121,16 @@ class Settlement:
     """
 
     claim: Claim
-    verdict: Literal["done", "retry", "dead"]
+    verdict: Verdict
     delay: float = 0.0
     error: str | None = None
     counted: bool = True
+
+    def __post_init__(self) -> None:
+        if self.verdict not in VERDICTS:
+            raise ConfigError(f"verdict = {self.verdict!r} is none of {', '.join(VERDICTS)}")
+        object.__setattr__(self, "delay", seconds(self.delay, "delay"))
+        object.__setattr__(self, "error", _storable(self.error))
 
     @classmethod
     def done(cls, claim: Claim) -> Settlement:
@@ -130,7 +140,7 @@ class Settlement:
     @classmethod
     def retry(cls, claim: Claim, delay: Duration = 0, error: str | None = None) -> Settlement:
         """It failed; run it again after `delay`."""
-        return cls(claim, "retry", seconds(delay, "delay"), _cut(error))
+        return cls(claim, "retry", seconds(delay, "delay"), error)
 
     @classmethod
     def give_back(cls, claim: Claim, delay: Duration = 0) -> Settlement:
@@ -140,7 +150,7 @@ class Settlement:
     @classmethod
     def dead(cls, claim: Claim, error: str) -> Settlement:
         """It shall not run again unless a person says so."""
-        return cls(claim, "dead", error=_cut(error))
+        return cls(claim, "dead", error=error)
 
 
 def encode(payload: Any, kind: str) -> str:
@@ -148,6 +158,8 @@ def encode(payload: Any, kind: str) -> str:
     try:
         text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()  # half of a surrogate pair is text in Python and nowhere else
+        if text.count("[") + text.count("{") > DEPTH_MAX and _deeper_than(payload, DEPTH_MAX):
+            raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(
@@ -156,12 +168,19 @@ def encode(payload: Any, kind: str) -> str:
         ) from None
 
 
-def checked_name(value: object, name: str) -> str:
+def same_payload(one: str, other: str) -> bool:
+    """Are two encoded payloads the same JSON? The order of a dict's keys does not matter."""
+    return one == other or _canonical(one) == _canonical(other)
+
+
+def checked_name(value: object, name: str, error: type[PolluxError] = JobError) -> str:
     """Check a kind, key or unique: text of 1 to NAME_LENGTH_MAX printable characters."""
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise JobError(f"{name} = {value!r} must be text of at least one printable character")
+        raise error(
+            f"{name} = {value!r} must be text of at least one character, all of them printable"
+        )
     if len(value) > NAME_LENGTH_MAX:
-        raise JobError(
+        raise error(
             f"{name} = {value[:20]!r}… has {len(value)} characters; at most {NAME_LENGTH_MAX}"
         )
     return value
@@ -198,5 +217,27 @@ def _checked_moment(value: datetime | float) -> float:
     return float(value)
 
 
-def _cut(text: str | None) -> str | None:
-    return text if text is None else text[:ERROR_LENGTH_MAX]
+def _storable(error: str | None) -> str | None:
+    """An error's text as any store can keep it: not too long, no NUL, no half of a character."""
+    if error is None:
+        return None
+    text = str(error)[:ERROR_LENGTH_MAX].replace("\0", "\\0")
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _canonical(encoded: str) -> str:
+    return json.dumps(json.loads(encoded), sort_keys=True)  # text, for 1 == True == 1.0 in Python
+
+
+def _deeper_than(payload: Any, levels: int) -> bool:
+    depth, layer = 0, [payload]
+    while layer := [value for value in layer if isinstance(value, (dict, list, tuple))]:
+        depth += 1
+        if depth > levels:
+            return True
+        layer = [
+            child
+            for value in layer
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+    return False

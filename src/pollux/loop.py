@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -87,6 +87,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._pause = self._pacer.first()
         self._hint = Hint()
         self._next_at: float | None = None
+        self._look_by: float | None = None
         self._failures = 0
         self._stopped = False
         if self._options.hints is not None:
@@ -101,7 +102,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             if self._stopped:
                 raise StopAsyncIteration
             items = await self._poll(hinted)
-            if items:
+            if len(items):
                 return items
 
     def stop(self) -> None:
@@ -110,6 +111,14 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._hint.give()
         if self._options.hints is not None:
             self._options.hints.leave(self._hint)
+
+    def hint(self) -> None:
+        """End the pause under way, or skip the next one; a failed poll still backs off."""
+        self._hint.give()
+
+    def look_by(self, when: float) -> None:
+        """For a source to call in its poll: poll again by `when`, though the pacer says later."""
+        self._look_by = when if self._look_by is None else min(when, self._look_by)
 
     async def aclose(self) -> None:
         """End the iteration; there is nothing to wait for."""
@@ -138,6 +147,8 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         left = max(self._next_at - now, 0.0)
         if self._failures:
             return await self._rest_after_failure(left)
+        if self._look_by is not None:
+            left = min(left, max(self._look_by - now, 0.0))
         hints = self._options.hints
         if hints is None or left == 0.0:
             return await self._options.clock.sleep(left, self._hint if left else None)
@@ -158,27 +169,29 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
     async def _poll(self, hinted: bool) -> Sequence[T]:
         clock = self._options.clock
         self._hint.forget()
+        self._hint.polling = True
+        self._look_by = None
         began = clock.now()
         try:
             batch = await self._source(self._pause.hold)
         except Exception as error:
             self._note_failure(error, clock.now())
             return ()
+        finally:
+            self._hint.polling = False
         self._note_success(batch, began, clock.now(), hinted)
         return batch.items
 
     def _note_failure(self, error: Exception, now: float) -> None:
-        if self._options.retry.classify(error) == "permanent":
-            self.stop()
-            raise error
+        retry = self._options.retry
         self._failures += 1
         self.counts.polls += 1
         self.counts.failed += 1
-        if self._options.retry.exhausted(self._failures):
+        if retry.classify(error) == "permanent" or retry.exhausted(self._failures):
             self.stop()
             raise error
         self._pause = self._pacer.after(Outcome(now, 0, None, failed=True))
-        delay = self._options.retry.delay(self._failures, self._options.random.random())
+        delay = retry.delay(self._failures, self._options.random.random())
         self._next_at = now + delay
         self._options.events.emit(
             PollFailed(self.name, f"{type(error).__name__}: {error}", self._failures, delay)
@@ -257,7 +270,16 @@ def poll(
         raise ConfigError(
             f"strategy = {strategy!r} is no strategy; give e.g. Adaptive('100ms', '5s')"
         )
-    if strategy.longest_hold and "hold" not in inspect.signature(fetch).parameters:
+    if capacity is not None and (
+        isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1
+    ):
+        raise ConfigError(
+            f"capacity = {capacity!r} must be a whole number, 1 or more: the most items a fetch "
+            "can return; None where there is no limit"
+        )
+    if not isinstance(retry, Retry):
+        raise ConfigError(f"retry = {retry!r} is no Retry; give e.g. Retry.exponential('1s')")
+    if strategy.longest_hold and not _takes_hold(fetch):
         raise ConfigError(
             f"{strategy!r} holds its polls, but fetch takes no argument named `hold`; "
             "add one and pass it on to the server, or use a strategy without a hold"
@@ -271,24 +293,37 @@ def poll(
         drain=drain,
         spread=spread,
     )
-    label = name or getattr(fetch, "__name__", type(fetch).__name__)
+    label = name or str(getattr(fetch, "__name__", type(fetch).__name__))
     return PollLoop(_source_from(fetch, capacity), strategy, label, options)
 
 
-def _source_from(fetch: Callable[..., Awaitable[Any]], capacity: int | None) -> Source[Any]:
-    takes_hold = "hold" in inspect.signature(fetch).parameters
+def _takes_hold(fetch: Callable[..., Any]) -> bool:
+    try:
+        return "hold" in inspect.signature(fetch).parameters
+    except ValueError:  # some builtins have no signature
+        return False
+
+
+def _source_from(fetch: Callable[..., Any], capacity: int | None) -> Source[Any]:
+    takes_hold = _takes_hold(fetch)
 
     async def source(hold: float) -> Batch[Any]:
-        found = await (fetch(hold=hold) if takes_hold else fetch())
-        if isinstance(found, Batch):
-            return found
-        if found is None:
-            return Batch((), capacity)
-        if isinstance(found, (str, bytes)) or not hasattr(found, "__len__"):
+        looking = fetch(hold=hold) if takes_hold else fetch()
+        if not inspect.isawaitable(looking):
             raise ConfigError(
-                f"fetch returned {type(found).__name__}, not a list of items; return a list "
-                "(empty or None when there is nothing), or a pollux.Batch"
+                f"fetch returned {type(looking).__name__} without being awaited; "
+                "make it an async function: `async def fetch(): ...`"
             )
-        return Batch(found, capacity)
+        found = await looking
+        batch = (
+            found if isinstance(found, Batch) else Batch(() if found is None else found, capacity)
+        )
+        items = batch.items
+        if isinstance(items, (str, bytes, Mapping)) or not hasattr(items, "__len__"):
+            raise ConfigError(
+                f"fetch returned {type(items).__name__}, not a list of items; return a list "
+                "(empty or None when there is nothing), or a pollux.Batch of one"
+            )
+        return batch
 
     return source

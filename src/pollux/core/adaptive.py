@@ -7,6 +7,7 @@ The delay is a float: whole milliseconds would never grow from 1 ms by a factor 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -48,13 +49,8 @@ class Adaptive(Strategy):
         hold: Duration = 0,
     ) -> None:
         low, high = bounds(floor, ceiling)
-        growth = number_within(
-            multiplier,
-            "multiplier",
-            1.0,
-            float("inf"),
-            "each empty poll multiplies the delay by it",
-        )
+        why = "each empty poll multiplies the delay by it"
+        growth = number_within(multiplier, "multiplier", 1.0, math.inf, why)
         object.__setattr__(self, "floor", low)
         object.__setattr__(self, "ceiling", high)
         object.__setattr__(self, "multiplier", growth)

@@ -78,7 +78,8 @@ class BatchFillPacer(Pacer):
         if outcome.failed:
             return self.first()
         before = self._interval
-        self._fill = outcome.found / (outcome.capacity or self._strategy.batch)
+        capacity = outcome.capacity or self._strategy.batch
+        self._fill = min(outcome.found, capacity) / capacity
         if self._fill < LOW_LOAD:
             self._interval = min(before * STEP, self._strategy.ceiling)
         elif self._fill >= 1.0:

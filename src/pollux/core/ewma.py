@@ -10,7 +10,9 @@ The idea of Arrakis, with its mistakes mended:
   in full; else traffic that starts after a trickle is mistaken for spikes many polls long.
 - Drop detection watches for an average that is out of date: low polls in a row while the average
   says otherwise. It resets the average to what those polls found. It leaves a steady trickle alone,
-  whose average is right.
+  whose average is right. Full polls are never low, and empty ones are left to the decay.
+- Only a poll that found something says what a full batch is. An empty one with little room would
+  else move the average into a busier class, and be followed by a shorter pause.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ SATURATED = 0.95
 SPIKE = 3.0
 NEGLIGIBLE = 0.2
 EMPTIES_BEFORE_DECAY = 2
+COUNTED_MAX = 2.0**53  # of items in a poll; no larger number is worth telling apart
 
 CLASSES = ("idle", "low", "medium", "high", "very_high")
 
@@ -45,7 +48,8 @@ class Ewma(Strategy):
     idle, low, medium, high, very_high: the interval of each class (average 0, below 2, below 5,
         below 10, and from 10 or 95 % of the capacity on).
     alpha: weight of the newest batch; lower is steadier, higher more responsive.
-    drop_after: so many low polls (found below 2) in a row reset an average that is out of date.
+    drop_after: so many low polls (one item, not full) in a row reset an average that is out of
+        date. Empty polls between them do not count.
     half_life: in which the average halves while polls are empty.
     held: the intervals are holds, not delays: each poll may block so long at the server.
     """
@@ -151,12 +155,11 @@ class EwmaPacer(Pacer):
     def __init__(self, strategy: Ewma) -> None:
         self._strategy = strategy
         self._average = 0.0
-        self._true_at: float | None = None  # when the average was last true
+        self._true_at = 0.0  # when the average was last true
         self._volume = "idle"
-        self._capacity: int | None = None
+        self._full = COUNTED_MAX  # how many items the latest batch had room for
         self._empties = 0
         self._low_polls = 0
-        self._low_found = 0
         self._spiked = False
         self._resets = 0
 
@@ -166,7 +169,6 @@ class EwmaPacer(Pacer):
     def after(self, outcome: Outcome) -> Pause:
         if outcome.failed:
             return self._pause()
-        self._capacity = outcome.capacity
         changes = self._found(outcome) if outcome.found else self._empty(outcome.at)
         volume = self._classify()
         if volume != self._volume:
@@ -177,10 +179,11 @@ class EwmaPacer(Pacer):
     def _found(self, outcome: Outcome) -> tuple[Change, ...]:
         self._empties = 0
         self._true_at = outcome.at
-        sample = self._without_spike(float(outcome.found))
+        self._full = min(outcome.capacity or COUNTED_MAX, COUNTED_MAX)
+        sample = self._without_spike(min(outcome.found, COUNTED_MAX))
         alpha = self._strategy.alpha
         self._average = alpha * sample + (1.0 - alpha) * self._average
-        return self._detect_drop(outcome.found)
+        return self._detect_drop(outcome)
 
     def _without_spike(self, sample: float) -> float:
         limit = SPIKE * self._average
@@ -189,38 +192,39 @@ class EwmaPacer(Pacer):
         self._spiked = above
         return limit if clamp else sample
 
-    def _detect_drop(self, found: int) -> tuple[Change, ...]:
-        if found >= LOW:
-            self._low_polls = self._low_found = 0
+    def _detect_drop(self, outcome: Outcome) -> tuple[Change, ...]:
+        if outcome.found >= LOW or outcome.full:
+            self._low_polls = 0
             return ()
         self._low_polls += 1
-        self._low_found += found
-        if self._low_polls < self._strategy.drop_after or self._average < LOW:
+        if self._low_polls < self._strategy.drop_after or self._classify() == "low":
             return ()
         before = self._average
-        self._average = self._low_found / self._low_polls
-        self._low_polls = self._low_found = 0
+        self._average = float(outcome.found)  # and so many each of the low polls found
+        self._low_polls = 0
         self._resets += 1
         return (Change("reset", before, self._average),)
 
     def _empty(self, at: float) -> tuple[Change, ...]:
         self._empties += 1
         self._spiked = False
-        if self._average == 0.0 or self._true_at is None or self._empties < EMPTIES_BEFORE_DECAY:
+        if self._average == 0.0 or self._empties < EMPTIES_BEFORE_DECAY:
             return ()
         before = self._average
-        self._average = decayed(before, at - self._true_at, self._strategy.half_life)
+        left = decayed(before, at - self._true_at, self._strategy.half_life)
+        if left == before:  # no time has passed
+            return ()
+        self._average = left
         self._true_at = at
-        if self._average < NEGLIGIBLE:
+        if left < NEGLIGIBLE:
             self._average = 0.0
-            self._low_polls = self._low_found = 0
+            self._low_polls = 0
         return (Change("decay", before, self._average),)
 
     def _classify(self) -> str:
         if self._average == 0.0:
             return "idle"
-        most = HIGH if self._capacity is None else min(HIGH, SATURATED * self._capacity)
-        if self._average >= most:
+        if self._average >= min(HIGH, SATURATED * self._full):
             return "very_high"
         if self._average < LOW:
             return "low"

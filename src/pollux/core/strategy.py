@@ -7,12 +7,14 @@ an idle one.
 
 from __future__ import annotations
 
+import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
 from pollux.core.outcome import Outcome, Pause, Plain
-from pollux.durations import Duration, seconds
+from pollux.durations import Duration, seconds, shown
 from pollux.errors import ConfigError
 
 
@@ -67,22 +69,23 @@ def bounds(floor: Duration, ceiling: Duration) -> tuple[float, float]:
     high = seconds(ceiling, "ceiling", positive=True)
     if low > high:
         raise ConfigError(
-            f"floor = {floor!r} is above ceiling = {ceiling!r}; "
+            f"floor = {shown(floor)} is above ceiling = {shown(ceiling)}; "
             "lower the floor or raise the ceiling"
         )
     return low, high
 
 
 def number_within(value: float, name: str, above: float, to: float, why: str) -> float:
-    """Check a number in (above, to]; `why` tells what the number is for."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= to:
-        limit = "" if to == float("inf") else f" and at most {to:g}"
-        raise ConfigError(f"{name} = {value!r} must be above {above:g}{limit}: {why}")
+    """Check a finite number in (above, to]; `why` tells what the number is for."""
+    most = min(to, sys.float_info.max)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= most:
+        limit = "finite" if to == math.inf else f"at most {to:g}"
+        raise ConfigError(f"{name} = {shown(value)} must be above {above:g} and {limit}: {why}")
     return float(value)
 
 
 def whole_number(value: int, name: str, why: str) -> int:
     """Check a whole number of at least 1; `why` tells what it is for."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{name} = {value!r} must be a whole number of at least 1: {why}")
+        raise ConfigError(f"{name} = {shown(value)} must be a whole number of at least 1: {why}")
     return value

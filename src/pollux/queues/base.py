@@ -15,12 +15,19 @@ import asyncio
 import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
 from pollux.clock import Clock
 from pollux.durations import Duration, seconds
-from pollux.errors import ConfigError, LeaseLost, PayloadError, Unsupported
+from pollux.errors import (
+    ConfigError,
+    JobError,
+    LeaseLost,
+    PayloadError,
+    Unsupported,
+)
 from pollux.hints import Hints
 from pollux.jobs import STATES, Claim, JobInfo, NewJob, Settlement, State, checked_name
 
@@ -86,13 +93,14 @@ class Queue(ABC):
         max_payload_bytes: larger payloads are refused; put large data elsewhere and a reference
             to it into the payload.
         """
-        self.name = checked_name(name, "queue")
+        self.name = checked_name(name, "queue", ConfigError)
         self.clock = clock or Clock()
         self.keep = None if keep is None else seconds(keep, "keep", positive=True)
         if max_payload_bytes < 1:
             raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
         self.max_payload_bytes = max_payload_bytes
         self._hints = self._make_hints()
+        self._giving_back: set[asyncio.Task[None]] = set()
 
     @property
     @abstractmethod
@@ -126,21 +134,20 @@ class Queue(ABC):
         kinds: only jobs of these kinds; all, when None.
         A call that is cancelled leaves nothing claimed.
         """
+        checked_name(worker, "worker", ConfigError)
         if limit < 1:
             raise ConfigError(f"limit = {limit!r} must be at least 1")
-        lease_s = seconds(lease, "lease", positive=True)
-        if lease_s > MAX_LEASE:
-            raise ConfigError(f"lease = {lease!r} is above the limit of {MAX_LEASE:g} s")
+        lease_s = _checked_lease(lease)
         hold_s = seconds(hold, "hold")
         if hold_s and not self.capabilities.long_poll:
             raise Unsupported(
                 f"{self.url} cannot hold a poll (hold = {hold!r}); use a strategy without a hold"
             )
-        if kinds is not None and not kinds:
+        wanted = _distinct(kinds, "kinds")
+        if wanted is not None and not wanted:
             return []
-        claims = await self._claim_or_give_back(
-            worker, min(limit, MAX_BATCH), lease_s, hold_s, kinds
-        )
+        limit = min(limit, MAX_BATCH)
+        claims = await self._claim_or_give_back(worker, limit, lease_s, hold_s, wanted)
         if len(claims) == limit:
             self._hints.pass_on()
         return claims
@@ -148,13 +155,21 @@ class Queue(ABC):
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         """End claims. Those whose lease is lost are refused; the others of the batch count.
 
-        Raises `LeaseLost` with the ids of the refused ones, after the others are settled.
+        Raises `LeaseLost` with the ids of the refused ones, after the others are settled. Of two
+        settlements of one claim in a batch the first counts, and the second is refused.
         """
         batch = list(settlements)
         _check_batch(batch, "settle")
         if not batch:
             return
-        lost = await self._settle(batch)
+        once: dict[tuple[str, int], Settlement] = {}
+        again = []
+        for settlement in batch:
+            job_id, token = settlement.claim.job.id, settlement.claim.token
+            if (job_id, token) in once:
+                again.append(job_id)
+            once.setdefault((job_id, token), settlement)
+        lost = [*await self._settle(list(once.values())), *again]
         self._hint_after(batch)
         if lost:
             raise LeaseLost(lost)
@@ -165,7 +180,7 @@ class Queue(ABC):
         _check_batch(batch, "extend")
         if not batch:
             return
-        lost = await self._extend(batch, seconds(lease, "lease", positive=True))
+        lost = await self._extend(batch, _checked_lease(lease))
         if lost:
             raise LeaseLost(lost)
 
@@ -200,14 +215,14 @@ class Queue(ABC):
 
     async def redrive(self, ids: Sequence[str] | None = None) -> int:
         """Make dead jobs ready again with fresh attempts (all, when None); return how many."""
-        count = await self._redrive(ids)
+        count = await self._redrive(_distinct(ids, "ids"))
         if count:
             self._announce(count)
         return count
 
-    @abstractmethod
     async def drop(self, ids: Sequence[str] | None = None) -> int:
         """Delete dead jobs for good (all, when None); return how many."""
+        return await self._drop(_distinct(ids, "ids"))
 
     async def prune(self) -> int:
         """Delete finished jobs that were kept long enough; return how many."""
@@ -262,6 +277,9 @@ class Queue(ABC):
     async def _redrive(self, ids: Sequence[str] | None) -> int: ...
 
     @abstractmethod
+    async def _drop(self, ids: Sequence[str] | None) -> int: ...
+
+    @abstractmethod
     async def _prune(self, keep: float) -> int: ...
 
     def _make_hints(self) -> Hints:
@@ -305,12 +323,22 @@ class Queue(ABC):
         except asyncio.CancelledError:
             if hold:
                 call.cancel()  # a held claim has its own way to end without claiming
-            await asyncio.gather(call, return_exceptions=True)
-            if not call.cancelled() and call.exception() is None and call.result():
-                await self.settle([Settlement.give_back(claim) for claim in call.result()])
+            # A task of its own: a second cancellation must not strand the claims either.
+            task = asyncio.ensure_future(self._give_back(call))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+            await asyncio.shield(task)
             raise
 
+    async def _give_back(self, call: asyncio.Future[builtins.list[Claim]]) -> None:
+        """Give back what a claim that nobody waits for any more brings in."""
+        # Errors are no news to whoever cancelled; should giving back fail, the leases run out.
+        with suppress(asyncio.CancelledError, Exception):
+            await self.settle([Settlement.give_back(claim) for claim in await call])
+
     def _check(self, job: NewJob) -> None:
+        if not isinstance(job, NewJob):
+            raise JobError(f"{job!r} is no job; put NewJob(kind, payload)")
         can = self.capabilities
         asked = {
             "key": (job.key is not None, can.keys),
@@ -337,3 +365,17 @@ def _check_batch(batch: Sequence[object], call: str) -> None:
         raise ConfigError(
             f"{call} got a batch of {len(batch)}; at most {MAX_BATCH} at once, so split it"
         )
+
+
+def _checked_lease(lease: Duration) -> float:
+    lease_s = seconds(lease, "lease", positive=True)
+    if lease_s > MAX_LEASE:
+        raise ConfigError(f"lease = {lease!r} is above the limit of {MAX_LEASE:g} s")
+    return lease_s
+
+
+def _distinct(names: Sequence[str] | None, what: str) -> Sequence[str] | None:
+    """Each name once. One string is refused: it would be taken apart into its letters."""
+    if isinstance(names, str):
+        raise ConfigError(f"{what} = {names!r} is one string; give a list: [{names!r}]")
+    return None if names is None else list(dict.fromkeys(names))

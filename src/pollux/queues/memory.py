@@ -9,13 +9,14 @@ import builtins
 import heapq
 import json
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
+from urllib.parse import quote
 
 from pollux.errors import UniqueConflict
 from pollux.hints import Hint
-from pollux.jobs import Claim, Job, JobInfo, NewJob, Settlement, State
+from pollux.jobs import Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
 from pollux.queues.base import Capabilities, Queue, Stats
 
 
@@ -37,10 +38,6 @@ class _Record:
     error: str | None = None
     version: int = field(default=0)  # tells stale heap entries from the current one
 
-    @property
-    def live(self) -> bool:
-        return self.state not in ("dead", "done")
-
 
 class MemoryQueue(Queue):
     """Jobs in memory: everything a queue can do, nothing that survives the process."""
@@ -49,7 +46,7 @@ class MemoryQueue(Queue):
 
     @property
     def url(self) -> str:
-        return f"memory://?queue={self.name}"
+        return f"memory://?queue={quote(self.name, safe='')}"
 
     def __init__(self, name: str = "default", **options: object) -> None:
         super().__init__(name, **options)  # type: ignore[arg-type]
@@ -58,16 +55,19 @@ class MemoryQueue(Queue):
         self._ready: dict[str, list[tuple[int, float, int, int]]] = {}
         self._due: list[tuple[float, int, int]] = []  # delayed and leased, by when that ends
         self._keys: dict[str, deque[int]] = {}  # live jobs of a key; the first is not blocked
-        self._unique: dict[str, int] = {}
+        self._unique: dict[str, _Record] = {}
+        self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         now = self.clock.epoch()
-        ids, fresh, claimed = [], [], dict(self._unique)
+        ids: list[str] = []
+        fresh: list[_Record] = []
+        in_batch: dict[str, _Record] = {}
         seq = self._last
         for job in jobs:
-            twin = self._twin(job, claimed.get(job.unique) if job.unique else None, fresh)
+            twin = self._twin(job, in_batch)
             if twin is not None:
-                ids.append(str(twin))
+                ids.append(str(twin.seq))
                 continue
             seq += 1
             due = job.due_at(now)
@@ -76,26 +76,27 @@ class MemoryQueue(Queue):
             )
             ids.append(str(seq))
             if job.unique is not None:
-                claimed[job.unique] = seq
+                in_batch[job.unique] = fresh[-1]
+        self._unique.update(in_batch)
         for record in fresh:
             self._records[record.seq] = record
-            if record.unique is not None:
-                self._unique[record.unique] = record.seq
             self._enter(record, now)
         self._last = seq
         return ids, len(fresh)
 
-    def _twin(self, job: NewJob, seq: int | None, fresh: list[_Record]) -> int | None:
+    def _twin(self, job: NewJob, in_batch: dict[str, _Record]) -> _Record | None:
         """The job that holds `unique` already, if it is the same job."""
-        if seq is None:
+        if job.unique is None:
             return None
-        twin = self._records.get(seq) or next(r for r in fresh if r.seq == seq)
-        if twin.kind != job.kind or json.loads(twin.encoded) != json.loads(job.encoded):
+        twin = self._unique.get(job.unique) or in_batch.get(job.unique)
+        if twin is None:
+            return None
+        if twin.kind != job.kind or not same_payload(twin.encoded, job.encoded):
             raise UniqueConflict(
-                f"unique = {job.unique!r} stands for job {seq} of kind {twin.kind!r} with another "
-                "kind or payload; nothing was put"
+                f"unique = {job.unique!r} stands for job {twin.seq} of kind {twin.kind!r} with "
+                "another kind or payload; nothing was put"
             )
-        return seq
+        return twin
 
     async def _claim_or_give_back(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
@@ -111,21 +112,36 @@ class MemoryQueue(Queue):
         until = self.clock.now() + hold
         hint = Hint()
         self._hints.join(hint)
-        while not claims and (left := until - self.clock.now()) > 0:
-            self._hints.asleep(hint)
-            try:
+        self._holding[hint] = kinds
+        try:
+            while not claims and (left := until - self.clock.now()) > 0:
+                self._hints.asleep(hint)
                 await self.clock.sleep(left, hint)
-            finally:
                 self._hints.awake(hint)
-            claims = self._take(worker, limit, lease, kinds)
+                claims = self._take(worker, limit, lease, kinds)
+                if not claims:
+                    self._wake_who_wants()
+        finally:
+            self._hints.leave(hint)
+            del self._holding[hint]
+            if not claims:  # cancelled, perhaps just as it was woken
+                self._wake_who_wants()
         return claims
+
+    def _wake_who_wants(self) -> None:
+        """What woke one held claim was not for it: wake one that wants what is ready."""
+        for hint, kinds in self._holding.items():
+            if self._best_heap(kinds):
+                self._hints.awake(hint)
+                hint.give()
+                return
 
     def _take(
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
         now = self.clock.epoch()
         self._promote(now)
-        claims = []
+        claims: list[Claim] = []
         while len(claims) < limit and (record := self._next_ready(kinds)):
             record.attempt += 1
             record.token += 1
@@ -156,6 +172,11 @@ class MemoryQueue(Queue):
         return None
 
     def _next_ready(self, kinds: Sequence[str] | None) -> _Record | None:
+        best = self._best_heap(kinds)
+        return None if best is None else self._records[heapq.heappop(best)[2]]
+
+    def _best_heap(self, kinds: Sequence[str] | None) -> list[tuple[int, float, int, int]] | None:
+        """The heap of the kind whose first is the best of all."""
         best = None
         for kind in self._ready if kinds is None else kinds:
             heap = self._ready.get(kind, [])
@@ -166,7 +187,7 @@ class MemoryQueue(Queue):
                 heapq.heappop(heap)
             if heap and (best is None or heap[0] < best[0]):
                 best = heap
-        return None if best is None else self._records[heapq.heappop(best)[2]]
+        return best
 
     def _move(self, record: _Record, state: State, since: float) -> None:
         record.state, record.since = state, since
@@ -291,7 +312,7 @@ class MemoryQueue(Queue):
         return page
 
     def _by_seq(self, after: int) -> Iterator[_Record]:
-        return (self._records[seq] for seq in sorted(self._records) if seq > after)
+        return (record for seq, record in self._records.items() if seq > after)
 
     async def _redrive(self, ids: Sequence[str] | None) -> int:
         now = self.clock.epoch()
@@ -303,13 +324,13 @@ class MemoryQueue(Queue):
             self._enter(record, now)
         return len(dead)
 
-    async def drop(self, ids: Sequence[str] | None = None) -> int:
+    async def _drop(self, ids: Sequence[str] | None) -> int:
         dead = self._dead(ids)
         for record in dead:
             self._delete(record)
         return len(dead)
 
-    def _dead(self, ids: Iterable[str] | None) -> list[_Record]:
+    def _dead(self, ids: Sequence[str] | None) -> list[_Record]:
         wanted = None if ids is None else {_seq(job_id) for job_id in ids}
         return [
             record

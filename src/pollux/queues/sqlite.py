@@ -16,10 +16,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from pollux.clock import Clock
 from pollux.durations import Duration, seconds
-from pollux.errors import ConfigError
+from pollux.errors import ConfigError, StoreError
 from pollux.hints import Hint, Hints
 from pollux.jobs import Claim, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
@@ -58,11 +59,12 @@ class SqliteQueue(Queue):
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)
+        self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-{self.path.name}")
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.path}?queue={self.name}"
+        return f"sqlite:///{quote(str(self.path))}?queue={quote(self.name, safe='')}"
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         result: tuple[list[str], int] = await self._call(self._store.put, jobs, self._epoch())
@@ -94,7 +96,7 @@ class SqliteQueue(Queue):
 
     async def peek(self, job_id: str) -> JobInfo | None:
         now = self._epoch()
-        page = await self._call(lambda: self._store.list(now, job_id=job_id))
+        page = await self._call(lambda: self._store.page(now, job_id=job_id))
         return page[0] if page else None
 
     async def _list(
@@ -102,7 +104,7 @@ class SqliteQueue(Queue):
     ) -> builtins.list[JobInfo]:
         now = self._epoch()
         page: list[JobInfo] = await self._call(
-            lambda: self._store.list(now, state=state, kind=kind, limit=limit, after=after)
+            lambda: self._store.page(now, state=state, kind=kind, limit=limit, after=after)
         )
         return page
 
@@ -110,7 +112,7 @@ class SqliteQueue(Queue):
         count: int = await self._call(self._store.redrive, ids, self._epoch())
         return count
 
-    async def drop(self, ids: Sequence[str] | None = None) -> int:
+    async def _drop(self, ids: Sequence[str] | None) -> int:
         count: int = await self._call(self._store.drop, ids)
         return count
 
@@ -119,29 +121,36 @@ class SqliteQueue(Queue):
         return count
 
     async def close(self) -> None:
+        if self._closed:
+            return
         await super().close()
+        closing = self._call(self._store.close)
+        self._closed = True
         try:
-            await self._call(self._store.close)
+            await closing
         finally:
             self._thread.shutdown(wait=False)
 
     def _epoch(self) -> float:
         return self.clock.epoch()
 
-    async def _call(self, method: Callable[..., Any], *args: Any) -> Any:
+    def _call(self, method: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if self._closed:
+            raise StoreError(f"{self.url} is closed; open it again")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._store.call, method, *args)
+        return loop.run_in_executor(self._thread, self._store.call, method, *args)
 
     def _make_hints(self) -> Hints:
-        return WatchedFile(self.path.with_name(self.path.name + "-hint"), self._watch)
+        return WatchedFile(self.path, self._watch)
 
 
 class WatchedFile(Hints):
     """Hints that also come from, and go to, other processes through a file's time stamp."""
 
-    def __init__(self, path: Path, every: float) -> None:
+    def __init__(self, database: Path, every: float) -> None:
         super().__init__()
-        self._path = path
+        self._database = database
+        self._path = database.with_name(database.name + "-hint")
         self._every = every
         self._seen = self._stamp()
         self._next_look: asyncio.TimerHandle | None = None
@@ -164,8 +173,11 @@ class WatchedFile(Hints):
             now = time.time_ns()
             try:
                 os.utime(self._path, ns=(now, now))
-            except FileNotFoundError:
-                self._path.touch(mode=0o666)
+            except FileNotFoundError:  # for whoever may write the database
+                self._path.touch()
+                self._path.chmod(self._database.stat().st_mode & 0o666)
+            except PermissionError:  # the file of another user, which we may touch but not date
+                os.utime(self._path)
         except OSError:
             return
         self._seen = self._stamp()
@@ -185,6 +197,6 @@ class WatchedFile(Hints):
 
     def _stamp(self) -> int:
         try:
-            return os.stat(self._path).st_mtime_ns
+            return self._path.stat().st_mtime_ns
         except OSError:
             return 0

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from pollux.errors import SchemaError, StoreError, StoreUnavailable, UniqueConflict
-from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
+from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
 from pollux.queues.base import Stats
 from pollux.queues.sql import migrations, statements
 
@@ -25,9 +26,11 @@ OLDEST_SQLITE = (3, 38, 0)
 BUSY_TIMEOUT = 5.0
 #: The most jobs one claim makes ready, or one prune deletes: bounds the time the lock is held.
 MOST_AT_ONCE = 1000
-#: The most kinds in one claim: SQLite unites at most 500 selects.
+#: The most kinds that a claim looks up one by one, for SQLite unites at most 500 selects; with
+#: more, it sorts all that is ready.
 MOST_KINDS = 400
 
+_SEQ_MAX = 2**63 - 1
 _CODES = {state: code for code, state in enumerate(STATES)}
 
 
@@ -62,6 +65,8 @@ class SqliteStore:
             raise StoreError(
                 f"this Python has SQLite {sqlite3.sqlite_version}; Pollux needs {oldest} or newer"
             )
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder; name a file in it")
         if not self._create and not self.path.exists():
             raise StoreError(f"there is no database at {self.path}; check the path in the URL")
         if not self.path.parent.is_dir():
@@ -79,14 +84,29 @@ class SqliteStore:
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+        self._version(connection)  # first of all: what is not ours stays untouched
+        self._write_ahead(connection)
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        self._migrate(connection)
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Switch to WAL. SQLite does not wait for its turn here, so we do."""
+        give_up = time.monotonic() + BUSY_TIMEOUT
+        mode = None
+        while mode is None:
+            try:
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+                if not busy or time.monotonic() > give_up:
+                    raise
+                with _transaction(connection):
+                    pass  # waits until the other process is through
         if mode != "wal":
             raise StoreError(
                 f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
                 "put the database on a local disk"
             )
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        self._migrate(connection)
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         newest = migrations("sqlite")[-1][0]
@@ -94,11 +114,6 @@ class SqliteStore:
             return
         with _transaction(connection):
             found = self._version(connection)  # again: another process may have been faster
-            if found > newest:
-                raise SchemaError(
-                    f"{self.path} has tables of version {found}; this code knows up to {newest}. "
-                    "Upgrade pollux, or use another file."
-                )
             for version, script in migrations("sqlite"):
                 if version > found:
                     for statement in _split(script):
@@ -109,15 +124,21 @@ class SqliteStore:
             connection.execute("DELETE FROM pollux_schema")
             connection.execute("INSERT INTO pollux_schema VALUES (?)", (newest,))
 
-    @staticmethod
-    def _version(connection: sqlite3.Connection) -> int:
+    def _version(self, connection: sqlite3.Connection) -> int:
         known = connection.execute(
             "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pollux_schema'"
         ).fetchone()
         if not known:
             return 0
         row = connection.execute("SELECT version FROM pollux_schema").fetchone()
-        return int(row[0]) if row else 0
+        found = int(row[0]) if row else 0
+        newest = migrations("sqlite")[-1][0]
+        if found > newest:
+            raise SchemaError(
+                f"{self.path} has tables of version {found}; this code knows up to {newest}. "
+                "Upgrade pollux, or use another file."
+            )
+        return found
 
     def close(self) -> None:
         if self._connection is not None:
@@ -130,6 +151,8 @@ class SqliteStore:
             return method(*args)
         except sqlite3.Error as error:
             raise self._explained(error) from error
+        except OSError as error:
+            raise StoreError(f"{error}. Check the path and its permissions.") from error
 
     def _explained(self, error: sqlite3.Error) -> StoreError:
         name = getattr(error, "sqlite_errorname", "")
@@ -165,7 +188,7 @@ class SqliteStore:
 
     def _twin(self, job: NewJob) -> str:
         seq, kind, payload = self._rows("twin", unique=job.unique)[0]
-        if kind != job.kind or json.loads(payload) != json.loads(job.encoded):
+        if kind != job.kind or not same_payload(payload, job.encoded):
             raise UniqueConflict(
                 f"unique = {job.unique!r} stands for job {seq} of kind {kind!r} with another "
                 "kind or payload; nothing was put"
@@ -176,27 +199,46 @@ class SqliteStore:
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, now: float
     ) -> tuple[list[Claim], float | None]:
         """The claims; and when there are none, when the next job is due."""
-        anything, due = self._rows("glance")[0]
+        anything, due = self._glance(kinds)
         if not anything and (due is None or due > now):
             return [], due
-        with _transaction(self.connect()):
-            if due is not None and due <= now:
-                self._rows("promote", now=now, most=MOST_AT_ONCE)
-            chosen = list(kinds) if kinds is not None else [k for (k,) in self._rows("ready_kinds")]
-            rows = self._claim(chosen[:MOST_KINDS], worker, limit, now + lease)
-        rows.sort(key=lambda row: (-row[4], row[7], row[0]))
-        claims = [Claim(self._job(row[:9]), row[9], worker, now + lease) for row in rows]
-        return claims, None if claims else due
+        while True:
+            with _transaction(self.connect()):
+                if due is not None and due <= now:
+                    self._rows("promote", now=now, most=MOST_AT_ONCE)
+                rows = self._claim(kinds, worker, limit, now + lease)
+            if rows:
+                rows.sort(key=lambda row: (-row[4], row[7], row[0]))
+                until = now + lease
+                return [Claim(self._job(row[:9]), row[9], worker, until) for row in rows], None
+            _, due = self._glance(kinds)
+            if due is None or due > now:
+                return [], due
+
+    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None]:
+        """Is anything ready, and when is the next job due? A look, without the write lock."""
+        if kinds is None:
+            anything, due = self._rows("glance")[0]
+        else:
+            anything, due = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
+        return anything, due
 
     def _claim(
-        self, kinds: Sequence[str], worker: str, limit: int, until: float
+        self, kinds: Sequence[str] | None, worker: str, limit: int, until: float
     ) -> list[tuple[Any, ...]]:
-        if not kinds:
+        chosen = [k for (k,) in self._rows("ready_kinds")] if kinds is None else kinds
+        if not chosen:
             return []
-        arm = self._sql["claim_arm"]
-        arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(kinds)))
-        values = {f"kind_{n}": kind for n, kind in enumerate(kinds)}
-        values |= {"queue": self._queue, "limit": limit, "until": until, "worker": worker}
+        values: dict[str, Any] = {
+            "queue": self._queue, "limit": limit, "until": until, "worker": worker,
+        }  # fmt: skip
+        if len(chosen) > MOST_KINDS:
+            arms = self._sql["claim_arm_many"]
+            values["kinds"] = json.dumps(chosen)
+        else:
+            arm = self._sql["claim_arm"]
+            arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(chosen)))
+            values |= {f"kind_{n}": kind for n, kind in enumerate(chosen)}
         statement = self._sql["claim"].replace("{arms}", arms)
         return self.connect().execute(statement, values).fetchall()
 
@@ -234,7 +276,7 @@ class SqliteStore:
                 ages.append(max(now - first, 0.0))
         return Stats(**counts, oldest_age=max(ages, default=None))
 
-    def list(
+    def page(
         self,
         now: float,
         *,
@@ -247,11 +289,11 @@ class SqliteStore:
         rows = self._rows(
             "list",
             now=now,
-            seq=None if job_id is None else _seq(job_id),
             state=None if state is None else _CODES[state],
             kind=kind,
             limit=limit,
-            after=0 if after is None else _seq(after),
+            after=_seq(after or "") if job_id is None else _seq(job_id) - 1,
+            last=_SEQ_MAX if job_id is None else _seq(job_id),
         )
         return [JobInfo(self._job(row[:9]), STATES[row[9]], *row[10:]) for row in rows]
 
@@ -278,9 +320,10 @@ class SqliteStore:
 
     def _job(self, row: tuple[Any, ...]) -> Job:
         seq, kind, payload, key, priority, attempt, created_at, run_at, unique = row
+        # RETURNING gives whole REALs as int.
         return Job(
             str(seq), self._queue, kind, json.loads(payload), key, priority, attempt,
-            created_at, run_at, unique,
+            float(created_at), float(run_at), unique,
         )  # fmt: skip
 
 
@@ -322,9 +365,10 @@ def _split(script: str) -> Iterator[str]:
             statement = ""
 
 
-def _missing(claims: Any, rows: list[tuple[Any, ...]]) -> list[str]:
-    found = {str(seq) for (seq,) in rows}
-    return [claim.job.id for claim in claims if claim.job.id not in found]
+def _missing(claims: Iterable[Claim], rows: list[tuple[Any, ...]]) -> list[str]:
+    """The ids of those claims whose (seq, token) is not among the rows."""
+    found = set(rows)
+    return [claim.job.id for claim in claims if (_seq(claim.job.id), claim.token) not in found]
 
 
 def _id_batch(ids: Sequence[str] | None) -> str | None:

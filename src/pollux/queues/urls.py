@@ -25,17 +25,26 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     """
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(f"{url!r} is not a queue URL; give one like {' or '.join(EXAMPLES)}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ConfigError(f"{url!r} is not a queue URL: {error}") from None
     if parts.scheme not in _OPTIONS:
         raise ConfigError(
             f"no queue has the scheme {parts.scheme!r}; known: {', '.join(_OPTIONS)} "
             f"(for example {EXAMPLES[-1]})"
         )
+    if parts.fragment:
+        raise ConfigError(f"{url!r} has a '#'; write it as %23 where it belongs to a name")
     options: dict[str, Any] = _options(parts.scheme, parts.query)
     name = options.pop("queue", "default")
     if parts.scheme == "memory":
         from pollux.queues.memory import MemoryQueue
 
+        if parts.netloc or parts.path:
+            raise ConfigError(
+                f"{url!r}: memory has no places; name a queue by memory://?queue=name"
+            )
         return MemoryQueue(name, clock=clock, **options)
     from pollux.queues.sqlite import SqliteQueue
 
@@ -44,6 +53,8 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
             f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
         )
     path = unquote(parts.path[1:])
+    if path == ":memory:" or "\0" in path:
+        raise ConfigError(f"{url!r} names no file; for a queue in memory, use memory://")
     return SqliteQueue(path, name, clock=clock, create=create, **options)
 
 
@@ -54,6 +65,8 @@ def _options(scheme: str, query: str) -> dict[str, Any]:
             near = difflib.get_close_matches(key, _OPTIONS[scheme], 1)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_OPTIONS[scheme])}"
             raise ConfigError(f"a {scheme} queue URL takes no option {key!r}; {hint}")
+        if key in options:
+            raise ConfigError(f"{key} is given twice: {options[key]!r} and {value!r}; keep one")
         options[key] = value
     if "max_payload_bytes" in options:
         try:

@@ -5,11 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-import signal
 import socket
-import threading
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -24,8 +21,9 @@ from pollux.events import Events
 from pollux.jobs import Job
 from pollux.queues.base import MAX_LEASE, Queue
 from pollux.queues.urls import open_queue
-from pollux.worker.handlers import Handler, Middleware, handler_for
+from pollux.worker.handlers import Handler, Middleware, check_middleware, handler_for
 from pollux.worker.run import Plan, Run
+from pollux.worker.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[[Job], Any])
 
@@ -46,6 +44,7 @@ class WorkerRunOptions:
         is the time after which the jobs of a killed worker go to others.
     grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
     timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
+    hints: let news of a put end a pause early.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
     seed: makes jitter repeatable.
     """
@@ -56,6 +55,7 @@ class WorkerRunOptions:
     lease: Duration = "60s"
     grace: Duration = "30s"
     timeout: Duration | None = None
+    hints: bool = True
     signals: bool = True
     seed: int | None = None
 
@@ -85,6 +85,7 @@ class WorkerRunOptions:
             lease=seconds(self.lease, "lease"),
             grace=seconds(self.grace, "grace"),
             timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
+            hints=self.hints,
             seed=self.seed,
         )
 
@@ -118,7 +119,7 @@ class Worker:
         elif not isinstance(queue, Queue):
             raise ConfigError(f"queue = {queue!r} is neither a queue nor the URL of one")
         self.queue = queue
-        self.options = options or WorkerRunOptions()
+        self.options = _checked_options(options) or WorkerRunOptions()
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self.events = events or Events()
         self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
@@ -156,6 +157,7 @@ class Worker:
 
         It calls `await proceed(job)` to go on, and may raise what a handler may raise.
         """
+        check_middleware(layer)
         self._middleware.append(layer)
         return layer
 
@@ -174,7 +176,10 @@ class Worker:
         return self._main(options)
 
     def stop(self) -> None:
-        """Claim no more, finish within the grace, give the rest back. Again: without grace."""
+        """Claim no more, finish within the grace, give the rest back. Again: without grace.
+
+        Handlers may call it, plain ones in their threads too.
+        """
         if self._run is not None:
             self._run.stop()
 
@@ -183,15 +188,15 @@ class Worker:
         return {} if self._run is None else self._run.state()
 
     async def _main(self, options: WorkerRunOptions | None) -> None:
-        plan = self._checked(options or self.options)
-        signals = (options or self.options).signals
+        chosen = _checked_options(options) or self.options
+        plan = self._checked(chosen)
         queue = (
             open_queue(self.queue, clock=self.clock) if isinstance(self.queue, str) else self.queue
         )
         try:
             self._check_hold(plan.polling, queue)
             self._run = Run(queue, plan, self._handlers, self._middleware, self.clock, self.events)
-            with _stopping_on_signals(self.stop if signals else None):
+            with stopping_on_signals(self.stop if chosen.signals else None):
                 await self._run.main()
         finally:
             self._run = None
@@ -224,29 +229,12 @@ class _Over:
         yield
 
 
-@contextmanager
-def _stopping_on_signals(stop: Callable[[], None] | None) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT, and put back what handled them before."""
-    if stop is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    loop = asyncio.get_running_loop()
-    before = {}
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before[number] = signal.getsignal(number)
-        try:
-            loop.add_signal_handler(number, stop)
-        except NotImplementedError:  # Windows: event loops there take no signal handlers
-            signal.signal(number, lambda *_: loop.call_soon_threadsafe(stop))
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            try:
-                loop.remove_signal_handler(number)
-            except NotImplementedError:
-                pass
-            signal.signal(number, handler)
+def _checked_options(options: WorkerRunOptions | None) -> WorkerRunOptions | None:
+    if options is not None and not isinstance(options, WorkerRunOptions):
+        raise ConfigError(
+            f"options = {options!r} must be WorkerRunOptions(concurrency=8, ...), or None"
+        )
+    return options
 
 
 def _check_whole(value: object, name: str, least: int, most: int) -> None:

@@ -66,7 +66,7 @@ def _check_signature(kind: str, function: object) -> None:
     name = getattr(function, "__name__", repr(function))
     if not callable(function):
         raise HandlerError(f"the handler of kind {kind!r} is {name}, which is not callable")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+    if _is_generator(function) or _is_generator(getattr(function, "__call__", None)):  # noqa: B004
         raise HandlerError(
             f"the handler {name} of kind {kind!r} is a generator; "
             "write a function that returns when the job is done"
@@ -82,6 +82,27 @@ def _check_signature(kind: str, function: object) -> None:
         return
 
 
+def check_middleware(layer: object) -> None:
+    """Check `async def layer(job, proceed)`."""
+    name = getattr(layer, "__name__", repr(layer))
+    advice = f"write it as `async def {name}(job, proceed): return await proceed(job)`"
+    if not callable(layer) or _is_generator(layer):
+        raise HandlerError(f"the middleware {name} is no async function; {advice}")
+    try:
+        inspect.signature(layer).bind(object(), object())
+    except TypeError as error:
+        raise HandlerError(
+            f"the middleware {name}{inspect.signature(layer)} cannot be called with two "
+            f"arguments, the job and what is inside: {error}; {advice}"
+        ) from None
+    except ValueError:  # as above
+        return
+
+
+def _is_generator(function: object) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+
+
 def _is_async(function: Callable[..., Any]) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 - the bound method is wanted
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
@@ -91,9 +112,11 @@ def chain(handler: Handler, middleware: Sequence[Middleware], threads: HandlerTh
     """The handler as one awaitable call, inside its middleware, the first one outermost."""
 
     async def innermost(job: Job) -> Any:
-        if handler.plain:
-            return await threads.run(handler.function, job)
-        return await handler.function(job)
+        if not handler.plain:
+            return await handler.function(job)
+        result = await threads.run(handler.function, job)
+        # An async function behind a plain one (a lambda, a decorator) is only begun by calling it.
+        return await result if inspect.isawaitable(result) else result
 
     proceed: Proceed = innermost
     for layer in reversed(middleware):
@@ -112,8 +135,9 @@ async def run_within(proceed: Proceed, job: Job, limit: float | None, plain: boo
     """Run a handler under its time limit. A thread cannot be stopped; it is only left alone."""
     if limit is None:
         return await proceed(job)
+    timer = asyncio.timeout(limit)
     try:
-        async with asyncio.timeout(limit) as timer:
+        async with timer:
             return await proceed(job)
     except TimeoutError as error:
         if not timer.expired():
@@ -122,3 +146,20 @@ async def run_within(proceed: Proceed, job: Job, limit: float | None, plain: boo
         raise HandlerTimeout(
             f"the handler of kind {job.kind!r} ran longer than its timeout of {limit:g} s; {what}"
         ) from error
+
+
+def is_permanent(error: BaseException, retry: Retry) -> bool:
+    """Whether trying again cannot help. SystemExit and its like are no reason to give up either."""
+    try:
+        return isinstance(error, Exception) and retry.classify(error) == "permanent"
+    except Exception:  # an error may be as broken as what raised it
+        return False
+
+
+def text_of(error: BaseException, *, bare: bool = False) -> str:
+    """An error as text, whatever its own `__str__` does."""
+    name = type(error).__name__
+    try:
+        return str(error) if bare else f"{name}: {error}"
+    except Exception:
+        return f"{name} (its own text cannot be read)"

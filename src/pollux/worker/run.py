@@ -10,16 +10,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from pollux.chores import Chores
 from pollux.clock import Clock
-from pollux.core.breaker import Circuit
-from pollux.core.retry import Retry
 from pollux.core.strategy import Strategy
-from pollux.errors import LeaseLost, Reject, Snooze, StoreError
+from pollux.errors import LeaseLost, Reject, Snooze
 from pollux.events import (
     BreakerChanged,
     ChoreFailed,
@@ -35,19 +34,28 @@ from pollux.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollux.hints import Hint
-from pollux.jobs import Claim, Settlement
+from pollux.jobs import Claim, Job, Settlement
 from pollux.loop import Batch, Options, PollLoop
 from pollux.queues.base import Queue
-from pollux.worker.handlers import Handler, Middleware, Proceed, chain, run_within
+from pollux.worker.breakers import Breakers
+from pollux.worker.handlers import (
+    Handler,
+    Middleware,
+    Proceed,
+    chain,
+    is_permanent,
+    run_within,
+    text_of,
+)
+from pollux.worker.settling import Settling
 from pollux.worker.threads import HandlerThreads
 
-#: How a settlement that the store did not take is tried again.
-SETTLE_RETRY = Retry.exponential("100ms", ceiling="5s", attempts=None)
 #: Tries to settle while stopping; after that the leases run out by themselves.
 SETTLE_TRIES_AT_STOP = 3
 #: How often finished jobs that were kept long enough are deleted, in seconds; rides on a poll.
 PRUNE_EVERY = 60.0
+#: The same, while there are some to delete: a store deletes a bounded number at a time.
+PRUNE_AGAIN = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +69,7 @@ class Plan:
     lease: float
     grace: float
     timeout: float | None
+    hints: bool
     seed: int | None
 
     @property
@@ -71,11 +80,17 @@ class Plan:
 
 @dataclass(slots=True, eq=False)
 class Held:
-    """A claimed job, until it is settled."""
+    """A claimed job, until it is settled.
+
+    trial: it is the one job that a half-open breaker lets through.
+    ended: why its handler was cancelled, or is no longer listened to.
+    """
 
     claim: Claim
     handler: Handler
+    trial: bool = False
     task: asyncio.Task[None] | None = None
+    began: bool = False
     ended: Literal["", "stop", "lost"] = ""
 
 
@@ -101,29 +116,33 @@ class Run:
         self._calls: dict[str, Proceed] = {
             kind: chain(handler, middleware, self._threads) for kind, handler in handlers.items()
         }
-        self._circuits: dict[str, Circuit] = {
-            kind: handler.breaker.circuit() for kind, handler in handlers.items() if handler.breaker
-        }
-        self._circuit_states = dict.fromkeys(self._circuits, "closed")
+        self._breakers = Breakers(handlers, clock, self._note_breaker)
         self._waiting: deque[Held] = deque()
-        self._running: dict[str, Held] = {}
-        self._settling: dict[str, Settlement] = {}
-        self._flush: asyncio.Task[None] | None = None
-        self._flush_tries: int | None = None
-        self._flush_now = Hint()
+        self._running: dict[Held, None] = {}
+        self._room = asyncio.Event()
+        self._settling = Settling(
+            queue, clock, events, self._random, self._note_lost, self._room.set
+        )
         self._chores = Chores(queue.name, clock, events)
         self._chores.add("renew leases", plan.lease / 3, self._renew)
         self._next_prune = 0.0
-        self._room = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._held_poll: asyncio.Future[list[Claim]] | None = None
         self._idle = asyncio.Event()
         self._stopping = False
+        self._stop_told = False
         self._hurry = asyncio.Event()
         self._given_back = 0
         self.poll_loop: PollLoop[Claim] = PollLoop(
             self._claim,
             plan.polling,
             queue.name,
-            Options(clock=clock, random=self._random, events=events, hints=queue.hints()),
+            Options(
+                clock=clock,
+                random=self._random,
+                events=events,
+                hints=queue.hints() if plan.hints else None,
+            ),
         )
 
     # From start to stop
@@ -143,102 +162,133 @@ class Run:
         try:
             async for _ in self.poll_loop:
                 await self._room_to_claim()
-            await self._finish(plan.grace)
-        except BaseException:
-            # A cancellation, or a store that will never answer: leave at once, but leave nothing.
-            await _uncancelled(self._finish(0.0))
-            raise
+            self._hold_no_more(plan.grace)
+            await self._all_done_within(plan.grace)
+        finally:
+            # After a cancellation, or a store that will never answer, too: leave nothing.
+            self._hold_no_more(0.0)
+            await _to_its_end(self._finish())
 
     def stop(self) -> None:
-        """Claim no more and finish. A second call ends the grace."""
+        """Claim no more and finish. A second call ends the grace. From any thread."""
+        try:
+            here = asyncio.get_running_loop() is self._loop
+        except RuntimeError:
+            here = False
+        if not here:
+            self._loop.call_soon_threadsafe(self.stop)
+            return
         if self._stopping:
             self._hurry.set()
         self._stopping = True
         self._room.set()
         self.poll_loop.stop()
+        if self._held_poll is not None:
+            self._held_poll.cancel()  # the store may hold it for long
 
-    async def _finish(self, grace: float) -> None:
+    def _hold_no_more(self, grace: float) -> None:
+        """Claim no more, and give back what has not begun."""
         self._stopping = True
         self.poll_loop.stop()
-        self._events.emit(
-            WorkerStopping(self._queue.name, self._plan.name, len(self._running), grace)
-        )
+        if not self._stop_told:
+            self._stop_told = True
+            self._events.emit(
+                WorkerStopping(self._queue.name, self._plan.name, len(self._running), grace)
+            )
         while self._waiting:
             self._give_back(self._waiting.popleft(), "the worker stops")
-        if self._running and grace > 0:
-            await self._all_done_within(grace)
-        for held in list(self._running.values()):
+
+    async def _all_done_within(self, grace: float) -> None:
+        if not self._running or not grace:
+            return
+        self._idle.clear()
+        over = [asyncio.ensure_future(event.wait()) for event in (self._idle, self._hurry)]
+        try:
+            await asyncio.wait(over, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for waiting in over:
+                waiting.cancel()
+
+    async def _finish(self) -> None:
+        """Cancel what still runs, settle everything, and close."""
+        for held in list(self._running):
             self._end(held, "stop")
         await self._all_ended()
-        await self._settled(tries=SETTLE_TRIES_AT_STOP)
+        await self._settling.finish(SETTLE_TRIES_AT_STOP)
         await self._chores.close()
         self._threads.close()
         self._events.emit(WorkerStopped(self._queue.name, self._plan.name, self._given_back))
 
-    async def _all_done_within(self, grace: float) -> None:
-        self._idle.clear()
-        over = [asyncio.ensure_future(event.wait()) for event in (self._idle, self._hurry)]
-        await asyncio.wait(over, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        for waiting in over:
-            waiting.cancel()
-        await asyncio.gather(*over, return_exceptions=True)
-
     async def _all_ended(self) -> None:
         """Every task has its end, though a handler may take its time to be cancelled."""
-        tasks = [held.task for held in self._running.values() if held.task is not None]
+        tasks = [held.task for held in self._running if held.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(self._plan.lease, 1.0))
-        for held in list(self._running.values()):
-            self._running.pop(held.claim.job.id)  # it would not end: its lease is given back
+        for held in list(self._running):  # it would not end: its lease is given back
+            self._running.pop(held)
             self._give_back(held, "the worker stops and its handler does not")
+            held.ended = "lost"
 
     # Claiming
 
     async def _claim(self, hold: float) -> Batch[Claim]:
         """The poll: claim as many jobs as there is room for, and begin with them."""
         limit = self._room_left()
-        kinds, trials = self._claimable()
+        kinds, trials, next_trial = self._breakers.claimable(self._handlers)
+        if next_trial is not None:
+            self.poll_loop.look_by(next_trial)
         claims: list[Claim] = []
-        for kind in trials:
-            found = await self._queue.claim(self._plan.name, 1, self._plan.lease, 0, [kind])
-            if found:
-                self._circuits[kind].begin(self._clock.now())
-            claims += self._take(found)
+        for kind in trials[: max(limit, 0)]:
+            claims += await self._ask(1, 0, [kind], trial=True)
         if kinds and len(claims) < limit:
-            most = limit - len(claims)
-            claims += self._take(
-                await self._queue.claim(self._plan.name, most, self._plan.lease, hold, kinds)
-            )
-        if not claims:
-            await self._prune()
+            claims += await self._ask(limit - len(claims), hold, kinds)
+        await self._prune()
         now = self._clock.epoch()
         waits = tuple(max(now - claim.job.run_at, 0.0) for claim in claims)
         return Batch(claims, limit, waits)
 
-    def _claimable(self) -> tuple[list[str], list[str]]:
-        """The kinds to claim freely, and those whose breaker lets one trial job through."""
-        if not self._circuits:
-            return list(self._handlers), []
-        now = self._clock.now()
-        freely, trials = [], []
-        for kind in self._handlers:
-            circuit = self._circuits.get(kind)
-            if circuit is None or circuit.state(now) == "closed":
-                freely.append(kind)
-            elif circuit.allows(now):
-                self._note_circuit(kind)
-                trials.append(kind)
-            elif circuit.retry_at is not None and circuit.retry_at > now:
-                self._queue.hints().notify_at(circuit.retry_at)
-        return freely, trials
-
-    def _take(self, claims: list[Claim]) -> list[Claim]:
-        """Hold claims from this moment on, and start what there is a place for."""
-        if claims:
-            self._waiting.extend(Held(claim, self._handlers[claim.job.kind]) for claim in claims)
-            self._chores.wake("renew leases")
-            self._start_waiting()
+    async def _ask(
+        self, limit: int, hold: float, kinds: list[str], *, trial: bool = False
+    ) -> list[Claim]:
+        """Claim, and hold what comes from that moment on."""
+        if self._stopping:
+            return []
+        call = self._queue.claim(self._plan.name, limit, self._plan.lease, hold, kinds)
+        claims = await (self._unless_stopped(call) if hold else call)
+        self._take(claims, trial)
         return claims
+
+    async def _unless_stopped(self, call: Coroutine[Any, Any, list[Claim]]) -> list[Claim]:
+        """A claim that the store may hold for long: a stop ends it."""
+        self._held_poll = poll = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait([poll])
+            return [] if poll.cancelled() else poll.result()
+        except asyncio.CancelledError:
+            if not poll.cancelled():
+                poll.cancel()
+                with suppress(Exception):
+                    await _to_its_end(poll)
+                    self._take(poll.result(), trial=False)  # it came in just before
+            raise
+        finally:
+            self._held_poll = None
+
+    def _take(self, claims: list[Claim], trial: bool) -> None:
+        """Hold claims, and start what there is a place for."""
+        if not claims:
+            return
+        for claim in claims:
+            held = Held(claim, self._handlers[claim.job.kind], trial)
+            if trial:
+                self._breakers.begin_trial(claim.job.kind)
+            elif not self._breakers.closed(claim.job.kind):
+                # It opened while the claim was under way.
+                self._give_back(held, "the breaker of its kind is open")
+                continue
+            self._waiting.append(held)
+        self._chores.wake("renew leases")
+        self._start_waiting()
 
     def _room_left(self) -> int:
         held = len(self._waiting) + len(self._running) + self._threads.abandoned
@@ -253,10 +303,16 @@ class Run:
             await self._room.wait()
 
     async def _prune(self) -> None:
+        """The chore that rides on polls: delete what was kept long enough."""
         now = self._clock.now()
-        if self._queue.keep is not None and now >= self._next_prune:
-            self._next_prune = now + PRUNE_EVERY
-            await self._queue.prune()
+        if self._queue.keep is None or now < self._next_prune:
+            return
+        self._next_prune = now + PRUNE_EVERY
+        try:
+            if await self._queue.prune():
+                self._next_prune = now + PRUNE_AGAIN
+        except Exception as error:
+            self._events.emit(ChoreFailed(self._queue.name, "prune", text_of(error)))
 
     # Handling
 
@@ -269,85 +325,82 @@ class Run:
     def _start(self, held: Held) -> None:
         job, retry = held.claim.job, held.handler.retry
         if retry.attempts is not None and job.attempt > retry.attempts:
-            died = f"its worker died or lost its lease {job.attempt - 1} times"
-            self._dead(held, died)
+            self._breakers.no_verdict(job.kind, held.trial)
+            self._dead(held, f"its worker died or lost its lease {job.attempt - 1} times")
             return
-        self._running[job.id] = held
-        held.task = asyncio.get_running_loop().create_task(self._work(held))
+        self._running[held] = None
+        held.task = self._loop.create_task(self._work(held))
 
     async def _work(self, held: Held) -> None:
         """Run one handler to its verdict. Nothing a handler raises leaves this method."""
+        held.began = True
         began = self._clock.now()
-        if self._events.wants(JobStarted):
-            waited = max(self._clock.epoch() - held.claim.job.run_at, 0.0)
-            self._emit(JobStarted, held, waited)
         handler, job = held.handler, held.claim.job
+        if self._events.wants(JobStarted):
+            self._emit(JobStarted, job, max(self._clock.epoch() - job.run_at, 0.0))
         limit = handler.timeout if handler.timeout is not None else self._plan.timeout
+        raised: BaseException | None = None
         try:
             await run_within(self._calls[job.kind], job, limit, handler.plain)
-        except BaseException as error:  # noqa: BLE001 - even SystemExit of a handler is its own
-            if held.ended:
-                self._note_ended(held)
-            else:
-                self._failed(held, error, self._clock.now() - began)
+        except BaseException as error:  # even SystemExit of a handler is its own
+            raised = error
+        self._leave(held, raised, self._clock.now() - began)
+
+    def _leave(self, held: Held, raised: BaseException | None, took: float) -> None:
+        """A handler is over: give its place free, and settle its job if it is still ours."""
+        self._running.pop(held, None)
+        if held.ended == "lost":
+            self._breakers.no_verdict(held.claim.job.kind, held.trial)
+        elif raised is None:
+            self._done(held, took)
+        elif held.ended == "stop":
+            self._breakers.no_verdict(held.claim.job.kind, held.trial)
+            self._give_back(held, "the worker stops")
         else:
-            self._done(held, self._clock.now() - began)
-        finally:
-            self._running.pop(job.id, None)
-            self._place_is_free()
+            self._failed(held, raised, took)
+        self._place_is_free()
 
     def _done(self, held: Held, took: float) -> None:
-        circuit = self._circuits.get(held.claim.job.kind)
-        if circuit is not None:
-            circuit.succeeded(self._clock.now())
-            self._note_circuit(held.claim.job.kind)
-        self._settle(Settlement.done(held.claim))
-        if self._events.wants(JobDone):
-            self._emit(JobDone, held, took)
+        self._breakers.succeeded(held.claim.job.kind, held.trial)
+        self._settling.add(Settlement.done(held.claim))
+        self._emit(JobDone, held.claim.job, took)
 
     def _failed(self, held: Held, error: BaseException, took: float) -> None:
         job, retry = held.claim.job, held.handler.retry
         if isinstance(error, Snooze):
-            self._no_verdict(job.kind)
-            self._settle(Settlement.give_back(held.claim, error.delay))
-            self._emit(JobSnoozed, held, error.delay)
-            return
-        text = f"{type(error).__name__}: {error}"
-        if isinstance(error, Reject):
-            self._no_verdict(job.kind)
-            self._dead(held, error.reason)
-        # SystemExit and its like are no Exception, but no reason to give the job up either.
-        elif isinstance(error, Exception) and retry.classify(error) == "permanent":
-            self._no_verdict(job.kind)
-            self._dead(held, text)
+            self._breakers.no_verdict(job.kind, held.trial)
+            self._settling.add(Settlement.give_back(held.claim, error.delay))
+            self._emit(JobSnoozed, job, error.delay)
+        elif isinstance(error, Reject):
+            self._breakers.no_verdict(job.kind, held.trial)
+            self._dead(held, text_of(error, bare=True))
+        elif is_permanent(error, retry):
+            self._breakers.no_verdict(job.kind, held.trial)
+            self._dead(held, text_of(error))
         else:
-            self._count_failure(job.kind)
+            self._count_failure(held)
             if retry.exhausted(job.attempt):
-                self._dead(held, text)
+                self._dead(held, text_of(error))
             else:
                 delay = retry.delay(job.attempt, self._random.random())
-                self._settle(Settlement.retry(held.claim, delay, text))
-                self._emit(JobRetried, held, text, delay, took)
+                self._settling.add(Settlement.retry(held.claim, delay, text_of(error)))
+                self._emit(JobRetried, job, text_of(error), delay, took)
 
     def _dead(self, held: Held, error: str) -> None:
-        self._settle(Settlement.dead(held.claim, error))
-        self._emit(JobDead, held, error)
+        self._settling.add(Settlement.dead(held.claim, error))
+        self._emit(JobDead, held.claim.job, error)
 
     def _end(self, held: Held, reason: Literal["stop", "lost"]) -> None:
         held.ended = reason
         if held.task is not None:
             held.task.cancel()
-
-    def _note_ended(self, held: Held) -> None:
-        """Our own cancellation came through: give the job back, unless it is lost anyway."""
-        self._no_verdict(held.claim.job.kind)
-        if held.ended == "stop":
-            self._give_back(held, "the worker stops")
+        if not held.began:  # a task that is cancelled before its first step never takes it
+            self._leave(held, asyncio.CancelledError(), 0.0)
 
     def _give_back(self, held: Held, reason: str) -> None:
         self._given_back += 1
-        self._settle(Settlement.give_back(held.claim))
-        self._emit(JobGivenBack, held, reason)
+        self._settling.add(Settlement.give_back(held.claim))
+        self._emit(JobGivenBack, held.claim.job, reason)
 
     def _place_is_free(self) -> None:
         self._start_waiting()
@@ -357,103 +410,50 @@ class Run:
 
     # Breakers
 
-    def _count_failure(self, kind: str) -> None:
-        circuit = self._circuits.get(kind)
-        if circuit is None:
-            return
-        circuit.failed(self._clock.now())
-        self._note_circuit(kind)
-        if circuit.state(self._clock.now()) == "open":
-            kept: deque[Held] = deque()
-            for held in self._waiting:
-                if held.claim.job.kind == kind:
-                    self._give_back(held, "the breaker of its kind is open")
-                else:
-                    kept.append(held)
-            self._waiting = kept
+    def _count_failure(self, held: Held) -> None:
+        kind = held.claim.job.kind
+        self._breakers.failed(kind, held.trial)
+        if not self._breakers.closed(kind):
+            for waiting in [w for w in self._waiting if w.claim.job.kind == kind]:
+                self._waiting.remove(waiting)
+                self._give_back(waiting, "the breaker of its kind is open")
 
-    def _no_verdict(self, kind: str) -> None:
-        circuit = self._circuits.get(kind)
-        if circuit is not None:
-            circuit.abandoned(self._clock.now())
+    def _note_breaker(self, kind: str, state: str) -> None:
+        self._events.emit(BreakerChanged(self._queue.name, kind, state))
+        if state == "closed":
+            self.poll_loop.hint()  # what it kept from being claimed may be claimed now
 
-    def _note_circuit(self, kind: str) -> None:
-        state = self._circuits[kind].state(self._clock.now())
-        if state != self._circuit_states[kind]:
-            self._circuit_states[kind] = state
-            self._events.emit(BreakerChanged(self._queue.name, kind, state))
-
-    # Leases and settlements
+    # Leases
 
     async def _renew(self) -> None:
         """The chore: renew every lease that is held, in one call."""
-        held = {h.claim.job.id: h for h in (*self._running.values(), *self._waiting)}
-        claims = [h.claim for h in held.values()]
-        claims += [s.claim for s in self._settling.values()]
+        ours = [held for held in self._running if held.ended != "lost"]
+        held = {h.claim.job.id: h for h in (*ours, *self._waiting)}
+        claims = self._settling.claims() | {job_id: h.claim for job_id, h in held.items()}
         if not claims:
             self._chores.rest("renew leases")
             return
         try:
-            await self._queue.extend(claims, self._plan.lease)
+            await self._queue.extend(claims.values(), self._plan.lease)
         except LeaseLost as error:
             for job_id in error.lost:
                 if job_id in held:
                     self._lose(held[job_id])
 
     def _lose(self, held: Held) -> None:
-        self._emit(JobLost, held)
-        if held in self._waiting:
-            self._waiting.remove(held)
-        else:
+        if held in self._running:
+            self._note_lost(held.claim)
             self._end(held, "lost")
+        elif held in self._waiting:
+            self._note_lost(held.claim)
+            self._waiting.remove(held)
+            self._room.set()
 
-    def _settle(self, settlement: Settlement) -> None:
-        """Queue a settlement; all that gather while one batch is on its way go as the next."""
-        self._settling[settlement.claim.job.id] = settlement
-        if self._flush is None:
-            self._flush = asyncio.get_running_loop().create_task(self._flush_all())
+    def _note_lost(self, claim: Claim) -> None:
+        self._emit(JobLost, claim.job)
 
-    async def _flush_all(self) -> None:
-        failures = 0
-        try:
-            while self._settling and (self._flush_tries is None or failures < self._flush_tries):
-                batch = list(self._settling.values())
-                try:
-                    await self._settle_batch(batch)
-                    failures = 0
-                except StoreError as error:
-                    failures += 1
-                    self._events.emit(ChoreFailed(self._queue.name, "settle", str(error)))
-                    delay = SETTLE_RETRY.delay(failures, self._random.random())
-                    await self._clock.sleep(delay, self._flush_now)
-                self._room.set()
-        finally:
-            self._flush = None
-
-    async def _settle_batch(self, batch: list[Settlement]) -> None:
-        try:
-            await self._queue.settle(batch)
-        except LeaseLost as error:
-            lost = set(error.lost)
-            for settlement in batch:
-                if settlement.claim.job.id in lost:
-                    handler = self._handlers[settlement.claim.job.kind]
-                    self._emit(JobLost, Held(settlement.claim, handler))
-        for settlement in batch:
-            job_id = settlement.claim.job.id
-            if self._settling.get(job_id) is settlement:
-                del self._settling[job_id]
-
-    async def _settled(self, tries: int) -> None:
-        """Everything that is to be settled is; or the store was asked `tries` more times."""
-        self._flush_tries = tries
-        self._flush_now.give()  # it may sleep out a long retry
-        if self._flush is not None:
-            await self._flush
-
-    def _emit(self, kind: Any, held: Held, *values: Any) -> None:
+    def _emit(self, kind: Any, job: Job, *values: Any) -> None:
         if self._events.wants(kind):
-            job = held.claim.job
             self._events.emit(
                 kind(self._queue.name, self._plan.name, job.id, job.kind, job.attempt, *values)
             )
@@ -468,12 +468,16 @@ class Run:
         }
 
 
-async def _uncancelled(work: Any) -> None:
-    """Run `work` to its end, though the task that awaits it is cancelled again meanwhile."""
+async def _to_its_end(work: Coroutine[Any, Any, None] | asyncio.Future[Any]) -> None:
+    """Wait for `work` to end, though whoever waits is cancelled, again and again, meanwhile."""
     task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            continue
-    task.result()
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    if not task.cancelled():
+        task.result()

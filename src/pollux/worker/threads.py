@@ -11,9 +11,9 @@ import contextvars
 import queue
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from concurrent.futures import Executor, Future
-from typing import Any, ParamSpec, TypeVar
+from contextlib import suppress
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,11 +55,49 @@ class DaemonThreads(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call())
-                except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits
+                except BaseException as error:
                     future.set_exception(error)
             with self._lock:
                 self._busy -= 1
             del future, call  # do not hold a job's payload while idle
+
+
+class _Call(Generic[T]):
+    """One call of a plain function, of which both sides know how far it is."""
+
+    def __init__(self, function: Callable[[Any], T], argument: Any) -> None:
+        self._function = function
+        self._argument = argument
+        self._context = contextvars.copy_context()
+        self._lock = threading.Lock()
+        self._stage: Literal["queued", "running", "over", "dropped"] = "queued"
+        self._come_back: Callable[[], None] | None = None
+
+    def __call__(self) -> T | None:
+        with self._lock:
+            if self._stage == "dropped":
+                return None
+            self._stage = "running"
+        try:
+            return self._context.run(self._function, self._argument)
+        except StopIteration as error:  # asyncio cannot carry it: whoever awaits would hang
+            raise RuntimeError(f"the handler raised StopIteration({error})") from error
+        finally:
+            with self._lock:
+                self._stage = "over"
+                come_back = self._come_back
+            if come_back is not None:
+                come_back()
+
+    def abandon(self, come_back: Callable[[], None]) -> bool:
+        """Leave the call alone. True if it runs on: then `come_back` is called, in its thread."""
+        with self._lock:
+            if self._stage == "running":
+                self._come_back = come_back
+                return True
+            if self._stage == "queued":
+                self._stage = "dropped"
+            return False
 
 
 class HandlerThreads:
@@ -76,25 +114,16 @@ class HandlerThreads:
 
     async def run(self, function: Callable[[Any], T], argument: Any) -> T:
         loop = asyncio.get_running_loop()
-        context = contextvars.copy_context()
-        over = threading.Event()
+        call = _Call(function, argument)
 
-        def call() -> T:
-            try:
-                return context.run(function, argument)
-            finally:
-                over.set()
-                if left_alone.is_set():
-                    with suppress(RuntimeError):  # the event loop may be closed by now
-                        loop.call_soon_threadsafe(self._came_back)
+        def come_back() -> None:
+            with suppress(RuntimeError):  # the event loop may be closed by now
+                loop.call_soon_threadsafe(self._came_back)
 
-        left_alone = threading.Event()
         try:
-            return await loop.run_in_executor(self._executor, call)
+            return cast("T", await loop.run_in_executor(self._executor, call))
         except asyncio.CancelledError:
-            if not over.is_set():
-                self.abandoned += 1
-                left_alone.set()
+            self.abandoned += call.abandon(come_back)
             raise
 
     def _came_back(self) -> None:

@@ -24,6 +24,17 @@ SELECT
     EXISTS (SELECT 1 FROM pollux_jobs WHERE queue = :queue AND state = 0),
     (SELECT min(since) FROM pollux_jobs WHERE queue = :queue AND state IN (1, 3));
 
+-- name: glance_kinds
+-- The same for some kinds only: a backlog of other kinds is no reason to take the write lock.
+SELECT
+    EXISTS (
+        SELECT 1 FROM json_each(:kinds) AS wanted
+        WHERE EXISTS (
+            SELECT 1 FROM pollux_jobs WHERE queue = :queue AND state = 0 AND kind = wanted.value
+        )
+    ),
+    (SELECT min(since) FROM pollux_jobs WHERE queue = :queue AND state IN (1, 3));
+
 -- name: promote
 -- Make ready what is due: delayed jobs, and leased ones whose lease ran out.
 UPDATE pollux_jobs SET
@@ -56,6 +67,11 @@ SELECT * FROM (
     ORDER BY priority DESC, since, seq LIMIT :limit
 )
 
+-- name: claim_arm_many
+-- The best of very many kinds: sorts all that is ready of them.
+SELECT seq, priority, since FROM pollux_jobs
+WHERE queue = :queue AND state = 0 AND kind IN (SELECT value FROM json_each(:kinds))
+
 -- name: claim
 -- The best of all arms, leased.
 UPDATE pollux_jobs SET
@@ -71,7 +87,7 @@ DELETE FROM pollux_jobs
 WHERE state IN (0, 3) AND (seq, token) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:batch)
 )
-RETURNING seq;
+RETURNING seq, token;
 
 -- name: settle_kept
 -- Done, and kept for a look back.
@@ -79,7 +95,7 @@ UPDATE pollux_jobs SET state = 5, since = :now, worker = NULL, token = token + 1
 WHERE state IN (0, 3) AND (seq, token) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:batch)
 )
-RETURNING seq;
+RETURNING seq, token - 1;
 
 -- name: settle_retry
 -- :batch is a JSON list of [seq, token, delay, error, counted].
@@ -95,17 +111,18 @@ FROM json_each(:batch) AS b
 WHERE pollux_jobs.seq = json_extract(b.value, '$[0]')
   AND pollux_jobs.token = json_extract(b.value, '$[1]')
   AND pollux_jobs.state IN (0, 3)
-RETURNING pollux_jobs.seq;
+RETURNING pollux_jobs.seq, pollux_jobs.token - 1;
 
 -- name: settle_dead
 -- :batch is a JSON list of [seq, token, error].
 UPDATE pollux_jobs SET
-    state = 4, since = :now, error = json_extract(b.value, '$[2]'), token = token + 1, worker = NULL
+    state = 4, since = :now, error = coalesce(json_extract(b.value, '$[2]'), error),
+    token = token + 1, worker = NULL
 FROM json_each(:batch) AS b
 WHERE pollux_jobs.seq = json_extract(b.value, '$[0]')
   AND pollux_jobs.token = json_extract(b.value, '$[1]')
   AND pollux_jobs.state IN (0, 3)
-RETURNING pollux_jobs.seq;
+RETURNING pollux_jobs.seq, pollux_jobs.token - 1;
 
 -- name: extend
 -- :batch is a JSON list of [seq, token, worker]. A lease that ran out and was not taken by
@@ -115,7 +132,7 @@ FROM json_each(:batch) AS b
 WHERE pollux_jobs.seq = json_extract(b.value, '$[0]')
   AND pollux_jobs.token = json_extract(b.value, '$[1]')
   AND pollux_jobs.state IN (0, 3)
-RETURNING pollux_jobs.seq;
+RETURNING pollux_jobs.seq, pollux_jobs.token;
 
 -- name: stats
 -- Counts by state from the indexes alone; what is overdue counts as ready.
@@ -138,8 +155,7 @@ SELECT seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique
        CASE WHEN state IN (1, 3) AND since <= :now THEN 0 ELSE state END AS shown,
        since, worker, error
 FROM pollux_jobs
-WHERE queue = :queue AND seq > :after
-  AND (:seq IS NULL OR seq = :seq)
+WHERE queue = :queue AND seq > :after AND seq <= :last
   AND (:state IS NULL OR shown = :state)
   AND (:kind IS NULL OR kind = :kind)
 ORDER BY seq LIMIT :limit;

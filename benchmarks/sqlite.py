@@ -1,0 +1,463 @@
+"""Pollux on SQLite against Huey on SQLite: jobs and puts a second, idling, and picking up.
+
+Both sides run one worker process with 8 concurrent handlers, on the same disk, in turns. Huey gets
+its best sensible setting: threads (its handlers are plain functions), no results stored, no
+periodic tasks, no log. `fsync off` is SQLite's `synchronous = OFF` on both sides, `fsync on` is
+FULL; idling and picking up use each side's own default, which is FULL for both.
+
+Not alike, and in Huey's favour: Huey deletes a job before it runs it, one write a job, so a worker
+that is killed loses what it ran. Pollux claims under a lease and deletes afterwards, two writes a
+job, shared by a batch.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from benchmarks import common  # noqa: E402 - see there
+from benchmarks.common import Child, Goal, each, heading, median, number, percentile  # noqa: E402
+
+SIDES = ("pollux", "huey")
+TABLES = {"pollux": "pollux_jobs", "huey": "task"}
+#: How Huey and Pollux are told the same thing.
+FSYNC = {
+    ("pollux", "off"): ["--synchronous", "off"],
+    ("pollux", "on"): ["--synchronous", "full"],
+    ("huey", "off"): ["--fsync", "off"],
+    ("huey", "on"): ["--fsync", "on"],
+}
+#: Pollux's floor, and how often it looks for news from other processes, in milliseconds.
+FLOOR = 100
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured: enough for a figure, or for a look."""
+
+    jobs: int
+    runs: int
+    side_runs: int
+    puts: int
+    idle: float
+    rounds: int
+    workers: int
+
+
+FULL = Scale(jobs=20_000, runs=5, side_runs=3, puts=5_000, idle=25.0, rounds=2, workers=5)
+QUICK = Scale(jobs=5_000, runs=3, side_runs=1, puts=2_000, idle=8.0, rounds=1, workers=3)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One way to run a worker. `aside`: told for completeness, no goal hangs on it."""
+
+    side: str
+    fsync: str
+    what: str
+    arguments: tuple[str, ...] = ()
+    aside: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.side}, fsync {self.fsync}, {self.what}"
+
+    @property
+    def told(self) -> list[str]:
+        return [*FSYNC[self.side, self.fsync], *self.arguments]
+
+
+DEFAULT, AHEAD, PLAIN = "async handler", "async, prefetch=200", "plain function"
+HUEY = "8 threads"
+
+
+def setups(fsync: str) -> list[Setup]:
+    ways = [
+        Setup("huey", fsync, HUEY),
+        Setup("pollux", fsync, DEFAULT),
+        Setup("pollux", fsync, AHEAD, ("--prefetch", "200")),
+        Setup("pollux", fsync, PLAIN, ("--plain",), aside=True),
+    ]
+    if fsync == "off":
+        normal = ("--synchronous", "normal")
+        ways += [
+            Setup("pollux", fsync, "async, synchronous=normal", normal, aside=True),
+            Setup("huey", fsync, "1 thread", ("--threads", "1"), aside=True),
+        ]
+    return ways
+
+
+@dataclass
+class Bench:
+    """Where the measuring happens, and by which programs."""
+
+    folder: Path
+    scale: Scale
+    pythons: dict[str, Path]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def child(self, side: str, command: str, *arguments: object) -> Child:
+        script = common.PEERS / f"{side}_worker.py"
+        return Child([self.pythons[side], script, command, *map(str, arguments)])
+
+    def file(self, name: str) -> Path:
+        return self.folder / f"{name}.db"
+
+
+# Jobs a second
+
+
+@dataclass
+class Work:
+    """What the runs of one setup gave."""
+
+    rates: list[float] = field(default_factory=list)
+    settled: list[float] = field(default_factory=list)
+    first_after: list[float] = field(default_factory=list)
+    cpu_per_job: list[float] = field(default_factory=list)
+    peak_memory: list[float] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        return median(self.rates)
+
+
+def measure_work(bench: Bench) -> dict[str, Work]:
+    """Handle a prefilled queue; every turn runs every setup, forwards or backwards.
+
+    One run of each side beforehand does not count: it warms up the machine and its caches.
+    """
+    jobs = bench.scale.jobs
+    for side in SIDES:
+        with bench.child(side, "fill", bench.file(f"filled-{side}"), "--jobs", jobs) as child:
+            child.hear()
+    found: dict[str, Work] = {}
+    for side, what in (("huey", HUEY), ("pollux", DEFAULT)):
+        work_once(bench, Setup(side, "off", what), Work())
+    for turn in range(bench.scale.runs):
+        ways = [way for fsync in ("off", "on") for way in setups(fsync)]
+        for way in ways if turn % 2 == 0 else reversed(ways):
+            if not way.aside or turn < bench.scale.side_runs:
+                work_once(bench, way, found.setdefault(way.name, Work()))
+    return found
+
+
+def work_once(bench: Bench, way: Setup, work: Work) -> None:
+    jobs = bench.scale.jobs
+    path = fresh_copy(bench.file(f"filled-{way.side}"), bench.file("work"))
+    with bench.child(way.side, "work", path, "--jobs", jobs, *way.told) as child:
+        said = child.hear(timeout=300)
+        work.peak_memory.append(child.memory("VmHWM"))
+    with closing(sqlite3.connect(path)) as connection:
+        (left,) = connection.execute(f"SELECT count(*) FROM {TABLES[way.side]}").fetchone()
+    if left:
+        raise RuntimeError(f"{way.name}: {left} of {jobs} jobs are left over")
+    work.rates.append((jobs - 1) / (said["last"] - said["first"]))
+    work.settled.append(jobs / (said["settled"] - said["first"]))
+    work.first_after.append(said["first"] - child.started)
+    work.cpu_per_job.append(said["cpu"] / jobs)
+
+
+def fresh_copy(source: Path, target: Path) -> Path:
+    """A copy that is on the disk, lest the first fsync of the run has to write it."""
+    for old in target.parent.glob(f"{target.name}*"):
+        old.unlink()
+    shutil.copyfile(source, target)
+    with target.open("rb+") as file:
+        os.fsync(file.fileno())
+    return target
+
+
+def show_work(bench: Bench, found: dict[str, Work]) -> dict[str, float]:
+    heading(f"Jobs a second: {bench.scale.jobs:,} empty jobs, 1 process, 8 concurrent handlers")
+    print("From the first to the last job handled; the median of the runs. `settled` counts")
+    print("until the last job is off the disk, too. The first run of each side is not counted.\n")
+    rows, ratios = [], {}
+    for fsync in ("off", "on"):
+        huey = found[Setup("huey", fsync, HUEY).name].rate
+        for way in setups(fsync):
+            work = found[way.name]
+            if way.side == "pollux":
+                ratios[f"jobs/s, fsync {fsync}, {way.what}"] = work.rate / huey
+            rows.append(
+                [
+                    way.name,
+                    number(work.rate),
+                    f"{work.rate / huey:.2f}",
+                    number(median(work.settled)) if way.side == "pollux" else "-",
+                    f"{median(work.cpu_per_job) * 1e6:.0f}",
+                    f"{median(work.peak_memory):.0f}",
+                    f"{median(work.first_after) * 1e3:.0f}",
+                    each(work.rates),
+                ]
+            )
+    head = ["", "jobs/s", "× Huey", "settled", "CPU µs/job", "peak MiB", "first ms", "all runs"]
+    common.table(head, rows)
+    print(
+        "\n`CPU`: of all threads, after the first job began. `first`: from the start of the process"
+    )
+    print("to its first job.")
+    bench.facts["work"] = {name: vars(work) | {"rate": work.rate} for name, work in found.items()}
+    return ratios
+
+
+# Puts a second
+
+
+def measure_puts(bench: Bench) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for turn in range(3):
+        for fsync in ("off", "on"):
+            puts = bench.scale.puts if fsync == "off" else bench.scale.puts // 4
+            ways: list[tuple[str, str, int, list[str]]] = [
+                ("huey", "one at a time", puts, []),
+                ("pollux", "one at a time", puts, []),
+                ("pollux", "100 at a time", puts * 10, ["--batch", "100"]),
+            ]
+            for side, what, jobs, more in ways if turn % 2 == 0 else reversed(ways):
+                path = bench.file(f"put-{side}-{fsync}-{turn}-{len(more)}")
+                told = ["--jobs", jobs, *FSYNC[side, fsync], *more]
+                with bench.child(side, "put", path, *told) as child:
+                    rate = jobs / child.hear()["seconds"]
+                found.setdefault(f"{side}, fsync {fsync}, {what}", []).append(rate)
+    return found
+
+
+def show_puts(bench: Bench, found: dict[str, list[float]]) -> dict[str, float]:
+    heading("Puts a second: one producer, one transaction a put or a batch")
+    ratios, rows = {}, []
+    for name in sorted(found):
+        side, fsync, what = name.split(", ")
+        ratio = median(found[name]) / median(found[f"huey, {fsync}, one at a time"])
+        if side == "pollux":
+            ratios[f"puts/s, {fsync}, {what}"] = ratio
+        rows.append([name, number(median(found[name])), f"{ratio:.2f}", each(found[name])])
+    common.table(["", "puts/s", "× Huey", "all runs"], rows)
+    bench.facts["puts"] = found
+    return ratios
+
+
+# Idling, and picking up a job after that
+
+
+@dataclass
+class Idler:
+    """An idle worker with a file of its own, and who puts into it."""
+
+    kind: str
+    child: Child
+    put: Callable[[], float]
+    cpu: list[float] = field(default_factory=list)
+    statements: list[int] = field(default_factory=list)
+
+    def look(self) -> None:
+        self.cpu.append(self.child.cpu())
+        self.statements.append(self.child.ask("count")["statements"])
+
+
+@dataclass
+class Idle:
+    """What the idle workers of one kind gave; rates of the whole time and of its second half."""
+
+    cpu_percent: list[float] = field(default_factory=list)
+    per_minute: list[float] = field(default_factory=list)
+    per_minute_late: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+    pickup_ms: list[float] = field(default_factory=list)
+
+
+HERE, ACROSS = "pollux, put in its process", "pollux, put by another process"
+HUEY_ACROSS, HUEY_TUNED = "huey, put by another process", "huey, polling every 0.1 s"
+
+
+def measure_idle(bench: Bench) -> dict[str, Idle]:
+    """Let several workers idle at a time, each on its own file, then put one job into each."""
+    found = {kind: Idle() for kind in (HERE, ACROSS, HUEY_ACROSS, HUEY_TUNED)}
+    with ExitStack() as stack:
+        idlers = list(start_idlers(bench, stack))
+        for turn in range(bench.scale.rounds):
+            time.sleep(1)
+            half = bench.scale.idle / 2
+            for idler in idlers:
+                idler.cpu.clear()
+                idler.statements.clear()
+                idler.look()
+            for _ in range(2):
+                time.sleep(half)
+                for idler in idlers:
+                    idler.look()
+            for idler in idlers:
+                if turn == 0:
+                    note_idle(found[idler.kind], idler, bench.scale.idle)
+                # Anywhere between two looks of the worker, not always right after one.
+                time.sleep(random.uniform(0.0, FLOOR / 1000))
+                found[idler.kind].pickup_ms.append(idler.put() * 1000)
+    return found
+
+
+def note_idle(idle: Idle, idler: Idler, lasted: float) -> None:
+    began, middle, ended = idler.statements
+    idle.cpu_percent.append((idler.cpu[-1] - idler.cpu[0]) / lasted * 100)
+    idle.per_minute.append((ended - began) / lasted * 60)
+    idle.per_minute_late.append((ended - middle) / (lasted / 2) * 60)
+    idle.memory.append(idler.child.memory())
+
+
+def start_idlers(bench: Bench, stack: ExitStack) -> Iterator[Idler]:
+    count = bench.scale.workers
+    kinds: list[tuple[str, str, int, list[str]]] = [
+        ("pollux", HERE, count, []),
+        ("pollux", ACROSS, count, []),
+        ("huey", HUEY_ACROSS, count, []),
+        ("huey", HUEY_TUNED, 1, ["--delay", "0.1"]),
+    ]
+    for place, (side, kind, number_of, told) in enumerate(kinds):
+        files = [bench.file(f"idle-{place}-{n}") for n in range(number_of)]
+        workers = [stack.enter_context(bench.child(side, "idle", f, *told)) for f in files]
+        for worker in workers:
+            worker.hear()
+        putter = None
+        if kind != HERE:
+            putter = stack.enter_context(bench.child(side, "putter", *files))
+            putter.hear()
+        for n, worker in enumerate(workers):
+            yield Idler(kind, worker, putting(worker, putter, n))
+
+
+def putting(worker: Child, putter: Child | None, place: int) -> Callable[[], float]:
+    def put() -> float:
+        """Put a job; return how long it took from just before that to its handler's start."""
+        if putter is None:
+            worker.tell("put")
+            said = worker.hear() | worker.hear()
+        else:
+            said = putter.ask(str(place)) | worker.hear()
+        took: float = said["started"] - said["sent"]
+        return took
+
+    return put
+
+
+def show_idle(bench: Bench, found: dict[str, Idle]) -> dict[str, float]:
+    scale = bench.scale
+    heading(f"Idle for {scale.idle:g} s, after a second to settle")
+    print("CPU in percent of one core, the worst of the workers. SQL statements a minute, over the")
+    print("whole time and over its second half, for Huey's 8 threads are still backing off.\n")
+    rows = [
+        [
+            kind,
+            f"{max(idle.cpu_percent):.3f}",
+            number(median(idle.per_minute)),
+            number(median(idle.per_minute_late)),
+            f"{median(idle.memory):.0f}",
+            each(idle.cpu_percent),
+        ]
+        for kind, idle in found.items()
+    ]
+    head = ["", "CPU %", "statements/min", "late", "memory MiB", "CPU % of each worker"]
+    common.table(head, rows)
+    heading(f"Pickup after {scale.idle:g} s of idling: from before the put to the handler's start")
+    rows = [
+        [
+            kind,
+            number(median(idle.pickup_ms)),
+            number(max(idle.pickup_ms)),
+            each(sorted(idle.pickup_ms)),
+        ]
+        for kind, idle in found.items()
+    ]
+    common.table(["", "p50 ms", "max ms", "all, sorted"], rows)
+    bench.facts["idle"] = {kind: vars(idle) for kind, idle in found.items()}
+    pollux, huey = found[ACROSS], found[HUEY_ACROSS]
+    return {
+        "idle CPU": max(pollux.cpu_percent) / max(huey.cpu_percent),
+        "idle statements": median(pollux.per_minute) / median(huey.per_minute),
+        "pickup across processes, p50": median(pollux.pickup_ms) / median(huey.pickup_ms),
+        "pickup across processes, max": max(pollux.pickup_ms) / max(huey.pickup_ms),
+    }
+
+
+# The whole
+
+
+def losses(work: dict[str, Work], ratios: dict[str, float]) -> list[str]:
+    """Where Huey is better, as found in this run."""
+    found = [
+        f"{name}: {ratio:.2f} × Huey's"
+        for name, ratio in ratios.items()
+        if (ratio < 1 if "/s" in name else ratio > 1)
+    ]
+    for fsync in ("off", "on"):
+        huey = work[Setup("huey", fsync, HUEY).name]
+        pollux = work[Setup("pollux", fsync, DEFAULT).name]
+        for name, ours, theirs, unit in (
+            ("peak memory", median(pollux.peak_memory), median(huey.peak_memory), "MiB"),
+            ("CPU a job", median(pollux.cpu_per_job) * 1e6, median(huey.cpu_per_job) * 1e6, "µs"),
+            ("start to first job", median(pollux.first_after), median(huey.first_after), "s"),
+        ):
+            if ours > theirs:
+                against = f"{number(ours)} {unit} against {number(theirs)} {unit}"
+                found.append(f"{name}, fsync {fsync}, {DEFAULT}: {against}")
+    return found
+
+
+def goals(ratios: dict[str, float], idle: dict[str, Idle]) -> list[Goal]:
+    jobs = [
+        Goal(f"SQLite jobs/s, fsync {fsync}, {shown}", ratios[key], 3, "× Huey", least=True)
+        for fsync in ("off", "on")
+        for shown, key in (
+            ("defaults", f"jobs/s, fsync {fsync}, {DEFAULT}"),
+            ("prefetch=200", f"jobs/s, fsync {fsync}, {AHEAD}"),
+        )
+    ]
+    worst = max([*idle[ACROSS].cpu_percent, *idle[HERE].cpu_percent])
+    return [
+        *jobs,
+        Goal("SQLite idle CPU, worst worker", worst, 0.1, "%"),
+        Goal("SQLite pickup in one process, p50", median(idle[HERE].pickup_ms), 5, "ms"),
+        Goal("SQLite pickup across processes, max", max(idle[ACROSS].pickup_ms), FLOOR, "ms"),
+    ]
+
+
+def run(bench: Bench) -> Sequence[Goal]:
+    work = measure_work(bench)
+    ratios = show_work(bench, work)
+    ratios |= show_puts(bench, measure_puts(bench))
+    idle = measure_idle(bench)
+    ratios |= show_idle(bench, idle)
+    heading("Where Huey is better")
+    print("\n".join(losses(work, ratios)) or "Nowhere, in this run.")
+    bench.facts["ratios"] = ratios
+    bench.facts["pickup_p95_ms"] = {k: percentile(i.pickup_ms, 0.95) for k, i in idle.items()}
+    return goals(ratios, idle)
+
+
+def main() -> None:
+    options = common.options("Pollux on SQLite against Huey on SQLite.")
+    huey = common.peer("huey")
+    with common.work_folder() as folder:
+        scale = QUICK if options.quick else FULL
+        bench = Bench(folder, scale, {"pollux": Path(sys.executable), "huey": huey})
+        machine = common.machine(folder)
+        versions = common.versions(huey=common.peer_version("huey"))
+        common.show(machine, versions)
+        bench.facts |= {"machine": machine, "versions": versions, "scale": vars(scale)}
+        others = common.Others()
+        reached = run(bench)
+        bench.facts["others_percent"] = others.show()
+    common.finish(bench.facts, reached, options.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,323 @@
+"""Write docs/reference/, and the trade-off table of the tutorial, from the code.
+
+So neither can drift from it.
+
+python scripts/reference.py           write the pages
+python scripts/reference.py --check   fail when a page is not what the code says
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+
+import pollux
+from pollux import events
+from pollux.cli.app import app
+from pollux.clock import VirtualClock
+from pollux.core.strategy import Strategy
+from pollux.durations import short
+from pollux.lab.prices import MONTH, PRICES
+from pollux.observe.metrics import METRICS
+from pollux.queues.base import Capabilities, Queue
+from pollux.queues.memory import MemoryQueue
+from pollux.queues.sqlite import SqliteQueue
+from pollux.settings import STRATEGIES, documented_keys
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+FOLDER = DOCS / "reference"
+TUTORIAL = DOCS / "tutorial" / "getting-started.md"
+IDLE_SECONDS = 3600.0
+TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
+    (pollux.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
+    (pollux.Adaptive("100ms", "5s"), "most workers (the default)"),
+    (pollux.Adaptive("100ms", "1s"), "near real time"),
+    (pollux.Fixed("500ms"), "steady load, one simple number"),
+    (pollux.Fixed("100ms"), "latency above all"),
+)
+NOTE = "<!-- Written by scripts/reference.py from the code; change the code, not this page. -->"
+SETTINGS_NOTE = """Defaults < `pollux.toml` < environment < arguments. `pollux config show` tells
+every value and where it came from. A duration is written `"250ms"`, `"5s"`, `"2m"` or as a number
+of seconds; each has a twin that ends in `_ms` and takes milliseconds."""
+EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`. In logs an event is
+named by its `action`: `PollFailed` is `"poll_failed"`. What has no level in the last column is
+logged at debug only."""
+METRICS_NOTE = """`pollux worker … --metrics-port 9091` serves them on 127.0.0.1; they need
+`pip install 'pollux[metrics]'`. The label sets of a queue go when its last worker in the process
+stops."""
+COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input. `--json`
+prints one JSON document on standard output."""
+QUEUES: dict[str, type[Queue]] = {"memory://": MemoryQueue, "sqlite:///": SqliteQueue}
+LEVELS = {10: "", 20: "info", 30: "warning", 40: "error"}
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    lines = [_row(columns), _row("---" for _ in columns)]
+    lines += [_row(_cell(value) for value in row) for row in rows]
+    return "\n".join(lines)
+
+
+def _row(cells: Iterable[str]) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _cell(value: object) -> str:
+    return " ".join(str(value).split()).replace("|", "\\|")
+
+
+def first_line(thing: object) -> str:
+    return (inspect.getdoc(thing) or "").split("\n\n")[0]
+
+
+def signature(thing: Callable[..., Any], name: str) -> str:
+    """A call as one would write it, one argument a line where it is long."""
+    found = inspect.signature(thing)
+    parameters = [p for p in found.parameters.values() if p.name != "self"]
+    words, starred = [], False
+    for parameter in parameters:
+        if parameter.kind is parameter.KEYWORD_ONLY and not starred:
+            starred = True
+            words.append("*")
+        words.append(str(parameter).replace("'", ""))
+    returned = found.return_annotation
+    arrow = "" if returned in (inspect.Signature.empty, None, "None") else f" -> {returned}"
+    line = f"{name}({', '.join(words)}){arrow}"
+    if len(line) > 88:
+        line = "\n".join([f"{name}(", *(f"    {word}," for word in words), f"){arrow}"])
+    return f"```text\n{line}\n```"
+
+
+def prose(thing: object) -> str:
+    """A docstring as Markdown: `name: meaning` becomes a list, indented code a block."""
+    paragraphs = (inspect.getdoc(thing) or "").split("\n\n")
+    return "\n\n".join(_paragraph(paragraph) for paragraph in paragraphs)
+
+
+def _paragraph(text: str) -> str:
+    if text.startswith("    "):
+        return f"```python\n{inspect.cleandoc(text)}\n```"
+    if not re.match(r"[a-z_]+(, [a-z_]+)*: ", text):
+        return text
+    items = re.split(r"\n(?=\S)", text)
+    return "\n".join(
+        re.sub(r"^([a-z_, ]+): ", r"- `\1`: ", " ".join(item.split())) for item in items
+    )
+
+
+def describe(thing: Callable[..., Any], name: str) -> str:
+    return f"{signature(thing, name)}\n\n{prose(thing)}"
+
+
+def strategies_page() -> str:
+    parts = ["# Strategies", "Each is a recipe; its arguments are checked when it is made."]
+    for name, strategy in STRATEGIES.items():
+        parts += [f"## {strategy.__name__}", describe(strategy, strategy.__name__)]
+        keys = ((f"`{key}`", f"`{argument}`") for key, argument in strategy.settings.items())
+        parts += [f'In settings, `strategy = "{name}"`:', table(("key", "argument"), keys)]
+    return "\n\n".join(parts)
+
+
+def settings_page() -> str:
+    rows = (
+        (
+            f"`{row.key}`" + (f" ({row.strategy})" if row.strategy else ""),
+            row.meaning,
+            row.kind,
+            f"`{row.default}`",
+            f"`{row.variable}`",
+        )
+        for row in documented_keys()
+    )
+    columns = ("key", "meaning", "type", "default", "environment")
+    return "\n\n".join(["# Settings", SETTINGS_NOTE, table(columns, rows)])
+
+
+def events_page() -> str:
+    rows = [
+        (
+            f"`{kind.__name__}`",
+            first_line(kind),
+            ", ".join(f"`{f.name}`" for f in dataclasses.fields(kind)),
+            LEVELS[kind.level],
+        )
+        for kind in events.all_events()
+    ]
+    columns = ("event", "meaning", "fields", "logged at")
+    return "\n\n".join(["# Events", EVENTS_NOTE, table(columns, rows)])
+
+
+def metrics_page() -> str:
+    rows = (
+        (f"`{m.name}`", m.type, ", ".join(f"`{label}`" for label in m.labels), m.help)
+        for m in METRICS
+    )
+    columns = ("metric", "type", "labels", "meaning")
+    return "\n\n".join(["# Metrics", METRICS_NOTE, table(columns, rows)])
+
+
+def queues_page() -> str:
+    names = [f.name for f in dataclasses.fields(Capabilities)]
+    rows = []
+    for url, queue in QUEUES.items():
+        can = [getattr(queue.capabilities, name) for name in names]
+        rows.append((f"`{url}`", *({True: "yes", False: "–"}.get(c, c) for c in can)))
+    parts = [
+        "# Queues",
+        first_line(Queue),
+        table(("URL", *(name.replace("_", " ") for name in names)), rows),
+        prose(Capabilities),
+        "## Opening one",
+        describe(pollux.open, "pollux.open"),
+        "## SQLite",
+        describe(SqliteQueue, "SqliteQueue"),
+        "## What every queue does",
+    ]
+    for name, method in vars(Queue).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            parts += [f"### {name}", describe(method, f"queue.{name}")]
+    return "\n\n".join(parts)
+
+
+def python_page() -> str:
+    parts = ["# Python names", "Everything that `import pollux` gives."]
+    errors = []
+    for name in pollux.__all__:
+        thing = getattr(pollux, name)
+        if inspect.isclass(thing) and issubclass(thing, Exception):
+            errors.append((f"`{name}`", first_line(thing)))
+        elif inspect.isclass(thing) and issubclass(thing, (Strategy, Queue)):
+            continue  # they have pages of their own
+        else:
+            parts += [f"## {name}", describe(thing, f"pollux.{name}")]
+            parts += list(_methods(thing))
+    parts += ["## Errors and signals", table(("name", "meaning"), errors)]
+    return "\n\n".join(parts)
+
+
+def _methods(thing: object) -> Iterable[str]:
+    if not inspect.isclass(thing):
+        return
+    for name, member in vars(thing).items():
+        method = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+        if inspect.isfunction(method) and not name.startswith("_") and method.__doc__:
+            shown = signature(getattr(thing, name), f".{name}")
+            yield f"{shown}\n\n{prose(method)}"
+
+
+def commands_page() -> str:
+    root = typer.main.get_command(app)
+    prices = ((f"`{p.name}`", p.what) for p in PRICES.values())
+    return "\n\n".join(
+        [
+            "# Commands",
+            COMMANDS_NOTE,
+            *_commands(root, "pollux"),
+            "## Prices",
+            "For `--price`; or dollars per polls, as in `0.005/1000`.",
+            table(("name", "what"), prices),
+        ]
+    )
+
+
+def _commands(command: Any, path: str) -> Iterable[str]:
+    subcommands = getattr(command, "commands", None)
+    if subcommands:
+        for name, sub in subcommands.items():
+            yield from _commands(sub, f"{path} {name}")
+        return
+    yield f"## {path}"
+    text, _, example = inspect.cleandoc(command.help or "").partition("Example: ")
+    yield text.strip()
+    yield f"```text\n{example.strip()}\n```"
+    rows = [_option(parameter) for parameter in command.params if parameter.name != "help"]
+    if rows:
+        yield table(("option", "meaning", "default"), rows)
+
+
+def _option(parameter: Any) -> tuple[str, str, str]:
+    names = ", ".join(f"`{n}`" for n in (*parameter.opts, *parameter.secondary_opts))
+    if parameter.param_type_name == "argument":
+        names = f"`{(parameter.name or '').upper()}`"
+    default = parameter.default
+    plain = isinstance(default, (str, int, float)) and default != ""
+    return names, getattr(parameter, "help", None) or "", f"`{default}`" if plain else ""
+
+
+def tradeoff() -> str:
+    """What an idle worker costs and how late it may be, measured under the virtual clock."""
+    rows = []
+    for strategy, use in TRADEOFFS:
+        polls = idle_polls(strategy) * MONTH / IDLE_SECONDS
+        dollars = [f"${polls * PRICES[name].dollars:,.2f}" for name in ("s3-list", "sqs")]
+        worst = short(strategy.ceiling)
+        shown = f"{strategy.name} {short(strategy.floor)}"
+        if strategy.floor < strategy.ceiling:
+            shown += f" to {worst}"
+        rows.append((shown, f"{polls:,.0f}", *dollars, f"up to {worst}", use))
+    columns = ("polling", "idle polls a month", "on S3 (LIST)", "on SQS", "first wait", "for")
+    return table(columns, rows)
+
+
+def idle_polls(strategy: Strategy) -> int:
+    clock = VirtualClock()
+
+    async def main() -> int:
+        async def fetch() -> list[object]:
+            return []
+
+        loop = pollux.poll(fetch, strategy, clock=clock, seed=1)
+        polling = asyncio.ensure_future(anext(loop, None))
+        await clock.advance(IDLE_SECONDS)
+        loop.stop()
+        await polling
+        return loop.counts.polls
+
+    return clock.run(main())
+
+
+def tutorial_page() -> str:
+    """The tutorial with its trade-off table made anew."""
+    before, begin, rest = TUTORIAL.read_text("utf-8").partition("<!-- tradeoff:begin -->\n")
+    _, end, after = rest.partition("<!-- tradeoff:end -->")
+    return f"{before}{begin}{tradeoff()}\n{end}{after}"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "strategies.md": strategies_page,
+    "settings.md": settings_page,
+    "queues.md": queues_page,
+    "commands.md": commands_page,
+    "events.md": events_page,
+    "metrics.md": metrics_page,
+    "python.md": python_page,
+}
+
+
+def main(arguments: list[str]) -> int:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    wanted = {FOLDER / name: f"{NOTE}\n\n{page()}\n" for name, page in PAGES.items()}
+    wanted[TUTORIAL] = tutorial_page()
+    stale = []
+    for path, text in wanted.items():
+        if path.exists() and path.read_text("utf-8") == text:
+            continue
+        stale.append(path.name)
+        if "--check" not in arguments:
+            path.write_text(text, "utf-8")
+    if stale and "--check" in arguments:
+        print(f"docs are not what the code says: {', '.join(stale)}", file=sys.stderr)
+        print("run: .venv/bin/python scripts/reference.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

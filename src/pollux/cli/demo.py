@@ -1,0 +1,319 @@
+"""`pollux demo`: an adaptive worker at work on bursty traffic, beside what fixed polling costs.
+
+Everything is real: a SQLite queue in a temporary folder, a producer, a worker. Only the rows of
+fixed polling are computed, from the same arrivals. Hints are off unless asked for, because the
+demo is about pacing: with hints, the worker is told and hardly has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pollux.cli.output import err, out, print_json
+from pollux.core.strategy import Strategy
+from pollux.durations import short
+from pollux.events import Events, JobStarted, PollFinished
+from pollux.jobs import Job, NewJob
+from pollux.lab.fixed import percentile, polled_every
+from pollux.lab.prices import PRICES, Price, dollars_a_month, price_named
+from pollux.queues.base import Queue
+from pollux.queues.sqlite import SqliteQueue
+from pollux.settings import strategy_named
+from pollux.worker import Worker, WorkerRunOptions
+
+CONCURRENCY = 4
+#: The fixed intervals to compare with, in seconds.
+FIXED = (0.1, 0.5)
+#: Bursts: so many jobs a second for so long, then nothing for so long.
+BURST_RATE = 6.0
+BURST_SECONDS = (0.5, 2.5)
+IDLE_SECONDS = (8.0, 20.0)
+REFRESHES = 8
+BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass
+class Seen:
+    """What the run showed so far, gathered from its events."""
+
+    started: float = 0.0
+    ended: float | None = None
+    arrivals: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    polls: int = 0
+    empty: int = 0
+    found: int = 0
+    interval: float = 0.0
+    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=60))
+
+    def seconds(self) -> float:
+        return (self.ended or time.monotonic()) - self.started
+
+    def on_poll(self, event: PollFinished) -> None:
+        self.polls += 1
+        self.empty += not event.found
+        self.found += event.found
+        self.interval = event.interval
+
+    def on_start(self, event: JobStarted) -> None:
+        self.waits.append(event.waited)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy: what it used and what it gave."""
+
+    name: str
+    polls: int
+    empty: int
+    found: int
+    p50: float | None
+    p95: float | None
+    dollars: float
+
+    @property
+    def wasted(self) -> float:
+        return self.empty / self.polls if self.polls else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "polls": self.polls,
+            "polls_empty": self.empty,
+            "found": self.found,
+            "wasted_share": round(self.wasted, 4),
+            "wait_p50_s": _rounded(self.p50),
+            "wait_p95_s": _rounded(self.p95),
+            "dollars_a_month": round(self.dollars, 4),
+        }
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(min=1, max=86400, help="How long to run.")] = 60.0,
+    strategy: Annotated[
+        str, typer.Option(help="adaptive, fixed, batch_fill or ewma.")
+    ] = "adaptive",
+    price: Annotated[
+        str, typer.Option(help=f"What a poll costs: {', '.join(PRICES)}, or 0.005/1000.")
+    ] = "s3-list",
+    hints: Annotated[
+        bool, typer.Option("--hints/--no-hints", help="Let a put wake the worker.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the traffic and the jitter.")] = 7,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object.")
+    ] = False,
+) -> None:
+    """Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.
+
+    Example: pollux demo --seconds 30 --strategy adaptive
+    """
+    chosen = strategy_named(strategy)
+    cost = price_named(price)
+    folder = Path(tempfile.mkdtemp(prefix="pollux-demo-"))
+    try:
+        seen = Seen()
+        asyncio.run(_run(seen, chosen, folder, cost, seconds, hints, seed, as_json))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    rows = _rows(seen, chosen, cost)
+    if as_json:
+        print_json(
+            {
+                "strategy": chosen.name,
+                "recipe": repr(chosen),
+                "seconds": round(seen.seconds(), 2),
+                "seed": seed,
+                "hints": hints,
+                "price": cost.what,
+                "jobs": len(seen.arrivals),
+                **rows[0].as_dict(),
+                "instead": {row.name: row.as_dict() for row in rows[1:]},
+            }
+        )
+    else:
+        _summary(rows, seen, cost, hints)
+
+
+async def _run(
+    seen: Seen,
+    strategy: Strategy,
+    folder: Path,
+    price: Price,
+    seconds: float,
+    hints: bool,
+    seed: int,
+    quiet: bool,
+) -> None:
+    events = Events(quiet=True)
+    events.subscribe(seen.on_poll, PollFinished)
+    events.subscribe(seen.on_start, JobStarted)
+    async with SqliteQueue(folder / "demo.db", watch=0) as queue:
+        worker = Worker(queue, name="demo", events=events)
+
+        @worker.handle("greet")
+        async def greet(job: Job) -> None:
+            """The work itself is beside the point."""
+
+        await queue.stats()  # make the file before the clock starts
+        seen.started = time.monotonic()
+        seen.interval = strategy.pacer().first().delay
+        options = WorkerRunOptions(
+            polling=strategy, concurrency=CONCURRENCY, hints=hints, seed=seed
+        )
+        background = [
+            asyncio.create_task(_produce(queue, seen, random.Random(seed))),
+            asyncio.create_task(_end_after(worker, seconds)),
+        ]
+        if not quiet:
+            background.append(asyncio.create_task(_show(seen, strategy, price, seconds, hints)))
+        try:
+            await worker.run(options)
+        finally:
+            seen.ended = time.monotonic()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _produce(queue: Queue, seen: Seen, rng: random.Random) -> None:
+    """Bursts and silence, the same for the same seed."""
+    while True:
+        until = time.monotonic() + rng.uniform(*BURST_SECONDS)
+        while time.monotonic() < until:
+            seen.arrivals.append(seen.seconds())
+            await queue.put(NewJob("greet", {"number": len(seen.arrivals)}))
+            await asyncio.sleep(rng.expovariate(BURST_RATE))
+        await asyncio.sleep(rng.uniform(*IDLE_SECONDS))
+
+
+async def _end_after(worker: Worker, seconds: float) -> None:
+    await asyncio.sleep(seconds)
+    worker.stop()
+
+
+async def _show(seen: Seen, strategy: Strategy, price: Price, seconds: float, hints: bool) -> None:
+    """Draw until cancelled."""
+    with Live(console=out, auto_refresh=False, transient=True) as live:
+        while True:
+            seen.intervals.append(seen.interval)
+            live.update(_view(seen, strategy, price, seconds, hints), refresh=True)
+            await asyncio.sleep(1 / REFRESHES)
+
+
+def _view(seen: Seen, strategy: Strategy, price: Price, seconds: float, hints: bool) -> Group:
+    head = Text.assemble(
+        ("pollux demo  ", "bold"),
+        f"{seen.seconds():4.0f} of {seconds:g} s   {len(seen.arrivals)} jobs put, "
+        f"{seen.found} found   hints {'on' if hints else 'off'}   Ctrl-C ends it",
+    )
+    interval = Text.assemble(
+        "interval now ",
+        (f"{short(seen.interval):>6}", "bold cyan"),
+        f"  between {short(strategy.floor)} and {short(strategy.ceiling)}  ",
+        (_spark(seen.intervals, strategy.ceiling), "cyan"),
+    )
+    foot = Text(f"a poll: {price.what}; fixed rows: the same arrivals", style="dim")
+    return Group(head, interval, Text(), _table(_rows(seen, strategy, price)), foot)
+
+
+def _spark(values: deque[float], ceiling: float) -> str:
+    top = max(ceiling, 1e-9)
+    return "".join(BLOCKS[min(int(v / top * (len(BLOCKS) - 1) + 0.999), 8)] for v in values)
+
+
+def _rows(seen: Seen, strategy: Strategy, price: Price) -> list[Row]:
+    seconds = seen.seconds()
+    rows = [
+        Row(
+            strategy.name,
+            seen.polls,
+            seen.empty,
+            seen.found,
+            percentile(seen.waits, 0.5),
+            percentile(seen.waits, 0.95),
+            dollars_a_month(seen.polls, seconds, price),
+        )
+    ]
+    for interval in FIXED:
+        fixed = polled_every(interval, seen.arrivals, seconds, capacity=2 * CONCURRENCY)
+        rows.append(
+            Row(
+                f"fixed {short(interval)}",
+                fixed.polls,
+                fixed.empty,
+                len(fixed.waits),
+                percentile(fixed.waits, 0.5),
+                percentile(fixed.waits, 0.95),
+                dollars_a_month(fixed.polls, seconds, price),
+            )
+        )
+    return rows
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("polling")
+    for column in ("polls", "empty", "found", "wasted", "wait p50", "wait p95", "$ a month"):
+        table.add_column(column, justify="right")
+    for number, row in enumerate(rows):
+        table.add_row(
+            row.name,
+            f"{row.polls:,}",
+            f"{row.empty:,}",
+            f"{row.found:,}",
+            f"{row.wasted:.0%}",
+            _wait(row.p50),
+            _wait(row.p95),
+            f"{row.dollars:,.2f}",
+            style="bold" if number == 0 else "dim",
+        )
+    return table
+
+
+def _wait(seconds: float | None) -> str:
+    return "–" if seconds is None else short(float(f"{seconds:.2g}"))
+
+
+def _summary(rows: list[Row], seen: Seen, price: Price, hints: bool) -> None:
+    ours = rows[0]
+    out.print(_table(rows))
+    out.print(f"a poll: {price.what}; fixed rows: the same arrivals\n", style="dim")
+    if not ours.polls:
+        err.print("too short a run to compare; try --seconds 30")
+        return
+    out.print(f"In {seen.seconds():.0f} s, {ours.name} polling looked {ours.polls} times.")
+    for other in rows[1:]:
+        out.print(_comparison(ours, other))
+    if not hints:
+        out.print("With wake-up hints it need not choose: pollux demo --hints", style="dim")
+
+
+def _comparison(ours: Row, other: Row) -> str:
+    """What we win and what we lose against another policy, in one sentence."""
+    share = abs(1 - ours.polls / other.polls) if other.polls else 0.0
+    more = "more" if ours.polls > other.polls else "fewer"
+    text = f"Against {other.name}: {share:.0%} {more} polls"
+    if ours.p50 is None or ours.p95 is None:
+        return f"{text}; no job came, so there is no wait to compare."
+    return (
+        f"{text}; half of the jobs waited {_wait(ours.p50)} (there {_wait(other.p50)}), "
+        f"95 % up to {_wait(ours.p95)} (there {_wait(other.p95)})."
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

@@ -1,0 +1,131 @@
+"""`pollux doctor`: is everything there that a worker needs?"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import platform
+import sqlite3
+from collections.abc import Callable
+from typing import Annotated, NamedTuple
+
+import typer
+
+from pollux import __version__
+from pollux.cli.output import out, print_json
+from pollux.errors import PolluxError
+from pollux.hints import Hint
+from pollux.queues.sqlite_store import OLDEST_SQLITE
+from pollux.queues.urls import open_queue
+from pollux.settings import load
+
+#: How long the doctor waits for a hint to arrive, in seconds.
+HINT_DEADLINE = 2.0
+
+
+COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
+
+
+class Finding(NamedTuple):
+    """One check: `ok`, `note` (works, but know this) or `bad`, and what to do."""
+
+    check: str
+    verdict: str
+    says: str
+
+
+def doctor(
+    url: Annotated[str | None, typer.Argument(help="A queue to check too.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Check this machine, the settings and, if given, a queue. Changes nothing.
+
+    Example: pollux doctor sqlite:///jobs.db
+    """
+    findings = [_python(), _sqlite(), _metrics(), _settings()]
+    if url is not None:
+        findings += asyncio.run(_queue(url))
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        marks = {
+            "ok": "[green]ok  [/green]",
+            "note": "[yellow]note[/yellow]",
+            "bad": "[red]bad [/red]",
+        }
+        for check, verdict, says in findings:
+            out.print(f"{marks[verdict]} [bold]{check}[/bold]  ", end="")
+            out.print(says, markup=False)
+    if any(finding.verdict == "bad" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    return Finding("python", "ok", f"{version} on {platform.system()}, pollux {__version__}")
+
+
+def _sqlite() -> Finding:
+    oldest = ".".join(map(str, OLDEST_SQLITE))
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        return Finding(
+            "sqlite", "bad", f"{sqlite3.sqlite_version}; sqlite:// queues need {oldest} or newer"
+        )
+    return Finding("sqlite", "ok", f"{sqlite3.sqlite_version} (needs {oldest})")
+
+
+def _metrics() -> Finding:
+    if importlib.util.find_spec("prometheus_client") is None:
+        return Finding("metrics", "note", "not installed: pip install 'pollux[metrics]'")
+    return Finding("metrics", "ok", "prometheus_client is installed")
+
+
+def _settings() -> Finding:
+    return _checked("settings", lambda: f"valid; polling by {load().worker.polling!r}")
+
+
+def _checked(check: str, look: Callable[[], str]) -> Finding:
+    try:
+        return Finding(check, "ok", look())
+    except PolluxError as error:
+        return Finding(check, "bad", str(error))
+
+
+async def _queue(url: str) -> list[Finding]:
+    try:
+        queue = open_queue(url, create=False)
+    except PolluxError as error:
+        return [Finding("queue", "bad", str(error))]
+    try:
+        async with queue:
+            stats = await queue.stats()
+            findings = [
+                Finding("queue", "ok", f"{queue.url}: {stats.ready} ready, {stats.dead} dead")
+            ]
+            if stats.dead:
+                findings.append(
+                    Finding("dead letters", "note", f"{stats.dead}: pollux dead list '{url}'")
+                )
+            findings.append(await _hints(url))
+    except PolluxError as error:
+        return [Finding("queue", "bad", str(error))]
+    return findings
+
+
+async def _hints(url: str) -> Finding:
+    """Give a hint through one handle and wait for it at another, as two processes would."""
+    listener, teller = open_queue(url, create=False), open_queue(url, create=False)
+    if listener.capabilities.hints != "machine":
+        return Finding("hints", "note", f"reach this {listener.capabilities.hints} only")
+    hint = Hint()
+    listener.hints().join(hint)
+    listener.hints().asleep(hint)
+    teller.hints().tell_others()
+    arrived = await hint.wait(HINT_DEADLINE)
+    await listener.close()
+    await teller.close()
+    if arrived:
+        return Finding("hints", "ok", "reach other processes on this machine")
+    return Finding(
+        "hints", "bad", f"did not arrive within {HINT_DEADLINE:g} s; may the folder be written to?"
+    )

@@ -1,0 +1,1 @@
+"""The lab: what a polling policy costs, before and while paying for it."""

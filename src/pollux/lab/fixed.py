@@ -1,0 +1,45 @@
+"""What fixed polling would have done with the same arrivals.
+
+A closed form, so that a live view can show it beside the strategy at work: polls every `interval`,
+each finding all that arrived since, a full batch followed by the next poll at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class FixedPolling:
+    """The polls of a fixed interval over a stretch of time, and how long each item waited."""
+
+    polls: int
+    empty: int
+    waits: tuple[float, ...]
+
+
+def polled_every(
+    interval: float, arrivals: Sequence[float], seconds: float, capacity: int
+) -> FixedPolling:
+    """Poll arrivals (seconds since the start) every `interval`, first after one interval."""
+    turns = max(math.floor(seconds / interval), 0)
+    found: Counter[int] = Counter()
+    waits = []
+    for arrival in arrivals:
+        turn = max(math.ceil(arrival / interval), 1)
+        if turn <= turns:
+            found[turn] += 1
+            waits.append(turn * interval - arrival)
+    drains = sum(count // capacity for count in found.values())
+    return FixedPolling(turns + drains, turns - len(found), tuple(waits))
+
+
+def percentile(values: Sequence[float], share: float) -> float | None:
+    """The smallest value that at least `share` of the values do not exceed; None of nothing."""
+    if not values:
+        return None
+    ordered = sorted(values)
+    return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]

@@ -1,0 +1,1 @@
+"""What watches the runtime: sinks for its events."""

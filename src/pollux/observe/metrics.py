@@ -1,0 +1,69 @@
+"""Every metric Pollux exports, as data: the Prometheus sink and the reference are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+#: Bucket bounds of durations, from a millisecond to ten minutes, in seconds.
+DURATION_BUCKETS = (
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: its name as a scrape shows it, its type, labels and meaning."""
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    labels: tuple[str, ...]
+    help: str
+
+
+_QUEUE = ("queue",)
+_KIND = ("queue", "kind")
+
+METRICS: tuple[Metric, ...] = (
+    Metric("pollux_worker_poll_interval_seconds", "gauge", _QUEUE, "The pacer's interval now."),
+    Metric("pollux_worker_poll_total", "counter", _QUEUE, "Polls that came back."),
+    Metric("pollux_worker_poll_empty_total", "counter", _QUEUE, "Polls that found nothing."),
+    Metric("pollux_worker_poll_failed_total", "counter", _QUEUE, "Polls that raised."),
+    Metric("pollux_worker_poll_hinted_total", "counter", _QUEUE, "Polls a hint brought forward."),
+    Metric("pollux_worker_poll_duration_seconds", "histogram", _QUEUE, "How long a poll took."),
+    Metric("pollux_worker_found_total", "counter", _QUEUE, "Items that polls found."),
+    Metric("pollux_worker_backoff_total", "counter", _QUEUE, "Times the interval grew."),
+    Metric(
+        "pollux_worker_pace_change_total",
+        "counter",
+        ("queue", "what"),
+        "Turns of the pacer: back-off, speed-up, reset, class, decay.",
+    ),
+    Metric(
+        "pollux_worker_job_total",
+        "counter",
+        ("queue", "kind", "result"),
+        "Jobs by how they ended: done, retried, dead, snoozed, given_back, lost.",
+    ),
+    Metric("pollux_worker_job_wait_seconds", "histogram", _KIND, "From due to started."),
+    Metric("pollux_worker_job_duration_seconds", "histogram", _KIND, "From started to done."),
+    Metric("pollux_worker_job_running", "gauge", _KIND, "Handlers at work now."),
+    Metric(
+        "pollux_worker_breaker_state",
+        "gauge",
+        _KIND,
+        "The breaker of a kind: 0 closed, 1 half-open, 2 open.",
+    ),
+    Metric(
+        "pollux_worker_chore_failed_total",
+        "counter",
+        ("queue", "chore"),
+        "Recurring chores that raised.",
+    ),
+    Metric(
+        "pollux_poll_cost_dollars_total",
+        "counter",
+        _QUEUE,
+        "What the polls cost, where a price a poll is given.",
+    ),
+)

@@ -1,0 +1,159 @@
+"""The Prometheus sink: events in, metrics out (`pip install 'pollux[metrics]'`)."""
+
+from __future__ import annotations
+
+from collections import Counter as Tally
+from collections.abc import Callable
+from typing import Any
+
+from pollux.errors import ConfigError, MissingExtra
+from pollux.events import (
+    BreakerChanged,
+    ChoreFailed,
+    Event,
+    Events,
+    JobDead,
+    JobDone,
+    JobEvent,
+    JobGivenBack,
+    JobLost,
+    JobRetried,
+    JobSnoozed,
+    JobStarted,
+    PaceChanged,
+    PollFailed,
+    PollFinished,
+    WorkerStarted,
+    WorkerStopped,
+)
+from pollux.observe.metrics import DURATION_BUCKETS, METRICS
+
+try:
+    import prometheus_client
+except ImportError:  # pragma: no cover - tried in an environment without the extra
+    raise MissingExtra("exporting metrics", "metrics") from None
+
+RESULTS: dict[type[JobEvent], str] = {
+    JobDone: "done",
+    JobRetried: "retried",
+    JobDead: "dead",
+    JobSnoozed: "snoozed",
+    JobGivenBack: "given_back",
+    JobLost: "lost",
+}
+BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
+
+
+class PrometheusSink:
+    """Keep the metrics of `pollux.observe.metrics` in a registry.
+
+    price: dollars a poll costs; 0 leaves the cost counter out.
+    When the last worker of a queue stops, the label sets of that queue are deleted.
+    """
+
+    def __init__(
+        self, registry: prometheus_client.CollectorRegistry | None = None, price: float = 0.0
+    ) -> None:
+        self.registry = registry or prometheus_client.CollectorRegistry()
+        self._price = price
+        self._metrics: dict[str, Any] = {}
+        for metric in METRICS:
+            arguments: dict[str, Any] = {"registry": self.registry}
+            if metric.type == "histogram":
+                arguments["buckets"] = DURATION_BUCKETS
+            make = getattr(prometheus_client, metric.type.capitalize())
+            self._metrics[metric.name] = make(metric.name, metric.help, metric.labels, **arguments)
+        self._workers: Tally[str] = Tally()
+        self._running: set[tuple[str, str]] = set()
+        self._react: dict[type[Event], Callable[[Any], None]] = {
+            PollFinished: self._poll_finished,
+            PollFailed: self._poll_failed,
+            PaceChanged: self._pace_changed,
+            JobStarted: self._job_started,
+            BreakerChanged: self._breaker_changed,
+            ChoreFailed: self._chore_failed,
+            WorkerStarted: self._worker_started,
+            WorkerStopped: self._worker_stopped,
+            **dict.fromkeys(RESULTS, self._job_ended),
+        }
+
+    def subscribe(self, events: Events) -> Callable[[], None]:
+        """Listen to a bus; returns a function that ends it."""
+        return events.subscribe(self, *self._react)
+
+    def serve(self, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
+        """Serve `/metrics` from a thread; returns a function that ends it."""
+        try:
+            server, thread = prometheus_client.start_http_server(port, host, self.registry)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
+                "choose another --metrics-port"
+            ) from error
+
+        def close() -> None:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+
+        return close
+
+    def __call__(self, event: Event) -> None:
+        self._react[type(event)](event)
+
+    def _poll_finished(self, event: PollFinished) -> None:
+        queue = event.source
+        self._count("pollux_worker_poll_total", queue)
+        if not event.found:
+            self._count("pollux_worker_poll_empty_total", queue)
+        else:
+            self._metrics["pollux_worker_found_total"].labels(queue).inc(event.found)
+        if event.hinted:
+            self._count("pollux_worker_poll_hinted_total", queue)
+        self._metrics["pollux_worker_poll_interval_seconds"].labels(queue).set(event.interval)
+        self._metrics["pollux_worker_poll_duration_seconds"].labels(queue).observe(event.took)
+        if self._price:
+            self._metrics["pollux_poll_cost_dollars_total"].labels(queue).inc(self._price)
+
+    def _poll_failed(self, event: PollFailed) -> None:
+        self._count("pollux_worker_poll_failed_total", event.source)
+
+    def _pace_changed(self, event: PaceChanged) -> None:
+        self._count("pollux_worker_pace_change_total", event.source, event.what)
+        if event.what == "back-off":
+            self._count("pollux_worker_backoff_total", event.source)
+
+    def _job_started(self, event: JobStarted) -> None:
+        labels = (event.source, event.kind)
+        self._metrics["pollux_worker_job_wait_seconds"].labels(*labels).observe(event.waited)
+        self._metrics["pollux_worker_job_running"].labels(*labels).inc()
+        self._running.add((event.worker, event.job))
+
+    def _job_ended(self, event: JobEvent) -> None:
+        self._count("pollux_worker_job_total", event.source, event.kind, RESULTS[type(event)])
+        if isinstance(event, (JobDone, JobRetried)):
+            duration = self._metrics["pollux_worker_job_duration_seconds"]
+            duration.labels(event.source, event.kind).observe(event.took)
+        if (event.worker, event.job) in self._running:  # else it ended without ever starting
+            self._running.discard((event.worker, event.job))
+            self._metrics["pollux_worker_job_running"].labels(event.source, event.kind).dec()
+
+    def _breaker_changed(self, event: BreakerChanged) -> None:
+        gauge = self._metrics["pollux_worker_breaker_state"]
+        gauge.labels(event.source, event.kind).set(BREAKER_STATES[event.state])
+
+    def _chore_failed(self, event: ChoreFailed) -> None:
+        self._count("pollux_worker_chore_failed_total", event.source, event.chore)
+
+    def _worker_started(self, event: WorkerStarted) -> None:
+        self._workers[event.source] += 1
+
+    def _worker_stopped(self, event: WorkerStopped) -> None:
+        self._workers[event.source] -= 1
+        if self._workers[event.source] > 0:
+            return
+        for metric in self._metrics.values():
+            metric.remove_by_labels({"queue": event.source})
+
+    def _count(self, name: str, *labels: str) -> None:
+        self._metrics[name].labels(*labels).inc()

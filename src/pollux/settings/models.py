@@ -1,0 +1,195 @@
+"""The settings themselves: sections, their fields, and the limits of each number.
+
+A section is a model; a field of type `Strategy` is a polling table. All else about settings (keys,
+variables, layers, the reference page) is read off these models, so that a further section, such as
+`[outbox]`, is one more model and one more field of `Settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from pollux.core.adaptive import Adaptive
+from pollux.core.strategy import Strategy
+from pollux.queues.base import MAX_LEASE
+from pollux.settings.strategies import parameters
+from pollux.settings.values import Maybe, QueueUrl, Reader, Span, Text, Whole, Word
+
+DEFAULT = "default"
+
+# The worker checks its options by the same limits; a test keeps the two alike.
+MAX_CONCURRENCY = 1000
+MAX_PREFETCH = 1000
+MIN_LEASE = 0.1
+MAX_GRACE = 86400.0
+MIN_TIMEOUT = 0.001
+MAX_TIMEOUT = 7 * 86400.0
+MAX_PORT = 65535
+
+_LAYERS = "layers"
+
+LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
+LOG_FORMATS = ("text", "json")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of `pollux config show`. Not `used`: it belongs to another strategy."""
+
+    key: str
+    value: str
+    origin: str
+    used: bool = True
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class WorkerSettings(Section):
+    """`[worker]`: durations are seconds here, whatever they were written as."""
+
+    # Not in the repr, which ends in logs: a URL may hold a password.
+    queue: Annotated[str | None, Maybe(QueueUrl())] = Field(
+        default=None, repr=False, description="The queue to take jobs from."
+    )
+    concurrency: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
+        default=8, description="How many handlers run at a time."
+    )
+    prefetch: Annotated[int | None, Maybe(Whole(0, MAX_PREFETCH))] = Field(
+        default=None,
+        description="How many jobs are claimed ahead of a free handler; "
+        "none is as many as `concurrency`.",
+    )
+    lease: Annotated[float, Span(MIN_LEASE, MAX_LEASE)] = Field(
+        default=60.0, description="How long a claim holds without renewal."
+    )
+    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+        default=30.0,
+        description="How long a stop waits for handlers before it gives their jobs back.",
+    )
+    timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
+        default=None, description="How long a handler may run, unless it has a timeout of its own."
+    )
+    metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
+        default=None,
+        description="Where metrics are served; 0 takes any free port, none serves none.",
+    )
+    metrics_host: Annotated[str, Text()] = Field(
+        default="127.0.0.1", description="The address that metrics are served at."
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
+    ] = Field(default="info", description="The least severe log lines that are written.")
+    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
+        default="text", description="How log lines are written."
+    )
+    polling: Strategy = Field(
+        default_factory=Adaptive, description="The strategy that paces the polls."
+    )
+
+
+class LayerSource(PydanticBaseSettingsSource):
+    """One layer, for pydantic-settings to merge with the others."""
+
+    def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._values = values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+class Settings(BaseSettings):
+    """Everything that is set, checked. Made by `load`."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    worker: WorkerSettings = Field(default_factory=WorkerSettings)
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _unused: tuple[Row, ...] = PrivateAttr(())
+
+    @classmethod
+    def from_layers(
+        cls, layers: list[dict[str, Any]], origins: dict[str, str], unused: list[Row]
+    ) -> Settings:
+        """Merge layers, the lowest first; `origins` and `unused` are for `table`."""
+        arguments: dict[str, Any] = {_LAYERS: layers}  # no field: the sources below take it
+        settings = cls(**arguments)
+        settings._origins.update(origins)
+        settings._unused = tuple(unused)
+        return settings
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # pydantic-settings would read the environment by names of its own and forget where a value
+        # came from; so the layers are ours, and the merging and checking are its.
+        layers = init_settings().get(_LAYERS)
+        if layers is None:
+            return (init_settings,)
+        return tuple(LayerSource(settings_cls, values) for values in reversed(layers))
+
+    def is_set(self, key: str) -> bool:
+        """Whether anybody set this key, or any key of this table; defaults do not count."""
+        return any(each == key or each.startswith(f"{key}.") for each in self._origins)
+
+    def table(self) -> list[Row]:
+        """Every value and where it came from, in a stable order."""
+        rows: list[Row] = []
+        for section, name, field in fields():
+            key = f"{section}.{name}"
+            value = getattr(getattr(self, section), name)
+            if isinstance(value, Strategy):
+                rows += self._polling_rows(key, value)
+            else:
+                rows.append(self._row(key, reader_of(field).text(value)))
+        return rows
+
+    def _polling_rows(self, table: str, strategy: Strategy) -> Iterator[Row]:
+        yield self._row(f"{table}.strategy", strategy.name)
+        for each in parameters(type(strategy)):
+            value = getattr(strategy, each.argument)
+            yield self._row(f"{table}.{each.key}", each.reader.text(value))
+        yield from (row for row in self._unused if row.key.startswith(f"{table}."))
+
+    def _row(self, key: str, value: str) -> Row:
+        return Row(key, value, self._origins.get(key, DEFAULT))
+
+    def origins(self) -> dict[str, str]:
+        """Where each value that is used came from, by its key."""
+        return {row.key: row.origin for row in self.table() if row.used}
+
+
+def fields() -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every field of every section: the section's name, its own, and what it is."""
+    for section, held in Settings.model_fields.items():
+        model = held.annotation
+        if not (isinstance(model, type) and issubclass(model, Section)):
+            raise TypeError(f"{section} must be a Section, for its keys to be known")
+        for name, field in model.model_fields.items():
+            yield section, name, field
+
+
+def is_polling(field: FieldInfo) -> bool:
+    return field.annotation is Strategy
+
+
+def reader_of(field: FieldInfo) -> Reader:
+    return next(each for each in field.metadata if isinstance(each, Reader))

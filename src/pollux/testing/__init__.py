@@ -1,0 +1,30 @@
+"""What users' own tests may use: a virtual clock, a queue in memory, the conformance suite.
+
+    from pollux.testing import MemoryQueue, VirtualClock
+
+    def test_my_handler():
+        clock = VirtualClock()
+        queue = MemoryQueue(clock=clock)
+        clock.run(my_program(queue))  # an idle hour takes no time
+
+`pollux.testing.conformance` tests an implementation of a queue; it loads when first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pollux.clock import VirtualClock
+from pollux.queues.memory import MemoryQueue
+
+if TYPE_CHECKING:
+    from pollux.testing import conformance
+
+__all__ = ["MemoryQueue", "VirtualClock", "conformance"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "conformance":
+        return importlib.import_module("pollux.testing.conformance")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,103 @@
+"""Settlements on their way to the store: batched, tried again, never forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+
+from pollux.clock import Clock
+from pollux.core.retry import Retry
+from pollux.errors import LeaseLost
+from pollux.events import ChoreFailed, Events
+from pollux.hints import Hint
+from pollux.jobs import Claim, Settlement
+from pollux.queues.base import Queue
+
+#: How a settlement that the store did not take is tried again.
+SETTLE_RETRY = Retry.exponential("100ms", ceiling="5s", attempts=None)
+
+
+class Settling:
+    """What is to be settled. All that gathers while one batch is on its way goes as the next.
+
+    on_lost: called with each claim whose lease was lost before it could be settled.
+    on_room: called when a batch is through, or failed.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        clock: Clock,
+        events: Events,
+        rng: random.Random,
+        on_lost: Callable[[Claim], None],
+        on_room: Callable[[], None],
+    ) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._events = events
+        self._random = rng
+        self._on_lost = on_lost
+        self._on_room = on_room
+        self._pending: dict[str, Settlement] = {}
+        self._flush: asyncio.Task[None] | None = None
+        self._tries_left: int | None = None
+        self._now = Hint()
+
+    def __len__(self) -> int:
+        return len(self._pending)
+
+    def claims(self) -> dict[str, Claim]:
+        """The claims that wait to be settled, by job: their leases are still ours to renew."""
+        return {job_id: settlement.claim for job_id, settlement in self._pending.items()}
+
+    def add(self, settlement: Settlement) -> None:
+        self._pending[settlement.claim.job.id] = settlement
+        self._begin()
+
+    async def finish(self, tries: int) -> None:
+        """Settle all that is left, or ask the store `tries` more times."""
+        self._tries_left = tries
+        self._now.give()  # it may sleep out a long retry
+        if self._pending:
+            self._begin()
+        if self._flush is not None:
+            await asyncio.wait([self._flush])
+
+    def _begin(self) -> None:
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().create_task(self._flush_all())
+
+    async def _flush_all(self) -> None:
+        failures = 0
+        try:
+            while self._pending and self._tries_left != 0:
+                try:
+                    await self._settle(list(self._pending.values()))
+                    failures = 0
+                except Exception as error:
+                    failures += 1
+                    if self._tries_left is not None:
+                        self._tries_left -= 1
+                    text = f"{type(error).__name__}: {error}"
+                    self._events.emit(ChoreFailed(self._queue.name, "settle", text))
+                    if self._tries_left != 0:
+                        delay = SETTLE_RETRY.delay(failures, self._random.random())
+                        await self._clock.sleep(delay, self._now)
+                self._on_room()
+        finally:
+            self._flush = None
+
+    async def _settle(self, batch: list[Settlement]) -> None:
+        lost: set[str] = set()
+        try:
+            await self._queue.settle(batch)
+        except LeaseLost as error:
+            lost.update(error.lost)
+        for settlement in batch:
+            job_id = settlement.claim.job.id
+            if self._pending.get(job_id) is settlement:
+                del self._pending[job_id]
+            if job_id in lost:
+                self._on_lost(settlement.claim)

@@ -1,0 +1,167 @@
+"""Both queues keep the contract; and the suite notices when one does not."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux.jobs import NewJob, Settlement
+from pollux.queues.base import Queue
+from pollux.queues.memory import MemoryQueue
+from pollux.testing import VirtualClock
+from pollux.testing.conformance import CHECKS, Bench, Check, NotCapable, exercise, name_of, run
+from tests.queues.benches import MemoryBench, SqliteBench
+
+
+def make_bench(store: str, clock: VirtualClock, folder: Path) -> Bench:
+    return MemoryBench(clock) if store == "memory" else SqliteBench(clock, folder / "jobs.db")
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_contract(store: str, check: Check, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    try:
+        clock.run(run(check, make_bench(store, clock, tmp_path)))
+    except NotCapable as reason:
+        pytest.skip(str(reason))
+
+
+def test_exercise_reports_on_every_check() -> None:
+    clock = VirtualClock()
+    report = clock.run(exercise(lambda: MemoryBench(clock)))
+    assert report.ok, report
+    assert len(report.passed) + len(report.skipped) == len(CHECKS)
+    assert set(report.skipped) == {
+        "what_a_store_cannot_do_is_refused",
+        "put_elsewhere_ends_a_pause",
+    }
+
+
+def test_every_check_says_what_it_checks() -> None:
+    assert len({name_of(check) for check in CHECKS}) == len(CHECKS)
+    for check in CHECKS:
+        first = (check.__doc__ or "").strip()
+        assert first.endswith("."), f"{check.__name__} says in one sentence which clause it is"
+
+
+# Queues that break the contract in one way each, and a check that must notice.
+
+
+class Unfenced(MemoryQueue):
+    """Any token fits."""
+
+    def _held(self, claim: Any) -> Any:
+        record = self._records.get(int(claim.job.id))
+        return record if record and record.state in ("leased", "ready") else None
+
+
+class LastInFirstOut(MemoryQueue):
+    async def _claim(self, *args: Any) -> Any:
+        return list(reversed(await super()._claim(*args)))
+
+
+class Greedy(MemoryQueue):
+    """Takes one more than the limit."""
+
+    async def _claim(self, worker: str, limit: int, *rest: Any) -> Any:
+        return await super()._claim(worker, limit + 1, *rest)
+
+
+class HalfPut(MemoryQueue):
+    """Puts one by one, so that a conflict leaves a part behind."""
+
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        parts = [await super(HalfPut, self)._put([job]) for job in jobs]
+        return [job_id for [job_id], _ in parts], sum(fresh for _, fresh in parts)
+
+
+class Keyless(MemoryQueue):
+    """Forgets keys, so that they run in parallel."""
+
+    def _enter(self, record: Any, now: float) -> None:
+        record.key = None
+        super()._enter(record, now)
+
+
+class Strict(MemoryQueue):
+    """Counts a give-back as an attempt."""
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        return await super()._settle([replace(s, counted=True) for s in settlements])
+
+
+class Deaf(MemoryQueue):
+    """Tells nobody about a put."""
+
+    def _announce(self, count: int) -> None:
+        pass
+
+
+class Loud(MemoryQueue):
+    """Wakes everybody."""
+
+    def _announce(self, count: int) -> None:
+        super()._announce(100)
+
+
+class Stranding(MemoryQueue):
+    """Waits after it has claimed, and forgets what it holds when it is cancelled there."""
+
+    async def _claim(self, *args: Any) -> Any:
+        claims = await super()._claim(*args)
+        await asyncio.sleep(0)
+        return claims
+
+
+class Silent(MemoryQueue):
+    """Settles what it can and keeps quiet about the rest."""
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        await super()._settle(settlements)
+        return []
+
+
+class Immortal(MemoryQueue):
+    """Redrives without fresh attempts."""
+
+    async def _redrive(self, ids: Any) -> int:
+        attempts = {record.seq: record.attempt for record in self._dead(ids)}
+        count = await super()._redrive(ids)
+        for seq, attempt in attempts.items():
+            self._records[seq].attempt = attempt
+        return count
+
+
+BROKEN: dict[type[MemoryQueue], str] = {
+    Unfenced: "late_settle_is_refused",
+    LastInFirstOut: "first_in_first_out",
+    Greedy: "claim_limit",
+    HalfPut: "unique_conflict_in_a_batch",
+    Keyless: "key_one_at_a_time",
+    Strict: "give_back_does_not_count",
+    Deaf: "put_ends_a_pause",
+    Loud: "a_herd_is_not_woken",
+    Stranding: "cancelled_claim_claims_nothing",
+    Silent: "lost_names_the_refused",
+    Immortal: "redrive_all",
+}
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_a_broken_queue_is_noticed(broken: type[MemoryQueue]) -> None:
+    class BrokenBench(MemoryBench):
+        async def queue(self, **options: Any) -> Queue:
+            self._queue = self._queue or self.keep(broken(clock=self.clock, **options))
+            return self._queue
+
+    clock = VirtualClock()
+    report = clock.run(exercise(lambda: BrokenBench(clock)))
+    assert BROKEN[broken] in report.failed, report
+    assert f"FAILED {BROKEN[broken]}" in str(report)
+    message = str(report.failed[BROKEN[broken]])
+    assert len(message) > 20, f"the failure says too little: {message!r}"

@@ -1,0 +1,111 @@
+"""The public names, held: what users type changes only on purpose."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from types import ModuleType
+
+import pytest
+
+import pollux
+from pollux import errors
+
+ROOTS = (errors.PolluxError, errors.Signal)
+ERRORS: list[type[Exception]] = [
+    value
+    for value in vars(errors).values()
+    if isinstance(value, type) and issubclass(value, ROOTS) and value.__module__ == errors.__name__
+]
+
+
+def test_all_is_sorted_and_complete() -> None:
+    public = [
+        name
+        for name, value in vars(pollux).items()
+        if not name.startswith("_") and not isinstance(value, (ModuleType, type(annotations)))
+    ]
+    assert pollux.__all__ == sorted(public)
+
+
+def test_each_name_is_there_once() -> None:
+    assert len(pollux.__all__) == len(set(pollux.__all__))
+    things = [getattr(pollux, name) for name in pollux.__all__]
+    assert len(things) == len({id(thing) for thing in things}), "two names for one thing"
+
+
+@pytest.mark.parametrize("name", pollux.__all__)
+def test_every_public_name_is_explained(name: str) -> None:
+    explained = inspect.getdoc(getattr(pollux, name))
+    assert explained, f"pollux.{name} has no docstring"
+
+
+def test_all_errors_are_public() -> None:
+    raised = {error.__name__ for error in ERRORS} - {"Signal"}  # handlers raise its subclasses
+    assert raised <= set(pollux.__all__)
+    assert {error.__name__ for error in ERRORS if error.__name__ in pollux.__all__} == raised
+
+
+# The tree of errors, as the docstring of the module draws it.
+
+
+def drawn(picture: str) -> dict[str, str | None]:
+    """Read a drawn tree: the name on each branch, and the one it hangs from."""
+    parents: dict[str, str | None] = {}
+    path: list[tuple[int, str]] = []
+    for line in picture.splitlines():
+        branch = re.match(r"    ([│ ]*[├└]── )?([A-Z]\w+)\b", line)
+        if branch is None:
+            continue
+        depth = len(branch[1] or "")
+        while path and path[-1][0] >= depth:
+            path.pop()
+        assert branch[2] not in parents, f"{branch[2]} is drawn twice"
+        parents[branch[2]] = path[-1][1] if path else None
+        path.append((depth, branch[2]))
+    return parents
+
+
+def test_a_drawn_tree_is_read() -> None:
+    picture = """A tree.
+
+    Root
+    ├── Left      some words
+    │   └── Leaf  More Words
+    └── Right
+
+    Other (remark)
+    └── Child
+    """
+    assert drawn(picture) == {
+        "Root": None,
+        "Left": "Root",
+        "Leaf": "Left",
+        "Right": "Root",
+        "Other": None,
+        "Child": "Other",
+    }
+
+
+def test_the_drawn_tree_is_the_tree_of_classes() -> None:
+    def parent(error: type[Exception]) -> str | None:
+        above = error.__bases__[0]
+        return above.__name__ if issubclass(above, ROOTS) else None
+
+    assert drawn(errors.__doc__ or "") == {error.__name__: parent(error) for error in ERRORS}
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_every_error_says_what_it_means(error: type[Exception]) -> None:
+    text = vars(error).get("__doc__")
+    assert text, f"{error.__name__} has no docstring of its own"
+    assert text.rstrip().endswith(".")
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_errors_are_errors_and_signals_are_not(error: type[Exception]) -> None:
+    assert issubclass(error, errors.PolluxError) is not issubclass(error, errors.Signal)
+
+
+def test_the_version_is_a_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", pollux.__version__)
