@@ -103,7 +103,7 @@ def prose(thing: object) -> str:
 
 def _paragraph(text: str) -> str:
     if text.startswith("    "):
-        return f"```python\n{inspect.cleandoc(text)}\n```"
+        return f"```text\n{inspect.cleandoc(text)}\n```"
     if not re.match(r"[a-z_]+(, [a-z_]+)*: ", text):
         return text
     items = re.split(r"\n(?=\S)", text)

@@ -222,7 +222,7 @@ def _storable(error: str | None) -> str | None:
     if error is None:
         return None
     text = str(error)[:ERROR_LENGTH_MAX].replace("\0", "\\0")
-    return text.encode("utf-8", "backslashreplace").decode()
+    return text.encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH_MAX]
 
 
 def _canonical(encoded: str) -> str:

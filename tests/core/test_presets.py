@@ -35,9 +35,10 @@ def test_defaults_are_those_of_the_page() -> None:
     assert PollingStrategy.fixed() == Fixed("500ms") == Fixed()
 
 
-def test_the_first_example_keeps_its_ceiling_and_the_default_multiplier() -> None:
+def test_each_argument_arrives() -> None:
     strategy = PollingStrategy.adaptive(min_interval_ms=100, max_interval_ms=30000)
     assert strategy == Adaptive("100ms", "30s")
+    assert PollingStrategy.adaptive(backoff_multiplier=3) == Adaptive(multiplier=3)
 
 
 @pytest.mark.parametrize("ms", [1, 9, 17, 250, 999, 1234, 0.5, 86_400_000])

@@ -36,7 +36,7 @@ def sql_of(name: str) -> str:
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "claim_arm"])
 def test_statements_use_an_index(name: str) -> None:
     sql = sql_of(name)
-    values = {key: "[]" for key in re.findall(r":(\w+)", sql)}
+    values = dict.fromkeys(re.findall(r":(\w+)", sql), "[]")
     with closing(sqlite3.connect(":memory:")) as connection:
         for _, script in migrations("sqlite"):
             connection.executescript(script)
@@ -85,7 +85,6 @@ async def leased(queue: SqliteQueue, count: int) -> None:
 
 
 async def dead(queue: SqliteQueue, count: int) -> None:
-    await leased(queue, 0)
     await queue.put([NewJob("mine") for _ in range(count)])
     claims = await queue.claim("other", count, 1e5)
     await queue.settle([Settlement.dead(claim, "broken") for claim in claims])
@@ -169,6 +168,35 @@ def test_calls_do_not_cost_more_with_a_backlog(tmp_path: Path, backlog: Backlog)
     large = measure(tmp_path / "large.db", backlog, 3000)
     grown = {call: (small[call], large[call]) for call in small if large[call] > small[call] * 1.2}
     assert not grown, f"steps with a backlog of 20 and of 3000: {grown}"
+
+
+def test_a_key_costs_the_same_however_long_its_line(tmp_path: Path) -> None:
+    async def main(count: int) -> dict[str, int]:
+        queue = SqliteQueue(tmp_path / f"{count}.db", synchronous="off", clock=clock)
+        meter, spent = Meter(), {}
+        try:
+            await queue.put([NewJob("mine", key="k") for _ in range(count)])
+            with meter.reading(queue):
+                await queue.put(NewJob("mine", key="k"))
+            spent["put"] = meter.steps
+            for verdict in (Settlement.done, lambda claim: Settlement.dead(claim, "broken")):
+                with meter.reading(queue):
+                    [claim] = await queue.claim("w", 5, 60)
+                spent[f"claim {len(spent)}"] = meter.steps
+                with meter.reading(queue):
+                    await queue.settle([verdict(claim)])
+                spent[f"settle {len(spent)}"] = meter.steps
+            with meter.reading(queue):
+                assert await queue.redrive() == 1
+            spent["redrive"] = meter.steps
+            return spent
+        finally:
+            await queue.close()
+
+    clock = VirtualClock()
+    small, large = clock.run(main(20)), clock.run(main(3000))
+    grown = {call: (small[call], large[call]) for call in small if large[call] > small[call] * 1.2}
+    assert not grown, f"steps with 20 and with 3000 jobs of a key: {grown}"
 
 
 def test_a_claim_costs_in_proportion_to_what_it_gets(tmp_path: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
+from pathlib import Path
 from typing import Any
 
 from pollux.cli.app import app
-from pollux.cli.output import fail, warn
+from pollux.cli.output import Unread, fail, warn
 from pollux.errors import PolluxError
+
+OURS = str(Path(__file__).parent.parent)
 
 
 def main() -> None:
@@ -20,11 +24,13 @@ def main() -> None:
     except PolluxError as error:
         fail(str(error))
         sys.exit(2)
-    except BrokenPipeError:  # `pollux queue list … | head` is no error
-        sys.stderr.close()
+    except Unread:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
         sys.exit(0)
 
 
-def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
-    """A warning is for the person at the keyboard: what to change, not where it was raised."""
-    warn(str(message))
+def _show_warning(
+    message: Warning | str, category: type[Warning], file: str, line: int, *_: Any
+) -> None:
+    """A warning of ours is for the person at the keyboard: what to change, not where it stood."""
+    warn(f"{message}" if file.startswith(OURS) else f"{file}:{line}: {category.__name__}: {message}")

@@ -9,7 +9,6 @@ from pollux.cli import config, demo, doctor, queue, worker
 
 app = typer.Typer(
     name="pollux",
-    help="Pollux decides when to look again: adaptive polling for Python.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -28,7 +27,10 @@ def root(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
 ) -> None:
-    """Pollux decides when to look again: adaptive polling for Python."""
+    """Pollux decides when to look again: adaptive polling for Python.
+
+    Example: pollux demo --seconds 30
+    """
 
 
 app.command("demo")(demo.demo)

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
-from pollux.cli.output import out, print_json, print_table
+from pollux.cli.output import print_json, print_table, say
 from pollux.settings import load, polling_table
 
-app = typer.Typer(help="Look at the settings.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at the settings.\n\nExample: pollux config show", no_args_is_help=True
+)
 
 File = Annotated[
     Path | None, typer.Option("--file", help="Instead of ./pollux.toml or $POLLUX_CONFIG.")
@@ -45,5 +47,5 @@ def check(file: File = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"valid": True, "polling": repr(settings.worker.polling)})
         return
-    out.print("The settings are good. Polling:", style="green")
-    out.print(polling_table(settings.worker.polling).strip(), markup=False)
+    say(("The settings are good. Polling:", "green"))
+    say(polling_table(settings.worker.polling).strip())

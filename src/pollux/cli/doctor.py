@@ -6,13 +6,14 @@ import asyncio
 import importlib.util
 import platform
 import sqlite3
-from collections.abc import Callable
 from typing import Annotated, NamedTuple
+from urllib.parse import parse_qs, urlsplit
 
 import typer
 
 from pollux import __version__
-from pollux.cli.output import out, print_json
+from pollux.cli.output import print_json, say, visible_lines
+from pollux.durations import seconds
 from pollux.errors import PolluxError
 from pollux.hints import Hint
 from pollux.queues.sqlite_store import OLDEST_SQLITE
@@ -21,7 +22,6 @@ from pollux.settings import load
 
 #: How long the doctor waits for a hint to arrive, in seconds.
 HINT_DEADLINE = 2.0
-
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
 
@@ -38,7 +38,9 @@ def doctor(
     url: Annotated[str | None, typer.Argument(help="A queue to check too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check this machine, the settings and, if given, a queue. Changes nothing.
+    """Check this machine, the settings and, if given, a queue. Changes no job.
+
+    Exit code 0, or 1 when anything is bad.
 
     Example: pollux doctor sqlite:///jobs.db
     """
@@ -48,14 +50,9 @@ def doctor(
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
-        marks = {
-            "ok": "[green]ok  [/green]",
-            "note": "[yellow]note[/yellow]",
-            "bad": "[red]bad [/red]",
-        }
         for check, verdict, says in findings:
-            out.print(f"{marks[verdict]} [bold]{check}[/bold]  ", end="")
-            out.print(says, markup=False)
+            mark = (f"{verdict:<4}", COLOURS[verdict])
+            say(mark, " ", (check, "bold"), "  ", visible_lines(says))
     if any(finding.verdict == "bad" for finding in findings):
         raise typer.Exit(1)
 
@@ -81,51 +78,43 @@ def _metrics() -> Finding:
 
 
 def _settings() -> Finding:
-    return _checked("settings", lambda: f"valid; polling by {load().worker.polling!r}")
-
-
-def _checked(check: str, look: Callable[[], str]) -> Finding:
     try:
-        return Finding(check, "ok", look())
+        return Finding("settings", "ok", f"valid; polling by {load().worker.polling!r}")
     except PolluxError as error:
-        return Finding(check, "bad", str(error))
+        return Finding("settings", "bad", str(error))
 
 
 async def _queue(url: str) -> list[Finding]:
     try:
-        queue = open_queue(url, create=False)
-    except PolluxError as error:
-        return [Finding("queue", "bad", str(error))]
-    try:
-        async with queue:
+        async with open_queue(url, create=False) as queue:
             stats = await queue.stats()
-            findings = [
-                Finding("queue", "ok", f"{queue.url}: {stats.ready} ready, {stats.dead} dead")
-            ]
+            says = f"{queue.url}: {stats.ready} ready, {stats.dead} dead"
+            findings = [Finding("queue", "ok", says)]
             if stats.dead:
-                findings.append(
-                    Finding("dead letters", "note", f"{stats.dead}: pollux dead list '{url}'")
-                )
-            findings.append(await _hints(url))
+                look = f"{stats.dead}: pollux dead list '{url}'"
+                findings.append(Finding("dead letters", "note", look))
+            findings.append(await _hints(url, queue.capabilities.hints))
     except PolluxError as error:
         return [Finding("queue", "bad", str(error))]
     return findings
 
 
-async def _hints(url: str) -> Finding:
+async def _hints(url: str, reach: str) -> Finding:
     """Give a hint through one handle and wait for it at another, as two processes would."""
-    listener, teller = open_queue(url, create=False), open_queue(url, create=False)
-    if listener.capabilities.hints != "machine":
-        return Finding("hints", "note", f"reach this {listener.capabilities.hints} only")
+    if reach != "machine":
+        return Finding("hints", "note", f"reach this {reach} only")
+    watch = seconds(parse_qs(urlsplit(url).query).get("watch", ["100ms"])[0])
+    if not watch:
+        return Finding("hints", "note", "off: the URL says watch=0, so workers only poll")
+    deadline = HINT_DEADLINE + watch
     hint = Hint()
-    listener.hints().join(hint)
-    listener.hints().asleep(hint)
-    teller.hints().tell_others()
-    arrived = await hint.wait(HINT_DEADLINE)
-    await listener.close()
-    await teller.close()
+    async with open_queue(url, create=False) as listener, open_queue(url, create=False) as teller:
+        listener.hints().join(hint)
+        listener.hints().asleep(hint)
+        teller.hints().tell_others()
+        arrived = await hint.wait(deadline)
     if arrived:
         return Finding("hints", "ok", "reach other processes on this machine")
     return Finding(
-        "hints", "bad", f"did not arrive within {HINT_DEADLINE:g} s; may the folder be written to?"
+        "hints", "bad", f"did not arrive within {deadline:g} s; may the folder be written to?"
     )

@@ -11,24 +11,31 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
-from pollux.cli.output import fail, moment, out, print_json, print_table
+from pollux.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
 from pollux.durations import short
 from pollux.errors import ConfigError, PayloadError
-from pollux.jobs import STATES, JobInfo, NewJob
+from pollux.jobs import DEPTH_MAX, STATES, JobInfo, NewJob
 from pollux.queues.base import Queue
+from pollux.queues.memory import MemoryQueue
 from pollux.queues.urls import open_queue
 
 T = TypeVar("T")
 
-queue_app = typer.Typer(help="Look at a queue.", no_args_is_help=True)
-dead_app = typer.Typer(help="Dead letters: list, retry, drop.", no_args_is_help=True)
+queue_app = typer.Typer(
+    help="Look at a queue.\n\nExample: pollux queue stats sqlite:///jobs.db", no_args_is_help=True
+)
+dead_app = typer.Typer(
+    help="Dead letters: list, retry, drop.\n\nExample: pollux dead list sqlite:///jobs.db",
+    no_args_is_help=True,
+)
 
 Url = Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Limit = Annotated[int, typer.Option(help="At most so many jobs.")]
 After = Annotated[str | None, typer.Option(help="Go on after this job id.")]
 Kind = Annotated[str | None, typer.Option(help="Only jobs of this kind.")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Job ids.")]
+Id = Annotated[str, typer.Argument(help="The job's id, as `queue list` shows it.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all.")]
 All = Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")]
 
 
@@ -37,6 +44,11 @@ def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool 
 
     async def main() -> T:
         async with open_queue(url, create=create) as queue:
+            if isinstance(queue, MemoryQueue):
+                raise ConfigError(
+                    f"{url!r} is a queue inside a process, and this command would look at one of "
+                    "its own; name a store, such as sqlite:///jobs.db"
+                )
             return await work(queue)
 
     return asyncio.run(main())
@@ -45,28 +57,21 @@ def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool 
 def submit(
     url: Url,
     kind: Annotated[str, typer.Argument(help="The job's kind; it picks the handler.")],
-    payload: Annotated[str, typer.Argument(help="The payload as JSON; - reads it.")] = "null",
+    payload: Annotated[str, typer.Argument(help="The payload as JSON; - reads it from stdin.")] = "null",
     key: Annotated[str | None, typer.Option(help="Jobs of one key run in order.")] = None,
     priority: Annotated[int, typer.Option(help="Higher runs first.")] = 0,
     delay: Annotated[str, typer.Option(help="Not before so long: 30s, 5m.")] = "0s",
-    unique: Annotated[str | None, typer.Option(help="Put once.")] = None,
+    unique: Annotated[str | None, typer.Option(help="Put once: a name for this job.")] = None,
     as_json: Json = False,
 ) -> None:
     """Put one job.
 
     Example: pollux submit sqlite:///jobs.db resize '{"image": 7}' --delay 30s
     """
-    text = sys.stdin.read() if payload == "-" else payload
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except ValueError as error:
-        raise PayloadError(
-            f"the payload {_shortened(text)} is not JSON: {error}. "
-            "Quote it for the shell, as in '{\"image\": 7}'."
-        ) from None
+    value = _from_stdin() if payload == "-" else _decoded(payload)
     job = NewJob(kind, value, key=key, priority=priority, delay=delay, unique=unique)
     (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True)
-    print_json({"id": job_id}) if as_json else out.print(job_id)
+    print_json({"id": job_id}) if as_json else say(job_id)
 
 
 @queue_app.command("stats")
@@ -82,7 +87,7 @@ def stats(url: Url, as_json: Json = False) -> None:
     age = counts.pop("oldest_age")
     rows = [(state, counts[state]) for state in STATES]
     print_table(("state", "jobs"), rows)
-    out.print(f"oldest ready job: {'none' if age is None else 'waiting for ' + short(age)}")
+    say(f"oldest ready job: {'none' if age is None else 'waiting for ' + short(age)}")
 
 
 @queue_app.command("list")
@@ -98,11 +103,33 @@ def list_jobs(
 
     Example: pollux queue list sqlite:///jobs.db --state ready --limit 10
     """
-    _print_jobs(url, state, kind, limit, after, as_json)
+    page = _page(url, state, kind, limit, after)
+    if as_json:
+        print_json([_facts(info) for info in page])
+        return
+    print_table(
+        ("id", "state", "kind", "key", "attempt", "run at", "error or payload"),
+        [
+            (
+                info.job.id,
+                info.state,
+                info.job.kind,
+                info.job.key,
+                info.job.attempt,
+                moment(info.job.run_at),
+                _shortened(info.error or _encoded(info.job.payload)),
+            )
+            for info in page
+        ],
+        empty="no jobs",
+        narrow=("id", "state", "attempt", "run at"),
+        cut="error or payload",
+    )
+    _say_more(page, limit)
 
 
 @queue_app.command("show")
-def show(url: Url, job_id: str, as_json: Json = False) -> None:
+def show(url: Url, job_id: Id, as_json: Json = False) -> None:
     """Show one job, its payload and its last error.
 
     Example: pollux queue show sqlite:///jobs.db 17
@@ -116,9 +143,13 @@ def show(url: Url, job_id: str, as_json: Json = False) -> None:
         print_json(facts)
         return
     for name, value in facts.items():
-        shown = moment(value) if name in ("created_at", "run_at", "since") else value
-        text = json.dumps(shown, ensure_ascii=False) if name == "payload" else shown
-        out.print(f"{name:<11}{text}", markup=False)
+        if name == "payload":
+            text = _encoded(value)
+        elif name in ("created_at", "run_at", "since"):
+            text = moment(value)
+        else:
+            text = NOTHING if value is None else str(value)
+        say((f"{name:<11}", "bold"), visible(text))
 
 
 @dead_app.command("list")
@@ -129,7 +160,28 @@ def dead_list(
 
     Example: pollux dead list sqlite:///jobs.db
     """
-    _print_jobs(url, "dead", kind, limit, after, as_json)
+    page = _page(url, "dead", kind, limit, after)
+    if as_json:
+        print_json([_facts(info) for info in page])
+        return
+    print_table(
+        ("id", "kind", "key", "attempt", "died", "error"),
+        [
+            (
+                info.job.id,
+                info.job.kind,
+                info.job.key,
+                info.job.attempt,
+                moment(info.since),
+                _shortened(info.error or NOTHING),
+            )
+            for info in page
+        ],
+        empty="no dead letters",
+        narrow=("id", "attempt", "died"),
+        cut="error",
+    )
+    _say_more(page, limit)
 
 
 @dead_app.command("retry")
@@ -163,35 +215,21 @@ def _report(what: str, count: int, wanted: list[str] | None, as_json: bool) -> N
     if as_json:
         print_json({what: count})
     else:
-        out.print(f"{what} {count} job(s)")
+        say(f"{what} {count} job(s)")
     if wanted is not None and count < len(set(wanted)):
         fail(f"{len(set(wanted)) - count} of the ids are not dead letters of this queue")
         raise typer.Exit(1)
 
 
-def _print_jobs(
-    url: str, state: Any, kind: str | None, limit: int, after: str | None, as_json: bool
-) -> None:
-    page = with_queue(url, lambda queue: queue.list(state, kind=kind, limit=limit, after=after))
-    if as_json:
-        print_json([_facts(info) for info in page])
-        return
-    columns = ("id", "state", "kind", "key", "attempt", "run at", "error or payload")
-    rows = [
-        (
-            info.job.id,
-            info.state,
-            info.job.kind,
-            info.job.key,
-            info.job.attempt,
-            moment(info.job.run_at),
-            _shortened(info.error or json.dumps(info.job.payload, ensure_ascii=False)),
-        )
-        for info in page
-    ]
-    print_table(columns, rows, empty="no jobs")
+def _page(
+    url: str, state: Any, kind: str | None, limit: int, after: str | None
+) -> list[JobInfo]:
+    return with_queue(url, lambda queue: queue.list(state, kind=kind, limit=limit, after=after))
+
+
+def _say_more(page: list[JobInfo], limit: int) -> None:
     if len(page) == limit:
-        out.print(f"more may follow: --after {page[-1].job.id}")
+        say(f"more may follow: --after {page[-1].job.id}")
 
 
 def _facts(info: JobInfo) -> dict[str, Any]:
@@ -204,8 +242,33 @@ def _facts(info: JobInfo) -> dict[str, Any]:
     }
 
 
+def _from_stdin() -> Any:
+    try:
+        return _decoded(sys.stdin.buffer.read().decode())
+    except UnicodeDecodeError as error:
+        raise PayloadError(f"the payload is not JSON: {error}. JSON is UTF-8.") from None
+
+
+def _decoded(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError as error:
+        raise PayloadError(
+            f"the payload {_shortened(text)} is not JSON: {error}. "
+            "Quote it for the shell, as in '{\"image\": 7}'."
+        ) from None
+    except RecursionError:
+        raise PayloadError(
+            f"the payload {_shortened(text)} nests deeper than {DEPTH_MAX} levels; make it flatter"
+        ) from None
+
+
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} is not JSON")
+
+
+def _encoded(payload: Any) -> str:
+    return json.dumps(payload, ensure_ascii=False)
 
 
 def _shortened(text: str, most: int = 60) -> str:

@@ -7,6 +7,8 @@ import importlib
 import logging
 import signal
 import sys
+import sysconfig
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,13 +16,16 @@ from typing import Annotated, Any
 
 import typer
 
+import pollux
 from pollux.clock import Clock
 from pollux.core.retry import Retry
-from pollux.errors import ConfigError
+from pollux.errors import ConfigError, HandlerError
 from pollux.events import Event, PollFinished, all_events, log
+from pollux.lab.prices import Price, price_named
 from pollux.observe import logs
 from pollux.settings import Settings, load
 from pollux.worker import Worker, WorkerRunOptions
+from pollux.worker.signals import stopping_on_signals
 
 logger = logging.getLogger("pollux")
 
@@ -28,6 +33,14 @@ logger = logging.getLogger("pollux")
 RESTART = Retry.exponential("1s", ceiling="30s", attempts=None)
 #: The most processes one command starts.
 MAX_PROCESSES = 256
+MAX_PORT = 65535
+
+# Where code lies that is not the user's own.
+_LIBRARIES = (
+    "<",
+    str(Path(pollux.__file__).parent),
+    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
 
 
 def worker(
@@ -38,7 +51,11 @@ def worker(
     concurrency: Annotated[int | None, typer.Option(help="Handlers at a time.")] = None,
     strategy: Annotated[str | None, typer.Option(help="The polling strategy, by name.")] = None,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Serve Prometheus metrics; each process takes the next port.")
+        int | None,
+        typer.Option(
+            help="Serve Prometheus metrics on this port, each further process on the next; "
+            "0 takes any that is free."
+        ),
     ] = None,
     price: Annotated[
         str | None, typer.Option(help="What a poll costs, for the cost metric: s3-list, 0.4/1e6.")
@@ -63,13 +80,15 @@ def worker(
     }
     overrides |= {key: value for key, value in given.items() if value is not None}
     settings = load(overrides=overrides)
+    cost = _price(price, settings)
     logs.set_up(settings.worker.log_level, settings.worker.log_format)
     found = _import(target)
     options = _options(found.options, settings)
     if processes > 1:
-        raise typer.Exit(asyncio.run(Supervisor(processes, settings.worker.metrics_port).run()))
+        supervisor = Supervisor(_ports(settings.worker.metrics_port, processes))
+        raise typer.Exit(asyncio.run(supervisor.run()))
     _apply(found, settings)
-    close = _serve_metrics(found, settings, price)
+    close = _serve_metrics(found, settings, cost)
     try:
         found.run(options)
     finally:
@@ -86,30 +105,67 @@ def _overrides(pairs: list[str]) -> dict[str, object]:
     return overrides
 
 
+def _price(text: str | None, settings: Settings) -> Price | None:
+    if text is None:
+        return None
+    cost = price_named(text)
+    if settings.worker.metrics_port is None:
+        raise ConfigError(f"--price {text} is for the cost metric; give --metrics-port as well")
+    return cost
+
+
 def _import(target: str) -> Worker:
     """The worker that `module:name` names, or what is wrong with it."""
-    module_name, colon, name = target.partition(":")
-    if not colon or not module_name or not name:
-        raise ConfigError(f"{target!r} is not module:worker; write for example shop.jobs:worker")
+    module_name, _, name = target.partition(":")
+    parts = module_name.split(".")
+    if not all(map(str.isidentifier, (*parts, name))) or parts[-1] == "py":
+        raise ConfigError(f"{target!r} is not module:worker; write {_suggested(target)}")
     sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
-            f"cannot import {module_name!r} of {target!r}: {error}. Run this where the module "
-            "can be imported, or set PYTHONPATH."
+            f"cannot import {module_name!r} of {target!r}: {error}{_where(error)}. "
+            "Run this where it can be imported, or set PYTHONPATH."
+        ) from error
+    except SystemExit as error:
+        raise ConfigError(
+            f"importing {module_name!r} of {target!r} ended the program{_where(error)}; "
+            'put what shall not run on import under `if __name__ == "__main__":`'
         ) from error
     except Exception as error:
         raise ConfigError(
-            f"importing {module_name!r} of {target!r} raised {type(error).__name__}: {error}"
+            f"importing {module_name!r} of {target!r} raised "
+            f"{type(error).__name__}: {error}{_where(error)}"
         ) from error
     found = getattr(module, name, None)
     if not isinstance(found, Worker):
         workers = [key for key, value in vars(module).items() if isinstance(value, Worker)]
-        hint = f"it has {', '.join(workers)}" if workers else "it has no pollux.Worker at all"
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise ConfigError(f"{target!r} is {what}, not a pollux.Worker; {hint}")
+        others = " or ".join(f"{module_name}:{key}" for key in workers)
+        advice = f"write {others}" if workers else "make one: worker = pollux.Worker(queue_url)"
+        what = f"a {type(found).__name__}" if hasattr(module, name) else "not there"
+        raise ConfigError(f"{target!r} is {what}, where a pollux.Worker is needed; {advice}")
+    if not found.kinds:
+        raise HandlerError(
+            f"the worker {target!r} has no handler; register one with @worker.handle('kind')"
+        )
     return found
+
+
+def _suggested(target: str) -> str:
+    """What was meant, if a file was named: "./shop/jobs.py:worker" -> "shop.jobs:worker"."""
+    path, _, name = target.partition(":")
+    module = ".".join(Path(path).with_suffix("").parts) if path.endswith(".py") else ""
+    if all(part.isidentifier() for part in module.split(".")):
+        return f"{module}:{name or 'worker'}"
+    return "for example shop.jobs:worker"
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's own code that raised, as far as one can tell."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def _options(own: WorkerRunOptions, settings: Settings) -> WorkerRunOptions:
@@ -134,26 +190,42 @@ def _debug_events() -> list[type[Event]]:
     return [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
 
 
-def _serve_metrics(found: Worker, settings: Settings, price: str | None) -> Callable[[], None]:
+def _serve_metrics(found: Worker, settings: Settings, cost: Price | None) -> Callable[[], None]:
     port = settings.worker.metrics_port
     if port is None:
         return lambda: None
-    from pollux.lab.prices import price_named
     from pollux.observe.prometheus import PrometheusSink
 
-    sink = PrometheusSink(price=price_named(price).dollars if price else 0.0)
+    sink = PrometheusSink(price=cost.dollars if cost else 0.0)
     sink.subscribe(found.events)
-    close = sink.serve(port, settings.worker.metrics_host)
-    logger.info("metrics on http://%s:%d/metrics", settings.worker.metrics_host, port)
-    return close
+    served = sink.serve(port, settings.worker.metrics_host)
+    _note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
+    return served.close
+
+
+def _note(level: int, action: str, text: str, **fields: object) -> None:
+    """Log what the command line itself does, in the shape that events are logged in."""
+    logger.log(level, "%s", text, extra={"action": action, "fields": fields})
+
+
+def _ports(first: int | None, processes: int) -> list[int | None]:
+    """The metrics port of each process: one after the other, or any for each."""
+    if not first:
+        return [first] * processes
+    last = first + processes - 1
+    if last > MAX_PORT:
+        raise ConfigError(
+            f"{processes} processes from metrics port {first} on would end at {last}, above "
+            f"{MAX_PORT}; choose a lower --metrics-port"
+        )
+    return [first + number for number in range(processes)]
 
 
 class Supervisor:
     """Several processes of the same command: started, signalled and, when they die, restarted."""
 
-    def __init__(self, count: int, metrics_port: int | None) -> None:
-        self._count = count
-        self._metrics_port = metrics_port
+    def __init__(self, ports: list[int | None]) -> None:
+        self._ports = ports
         self._clock = Clock()
         self._stopping = asyncio.Event()
         self._alive: dict[int, asyncio.subprocess.Process] = {}
@@ -161,13 +233,14 @@ class Supervisor:
 
     async def run(self) -> int:
         """Run until told to stop, or until a process says that its input is bad."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._signalled)
-        await asyncio.gather(*(self._keep_alive(number) for number in range(self._count)))
+        try:
+            with stopping_on_signals(self._stop):
+                await asyncio.gather(*map(self._keep_alive, range(len(self._ports))))
+        finally:
+            self._stop()  # should one fail to start, the others are not left alone
         return self._code
 
-    def _signalled(self) -> None:
+    def _stop(self) -> None:
         self._stopping.set()
         for process in self._alive.values():
             if process.returncode is None:
@@ -185,19 +258,24 @@ class Supervisor:
                 process.send_signal(signal.SIGTERM)
             code = await process.wait()
             del self._alive[number]
-            if self._stopping.is_set() or code == 0:
+            if self._stopping.is_set():
                 return
             if code == 2:
                 self._code = 2
-                self._signalled()
+                self._stop()
+                return
+            if code == 0:
+                text = f"process {number} (pid {process.pid}) stopped by itself; not restarted"
+                _note(logging.INFO, "process_stopped", text, process=number, pid=process.pid)
                 return
             lived = self._clock.now() - began
             deaths = 1 if lived > RESTART.ceiling else deaths + 1
             await self._restart_later(number, process.pid, code, RESTART.delay(deaths))
 
     async def _restart_later(self, number: int, pid: int, code: int, delay: float) -> None:
-        logger.error(
-            "process %d (pid %d) died with code %d; restart in %gs", number, pid, code, delay
+        text = f"process {number} (pid {pid}) died with code {code}; restart in {delay:g} s"
+        _note(
+            logging.ERROR, "process_died", text, process=number, pid=pid, code=code, delay=delay
         )
         waiting = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait([waiting], timeout=delay)
@@ -205,11 +283,10 @@ class Supervisor:
 
     def _command(self, number: int) -> list[str]:
         """This command line for one process, each with a metrics port of its own."""
-        words = _without(sys.argv[1:], "--processes", "--metrics-port")
-        port = (
-            [] if self._metrics_port is None else [f"--metrics-port={self._metrics_port + number}"]
-        )
-        return [sys.executable, "-m", "pollux", *words, *port]
+        command, *words = _without(sys.argv[1:], "--processes", "--metrics-port")
+        port = self._ports[number]
+        ported = [] if port is None else [f"--metrics-port={port}"]
+        return [sys.executable, "-m", "pollux", command, *ported, *words]
 
 
 def _without(words: list[str], *options: str) -> list[str]:

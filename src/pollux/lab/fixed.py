@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+# 0.3 / 0.1 is a little less than 3, and a poll at 0.3 s is within 0.3 s.
+ROUNDING = 1e-9
+
 
 @dataclass(frozen=True, slots=True)
 class FixedPolling:
@@ -25,16 +28,18 @@ def polled_every(
     interval: float, arrivals: Sequence[float], seconds: float, capacity: int
 ) -> FixedPolling:
     """Poll arrivals (seconds since the start) every `interval`, first after one interval."""
-    turns = max(math.floor(seconds / interval), 0)
+    turns = max(math.floor(seconds / interval + ROUNDING), 0)
     found: Counter[int] = Counter()
     waits = []
     for arrival in arrivals:
         turn = max(math.ceil(arrival / interval), 1)
         if turn <= turns:
             found[turn] += 1
-            waits.append(turn * interval - arrival)
+            waits.append(max(turn * interval - arrival, 0.0))
     drains = sum(count // capacity for count in found.values())
-    return FixedPolling(turns + drains, turns - len(found), tuple(waits))
+    # What fills its batches to the last place is followed by a poll that finds nothing.
+    in_vain = sum(count % capacity == 0 for count in found.values())
+    return FixedPolling(turns + drains, turns - len(found) + in_vain, tuple(waits))
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:

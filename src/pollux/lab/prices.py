@@ -7,12 +7,15 @@ storage is a LIST, which costs 12.5 times a GET; tables that price it as a GET a
 from __future__ import annotations
 
 import difflib
+import math
 from dataclasses import dataclass
 
 from pollux.errors import ConfigError
 
 #: A month of 30 days, in seconds, as price lists and their examples count it.
 MONTH = 30 * 86400.0
+#: The highest price that is believed.
+DOLLARS_MAX = 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,21 +39,22 @@ PRICES: dict[str, Price] = {
 
 def price_named(text: str) -> Price:
     """A price by its name, or as dollars per number of polls: `0.005/1000`."""
-    if text in PRICES:
-        return PRICES[text]
-    dollars, slash, polls = text.partition("/")
+    name = text.strip().lower()
+    if name in PRICES:
+        return PRICES[name]
+    dollars, _, polls = name.partition("/")
     try:
-        each = float(dollars) / float(polls) if slash else float("nan")
-    except (ValueError, ZeroDivisionError):
-        each = float("nan")
-    if not 0 <= each < 1e6:
-        near = difflib.get_close_matches(text, PRICES, 1)
+        given, times = float(dollars), float(polls)
+    except ValueError:
+        given = times = math.nan
+    if not (0 <= given <= DOLLARS_MAX and 1 <= times < math.inf):
+        near = difflib.get_close_matches(name, PRICES, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRICES)}"
         raise ConfigError(
             f"price {text!r} is neither a known price nor dollars per polls such as 0.005/1000; "
             f"{advice}"
         )
-    return Price(text, each, f"${float(dollars):g} per {float(polls):,.0f} polls")
+    return Price(text, given / times, f"${given:g} per {times:,.0f} polls")
 
 
 def dollars_a_month(polls: int, seconds: float, price: Price) -> float:

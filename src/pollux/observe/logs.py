@@ -36,7 +36,10 @@ def set_up(level: str = "info", style: str = "text") -> None:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, action, and the event's fields."""
+    """One JSON object a record: time, level, action, and the event's fields.
+
+    What is no event has the action "log" and a message.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         moment = datetime.fromtimestamp(record.created, UTC)
@@ -47,7 +50,7 @@ class JsonLines(logging.Formatter):
         if hasattr(record, "action"):
             entry |= {"action": record.action, **getattr(record, "fields", {})}
         else:
-            entry["message"] = record.getMessage()
+            entry |= {"action": "log", "message": record.getMessage()}
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False, default=str)

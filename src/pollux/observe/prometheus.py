@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from pollux.errors import ConfigError, MissingExtra
@@ -26,7 +27,7 @@ from pollux.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pollux.observe.metrics import DURATION_BUCKETS, METRICS
+from pollux.observe.metrics import DURATION_BUCKETS, METRICS, Metric
 
 try:
     import prometheus_client
@@ -42,6 +43,14 @@ RESULTS: dict[type[JobEvent], str] = {
     JobLost: "lost",
 }
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """Metrics being served: at `url`, until `close()`."""
+
+    url: str
+    close: Callable[[], None]
 
 
 class PrometheusSink:
@@ -64,7 +73,7 @@ class PrometheusSink:
             make = getattr(prometheus_client, metric.type.capitalize())
             self._metrics[metric.name] = make(metric.name, metric.help, metric.labels, **arguments)
         self._workers: Tally[str] = Tally()
-        self._running: set[tuple[str, str]] = set()
+        self._running: set[tuple[str, str, str]] = set()
         self._react: dict[type[Event], Callable[[Any], None]] = {
             PollFinished: self._poll_finished,
             PollFailed: self._poll_failed,
@@ -81,14 +90,14 @@ class PrometheusSink:
         """Listen to a bus; returns a function that ends it."""
         return events.subscribe(self, *self._react)
 
-    def serve(self, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-        """Serve `/metrics` from a thread; returns a function that ends it."""
+    def serve(self, port: int, host: str = "127.0.0.1") -> Served:
+        """Serve `/metrics` from a thread; port 0 takes any that is free."""
         try:
             server, thread = prometheus_client.start_http_server(port, host, self.registry)
         except OSError as error:
             raise ConfigError(
-                f"cannot serve metrics on {host}:{port}: {error.strerror or error}; "
-                "choose another --metrics-port"
+                f"cannot serve metrics on {host}:{port}: {error.strerror or error}; choose another "
+                "worker.metrics_port (--metrics-port) or worker.metrics_host"
             ) from error
 
         def close() -> None:
@@ -96,7 +105,8 @@ class PrometheusSink:
             server.server_close()
             thread.join()
 
-        return close
+        name = f"[{host}]" if ":" in host else host
+        return Served(f"http://{name}:{server.server_port}/metrics", close)
 
     def __call__(self, event: Event) -> None:
         self._react[type(event)](event)
@@ -127,15 +137,15 @@ class PrometheusSink:
         labels = (event.source, event.kind)
         self._metrics["pollux_worker_job_wait_seconds"].labels(*labels).observe(event.waited)
         self._metrics["pollux_worker_job_running"].labels(*labels).inc()
-        self._running.add((event.worker, event.job))
+        self._running.add(_run_of(event))
 
     def _job_ended(self, event: JobEvent) -> None:
         self._count("pollux_worker_job_total", event.source, event.kind, RESULTS[type(event)])
         if isinstance(event, (JobDone, JobRetried)):
             duration = self._metrics["pollux_worker_job_duration_seconds"]
             duration.labels(event.source, event.kind).observe(event.took)
-        if (event.worker, event.job) in self._running:  # else it ended without ever starting
-            self._running.discard((event.worker, event.job))
+        if _run_of(event) in self._running:  # else it ended without ever starting
+            self._running.discard(_run_of(event))
             self._metrics["pollux_worker_job_running"].labels(event.source, event.kind).dec()
 
     def _breaker_changed(self, event: BreakerChanged) -> None:
@@ -147,13 +157,29 @@ class PrometheusSink:
 
     def _worker_started(self, event: WorkerStarted) -> None:
         self._workers[event.source] += 1
+        # From 0, not from the first time on: a rate needs to see the step.
+        for metric in METRICS:
+            if metric.labels == ("queue",) and self._begins_at_zero(metric):
+                self._metrics[metric.name].labels(event.source)
+        for kind in event.kinds:
+            self._metrics["pollux_worker_job_running"].labels(event.source, kind)
+
+    def _begins_at_zero(self, metric: Metric) -> bool:
+        priced = metric.name == "pollux_poll_cost_dollars_total"
+        return bool(self._price) if priced else metric.type == "counter"
 
     def _worker_stopped(self, event: WorkerStopped) -> None:
         self._workers[event.source] -= 1
         if self._workers[event.source] > 0:
             return
+        del self._workers[event.source]
+        self._running = {run for run in self._running if run[0] != event.source}
         for metric in self._metrics.values():
             metric.remove_by_labels({"queue": event.source})
 
     def _count(self, name: str, *labels: str) -> None:
         self._metrics[name].labels(*labels).inc()
+
+
+def _run_of(event: JobEvent) -> tuple[str, str, str]:
+    return event.source, event.worker, event.job

@@ -265,11 +265,11 @@ class Run:
             await asyncio.wait([poll])
             return [] if poll.cancelled() else poll.result()
         except asyncio.CancelledError:
-            if not poll.cancelled():
-                poll.cancel()
-                with suppress(Exception):
-                    await _to_its_end(poll)
-                    self._take(poll.result(), trial=False)  # it came in just before
+            poll.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await _to_its_end(poll)
+            if not poll.cancelled() and poll.exception() is None:
+                self._take(poll.result(), trial=False)  # it came in just before
             raise
         finally:
             self._held_poll = None

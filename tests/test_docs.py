@@ -1,0 +1,128 @@
+"""The examples in README and docs run, and every command is documented."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from pollux.cli.app import app
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"^```(\w+)(?: title=\"([\w.]+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page: Path) -> list[tuple[str, str, str]]:
+    """The fenced blocks of a page: language, title, text."""
+    return FENCE.findall(page.read_text("utf-8"))
+
+
+def with_language(language: str) -> list[Path]:
+    return [page for page in PAGES if any(block[0] == language for block in blocks(page))]
+
+
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", with_language("python"), ids=name_of)
+def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path) -> None:
+    code = "\n".join(text for language, _, text in blocks(page) if language == "python")
+    script = folder / "page.py"
+    script.write_text(code, "utf-8")
+    run = subprocess.run(
+        [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=50
+    )
+    assert run.returncode == 0, f"{name_of(page)}:\n{run.stdout}{run.stderr}"
+
+
+@pytest.mark.parametrize("page", with_language("console"), ids=name_of)
+def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path) -> None:
+    (folder / "jobs.py").write_text(JOBS, "utf-8")
+    for _, title, text in blocks(page):
+        if title:
+            (folder / title).write_text(text, "utf-8")
+    for language, _, text in blocks(page):
+        if language == "console":
+            for line in text.splitlines():
+                if line.startswith("$ "):
+                    run_command(line[2:])
+
+
+#: For pages that run a worker which another page shows.
+JOBS = """
+from pollux import Worker
+worker = Worker("sqlite:///jobs.db")
+@worker.handle("greet")
+async def greet(job): ...
+"""
+
+
+def run_command(line: str) -> None:
+    words = shlex.split(line)
+    assert words[0] == "pollux", line
+    command = [sys.executable, "-m", "pollux", *words[1:]]
+    if words[1] in ("worker", "demo"):
+        run_until_stopped(command, words[1])
+        return
+    run = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
+
+
+def run_until_stopped(command: list[str], name: str) -> None:
+    """Start a command that runs on, stop it once it works, and expect a clean end."""
+    if name == "demo":
+        command = [*command, "--seconds=1", "--json"]
+    elif "--metrics-port" in command:
+        command[command.index("--metrics-port") + 1] = "0"
+    child = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ
+    )
+    assert child.stderr is not None
+    try:
+        if name == "worker":
+            line = child.stderr.readline()
+            while line and "worker_started" not in line:
+                line = child.stderr.readline()
+            assert line, "the worker ended before it started"
+            child.send_signal(signal.SIGTERM)
+        _, errors = child.communicate(timeout=50)
+    finally:
+        child.kill()
+        child.wait()
+    assert child.returncode == 0, f"{command}\n{errors}"
+
+
+def commands() -> list[str]:
+    root = typer.main.get_command(app)
+    found = []
+    for name, command in root.commands.items():  # type: ignore[attr-defined]
+        subcommands = getattr(command, "commands", None)
+        found += [f"{name} {sub}" for sub in subcommands] if subcommands else [name]
+    return found
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_in_the_reference(command: str) -> None:
+    page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
+    assert f"## pollux {command}\n" in page
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    for target in re.findall(r"\]\(([^)#]+)", text):
+        assert (ROOT / target).exists(), target
