@@ -50,13 +50,18 @@ class Scale:
     runs: int
     side_runs: int
     puts: int
+    put_runs: int
     idle: float
     rounds: int
     workers: int
 
 
-FULL = Scale(jobs=20_000, runs=5, side_runs=3, puts=5_000, idle=25.0, rounds=2, workers=5)
-QUICK = Scale(jobs=5_000, runs=3, side_runs=1, puts=2_000, idle=8.0, rounds=1, workers=3)
+FULL = Scale(
+    jobs=20_000, runs=5, side_runs=3, puts=5_000, put_runs=3, idle=25.0, rounds=2, workers=5
+)
+QUICK = Scale(
+    jobs=5_000, runs=3, side_runs=1, puts=1_000, put_runs=2, idle=8.0, rounds=1, workers=3
+)
 
 
 @dataclass(frozen=True)
@@ -217,7 +222,7 @@ def show_work(bench: Bench, found: dict[str, Work]) -> dict[str, float]:
 
 def measure_puts(bench: Bench) -> dict[str, list[float]]:
     found: dict[str, list[float]] = {}
-    for turn in range(3):
+    for turn in range(bench.scale.put_runs):
         for fsync in ("off", "on"):
             puts = bench.scale.puts if fsync == "off" else bench.scale.puts // 4
             ways: list[tuple[str, str, int, list[str]]] = [

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pollux.clock import Clock, VirtualClock
+from pollux.clock import Clock, VirtualClock, VirtualLoop
 from pollux.core.retry import Retry
 from pollux.durations import Duration
 from pollux.errors import StoreUnavailable
@@ -31,6 +31,36 @@ def virtually(main: Callable[[VirtualClock], Coroutine[Any, Any, T]]) -> T:
     """Run `main(clock)` under a fresh virtual clock."""
     clock = VirtualClock()
     return clock.run(main(clock))
+
+
+class SteppingLoop(VirtualLoop):
+    """A virtual loop that calls `interrupt` once, before the step number `at` after it was set."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.interrupt: Callable[[], object] | None = None
+        self._left = at
+
+    def _run_once(self) -> None:
+        if self.interrupt is not None:
+            self._left -= 1
+            if self._left == 0:
+                self.interrupt()
+        super()._run_once()  # type: ignore[misc]
+
+    @property
+    def interrupted(self) -> bool:
+        return self._left <= 0
+
+
+def interrupted_at(
+    at: int, main: Callable[[VirtualClock, SteppingLoop], Coroutine[Any, Any, None]]
+) -> bool:
+    """Run `main(clock, loop)`, which sets `loop.interrupt`; False if it ended before step `at`."""
+    loop = SteppingLoop(at)
+    with asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(main(VirtualClock(), loop))
+    return loop.interrupted
 
 
 class Seen(list[Event]):
@@ -143,10 +173,11 @@ async def until(happened: Callable[[], bool], within: float = 3600.0) -> None:
 async def until_empty(queue: Queue, within: float = 3600.0) -> None:
     """Let virtual time pass until a queue has nothing left to run."""
     loop = asyncio.get_running_loop()
-    limit = loop.time() + within
+    limit, step = loop.time() + within, 0.01
     while True:
         stats = await queue.stats()
         if not stats.ready + stats.delayed + stats.blocked + stats.leased:
             return
         assert loop.time() < limit, f"not done within {within:g} virtual seconds: {stats}"
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(step)
+        step = min(2 * step, 1.0)

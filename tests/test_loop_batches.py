@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from pollux.errors import ConfigError, StoreError
 from pollux.events import PollFinished
 from pollux.hints import Hints
 from pollux.loop import Batch, poll
-from tests.kit import Seen, virtually
+from tests.kit import Seen, SteppingLoop, interrupted_at, virtually
 
 NOW = {"spread": False}
 
@@ -315,12 +316,10 @@ class Hands:
 
 @pytest.mark.parametrize("hints", [False, True], ids=["no hints", "hints"])
 def test_cancelling_at_any_step_swallows_no_batch(hints: bool) -> None:
-    steps = 0
-    while True:
-        steps += 1
+    def cancelled_at(step: int) -> bool:
         source, delivered = Hands(), list[int]()
 
-        async def main(clock: VirtualClock, source: Hands, delivered: list[int]) -> bool:
+        async def main(clock: VirtualClock, stepping: SteppingLoop) -> None:
             loop = poll(
                 source, Fixed("1s"), capacity=2, clock=clock, seed=1,
                 hints=Hints() if hints else None,
@@ -334,20 +333,14 @@ def test_cancelling_at_any_step_swallows_no_batch(hints: bool) -> None:
                         return
 
             task = asyncio.create_task(consume())
-            for _ in range(steps):
-                await asyncio.sleep(0)
-                if task.done():
-                    return True
-                if not any(h for h in asyncio.get_running_loop()._ready):  # type: ignore[attr-defined]
-                    await asyncio.sleep(0.1)
-            task.cancel()
+            stepping.interrupt = task.cancel
             await asyncio.gather(task, return_exceptions=True)
-            return False
 
-        ended = virtually(lambda clock: main(clock, source, delivered))  # noqa: B023
-        assert delivered == source.handed, f"cancelled after {steps} steps"
-        if ended:
-            break
+        reached = interrupted_at(step, main)
+        assert delivered == source.handed, f"cancelled at step {step}"
+        return reached
+
+    steps = next(step for step in itertools.count(1) if not cancelled_at(step))
     assert steps > 30
 
 
@@ -364,7 +357,10 @@ def test_a_cancelled_loop_can_be_taken_up_again() -> None:
 
 def test_the_three_lines_of_the_readme() -> None:
     async def main() -> Any:
+        batches = []
         async for batch in pollux.poll(answering([1, 2]), pollux.Adaptive("1ms", "5s")):
-            return batch
+            batches += batch
+            break
+        return batches
 
     assert asyncio.run(main()) == [1, 2]

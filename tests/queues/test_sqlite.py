@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -16,7 +17,8 @@ from pollux.hints import Hint
 from pollux.jobs import NewJob, Settlement
 from pollux.queues import sqlite_store
 from pollux.queues.base import Queue
-from pollux.queues.sqlite import SqliteQueue, WatchedFile
+from pollux.queues.sqlite import SqliteQueue
+from pollux.queues.watched_file import WatchedFile
 from pollux.testing import VirtualClock
 
 Use = Callable[[SqliteQueue], Awaitable[Any]]
@@ -301,23 +303,40 @@ async def pause(queue: Queue, seconds: float) -> bool:
         hints.leave(hint)
 
 
-def test_looks_only_while_somebody_pauses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
+def no_watch_left(path: Path) -> int:
+    raise OSError(24, f"no watch left for {path}")
+
+
+@pytest.fixture(params=["told by the kernel", "looking"])
+def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The looks at the watched file, one entry each; in both ways to learn of news."""
+    found: list[str] = []
     stamp = WatchedFile._stamp
 
     def counted(self: WatchedFile) -> int:
-        looks.append(1)
+        found.append(request.param)
         return stamp(self)
 
     monkeypatch.setattr(WatchedFile, "_stamp", counted)
+    if request.param == "looking":
+        monkeypatch.setattr("pollux.queues.watched_file._inotify", no_watch_left)
+    elif not sys.platform.startswith("linux"):
+        pytest.skip("only Linux tells")
+    return found
 
+
+def test_looks_only_while_somebody_pauses(tmp_path: Path, looks: list[str]) -> None:
     async def main(queue: SqliteQueue) -> None:
         await queue.stats()
+        told = "looking" not in looks
         looks.clear()
         await queue.clock.sleep(1000)
         assert len(looks) == 0, "looks while nobody paused"
         await asyncio.gather(pause(queue, 10), pause(queue, 10), pause(queue, 10))
-        assert 90 <= len(looks) <= 105, f"{len(looks)} looks in 10 s at one every 100 ms"
+        if told:
+            assert len(looks) < 5, f"{len(looks)} looks in 10 s, though the kernel would tell"
+        else:
+            assert 90 <= len(looks) <= 105, f"{len(looks)} looks in 10 s at one every 100 ms"
         await queue.clock.sleep(1)
         looks.clear()
         await queue.clock.sleep(1000)
@@ -337,7 +356,7 @@ def test_watch_may_be_off(tmp_path: Path) -> None:
     use(tmp_path / "jobs.db", main, watch=0)
 
 
-def test_a_hint_is_found_within_the_watch(tmp_path: Path) -> None:
+def test_a_hint_is_found_within_the_watch(tmp_path: Path, looks: list[str]) -> None:
     async def main(queue: SqliteQueue) -> None:
         async with SqliteQueue(queue.path, clock=queue.clock) as other:
             await other.put(NewJob("job"))
@@ -352,6 +371,7 @@ def test_a_hint_is_found_within_the_watch(tmp_path: Path) -> None:
             assert task.done(), "no hint within the watch"
 
     use(tmp_path / "jobs.db", main, watch="500ms")
+    assert looks
 
 
 def test_a_hint_file_that_cannot_be_touched_is_no_error(
@@ -360,6 +380,6 @@ def test_a_hint_file_that_cannot_be_touched_is_no_error(
     def fail(*_: Any, **__: Any) -> None:
         raise PermissionError("no")
 
-    monkeypatch.setattr("pollux.queues.sqlite.os.utime", fail)
+    monkeypatch.setattr("pollux.queues.watched_file.os.utime", fail)
     [[job_id], claims] = use(tmp_path / "jobs.db", put_one, lambda q: q.claim("w", 1, 60))
     assert [claim.job.id for claim in claims] == [job_id]

@@ -30,7 +30,8 @@ def main() -> None:
 
 
 def _show_warning(
-    message: Warning | str, category: type[Warning], file: str, line: int, *_: Any
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
     """A warning of ours is for the person at the keyboard: what to change, not where it stood."""
-    warn(f"{message}" if file.startswith(OURS) else f"{file}:{line}: {category.__name__}: {message}")
+    where = "" if filename.startswith(OURS) else f"{filename}:{lineno}: {category.__name__}: "
+    warn(f"{where}{message}")

@@ -11,9 +11,7 @@ import typer
 from pollux.cli.output import print_json, print_table, say
 from pollux.settings import load, polling_table
 
-app = typer.Typer(
-    help="Look at the settings.\n\nExample: pollux config show", no_args_is_help=True
-)
+app = typer.Typer(help="Look at the settings.\n\nExample: pollux config show", no_args_is_help=True)
 
 File = Annotated[
     Path | None, typer.Option("--file", help="Instead of ./pollux.toml or $POLLUX_CONFIG.")

@@ -8,11 +8,13 @@ demo is about pacing: with hints, the worker is told and hardly has to look.
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import shutil
+import signal
 import tempfile
-import time
 from collections import deque
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,6 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from pollux.cli.output import err, out, print_json
+from pollux.clock import Clock
 from pollux.core.strategy import Strategy
 from pollux.durations import short
 from pollux.events import Events, JobStarted, PollFinished
@@ -44,12 +47,26 @@ BURST_SECONDS = (0.5, 2.5)
 IDLE_SECONDS = (8.0, 20.0)
 REFRESHES = 8
 BLOCKS = " ▁▂▃▄▅▆▇█"
+#: How many of the last intervals are drawn, at most.
+DRAWN = 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for."""
+
+    strategy: Strategy
+    price: Price
+    seconds: float
+    hints: bool
+    seed: int
 
 
 @dataclass
 class Seen:
     """What the run showed so far, gathered from its events."""
 
+    clock: Clock
     started: float = 0.0
     ended: float | None = None
     arrivals: list[float] = field(default_factory=list)
@@ -58,10 +75,10 @@ class Seen:
     empty: int = 0
     found: int = 0
     interval: float = 0.0
-    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=60))
+    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=DRAWN))
 
     def seconds(self) -> float:
-        return (self.ended or time.monotonic()) - self.started
+        return (self.clock.now() if self.ended is None else self.ended) - self.started
 
     def on_poll(self, event: PollFinished) -> None:
         self.polls += 1
@@ -121,47 +138,41 @@ def demo(
 
     Example: pollux demo --seconds 30 --strategy adaptive
     """
-    chosen = strategy_named(strategy)
-    cost = price_named(price)
+    plan = Plan(strategy_named(strategy), price_named(price), seconds, hints, seed)
+    seen = Seen(Clock())
+    # A SIGTERM before the worker takes the signals over ends it as Ctrl-C does: the folder goes.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="pollux-demo-"))
     try:
-        seen = Seen()
-        asyncio.run(_run(seen, chosen, folder, cost, seconds, hints, seed, as_json))
+        asyncio.run(run(plan, seen, folder, live=not as_json))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    rows = _rows(seen, chosen, cost)
+        signal.signal(signal.SIGTERM, before)
+    rows = _rows(plan, seen)
     if as_json:
-        print_json(
-            {
-                "strategy": chosen.name,
-                "recipe": repr(chosen),
-                "seconds": round(seen.seconds(), 2),
-                "seed": seed,
-                "hints": hints,
-                "price": cost.what,
-                "jobs": len(seen.arrivals),
-                **rows[0].as_dict(),
-                "instead": {row.name: row.as_dict() for row in rows[1:]},
-            }
-        )
+        print_json(_facts(plan, seen, rows))
     else:
-        _summary(rows, seen, cost, hints)
+        _summary(plan, seen, rows)
 
 
-async def _run(
-    seen: Seen,
-    strategy: Strategy,
-    folder: Path,
-    price: Price,
-    seconds: float,
-    hints: bool,
-    seed: int,
-    quiet: bool,
-) -> None:
+def traffic(seed: int) -> Iterator[float]:
+    """When jobs come, in seconds since the start: bursts and silence, the same for a seed."""
+    rng = random.Random(seed)
+    at = 0.0
+    while True:
+        until = at + rng.uniform(*BURST_SECONDS)
+        while at < until:
+            yield at
+            at += rng.expovariate(BURST_RATE)
+        at += rng.uniform(*IDLE_SECONDS)
+
+
+async def run(plan: Plan, seen: Seen, folder: Path, *, live: bool) -> None:
+    """Produce and work until the time is up; what happens is in `seen`."""
     events = Events(quiet=True)
     events.subscribe(seen.on_poll, PollFinished)
     events.subscribe(seen.on_start, JobStarted)
-    async with SqliteQueue(folder / "demo.db", watch=0) as queue:
+    async with SqliteQueue(folder / "demo.db", watch=0, clock=seen.clock) as queue:
         worker = Worker(queue, name="demo", events=events)
 
         @worker.handle("greet")
@@ -169,83 +180,86 @@ async def _run(
             """The work itself is beside the point."""
 
         await queue.stats()  # make the file before the clock starts
-        seen.started = time.monotonic()
-        seen.interval = strategy.pacer().first().delay
+        seen.started = seen.clock.now()
+        seen.interval = plan.strategy.pacer().first().delay
         options = WorkerRunOptions(
-            polling=strategy, concurrency=CONCURRENCY, hints=hints, seed=seed
+            polling=plan.strategy, concurrency=CONCURRENCY, hints=plan.hints, seed=plan.seed
         )
         background = [
-            asyncio.create_task(_produce(queue, seen, random.Random(seed))),
-            asyncio.create_task(_end_after(worker, seconds)),
+            asyncio.create_task(_produce(queue, seen, plan.seed)),
+            asyncio.create_task(_end_after(worker, seen.clock, plan.seconds)),
         ]
-        if not quiet:
-            background.append(asyncio.create_task(_show(seen, strategy, price, seconds, hints)))
+        if live:
+            background.append(asyncio.create_task(_show(plan, seen)))
         try:
             await worker.run(options)
         finally:
-            seen.ended = time.monotonic()
+            seen.ended = seen.clock.now()
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
 
 
-async def _produce(queue: Queue, seen: Seen, rng: random.Random) -> None:
-    """Bursts and silence, the same for the same seed."""
-    while True:
-        until = time.monotonic() + rng.uniform(*BURST_SECONDS)
-        while time.monotonic() < until:
-            seen.arrivals.append(seen.seconds())
-            await queue.put(NewJob("greet", {"number": len(seen.arrivals)}))
-            await asyncio.sleep(rng.expovariate(BURST_RATE))
-        await asyncio.sleep(rng.uniform(*IDLE_SECONDS))
+async def _produce(queue: Queue, seen: Seen, seed: int) -> None:
+    for at in traffic(seed):
+        await seen.clock.sleep(max(at - seen.seconds(), 0.0))
+        seen.arrivals.append(seen.seconds())
+        await queue.put(NewJob("greet", {"number": len(seen.arrivals)}))
 
 
-async def _end_after(worker: Worker, seconds: float) -> None:
-    await asyncio.sleep(seconds)
+async def _end_after(worker: Worker, clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)
     worker.stop()
 
 
-async def _show(seen: Seen, strategy: Strategy, price: Price, seconds: float, hints: bool) -> None:
+async def _show(plan: Plan, seen: Seen) -> None:
     """Draw until cancelled."""
     with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
             seen.intervals.append(seen.interval)
-            live.update(_view(seen, strategy, price, seconds, hints), refresh=True)
-            await asyncio.sleep(1 / REFRESHES)
+            live.update(view(plan, seen, out.width), refresh=True)
+            await seen.clock.sleep(1 / REFRESHES)
 
 
-def _view(seen: Seen, strategy: Strategy, price: Price, seconds: float, hints: bool) -> Group:
+def view(plan: Plan, seen: Seen, width: int) -> Group:
+    """The live view, in `width` columns."""
+    strategy = plan.strategy
     head = Text.assemble(
         ("pollux demo  ", "bold"),
-        f"{seen.seconds():4.0f} of {seconds:g} s   {len(seen.arrivals)} jobs put, "
-        f"{seen.found} found   hints {'on' if hints else 'off'}   Ctrl-C ends it",
+        f"{seen.seconds():.0f} of {plan.seconds:g} s   {len(seen.arrivals)} put, "
+        f"{seen.found} found   hints {'on' if plan.hints else 'off'}   Ctrl-C ends it",
     )
     interval = Text.assemble(
         "interval now ",
         (f"{short(seen.interval):>6}", "bold cyan"),
         f"  between {short(strategy.floor)} and {short(strategy.ceiling)}  ",
-        (_spark(seen.intervals, strategy.ceiling), "cyan"),
     )
-    foot = Text(f"a poll: {price.what}; fixed rows: the same arrivals", style="dim")
-    return Group(head, interval, Text(), _table(_rows(seen, strategy, price)), foot)
+    room = max(width - len(interval), 0)
+    recent = list(seen.intervals)[-room:] if room else []
+    interval.append(_spark(recent, strategy.ceiling), "cyan")
+    return Group(head, interval, Text(), _table(_rows(plan, seen)), _foot(plan))
 
 
-def _spark(values: deque[float], ceiling: float) -> str:
-    top = max(ceiling, 1e-9)
-    return "".join(BLOCKS[min(int(v / top * (len(BLOCKS) - 1) + 0.999), 8)] for v in values)
+def _foot(plan: Plan) -> Text:
+    return Text(f"a poll: {plan.price.what}; fixed rows: the same arrivals", style="dim")
 
 
-def _rows(seen: Seen, strategy: Strategy, price: Price) -> list[Row]:
+def _spark(values: Sequence[float], ceiling: float) -> str:
+    top, last = max(ceiling, 1e-9), len(BLOCKS) - 1
+    return "".join(BLOCKS[min(math.ceil(value / top * last), last)] for value in values)
+
+
+def _rows(plan: Plan, seen: Seen) -> list[Row]:
     seconds = seen.seconds()
     rows = [
         Row(
-            strategy.name,
+            plan.strategy.name,
             seen.polls,
             seen.empty,
             seen.found,
             percentile(seen.waits, 0.5),
             percentile(seen.waits, 0.95),
-            dollars_a_month(seen.polls, seconds, price),
+            dollars_a_month(seen.polls, seconds, plan.price),
         )
     ]
     for interval in FIXED:
@@ -258,10 +272,24 @@ def _rows(seen: Seen, strategy: Strategy, price: Price) -> list[Row]:
                 len(fixed.waits),
                 percentile(fixed.waits, 0.5),
                 percentile(fixed.waits, 0.95),
-                dollars_a_month(fixed.polls, seconds, price),
+                dollars_a_month(fixed.polls, seconds, plan.price),
             )
         )
     return rows
+
+
+def _facts(plan: Plan, seen: Seen, rows: list[Row]) -> dict[str, Any]:
+    return {
+        "strategy": plan.strategy.name,
+        "recipe": repr(plan.strategy),
+        "seconds": round(seen.seconds(), 2),
+        "seed": plan.seed,
+        "hints": plan.hints,
+        "price": plan.price.what,
+        "jobs": len(seen.arrivals),
+        **rows[0].as_dict(),
+        "instead": {row.name: row.as_dict() for row in rows[1:]},
+    }
 
 
 def _table(rows: list[Row]) -> Table:
@@ -288,17 +316,16 @@ def _wait(seconds: float | None) -> str:
     return "–" if seconds is None else short(float(f"{seconds:.2g}"))
 
 
-def _summary(rows: list[Row], seen: Seen, price: Price, hints: bool) -> None:
+def _summary(plan: Plan, seen: Seen, rows: list[Row]) -> None:
     ours = rows[0]
-    out.print(_table(rows))
-    out.print(f"a poll: {price.what}; fixed rows: the same arrivals\n", style="dim")
+    out.print(_table(rows), _foot(plan), "", sep="\n")
     if not ours.polls:
         err.print("too short a run to compare; try --seconds 30")
         return
     out.print(f"In {seen.seconds():.0f} s, {ours.name} polling looked {ours.polls} times.")
     for other in rows[1:]:
         out.print(_comparison(ours, other))
-    if not hints:
+    if not plan.hints:
         out.print("With wake-up hints it need not choose: pollux demo --hints", style="dim")
 
 

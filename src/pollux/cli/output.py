@@ -79,11 +79,10 @@ def print_table(
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in narrow)
     for row in rows:
-        table.add_row(
-            *(_cell(cell, name == cut) for name, cell in zip(columns, row, strict=True))
-        )
+        table.add_row(*(_cell(cell, name == cut) for name, cell in zip(columns, row, strict=True)))
     if table.row_count:
-        out.print(table, width=None if out.is_terminal else PIPE_WIDTH)
+        console = out if out.is_terminal else _Pipe(highlight=False, width=PIPE_WIDTH)
+        console.print(table)
     else:
         say(empty)
 

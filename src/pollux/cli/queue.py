@@ -57,7 +57,7 @@ def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool 
 def submit(
     url: Url,
     kind: Annotated[str, typer.Argument(help="The job's kind; it picks the handler.")],
-    payload: Annotated[str, typer.Argument(help="The payload as JSON; - reads it from stdin.")] = "null",
+    payload: Annotated[str, typer.Argument(help="The payload as JSON; - reads stdin.")] = "null",
     key: Annotated[str | None, typer.Option(help="Jobs of one key run in order.")] = None,
     priority: Annotated[int, typer.Option(help="Higher runs first.")] = 0,
     delay: Annotated[str, typer.Option(help="Not before so long: 30s, 5m.")] = "0s",
@@ -221,9 +221,7 @@ def _report(what: str, count: int, wanted: list[str] | None, as_json: bool) -> N
         raise typer.Exit(1)
 
 
-def _page(
-    url: str, state: Any, kind: str | None, limit: int, after: str | None
-) -> list[JobInfo]:
+def _page(url: str, state: Any, kind: str | None, limit: int, after: str | None) -> list[JobInfo]:
     return with_queue(url, lambda queue: queue.list(state, kind=kind, limit=limit, after=after))
 
 

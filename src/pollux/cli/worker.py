@@ -143,7 +143,7 @@ def _import(target: str) -> Worker:
         workers = [key for key, value in vars(module).items() if isinstance(value, Worker)]
         others = " or ".join(f"{module_name}:{key}" for key in workers)
         advice = f"write {others}" if workers else "make one: worker = pollux.Worker(queue_url)"
-        what = f"a {type(found).__name__}" if hasattr(module, name) else "not there"
+        what = f"of type {type(found).__name__}" if hasattr(module, name) else "not there"
         raise ConfigError(f"{target!r} is {what}, where a pollux.Worker is needed; {advice}")
     if not found.kinds:
         raise HandlerError(
@@ -274,9 +274,7 @@ class Supervisor:
 
     async def _restart_later(self, number: int, pid: int, code: int, delay: float) -> None:
         text = f"process {number} (pid {pid}) died with code {code}; restart in {delay:g} s"
-        _note(
-            logging.ERROR, "process_died", text, process=number, pid=pid, code=code, delay=delay
-        )
+        _note(logging.ERROR, "process_died", text, process=number, pid=pid, code=code, delay=delay)
         waiting = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait([waiting], timeout=delay)
         waiting.cancel()

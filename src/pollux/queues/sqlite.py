@@ -1,17 +1,13 @@
 """A queue in a SQLite file: durable, several processes on one machine, nothing to run.
 
-Calls go to one thread with one connection. Hints inside the process come from `put` itself. Hints
-between processes come from a watched file beside the database, `<file>-hint`: whoever puts touches
-it, whoever pauses looks at its time stamp. That look is one `stat`, at most every `watch` and only
-while somebody pauses; it opens no transaction and takes no lock, so the database stays untouched.
+Calls go to one thread with one connection. Hints inside the process come from `put` itself, those
+between processes from a watched file.
 """
 
 from __future__ import annotations
 
 import asyncio
 import builtins
-import os
-import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,10 +17,11 @@ from urllib.parse import quote
 from pollux.clock import Clock
 from pollux.durations import Duration, seconds
 from pollux.errors import ConfigError, StoreError
-from pollux.hints import Hint, Hints
+from pollux.hints import Hints
 from pollux.jobs import Claim, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
 from pollux.queues.sqlite_store import SqliteStore
+from pollux.queues.watched_file import WatchedFile
 
 #: full: a put survives a power cut. normal: it survives the process and a crash of it, and a power
 #: cut may undo the last moments. off: as normal, and a power cut may damage the file.
@@ -36,7 +33,8 @@ class SqliteQueue(Queue):
 
     path: the database; made when missing, unless `create` is off.
     synchronous: "full" (a put survives a power cut), "normal" or "off".
-    watch: how often a pause looks for news from other processes; 0 never.
+    watch: how often a pause looks for news from other processes, where the kernel cannot tell of
+        them at once (Linux can); 0 takes no news from other processes.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="machine")
@@ -142,61 +140,3 @@ class SqliteQueue(Queue):
 
     def _make_hints(self) -> Hints:
         return WatchedFile(self.path, self._watch)
-
-
-class WatchedFile(Hints):
-    """Hints that also come from, and go to, other processes through a file's time stamp."""
-
-    def __init__(self, database: Path, every: float) -> None:
-        super().__init__()
-        self._database = database
-        self._path = database.with_name(database.name + "-hint")
-        self._every = every
-        self._seen = self._stamp()
-        self._next_look: asyncio.TimerHandle | None = None
-
-    def asleep(self, hint: Hint) -> None:
-        super().asleep(hint)
-        if self._every and self._next_look is None:
-            self._look_later()
-
-    def close(self) -> None:
-        super().close()
-        self._every = 0.0
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
-
-    def tell_others(self) -> None:
-        """Touch the file. Its loss costs others latency, so a failure is no error."""
-        try:
-            now = time.time_ns()
-            try:
-                os.utime(self._path, ns=(now, now))
-            except FileNotFoundError:  # for whoever may write the database
-                self._path.touch()
-                self._path.chmod(self._database.stat().st_mode & 0o666)
-            except PermissionError:  # the file of another user, which we may touch but not date
-                os.utime(self._path)
-        except OSError:
-            return
-        self._seen = self._stamp()
-
-    def _look_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._next_look = loop.call_later(self._every, self._look)
-
-    def _look(self) -> None:
-        self._next_look = None
-        stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
-            self.notify(1)
-        if self._asleep:
-            self._look_later()
-
-    def _stamp(self) -> int:
-        try:
-            return self._path.stat().st_mtime_ns
-        except OSError:
-            return 0

@@ -126,6 +126,7 @@ class Worker:
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
         self._run: Run | None = None
+        self._stop_asked = False
 
     def handle(
         self,
@@ -168,6 +169,7 @@ class Worker:
 
     def run(self, options: WorkerRunOptions | None = None) -> Awaitable[None]:
         """Work until stopped: blocking, or awaited where an event loop runs already."""
+        self._stop_asked = False
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -180,6 +182,7 @@ class Worker:
 
         Handlers may call it, plain ones in their threads too.
         """
+        self._stop_asked = True  # a run that was asked for may not have begun yet
         if self._run is not None:
             self._run.stop()
 
@@ -196,6 +199,8 @@ class Worker:
         try:
             self._check_hold(plan.polling, queue)
             self._run = Run(queue, plan, self._handlers, self._middleware, self.clock, self.events)
+            if self._stop_asked:
+                self._run.stop()
             with stopping_on_signals(self.stop if chosen.signals else None):
                 await self._run.main()
         finally:

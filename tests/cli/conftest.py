@@ -1,0 +1,28 @@
+"""Every command runs in an empty folder, without settings from outside."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    monkeypatch.chdir(tmp_path)
+    for name in list(os.environ):
+        if name.startswith("POLLUX_") or name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "LINES"}:
+            monkeypatch.delenv(name)
+    monkeypatch.setattr(sys, "path", list(sys.path))  # `pollux worker` adds the current folder
+    modules = set(sys.modules)
+    logger = logging.getLogger("pollux")
+    before = logger.handlers[:], logger.level, logger.propagate
+    yield tmp_path
+    logger.handlers[:], logger.level, logger.propagate = before
+    for name in set(sys.modules) - modules:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
+            del sys.modules[name]

@@ -1,0 +1,181 @@
+"""What the tests of the command line share: commands in this process, and real ones beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import queue
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+from unittest import mock
+
+from pollux.cli import main
+
+#: Seconds after which a child that does not do what it should fails its test.
+PATIENCE = 20.0
+#: A terminal's control sequences.
+SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|[@-Z\\-_])")
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    def json(self) -> Any:
+        """The one document on standard output; nothing else is there."""
+        assert self.out.endswith("\n")
+        assert self.out.count("\n") == 1
+        return json.loads(self.out, parse_constant=_no_constant)
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+def pollux(*words: object, stdin: bytes = b"", encoding: str = "utf-8") -> Result:
+    """Run a command in this process, as a shell would: through `main`, into pipes."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
+    given = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+    with (
+        warnings.catch_warnings(),
+        mock.patch.object(sys, "argv", ["pollux", *map(str, words)]),
+        mock.patch.object(sys, "stdin", given),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code: object = 0
+        try:
+            main()
+        except SystemExit as end:
+            code = end.code or 0
+    assert isinstance(code, int)
+    return Result(code, *(stream.buffer.getvalue().decode(encoding) for stream in (out, err)))  # type: ignore[attr-defined]
+
+
+def good(*words: object, stdin: bytes = b"") -> Result:
+    """Run a command that must succeed."""
+    result = pollux(*words, stdin=stdin)
+    assert result.code == 0, result.err
+    return result
+
+
+def files(folder: Path) -> dict[str, bytes | None]:
+    """Everything under a folder, with what is in it; None for a folder."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in sorted(folder.rglob("*"))
+        if "__pycache__" not in path.parts
+    }
+
+
+def plain(text: str) -> str:
+    """What a terminal shows, without colours and movements."""
+    return SEQUENCE.sub("", text)
+
+
+class Lines:
+    """The lines of a stream, each read within a deadline."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.all: list[str] = []
+        self._next: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._read, args=(stream,), daemon=True)
+        self._thread.start()
+
+    def _read(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
+                self.all.append(line.rstrip("\n"))
+                self._next.put(self.all[-1])
+        self._next.put(None)
+
+    def until(self, pattern: str) -> re.Match[str]:
+        """The next line in which `pattern` is found."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                line = self._next.get(timeout=max(deadline - time.monotonic(), 0))
+            except queue.Empty:
+                raise AssertionError(f"no {pattern!r} in time, but {self.all}") from None
+            assert line is not None, f"the stream ended without {pattern!r}: {self.all}"
+            found = re.search(pattern, line)
+            if found:
+                return found
+
+    def join(self) -> list[str]:
+        self._thread.join(PATIENCE)
+        return self.all
+
+
+class Command:
+    """`python -m pollux …` as a process of its own; killed on leaving, if it still runs."""
+
+    def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pollux", *map(str, words)],
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout
+        assert self._process.stderr
+        self.out = Lines(self._process.stdout)
+        self.err = Lines(self._process.stderr)
+
+    def __enter__(self) -> Command:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(PATIENCE)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self) -> int:
+        """Wait for its end and give its exit code; `out.all` and `err.all` are complete then."""
+        code = self._process.wait(PATIENCE)
+        self.out.join()
+        self.err.join()
+        return code
+
+    def stopped(self) -> int:
+        """As `end`, after a SIGTERM."""
+        self.send(signal.SIGTERM)
+        return self.end()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that only waits to be noticed does not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"

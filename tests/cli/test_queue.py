@@ -1,0 +1,189 @@
+"""`pollux submit`, `pollux queue …` and `pollux dead …`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from pollux.jobs import STATES, NewJob, Settlement
+from pollux.queues.sqlite import SqliteQueue
+from tests.cli.console import files, good, pollux
+
+URL = "sqlite:///jobs.db"
+HOSTILE = "[red]x[/red] \x1b[31mred\x1b[0m \x9b2J \u202eback\nnext"
+
+
+def bury(*errors: str, kind: str = "greet") -> list[str]:
+    """Put jobs, claim them and settle them as dead; returns their ids."""
+
+    async def main() -> list[str]:
+        async with SqliteQueue("jobs.db") as queue:
+            ids = await queue.put([NewJob(kind, number) for number, _ in enumerate(errors)])
+            claims = await queue.claim("w", len(errors), "1m", kinds=[kind])
+            await queue.settle(
+                Settlement.dead(claim, error) for claim, error in zip(claims, errors, strict=True)
+            )
+            return ids
+
+    return asyncio.run(main())
+
+
+def test_a_job_is_put_and_shown() -> None:
+    began = time.time()
+    words = ["--key", "k", "--priority", "3", "--delay", "5m", "--unique", "u"]
+    assert good("submit", URL, "greet", '{"name": "Ann"}', *words).out == "1\n"
+    fact = good("queue", "show", URL, "1", "--json").json()
+    assert began <= fact.pop("created_at") <= time.time()
+    assert began + 300 <= fact.pop("run_at") <= time.time() + 300
+    assert fact.pop("since") > 0
+    assert fact == {
+        "id": "1", "queue": "default", "kind": "greet", "payload": {"name": "Ann"}, "key": "k",
+        "priority": 3, "attempt": 0, "unique": "u", "state": "delayed", "worker": None,
+        "error": None,
+    }  # fmt: skip
+    shown = good("queue", "show", URL, "1").out
+    assert 'payload    {"name": "Ann"}\n' in shown
+    assert "worker     –\n" in shown
+
+
+def test_the_payload_is_null_unless_given_or_read() -> None:
+    good("submit", URL, "greet")
+    good("submit", URL, "greet", "-", stdin='{"from": "日本"}'.encode())
+    payloads = [fact["payload"] for fact in good("queue", "list", URL, "--json").json()]
+    assert payloads == [None, {"from": "日本"}]
+
+
+def test_unique_puts_once() -> None:
+    first = good("submit", URL, "greet", "1", "--unique", "u").out
+    assert good("submit", URL, "greet", "1", "--unique", "u").out == first
+    refused = pollux("submit", URL, "greet", "2", "--unique", "u")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.err.startswith("error: ")
+
+
+def test_queues_of_one_file_are_apart() -> None:
+    good("submit", f"{URL}?queue=mail", "greet")
+    assert good("queue", "list", URL).out == "no jobs\n"
+    assert good("queue", "stats", f"{URL}?queue=mail", "--json").json()["ready"] == 1
+
+
+def test_stats_count_by_state() -> None:
+    good("submit", URL, "greet")
+    good("submit", URL, "greet", "--delay", "1h")
+    bury("no")
+    stats = good("queue", "stats", URL, "--json").json()
+    age = stats.pop("oldest_age")
+    assert 0 <= age < 60
+    assert stats == dict.fromkeys(STATES, 0) | {"ready": 1, "delayed": 1, "dead": 1}
+    text = good("queue", "stats", URL).out
+    assert [line.split() for line in text.splitlines()[1:7]] == [
+        [state, str(stats[state])] for state in STATES
+    ]
+    assert "oldest ready job: waiting for " in text
+
+
+def test_an_empty_queue_has_no_oldest_job() -> None:
+    good("submit", f"{URL}?queue=other", "greet")
+    assert good("queue", "stats", URL).out.endswith("oldest ready job: none\n")
+    assert good("queue", "stats", URL, "--json").json()["oldest_age"] is None
+
+
+def test_list_goes_by_state_kind_and_page() -> None:
+    for kind in ("a", "b", "a", "b", "a"):
+        good("submit", URL, kind)
+    good("submit", URL, "a", "--delay", "1h")
+
+    def ids(*words: str) -> list[str]:
+        return [fact["id"] for fact in good("queue", "list", URL, *words, "--json").json()]
+
+    assert ids() == ["1", "2", "3", "4", "5", "6"]
+    assert ids("--state", "delayed") == ["6"]
+    assert ids("--kind", "b") == ["2", "4"]
+    assert ids("--limit", "2", "--after", "2") == ["3", "4"]
+    page = good("queue", "list", URL, "--limit", "2").out
+    assert page.endswith("more may follow: --after 2\n")
+    assert "more may follow" not in good("queue", "list", URL, "--limit", "7").out
+
+
+def test_what_a_job_contains_is_shown_and_not_obeyed() -> None:
+    good("submit", URL, "[red]kind[/red]", '"[bold]\\u001b[31m\\u009b2J\\u202e 日本 😀"')
+    (job_id,) = bury(HOSTILE)
+    views = [["queue", "list", URL], ["dead", "list", URL], ["queue", "show", URL, job_id]]
+    for view in views:
+        assert good(*view).out.replace("\n", "").isprintable()
+    listed = good("queue", "list", URL).out
+    assert "[red]kind[/red]" in listed
+    assert '"[bold]\\u001b[31m\\x9b2J\\u202e 日本 😀"' in listed
+    shown = good("queue", "show", URL, job_id).out
+    assert shown.splitlines()[-1] == (
+        r"error      [red]x[/red] \x1b[31mred\x1b[0m \x9b2J \u202eback\nnext"
+    )
+    (fact,) = good("dead", "list", URL, "--json").json()
+    assert fact["error"] == HOSTILE
+
+
+def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:
+    good("submit", URL, "greet", f'"{"x" * 5000}"')
+    assert f'"{"x" * 58}…' in good("queue", "list", URL).out
+    assert f'payload    "{"x" * 5000}"\n' in good("queue", "show", URL, "1").out
+    (fact,) = good("queue", "list", URL, "--json").json()
+    assert fact["payload"] == "x" * 5000
+
+
+@pytest.mark.parametrize("job_id", ["99", "x", "-1", "1 OR 1", "9" * 30])
+def test_a_job_that_is_not_there_is_exit_code_1(job_id: str) -> None:
+    good("submit", URL, "greet")
+    for option in ([], ["--json"]):
+        result = pollux("queue", "show", *option, "--", URL, job_id)
+        assert (result.code, result.out) == (1, "")
+        assert result.err.startswith(f"error: no job {job_id} in {URL}; ")
+
+
+def test_dead_letters_are_listed_with_their_reason() -> None:
+    assert good("submit", URL, "other").out == "1\n"
+    assert good("dead", "list", URL).out == "no dead letters\n"
+    bury("ValueError: no", "Timeout")
+    text = good("dead", "list", URL).out
+    header, first, second = text.splitlines()
+    assert header.split() == ["id", "kind", "key", "attempt", "died", "error"]
+    assert first.rstrip().endswith("ValueError: no")
+    assert second.rstrip().endswith("Timeout")
+    assert [f["id"] for f in good("dead", "list", URL, "--limit", "1", "--json").json()] == ["2"]
+
+
+def test_retry_makes_dead_jobs_ready_again() -> None:
+    ids = bury("a", "b", "c")
+    assert good("dead", "retry", URL, ids[0]).out == "retried 1 job(s)\n"
+    assert good("dead", "retry", URL, "--all", "--json").json() == {"retried": 2}
+    facts = good("queue", "list", URL, "--json").json()
+    assert [(f["state"], f["attempt"]) for f in facts] == [("ready", 0)] * 3
+
+
+def test_drop_deletes_dead_jobs_only() -> None:
+    ids = bury("a", "b")
+    good("submit", URL, "other")
+    assert good("dead", "drop", URL, ids[1], ids[1], "--json").json() == {"dropped": 1}
+    assert good("dead", "drop", URL, "--all").out == "dropped 1 job(s)\n"
+    assert [f["kind"] for f in good("queue", "list", URL, "--json").json()] == ["other"]
+
+
+@pytest.mark.parametrize("what", ["retry", "drop"])
+def test_ids_that_are_no_dead_letters_are_exit_code_1(what: str) -> None:
+    (job_id,) = bury("a")
+    good("submit", URL, "other")
+    result = pollux("dead", what, URL, job_id, "2", "nonsense", "--json")
+    assert result.code == 1
+    assert list(result.json().values()) == [1]
+    assert result.err == "error: 2 of the ids are not dead letters of this queue\n"
+
+
+def test_looking_changes_nothing(folder: Path) -> None:
+    bury("a")
+    before = files(folder)
+    for words in (["queue", "stats"], ["queue", "list"], ["dead", "list"]):
+        good(*words, URL)
+    good("queue", "show", URL, "1")
+    assert files(folder) == before
