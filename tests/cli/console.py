@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import json
 import os
+import pty
 import queue
 import re
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 import warnings
@@ -179,3 +184,65 @@ def is_alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
+
+
+class Screen:
+    """A command in a terminal of its own, of so many columns and rows."""
+
+    def __init__(self, columns: int, rows: int, *words: object, env: dict[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pollux", *map(str, words)],
+            env={**os.environ, "TERM": "xterm", **env},
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self._bytes = b""
+
+    def __enter__(self) -> Screen:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait(PATIENCE)
+        os.close(self._master)
+
+    @property
+    def raw(self) -> str:
+        return self._bytes.decode(errors="replace")
+
+    @property
+    def lines(self) -> list[str]:
+        """All that was ever drawn, line by line."""
+        return plain(self.raw).replace("\r", "\n").splitlines()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def until(self, pattern: str) -> None:
+        """Read until `pattern` was drawn."""
+        deadline = time.monotonic() + PATIENCE
+        while not re.search(pattern, plain(self.raw)):
+            assert self._read(deadline), f"no {pattern!r}, but:\n{plain(self.raw)}"
+
+    def end(self) -> int:
+        """Read to the end and give the exit code."""
+        deadline = time.monotonic() + PATIENCE
+        while self._read(deadline):
+            pass
+        return self._process.wait(PATIENCE)
+
+    def _read(self, deadline: float) -> bool:
+        ready, _, _ = select.select([self._master], [], [], max(deadline - time.monotonic(), 0))
+        assert ready, f"nothing more in time, after:\n{plain(self.raw)}"
+        try:
+            chunk = os.read(self._master, 65536)
+        except OSError:  # nobody holds the other end any more
+            return False
+        self._bytes += chunk
+        return bool(chunk)

@@ -80,7 +80,10 @@ def test_version() -> None:
 
 
 def test_python_m_pollux_is_pollux(folder: Path) -> None:
-    for program in ([sys.executable, "-m", "pollux"], [str(Path(sys.executable).parent / "pollux")]):
+    for program in (
+        [sys.executable, "-m", "pollux"],
+        [str(Path(sys.executable).parent / "pollux")],
+    ):
         run = subprocess.run(
             [*program, "--version"], capture_output=True, text=True, timeout=PATIENCE
         )

@@ -101,9 +101,7 @@ def table(*rows: tuple[object, ...], width: int | None = None) -> list[str]:
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(output, "out", terminal)
-            print_table(
-                ("id", "name", "text"), rows, empty="no rows", narrow=("id",), cut="text"
-            )
+            print_table(("id", "name", "text"), rows, empty="no rows", narrow=("id",), cut="text")
     return [line.rstrip() for line in pipe.getvalue().splitlines()]
 
 

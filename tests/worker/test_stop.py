@@ -200,9 +200,10 @@ def test_a_plain_handler_may_stop_its_worker() -> None:
         queue = MemoryQueue()
         worker = Worker(queue, events=Seen().events)
         worker.handle("x")(lambda job: worker.stop())
+        task = asyncio.ensure_future(worker.run(options(polling=Fixed("1h"))))
+        await asyncio.sleep(0)
         await queue.put(NewJob("x"))
-        async with asyncio.timeout(20):
-            await worker.run(options(polling=Fixed("1h")))
+        await asyncio.wait_for(task, 20)
         assert (await queue.stats()).ready == 0
 
     asyncio.run(main())
@@ -245,7 +246,7 @@ def test_a_stop_while_the_store_is_down_tries_a_few_times_and_leaves_the_lease()
         bench.worker.stop()
         await task
         assert queue.calls["settle"] == tries + 3
-        assert clock.now() < 45
+        assert clock.now() < 42
         assert (await queue.stats()).leased == 1
 
     virtually(main)
@@ -305,6 +306,7 @@ def test_an_end_at_any_step_leaves_nothing_claimed(store: str, how: str, tmp_pat
                 await asyncio.wait([task, finished], return_when=asyncio.FIRST_COMPLETED)
                 if not task.done():
                     bench.worker.stop()
+                finished.cancel()
                 await asyncio.gather(task, finished, return_exceptions=True)
                 for _ in range(10):  # a second cancellation leaves giving back to the queue
                     await asyncio.sleep(0)

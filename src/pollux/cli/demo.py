@@ -226,8 +226,10 @@ def view(plan: Plan, seen: Seen, width: int) -> Group:
     strategy = plan.strategy
     head = Text.assemble(
         ("pollux demo  ", "bold"),
-        f"{seen.seconds():.0f} of {plan.seconds:g} s   {len(seen.arrivals)} put, "
-        f"{seen.found} found   hints {'on' if plan.hints else 'off'}   Ctrl-C ends it",
+        f"{seen.seconds():.0f} of {plan.seconds:g} s   {len(seen.arrivals)} jobs put   "
+        f"hints {'on' if plan.hints else 'off'}   Ctrl-C ends it",
+        no_wrap=True,
+        overflow="ellipsis",
     )
     interval = Text.assemble(
         "interval now ",
@@ -241,7 +243,8 @@ def view(plan: Plan, seen: Seen, width: int) -> Group:
 
 
 def _foot(plan: Plan) -> Text:
-    return Text(f"a poll: {plan.price.what}; fixed rows: the same arrivals", style="dim")
+    text = f"a poll: {plan.price.what}; fixed rows: the same arrivals"
+    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
 
 def _spark(values: Sequence[float], ceiling: float) -> str:

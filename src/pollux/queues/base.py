@@ -225,7 +225,7 @@ class Queue(ABC):
         return await self._drop(_distinct(ids, "ids"))
 
     async def prune(self) -> int:
-        """Delete finished jobs that were kept long enough; return how many."""
+        """Delete finished jobs that were kept long enough, a bounded number; return how many."""
         if self.keep is None:
             return 0
         return await self._prune(self.keep)

@@ -1,9 +1,9 @@
 """Hints between processes through a file beside the database, `<file>-hint`.
 
-Whoever puts touches the file; whoever pauses watches it. On Linux the kernel tells (inotify): a pause
-costs nothing and the news arrives at once. Elsewhere, or where the kernel has no watch left, a pause
-looks at the file's time stamp every `every` seconds, which is one `stat`. Neither opens a transaction
-nor takes a lock, so the database stays untouched.
+Whoever puts touches the file; whoever pauses watches it. On Linux the kernel tells (inotify): a
+pause costs nothing and the news arrives at once. Elsewhere, or where the kernel has no watch left,
+a pause looks at the file's time stamp every `every` seconds, which is one `stat`. Neither opens a
+transaction nor takes a lock, so the database stays untouched.
 """
 
 from __future__ import annotations

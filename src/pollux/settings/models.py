@@ -65,7 +65,7 @@ class WorkerSettings(Section):
     prefetch: Annotated[int | None, Maybe(Whole(0, MAX_PREFETCH))] = Field(
         default=None,
         description="How many jobs are claimed ahead of a free handler; "
-        "none is as many as `concurrency`.",
+        "none claims what handlers finish in 100 ms, at most 256.",
     )
     lease: Annotated[float, Span(MIN_LEASE, MAX_LEASE)] = Field(
         default=60.0, description="How long a claim holds without renewal."

@@ -39,7 +39,8 @@ class WorkerRunOptions:
 
     polling: the strategy that paces the polls.
     concurrency: how many handlers run at a time.
-    prefetch: how many jobs are claimed ahead of a free handler; None is as many as `concurrency`.
+    prefetch: how many jobs are claimed ahead of a free handler; None claims as many as handlers
+        finish in 100 ms, at most 256: short jobs by the hundred, long ones not at all.
     lease: how long a claim holds without renewal. Leases are renewed while handlers run, so this
         is the time after which the jobs of a killed worker go to others.
     grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
@@ -81,7 +82,7 @@ class WorkerRunOptions:
             name=name,
             polling=self.polling,
             concurrency=self.concurrency,
-            prefetch=self.concurrency if self.prefetch is None else self.prefetch,
+            prefetch=self.prefetch,
             lease=seconds(self.lease, "lease"),
             grace=seconds(self.grace, "grace"),
             timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),

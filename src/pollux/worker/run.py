@@ -50,6 +50,11 @@ from pollux.worker.handlers import (
 from pollux.worker.settling import Settling
 from pollux.worker.threads import HandlerThreads
 
+#: How many seconds of work are claimed ahead, unless the prefetch is given, and how many jobs.
+AHEAD_SECONDS = 0.1
+AHEAD_MAX = 256
+#: Weight of the newest run in the average time a handler takes.
+TOOK_WEIGHT = 0.1
 #: Tries to settle while stopping; after that the leases run out by themselves.
 SETTLE_TRIES_AT_STOP = 3
 #: How often finished jobs that were kept long enough are deleted, in seconds; rides on a poll.
@@ -65,17 +70,24 @@ class Plan:
     name: str
     polling: Strategy
     concurrency: int
-    prefetch: int
+    prefetch: int | None
     lease: float
     grace: float
     timeout: float | None
     hints: bool
     seed: int | None
 
-    @property
-    def most(self) -> int:
-        """The most jobs that are claimed and not yet handled."""
-        return self.concurrency + self.prefetch
+    def ahead(self, took: float | None) -> int:
+        """How many jobs to claim ahead of a free handler, when handlers take `took` seconds.
+
+        Short jobs by the hundred, so that a claim is worth its round trip; long ones not at all:
+        a job that waits here for minutes could run elsewhere.
+        """
+        if self.prefetch is not None:
+            return self.prefetch
+        if took is None:
+            return 0
+        return int(min(self.concurrency * AHEAD_SECONDS / max(took, 1e-6), AHEAD_MAX))
 
 
 @dataclass(slots=True, eq=False)
@@ -126,6 +138,7 @@ class Run:
         self._chores = Chores(queue.name, clock, events)
         self._chores.add("renew leases", plan.lease / 3, self._renew)
         self._next_prune = 0.0
+        self._took: float | None = None  # what a handler takes on average
         self._loop = asyncio.get_running_loop()
         self._held_poll: asyncio.Future[list[Claim]] | None = None
         self._idle = asyncio.Event()
@@ -291,14 +304,16 @@ class Run:
         self._start_waiting()
 
     def _room_left(self) -> int:
+        most = self._plan.concurrency + self._plan.ahead(self._took)
         held = len(self._waiting) + len(self._running) + self._threads.abandoned
         # Jobs whose settlement is under way do not hold up the next claim, but they are bounded.
-        return min(self._plan.most - held, 2 * self._plan.most - held - len(self._settling))
+        return min(most - held, 2 * most - held - len(self._settling))
 
     async def _room_to_claim(self) -> None:
         """Wait until a claim is worth it: half of the prefetch is used up."""
-        wanted = max(self._plan.prefetch // 2, 1)
-        while self._room_left() < wanted and not self._stopping:
+        while not self._stopping:
+            if self._room_left() >= max(self._plan.ahead(self._took) // 2, 1):
+                return
             self._room.clear()
             await self._room.wait()
 
@@ -344,7 +359,9 @@ class Run:
             await run_within(self._calls[job.kind], job, limit, handler.plain)
         except BaseException as error:  # even SystemExit of a handler is its own
             raised = error
-        self._leave(held, raised, self._clock.now() - began)
+        took = self._clock.now() - began
+        self._took = took if self._took is None else self._took + (took - self._took) * TOOK_WEIGHT
+        self._leave(held, raised, took)
 
     def _leave(self, held: Held, raised: BaseException | None, took: float) -> None:
         """A handler is over: give its place free, and settle its job if it is still ours."""

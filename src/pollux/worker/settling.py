@@ -42,6 +42,7 @@ class Settling:
         self._on_room = on_room
         self._pending: dict[str, Settlement] = {}
         self._flush: asyncio.Task[None] | None = None
+        self._failures = 0  # in a row
         self._tries_left: int | None = None
         self._now = Hint()
 
@@ -57,8 +58,9 @@ class Settling:
         self._begin()
 
     async def finish(self, tries: int) -> None:
-        """Settle all that is left, or ask the store `tries` more times."""
+        """Settle all that is left, or ask the store `tries` more times, in quick succession."""
         self._tries_left = tries
+        self._failures = 0
         self._now.give()  # it may sleep out a long retry
         if self._pending:
             self._begin()
@@ -70,20 +72,19 @@ class Settling:
             self._flush = asyncio.get_running_loop().create_task(self._flush_all())
 
     async def _flush_all(self) -> None:
-        failures = 0
         try:
             while self._pending and self._tries_left != 0:
                 try:
                     await self._settle(list(self._pending.values()))
-                    failures = 0
+                    self._failures = 0
                 except Exception as error:
-                    failures += 1
+                    self._failures += 1
                     if self._tries_left is not None:
                         self._tries_left -= 1
                     text = f"{type(error).__name__}: {error}"
                     self._events.emit(ChoreFailed(self._queue.name, "settle", text))
                     if self._tries_left != 0:
-                        delay = SETTLE_RETRY.delay(failures, self._random.random())
+                        delay = SETTLE_RETRY.delay(self._failures, self._random.random())
                         await self._clock.sleep(delay, self._now)
                 self._on_room()
         finally:
