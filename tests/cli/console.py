@@ -54,22 +54,21 @@ def _no_constant(name: str) -> None:
 
 def pollux(*words: object, stdin: bytes = b"", encoding: str = "utf-8") -> Result:
     """Run a command in this process, as a shell would: through `main`, into pipes."""
-    out, err = (io.TextIOWrapper(io.BytesIO(), encoding, write_through=True) for _ in range(2))
-    given = io.TextIOWrapper(io.BytesIO(stdin), "utf-8")
+    out, err = io.BytesIO(), io.BytesIO()
     with (
         warnings.catch_warnings(),
         mock.patch.object(sys, "argv", ["pollux", *map(str, words)]),
-        mock.patch.object(sys, "stdin", given),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
+        mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8")),
+        contextlib.redirect_stdout(io.TextIOWrapper(out, encoding, write_through=True)),
+        contextlib.redirect_stderr(io.TextIOWrapper(err, encoding, write_through=True)),
     ):
         code: object = 0
         try:
             main()
         except SystemExit as end:
             code = end.code or 0
-    assert isinstance(code, int)
-    return Result(code, *(stream.buffer.getvalue().decode(encoding) for stream in (out, err)))  # type: ignore[attr-defined]
+        assert isinstance(code, int)
+        return Result(code, out.getvalue().decode(encoding), err.getvalue().decode(encoding))
 
 
 def good(*words: object, stdin: bytes = b"") -> Result:
@@ -128,7 +127,7 @@ class Lines:
 
 
 class Command:
-    """`python -m pollux …` as a process of its own; killed on leaving, if it still runs."""
+    """`python -m pollux …` as a process of its own; ended on leaving, if it still runs."""
 
     def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -154,8 +153,12 @@ class Command:
         trace: TracebackType | None,
     ) -> None:
         if self._process.poll() is None:
-            self._process.kill()
-            self._process.wait(PATIENCE)
+            self.send(signal.SIGTERM)  # so that it ends its own children
+            try:
+                self._process.wait(5)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(PATIENCE)
 
     @property
     def pid(self) -> int:

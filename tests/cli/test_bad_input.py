@@ -80,8 +80,8 @@ def test_a_payload_that_is_too_large(folder: Path) -> None:
     over, fits = (b'"' + b"x" * (limit - extra) + b'"' for extra in (1, 2))
     says = (f"{limit + 1} bytes", f"max_payload_bytes is {limit}", "raise the limit")
     refused(folder, "submit", URL, "greet", "-", stdin=over, says=says)
-    says = ("5 bytes", "max_payload_bytes is 4")
-    refused(folder, "submit", f"{URL}?max_payload_bytes=4", "greet", "12345", says=says)
+    small = f"{URL}?max_payload_bytes=4"
+    refused(folder, "submit", small, "greet", "12345", says=("5 bytes", "max_payload_bytes is 4"))
     good("submit", URL, "greet", "-", stdin=fits)
 
 
@@ -179,7 +179,7 @@ def test_a_look_that_makes_no_sense(words: list[str], says: tuple[str, ...], fol
 LESS = """
 import os, sys, sqlite3, resource, encodings.idna
 from pollux.cli import main
-import pollux.queues.sqlite, pollux.queues.sql, rich._unicode_data
+import pollux.queues.sqlite, pollux.queues.sql
 pollux.queues.sql.statements("sqlite"), pollux.queues.sql.migrations("sqlite")
 {less}
 main()
@@ -389,7 +389,7 @@ def test_a_demo_that_makes_no_sense(words: list[str], says: tuple[str, ...], fol
     refused(folder, "demo", *words, says=says)
 
 
-@pytest.mark.parametrize("seconds", ["0", "-1", "1e9", "nan", "inf", "soon"])
+@pytest.mark.parametrize("seconds", ["0", "-1", "1e9", "inf", "soon"])
 def test_a_demo_that_never_ends_or_begins(seconds: str) -> None:
     result = pollux("demo", f"--seconds={seconds}")
     assert (result.code, result.out) == (2, "")

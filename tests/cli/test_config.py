@@ -47,14 +47,16 @@ def test_another_file_may_be_named(by: str, folder: Path, monkeypatch: pytest.Mo
     assert rows["worker.lease"] == ("20s", "other.toml")
 
 
-def test_what_belongs_to_another_strategy_is_marked(folder: Path) -> None:
-    (folder / "pollux.toml").write_text(
-        "[worker.polling]\nstrategy = 'fixed'\ninterval = '1s'\nmax_interval = '9s'\n"
-    )
-    result = pollux("config", "show")
-    assert result.code in (0, 2)  # refused or marked, never silently taken
-    if result.code == 0:
-        assert "(unused)" in result.out
+def test_what_belongs_to_another_strategy_is_marked(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "pollux.toml").write_text("[worker.polling]\nmax_interval = '9s'\n")
+    monkeypatch.setenv("POLLUX_POLLING_STRATEGY", "fixed")
+    rows = {row["key"]: row for row in good("config", "show", "--json").json()}
+    assert rows["worker.polling.strategy"]["used"] is True
+    assert rows["worker.polling.max_interval"]["used"] is False
+    (line,) = [line for line in good("config", "show").out.splitlines() if "max_interval" in line]
+    assert line.split() == ["worker.polling.max_interval", "9s", "pollux.toml", "(unused)"]
 
 
 def test_no_password_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_traffic_comes_in_bursts(seed: int) -> None:
 
 def test_the_demo_is_the_same_for_the_same_seed(folder: Path) -> None:
     one = seen_of(plan(), folder / "one")
-    random.random()  # noqa: S311 - nobody draws from the shared generator
+    random.random()  # nobody draws from the shared generator
     two = seen_of(plan(), folder / "two")
     other = seen_of(plan(seed=8), folder / "three")
     for name in ("arrivals", "polls", "empty", "found", "waits"):

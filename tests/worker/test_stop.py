@@ -183,18 +183,6 @@ def test_a_handler_that_will_not_end_is_left_behind_and_not_listened_to() -> Non
     virtually(main)
 
 
-def test_a_stop_ends_a_poll_that_the_store_holds() -> None:
-    async def main(clock: VirtualClock) -> None:
-        bench = Bench(clock)
-        task = bench.start(polling=Fixed(0, hold="10m"))
-        await clock.advance(5)
-        bench.worker.stop()
-        await task
-        assert clock.now() == 5.0
-
-    virtually(main)
-
-
 def test_a_plain_handler_may_stop_its_worker() -> None:
     async def main() -> None:
         queue = MemoryQueue()

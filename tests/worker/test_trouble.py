@@ -1,4 +1,4 @@
-"""Stores that fail, leases that are lost, jobs that kill: nothing is lost, nothing is done twice."""
+"""Stores that fail, leases that are lost, jobs that kill: no job is lost or under two leases."""
 
 from __future__ import annotations
 

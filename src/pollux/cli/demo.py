@@ -39,6 +39,8 @@ from pollux.settings import strategy_named
 from pollux.worker import Worker, WorkerRunOptions
 
 CONCURRENCY = 4
+#: The most that a poll can find: as many as there are handlers, and as many ahead of them.
+CAPACITY = 2 * CONCURRENCY
 #: The fixed intervals to compare with, in seconds.
 FIXED = (0.1, 0.5)
 #: Bursts: so many jobs a second for so long, then nothing for so long.
@@ -183,7 +185,11 @@ async def run(plan: Plan, seen: Seen, folder: Path, *, live: bool) -> None:
         seen.started = seen.clock.now()
         seen.interval = plan.strategy.pacer().first().delay
         options = WorkerRunOptions(
-            polling=plan.strategy, concurrency=CONCURRENCY, hints=plan.hints, seed=plan.seed
+            polling=plan.strategy,
+            concurrency=CONCURRENCY,
+            prefetch=CAPACITY - CONCURRENCY,
+            hints=plan.hints,
+            seed=plan.seed,
         )
         background = [
             asyncio.create_task(_produce(queue, seen, plan.seed)),
@@ -266,7 +272,7 @@ def _rows(plan: Plan, seen: Seen) -> list[Row]:
         )
     ]
     for interval in FIXED:
-        fixed = polled_every(interval, seen.arrivals, seconds, capacity=2 * CONCURRENCY)
+        fixed = polled_every(interval, seen.arrivals, seconds, capacity=CAPACITY)
         rows.append(
             Row(
                 f"fixed {short(interval)}",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import numpy as np
-from numpy.typing import NDArray
+from pollux.lab.needs import NDArray, np
 
 Seconds = NDArray[np.float64]
 
@@ -83,7 +82,9 @@ class Replay:
 
     def wait(self, share: float) -> float:
         """The wait that `share` of the items do not exceed."""
-        return float(np.quantile(self.waits, share, method="inverted_cdf")) if len(self.waits) else 0.0
+        return (
+            float(np.quantile(self.waits, share, method="inverted_cdf")) if len(self.waits) else 0.0
+        )
 
     @property
     def polls_an_hour(self) -> float:

@@ -22,7 +22,8 @@ from pollux.jobs import Job
 from pollux.queues.base import MAX_LEASE, Queue
 from pollux.queues.urls import open_queue
 from pollux.worker.handlers import Handler, Middleware, check_middleware, handler_for
-from pollux.worker.run import Plan, Run
+from pollux.worker.plan import Plan
+from pollux.worker.run import Run
 from pollux.worker.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[[Job], Any])

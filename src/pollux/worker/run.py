@@ -17,7 +17,6 @@ from typing import Any, Literal
 
 from pollux.chores import Chores
 from pollux.clock import Clock
-from pollux.core.strategy import Strategy
 from pollux.errors import LeaseLost, Reject, Snooze
 from pollux.events import (
     BreakerChanged,
@@ -47,12 +46,10 @@ from pollux.worker.handlers import (
     run_within,
     text_of,
 )
+from pollux.worker.plan import Plan
 from pollux.worker.settling import Settling
 from pollux.worker.threads import HandlerThreads
 
-#: How many seconds of work are claimed ahead, unless the prefetch is given, and how many jobs.
-AHEAD_SECONDS = 0.1
-AHEAD_MAX = 256
 #: Weight of the newest run in the average time a handler takes.
 TOOK_WEIGHT = 0.1
 #: Tries to settle while stopping; after that the leases run out by themselves.
@@ -61,33 +58,6 @@ SETTLE_TRIES_AT_STOP = 3
 PRUNE_EVERY = 60.0
 #: The same, while there are some to delete: a store deletes a bounded number at a time.
 PRUNE_AGAIN = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run goes by; every value checked and in seconds."""
-
-    name: str
-    polling: Strategy
-    concurrency: int
-    prefetch: int | None
-    lease: float
-    grace: float
-    timeout: float | None
-    hints: bool
-    seed: int | None
-
-    def ahead(self, took: float | None) -> int:
-        """How many jobs to claim ahead of a free handler, when handlers take `took` seconds.
-
-        Short jobs by the hundred, so that a claim is worth its round trip; long ones not at all:
-        a job that waits here for minutes could run elsewhere.
-        """
-        if self.prefetch is not None:
-            return self.prefetch
-        if took is None:
-            return 0
-        return int(min(self.concurrency * AHEAD_SECONDS / max(took, 1e-6), AHEAD_MAX))
 
 
 @dataclass(slots=True, eq=False)
@@ -174,7 +144,8 @@ class Run:
         )
         try:
             async for _ in self.poll_loop:
-                await self._room_to_claim()
+                # Wait until a claim is worth it: half of what is claimed ahead is used up.
+                await self._room_for(max(self._plan.ahead(self._took) // 2, 1))
             self._hold_no_more(plan.grace)
             await self._all_done_within(plan.grace)
         finally:
@@ -246,6 +217,7 @@ class Run:
 
     async def _claim(self, hold: float) -> Batch[Claim]:
         """The poll: claim as many jobs as there is room for, and begin with them."""
+        await self._room_for(1)  # what is claimed ahead may have shrunk since the last poll
         limit = self._room_left()
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
@@ -291,7 +263,10 @@ class Run:
         """Hold claims, and start what there is a place for."""
         if not claims:
             return
+        older = self._held()
         for claim in claims:
+            if claim.job.id in older:  # our own lease on it had run out
+                self._lose(older[claim.job.id])
             held = Held(claim, self._handlers[claim.job.kind], trial)
             if trial:
                 self._breakers.begin_trial(claim.job.kind)
@@ -309,11 +284,8 @@ class Run:
         # Jobs whose settlement is under way do not hold up the next claim, but they are bounded.
         return min(most - held, 2 * most - held - len(self._settling))
 
-    async def _room_to_claim(self) -> None:
-        """Wait until a claim is worth it: half of the prefetch is used up."""
-        while not self._stopping:
-            if self._room_left() >= max(self._plan.ahead(self._took) // 2, 1):
-                return
+    async def _room_for(self, wanted: int) -> None:
+        while self._room_left() < wanted and not self._stopping:
             self._room.clear()
             await self._room.wait()
 
@@ -437,15 +409,14 @@ class Run:
 
     def _note_breaker(self, kind: str, state: str) -> None:
         self._events.emit(BreakerChanged(self._queue.name, kind, state))
-        if state == "closed":
-            self.poll_loop.hint()  # what it kept from being claimed may be claimed now
+        if state != "half-open":  # the next poll learns when to try again, or claims what it can
+            self.poll_loop.hint()
 
     # Leases
 
     async def _renew(self) -> None:
         """The chore: renew every lease that is held, in one call."""
-        ours = [held for held in self._running if held.ended != "lost"]
-        held = {h.claim.job.id: h for h in (*ours, *self._waiting)}
+        held = self._held()
         claims = self._settling.claims() | {job_id: h.claim for job_id, h in held.items()}
         if not claims:
             self._chores.rest("renew leases")
@@ -456,6 +427,11 @@ class Run:
             for job_id in error.lost:
                 if job_id in held:
                     self._lose(held[job_id])
+
+    def _held(self) -> dict[str, Held]:
+        """What is claimed and not yet settled, as far as we know, by job."""
+        running = (held for held in self._running if held.ended != "lost")
+        return {held.claim.job.id: held for held in (*running, *self._waiting)}
 
     def _lose(self, held: Held) -> None:
         if held in self._running:

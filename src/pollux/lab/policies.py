@@ -1,0 +1,303 @@
+"""Strategies as the lab names, writes and varies them.
+
+A policy is written as its name and what it differs in: `adaptive`, `fixed 500ms`, `adaptive 100ms
+30s`, `ewma alpha=0.5 idle_interval=10s`. What it is called in a report can be written again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from pollux.core.adaptive import Adaptive
+from pollux.core.batch_fill import BatchFill
+from pollux.core.ewma import Ewma
+from pollux.core.fixed import Fixed
+from pollux.core.strategy import Strategy, bounds
+from pollux.durations import short, shown
+from pollux.errors import ConfigError
+from pollux.settings import STRATEGIES
+from pollux.settings.strategies import parameters
+from pollux.settings.values import Span
+
+#: What is compared unless somebody says otherwise.
+USUAL = "worth,adaptive,fixed 500ms,batch_fill,ewma"
+#: Bounds of Worth's delay where none are given, in seconds.
+WORTH_FLOOR, WORTH_CEILING = 0.05, 300.0
+DIGITS = 2
+
+# What the values after a name are, in their order.
+_ENDS = ("min_interval", "max_interval")
+_PLAIN = {"fixed": ("interval",)}
+# How Ewma's classes lie between the shortest interval and the longest, by its own defaults.
+_CLASSES = {"low": 14 / 19, "medium": 9 / 19, "high": 4 / 19}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a poll costs, and what a second is worth that one item waits; in dollars."""
+
+    poll: float
+    wait: float
+
+    @property
+    def ratio(self) -> float:
+        """Seconds of one item's waiting that are worth one poll."""
+        return self.poll / self.wait
+
+    def best_interval(self, rate: float) -> float:
+        """The best fixed interval for steady arrivals of this rate, in seconds."""
+        return math.sqrt(2 * self.ratio / rate)
+
+
+def worth_class() -> type[Strategy] | None:
+    """`Worth`, where this Pollux has it."""
+    try:
+        module = import_module("pollux.core.worth")
+    except ImportError:
+        return None
+    found: type[Strategy] = module.Worth
+    return found
+
+
+def worth(terms: Terms, floor: float = WORTH_FLOOR, ceiling: float = WORTH_CEILING) -> Strategy:
+    """`Worth` at these terms. A poll that costs nothing is polled as if it cost very little."""
+    made: Any = worth_class()
+    poll = terms.poll or terms.wait * floor / 1000
+    strategy: Strategy = made(poll_cost=poll, wait_cost=terms.wait, floor=floor, ceiling=ceiling)
+    return strategy
+
+
+def known() -> dict[str, type[Strategy]]:
+    """The strategies that can be compared, by name."""
+    found = dict(STRATEGIES)
+    extra = worth_class()
+    return found if extra is None else {**found, "worth": extra}
+
+
+def usual() -> str:
+    """The usual comparison, of what there is."""
+    return ",".join(each for each in USUAL.split(",") if each.split()[0] in known())
+
+
+def parse(text: str, terms: Terms) -> list[Strategy]:
+    """The strategies of a list such as `adaptive,fixed 500ms`; each once."""
+    found: dict[Strategy, None] = {}
+    for each in text.split(","):
+        if not each.strip():
+            raise ConfigError(
+                f"strategies {shown(text)} has an empty place; write for example {usual()!r}"
+            )
+        found[parse_one(each, terms)] = None
+    return list(found)
+
+
+def parse_one(text: str, terms: Terms) -> Strategy:
+    """The strategy that one policy names."""
+    name, *words = text.split()
+    kind = _kind(name)
+    values = _values(text, kind.name, words)
+    if kind is worth_class():
+        return _worth(text, values, terms)
+    return _built(text, kind, values)
+
+
+def _kind(name: str) -> type[Strategy]:
+    word = name.lower().replace("-", "_")
+    strategies = known()
+    if word in strategies:
+        return strategies[word]
+    near = difflib.get_close_matches(word, strategies, 1)
+    advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(strategies)}"
+    raise ConfigError(f"strategy {shown(name)} is unknown; {advice}")
+
+
+def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
+    """The values by their keys in settings."""
+    values: dict[str, str] = {}
+    plain = _PLAIN.get(name, _ENDS)
+    places = iter(plain)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word == "to":
+            continue
+        if not equals:
+            key, value = next(places, ""), word
+        if not key:
+            form = " ".join((name, *plain))
+            raise ConfigError(f"{word!r} in {text.strip()!r} has no place; write {form} key=value")
+        if key in values:
+            raise ConfigError(f"{key} is given twice in {text.strip()!r}")
+        values[key] = value
+    return values
+
+
+def _built(text: str, kind: type[Strategy], values: Mapping[str, str]) -> Strategy:
+    takes = {each.key: (each.argument, each.reader) for each in parameters(kind)}
+    if kind is Ewma:
+        takes |= {key: (key, Span()) for key in _ENDS}
+    arguments: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in takes:
+            near = difflib.get_close_matches(key, takes, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(takes)}"
+            raise ConfigError(f"{kind.name} has no {key!r} ({text.strip()}); {advice}")
+        argument, reader = takes[key]
+        try:
+            arguments[argument] = reader.read(value)
+        except ValueError as error:
+            raise ConfigError(f"{key} = {value!r} in {text.strip()!r} {error}") from None
+    if kind is Ewma:
+        usual_ends = Ewma()
+        low = arguments.pop("min_interval", usual_ends.very_high)
+        high = arguments.pop("max_interval", usual_ends.idle)
+        arguments = {**_classes(*bounds(low, high)), **arguments}
+    return kind(**arguments)
+
+
+def _classes(low: float, high: float) -> dict[str, Any]:
+    """Ewma's intervals between two ends, spaced as its own defaults are."""
+    between = {name: low + (high - low) * share for name, share in _CLASSES.items()}
+    exact = {name: rounded(value, 4) for name, value in between.items()}
+    return {"idle": high, **_in_order(exact, high), "very_high": low}
+
+
+def _worth(text: str, values: Mapping[str, str], terms: Terms) -> Strategy:
+    from pollux.durations import seconds
+
+    unknown = set(values) - {"min_interval", "max_interval"}
+    if unknown:
+        raise ConfigError(
+            f"worth takes its costs from --price and --wait-price; leave "
+            f"{', '.join(sorted(unknown))} out of {text.strip()!r}"
+        )
+    floor = seconds(values.get("min_interval", WORTH_FLOOR), "min_interval", positive=True)
+    ceiling = seconds(values.get("max_interval", WORTH_CEILING), "max_interval", positive=True)
+    return worth(terms, floor, ceiling)
+
+
+def label(strategy: Strategy) -> str:
+    """What a strategy is called in tables: its name and what it differs in."""
+    name, low, high = strategy.name, strategy.floor, strategy.ceiling
+    if name == "worth":
+        usual_bounds = (low, high) == (WORTH_FLOOR, WORTH_CEILING)
+        return name if usual_bounds else f"{name} {short(low)} to {short(high)}"
+    if isinstance(strategy, Ewma):
+        low, high = strategy.very_high, strategy.idle
+    text = Span().text
+    words = [name, text(low)]
+    if not isinstance(strategy, Fixed):
+        words += ["to", text(high)]
+    plain = _built("", type(strategy), _values("", name, words[1:]))
+    for each in parameters(type(strategy)):
+        value = getattr(strategy, each.argument)
+        if value != getattr(plain, each.argument):
+            words.append(f"{each.key}={each.reader.text(value)}")
+    return " ".join(words)
+
+
+# Settings worth trying
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One number that may vary, between bounds, by a factor from point to point."""
+
+    name: str
+    low: float
+    high: float
+
+    def points(self, count: int) -> list[float]:
+        """So many values from end to end."""
+        if count == 1 or self.low == self.high:
+            return [self.low]
+        step = (self.high / self.low) ** (1 / (count - 1))
+        return [min(self.low * step**number, self.high) for number in range(count)]
+
+    def held(self, value: float) -> float:
+        return min(max(value, self.low), self.high)
+
+
+Point = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings of a strategy that are worth trying: every point makes one."""
+
+    axes: tuple[Axis, ...]
+    counts: tuple[int, ...]
+    build: Callable[..., Strategy]
+
+    def grid(self) -> list[Point]:
+        """Points all over the space."""
+        sides = (axis.points(count) for axis, count in zip(self.axes, self.counts, strict=True))
+        return list(itertools.product(*sides))
+
+    def strategy(self, point: Point) -> Strategy:
+        return self.build(*point)
+
+    def around(self, point: Point, step: float) -> Iterator[Point]:
+        """Neighbours of a point: each number up and down by `step` of a grid's step."""
+        for number, (axis, count) in enumerate(zip(self.axes, self.counts, strict=True)):
+            factor = (axis.high / axis.low) ** (step / max(count - 1, 1))
+            for moved in (point[number] * factor, point[number] / factor):
+                yield (*point[:number], axis.held(moved), *point[number + 1 :])
+
+
+def rounded(value: float, digits: int = DIGITS) -> float:
+    """A number of few digits, so that settings are easy to read."""
+    return float(f"{value:.{digits}g}")
+
+
+def space(name: str, floor: float, ceiling: float, terms: Terms) -> Space:
+    """The settings of a strategy to try, with delays between two bounds."""
+    kind = _kind(name)
+    interval = Axis("interval", floor, ceiling)
+    stretch = Axis("stretch", 1.0, max(ceiling / floor, 1.0))
+
+    def high(low: float, factor: float) -> float:
+        return max(rounded(min(low * factor, ceiling)), rounded(low))
+
+    def ewma(low: float, factor: float, alpha: float) -> Strategy:
+        return Ewma(alpha=rounded(alpha), **_classes(rounded(low), high(low, factor)))
+
+    if kind is Fixed:
+        return Space((interval,), (41,), lambda each: Fixed(rounded(each, 3)))
+    if kind is Adaptive:
+        return Space(
+            (interval, stretch, Axis("multiplier", 1.2, 4.0)),
+            (9, 8, 3),
+            lambda low, factor, growth: Adaptive(
+                rounded(low), high(low, factor), multiplier=rounded(growth)
+            ),
+        )
+    if kind is BatchFill:
+        return Space(
+            (interval, stretch),
+            (13, 9),
+            lambda low, factor: BatchFill(rounded(low), high(low, factor)),
+        )
+    if kind is Ewma:
+        return Space((interval, stretch, Axis("alpha", 0.1, 0.6)), (9, 8, 3), ewma)
+    # Worth has one knob, and it is the price of waiting: ever dearer, ever shorter intervals.
+    wait = terms.poll / 1.0 if terms.poll else terms.wait
+    return Space(
+        (Axis("wait cost", wait * 1e-4, wait * 1e4),),
+        (17,),
+        lambda cost: worth(Terms(terms.poll, rounded(cost)), floor, ceiling),
+    )
+
+
+def _in_order(between: Mapping[str, float], longest: float) -> dict[str, float]:
+    """Rounding may lift an interval above that of a quieter class; it is put back."""
+    result, bound = {}, longest
+    for name, value in between.items():
+        bound = min(bound, value)
+        result[name] = bound
+    return result

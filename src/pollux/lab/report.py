@@ -1,0 +1,394 @@
+"""Which policy to take: strategies compared on one trace, in dollars and in waiting.
+
+Polls and waiting are put into one currency: a price for a poll, and a price for a second that one
+item waits. The policy to take is the one that costs least in sum. Beside each stand the limits that
+no policy of its kind can beat on this trace; `Report.facts` has all of it as plain values, and both
+the page and the pictures are drawn from those alone.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pollux.core.fixed import Fixed
+from pollux.core.strategy import Strategy
+from pollux.durations import short
+from pollux.errors import ConfigError
+from pollux.lab import limits
+from pollux.lab.fast import sweep
+from pollux.lab.needs import np
+from pollux.lab.policies import Terms, known, label, space
+from pollux.lab.prices import MONTH, Price
+from pollux.lab.replay import replay
+from pollux.lab.results import Replay, Situation, Trace
+
+HOUR = 3600.0
+#: What a second of one item's waiting is worth unless somebody says otherwise: a cent an hour.
+WAIT_PRICE = "0.01/3600"
+#: Stretches of time that rates are counted in, and points of the distribution of waits.
+BINS = 120
+LEVELS = 200
+#: Sweeps try delays from the best fixed interval divided by this to the same multiplied by it.
+REACH = 20.0
+#: No sweep polls more often than this in a replay: a picture need not take minutes.
+SWEPT_POLLS = 300_000
+FORMATS = (".html", ".png", ".svg")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One policy and what it did; dollars are for a month at the trace's own pace."""
+
+    name: str
+    family: str
+    done: Replay
+    poll_dollars: float
+    wait_dollars: float
+
+    @property
+    def dollars(self) -> float:
+        """Polls and waiting together."""
+        return self.poll_dollars + self.wait_dollars
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What cannot be beaten, by its own measure."""
+
+    name: str
+    what: str
+    dollars: float
+    polls_an_hour: float
+    mean_wait: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison, ready to be shown."""
+
+    trace: Trace
+    price: Price
+    terms: Terms
+    lines: list[Line]
+    swept: list[Line]
+    limits: list[Limit]
+    situation: Situation = field(default_factory=Situation)
+
+    @property
+    def chosen(self) -> Line:
+        """The policy to take: the cheapest, polls and waiting together."""
+        return min(self.lines, key=lambda line: line.dollars)
+
+    @property
+    def baseline(self) -> Line | None:
+        """What most people would have written: the first fixed interval of the comparison."""
+        others = (line for line in self.lines if line is not self.chosen)
+        return next((line for line in others if line.family == "fixed"), None)
+
+    @property
+    def headline(self) -> str:
+        """Which policy to take, and what it saves."""
+        best = self.chosen
+        text = f"Take {best.name}: {money(best.dollars)} a month for polls and waiting"
+        other = self.baseline or self._next_best()
+        if other is None:
+            return f"{text}."
+        return (
+            f"{text}, {_less(best.dollars, other.dollars)} {other.name} ({money(other.dollars)})."
+        )
+
+    def _next_best(self) -> Line | None:
+        others = [line for line in self.lines if line is not self.chosen]
+        return min(others, key=lambda line: line.dollars, default=None)
+
+    def notes(self) -> list[str]:
+        """What else to know, a sentence each."""
+        best, done = self.chosen, self.chosen.done
+        paid = f"{done.polls_an_hour:,.0f} times an hour ({money(best.poll_dollars)} a month)"
+        got = (
+            f"{brief(done.mean_wait)} on average, 95 of 100 at most {brief(done.wait(0.95))}, "
+            f"the unluckiest {brief(done.wait(1.0))}"
+        )
+        terms = (
+            f"A poll: {self.price.what}. An hour that an item waits is taken to be worth "
+            f"{money(self.terms.wait * HOUR)}; --wait-price changes that, and perhaps the answer."
+        )
+        notes = [f"It polls {paid}; an item waits {got}.", terms]
+        tuned = min(self.swept, key=lambda line: line.dollars, default=None)
+        if tuned is not None and tuned.dollars < 0.98 * best.dollars:
+            saved = 1 - tuned.dollars / best.dollars
+            notes.append(
+                f"In hindsight, {tuned.name} would have cost {money(tuned.dollars)}, "
+                f"{saved:.0%} less. pollux lab tune finds such settings and tests them on traffic "
+                "that they were not chosen for."
+            )
+        return notes
+
+    def facts(self) -> dict[str, Any]:
+        """Everything the report shows, as plain values."""
+        edges = np.linspace(0.0, self.trace.span, BINS + 1)
+        return {
+            "trace": self.trace.name,
+            "arrivals": len(self.trace.arrivals),
+            "span_s": figures(self.trace.span),
+            "rate_a_second": figures(self.trace.rate),
+            "price": self.price.what,
+            "dollars_a_poll": self.terms.poll,
+            "dollars_a_waiting_second": figures(self.terms.wait),
+            "take": self.chosen.name,
+            "headline": self.headline,
+            "notes": self.notes(),
+            "policies": [self._policy_facts(line) for line in self.lines],
+            "limits": [self._limit_facts(limit) for limit in self.limits],
+            "frontier": {
+                family: [_mark(line) for line in frontier(self.swept, family)]
+                for family in dict.fromkeys(line.family for line in self.swept)
+            },
+            "time": {
+                "bin_s": figures(self.trace.span / BINS),
+                "arrivals_a_second": _rates(self.trace.arrivals, edges),
+                "polls_a_second": {line.name: self._poll_rates(line, edges) for line in self.lines},
+            },
+            "waits": {
+                "share": [number / LEVELS for number in range(1, LEVELS + 1)],
+                "seconds": {line.name: _distribution(line.done) for line in self.lines},
+            },
+        }
+
+    def _policy_facts(self, line: Line) -> dict[str, Any]:
+        done = line.done
+        return {
+            "name": line.name,
+            "family": line.family,
+            "strategy": done.strategy,
+            "take": line is self.chosen,
+            "polls": done.polls,
+            "empty": done.empty,
+            "found": done.found,
+            "polls_an_hour": figures(done.polls_an_hour),
+            "wait_mean_s": figures(done.mean_wait),
+            "wait_p50_s": figures(done.wait(0.5)),
+            "wait_p95_s": figures(done.wait(0.95)),
+            "wait_p99_s": figures(done.wait(0.99)),
+            "wait_max_s": figures(done.wait(1.0)),
+            "poll_dollars_a_month": figures(line.poll_dollars),
+            "wait_dollars_a_month": figures(line.wait_dollars),
+            "dollars_a_month": figures(line.dollars),
+            "ratios": {limit.name: _ratio(line.dollars, limit.dollars) for limit in self.limits},
+        }
+
+    def _limit_facts(self, limit: Limit) -> dict[str, Any]:
+        return {
+            "name": limit.name,
+            "what": limit.what,
+            "polls_an_hour": figures(limit.polls_an_hour),
+            "wait_mean_s": figures(limit.mean_wait),
+            "poll_dollars_a_month": figures(limit.polls_an_hour / HOUR * MONTH * self.terms.poll),
+            "dollars_a_month": figures(limit.dollars),
+            "ratios": {each.name: _ratio(limit.dollars, each.dollars) for each in self.limits},
+        }
+
+    def _poll_rates(self, line: Line, edges: Any) -> list[float]:
+        if line.done.poll_times is None:  # every so many seconds, and nothing else
+            return [figures(line.done.polls_an_hour / HOUR)] * BINS
+        return _rates(line.done.poll_times, edges)
+
+
+def compare(
+    trace: Trace,
+    strategies: Sequence[Strategy],
+    price: Price,
+    terms: Terms,
+    *,
+    capacity: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Replay a trace with each strategy, and with other settings of each, and find the limits."""
+    if not len(trace.arrivals) or trace.span <= 0:
+        raise ConfigError(f"trace {trace.name!r} has no arrivals; there is nothing to compare")
+    hold = any(strategy.longest_hold for strategy in strategies)
+    situation = Situation(capacity=capacity, hold=hold)
+    others = _other_settings(trace, strategies, terms)
+    total = len(strategies) + len(others)
+    tell = progress or (lambda done, of: None)
+    lines = []
+    for number, strategy in enumerate(strategies, 1):
+        keep = not isinstance(strategy, Fixed)
+        done = replay(trace, strategy, situation, seed=seed, keep_polls=keep)
+        lines.append(_line(strategy, done, terms))
+        tell(number, total)
+    already = len(strategies)
+    done_others = sweep(
+        trace, others, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
+    )
+    swept = [_line(each, done, terms) for each, done in zip(others, done_others, strict=True)]
+    return Report(trace, price, terms, lines, swept, _limits(trace, terms), situation)
+
+
+def _line(strategy: Strategy, done: Replay, terms: Terms) -> Line:
+    month = MONTH / done.span
+    waited = float(done.waits.sum())
+    return Line(
+        label(strategy),
+        strategy.name,
+        done,
+        done.polls * terms.poll * month,
+        waited * terms.wait * month,
+    )
+
+
+def _other_settings(trace: Trace, strategies: Sequence[Strategy], terms: Terms) -> list[Strategy]:
+    """The settings to sweep: those of each named strategy, around the best fixed interval."""
+    fair = Terms(terms.poll or terms.wait * trace.span / SWEPT_POLLS, terms.wait)
+    middle = fair.best_interval(trace.rate)
+    floor = max(middle / REACH, trace.span / SWEPT_POLLS)
+    ceiling = max(middle * REACH, floor)
+    found: dict[Strategy, None] = {}
+    for family in dict.fromkeys(each.name for each in strategies if each.name in known()):
+        tried = space(family, floor, ceiling, fair)
+        found |= dict.fromkeys(map(tried.strategy, tried.grid()))
+    return [each for each in found if each not in set(strategies)]
+
+
+def _limits(trace: Trace, terms: Terms) -> list[Limit]:
+    """What the best fixed interval, a rule that sees arrivals and a clairvoyant would cost."""
+    arrivals, ratio = trace.arrivals, terms.ratio
+    if ratio == 0:  # polls are free: any interval can be beaten by a shorter one
+        return []
+    interval, cost = limits.best_fixed(arrivals, ratio, trace.span)
+    fixed = replay(trace, Fixed(interval), Situation())
+    sees = limits.sees_arrivals(arrivals, ratio)
+    best = limits.optimum(arrivals, ratio)
+    month = MONTH / trace.span * terms.wait
+    hour = HOUR / trace.span
+    items = len(arrivals)
+
+    def limit(name: str, what: str, cost: float, polls: int) -> Limit:
+        return Limit(name, what, cost * month, polls * hour, (cost - polls * ratio) / items)
+
+    return [
+        limit(
+            "best fixed",
+            f"fixed {short(float(f'{interval:.3g}'))}, the best interval in hindsight",
+            cost,
+            fixed.polls,
+        ),
+        limit(
+            "sees arrivals",
+            "told of arrivals for nothing, it polls when their waiting is worth a poll",
+            sees.cost,
+            sees.polls,
+        ),
+        limit("clairvoyant", "knows all arrivals in advance", best.cost, best.polls),
+    ]
+
+
+def frontier(lines: Sequence[Line], family: str) -> list[Line]:
+    """Those of a family that no other of it beats in both polls and mean wait, by polls."""
+    mine = sorted(
+        (line for line in lines if line.family == family),
+        key=lambda line: (line.done.polls, line.done.mean_wait),
+    )
+    kept: list[Line] = []
+    for line in mine:
+        if not kept or line.done.mean_wait < kept[-1].done.mean_wait:
+            kept.append(line)
+    return kept
+
+
+def _mark(line: Line) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "polls_an_hour": figures(line.done.polls_an_hour),
+        "poll_dollars_a_month": figures(line.poll_dollars),
+        "wait_mean_s": figures(line.done.mean_wait),
+        "wait_p95_s": figures(line.done.wait(0.95)),
+        "dollars_a_month": figures(line.dollars),
+    }
+
+
+def _rates(times: Any, edges: Any) -> list[float]:
+    counts, _ = np.histogram(times, edges)
+    width = edges[1] - edges[0]
+    return [figures(count / width) for count in counts]
+
+
+def _distribution(done: Replay) -> list[float]:
+    shares = np.arange(1, LEVELS + 1) / LEVELS
+    waits = np.quantile(done.waits, shares, method="inverted_cdf")
+    return [figures(wait) for wait in waits]
+
+
+def _ratio(cost: float, limit: float) -> float | None:
+    return figures(cost / limit) if limit > 0 else None
+
+
+def _less(cost: float, other: float) -> str:
+    if other <= 0 or abs(1 - cost / other) < 0.005:
+        return "as much as"
+    return f"{1 - cost / other:.0%} less than"
+
+
+def figures(value: float) -> float:
+    """A number as reports keep it: five digits are more than anybody can use."""
+    return float(f"{value:.5g}")
+
+
+def money(dollars: float) -> str:
+    """Dollars as people read them: cents, or two digits where there are none."""
+    if dollars == 0 or dollars >= 0.095:
+        return f"${dollars:,.2f}"
+    text = f"{dollars:.2g}"
+    return f"${float(text):.10f}".rstrip("0") if "e" in text else f"${text}"
+
+
+def brief(seconds: float) -> str:
+    """Seconds in two or three digits."""
+    return short(float(f"{seconds:.3g}"))
+
+
+def check_out(path: Path) -> None:
+    """Refuse a report's path before any work is done for it."""
+    if path.suffix.lower() not in FORMATS:
+        known_formats = ", ".join(FORMATS)
+        raise ConfigError(
+            f"--out {str(path)!r} must end in one of {known_formats}: a page, or a picture"
+        )
+    if path.is_dir():
+        raise ConfigError(f"--out {str(path)!r} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"--out {str(path)!r}: there is no folder {str(path.parent)!r}; make it first"
+        )
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put a file in place whole, or not at all."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o666 & ~_umask())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,176 @@
+"""`pollux worker` as it is run: processes, signals, metrics, logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux.observe.metrics import METRICS
+from tests.cli.console import PATIENCE, Command, good, is_alive
+
+URL = "sqlite:///jobs.db"
+SHOP = """
+import asyncio, os, pathlib
+import pollux
+
+worker = pollux.Worker("sqlite:///jobs.db")
+
+@worker.handle("greet")
+async def greet(job):
+    print("hello", job.payload, flush=True)
+
+@worker.handle("fail", retry=pollux.Retry.fixed("10ms", attempts=1))
+def fail(job):
+    raise ValueError("no good")
+
+@worker.handle("slow")
+async def slow(job):
+    print("begun", flush=True)
+    while not pathlib.Path("go").exists():
+        await asyncio.sleep(0.01)
+    print("ended", flush=True)
+
+@worker.handle("meet")
+async def meet(job):
+    "Ends when as many processes as there are jobs have begun one of this name."
+    name, count = job.payload
+    pathlib.Path(f"{name}-{os.getpid()}").touch()
+    while len(list(pathlib.Path.cwd().glob(f"{name}-*"))) < count:
+        await asyncio.sleep(0.01)
+    print("met", name, os.getpid(), flush=True)
+"""
+
+
+@pytest.fixture(autouse=True)
+def shop(folder: Path) -> None:
+    (folder / "shop.py").write_text(SHOP)
+
+
+def stats() -> dict[str, Any]:
+    facts: dict[str, Any] = good("queue", "stats", URL, "--json").json()
+    return facts
+
+
+def scrape(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+        text: str = answer.read().decode()
+    return text
+
+
+def test_a_worker_from_submit_to_sigterm() -> None:
+    good("submit", URL, "greet", '"Ann"')
+    good("submit", URL, "fail")
+    good("submit", URL, "unknown")
+    words = ["--log-format", "json", "--log-level", "debug", "--metrics-port", "0"]
+    env = {"POLLUX_POLLING_MIN_INTERVAL": "20ms", "POLLUX_WORKER_CONCURRENCY": "3"}
+    with Command("worker", "shop:worker", *words, "--price", "sqs", env=env) as worker:
+        url = worker.err.until(r"http://127\.0\.0\.1:\d+/metrics")[0]
+        worker.err.until(r'"pace_changed".*"back-off"')
+        text = scrape(url)
+        port = int(re.findall(r":(\d+)/", url)[0])
+        with pytest.raises(ConnectionRefusedError):  # an address of this machine, but not ours
+            socket.create_connection(("127.0.0.2", port), PATIENCE)
+        assert worker.stopped() == 0
+    assert worker.out.all == ["hello Ann"]
+    assert stats() | {"oldest_age": 0} == {
+        "ready": 1, "delayed": 0, "blocked": 0, "leased": 0, "dead": 1, "done": 0, "oldest_age": 0,
+    }  # fmt: skip
+
+    entries = [json.loads(line) for line in worker.err.all]
+    actions = [entry["action"] for entry in entries]
+    assert actions[:2] == ["metrics_served", "worker_started"]
+    assert actions[-2:] == ["worker_stopping", "worker_stopped"]
+    assert {"job_started", "job_done", "job_dead", "pace_changed"} <= set(actions)
+    assert "poll_finished" not in actions
+    assert entries[1]["concurrency"] == 3
+    assert entries[1]["strategy"].startswith("Adaptive(floor=0.02, ")
+
+    values = dict(re.findall(r"^(\w+(?:\{[^}]*\})?) (\S+)$", text, re.MULTILINE))
+    for name in ("poll_interval_seconds", "poll_total", "poll_empty_total", "backoff_total"):
+        assert float(values[f'pollux_worker_{name}{{queue="default"}}']) > 0
+    polls = float(values['pollux_worker_poll_total{queue="default"}'])
+    cost = float(values['pollux_poll_cost_dollars_total{queue="default"}'])
+    assert cost == pytest.approx(polls * 0.4e-6)
+    assert values['pollux_worker_job_total{kind="greet",queue="default",result="done"}'] == "1.0"
+    exported = set(re.findall(r"^# HELP (\w+) ", text, re.MULTILINE))
+    assert {metric.name for metric in METRICS} <= exported
+
+
+def test_a_stop_finishes_what_runs(folder: Path) -> None:
+    good("submit", URL, "slow")
+    with Command("worker", "shop:worker") as worker:
+        worker.out.until("begun")
+        assert stats()["leased"] == 1
+        worker.send(signal.SIGTERM)
+        worker.err.until("worker_stopping .* running=1 grace=30")
+        (folder / "go").touch()
+        assert worker.end() == 0
+    assert worker.out.all == ["begun", "ended"]
+    assert stats()["leased"] == stats()["ready"] == 0
+
+
+def test_a_second_signal_ends_the_grace() -> None:
+    good("submit", URL, "slow")
+    with Command("worker", "shop:worker") as worker:
+        worker.out.until("begun")
+        worker.send(signal.SIGINT)
+        worker.err.until("worker_stopping")
+        worker.send(signal.SIGINT)
+        assert worker.end() == 0
+    assert worker.out.all == ["begun"]
+    assert stats()["ready"] == 1
+
+
+def test_several_processes_are_kept_alive_and_stopped_together() -> None:
+    def meet(name: str) -> None:
+        for _ in range(3):
+            good("submit", URL, "meet", json.dumps([name, 3]))
+
+    def met(name: str) -> set[int]:
+        return {int(supervisor.out.until(rf"met {name} (\d+)")[1]) for _ in range(3)}
+
+    meet("first")
+    words = ["--processes", "3", "--concurrency", "1", "--set", "worker.prefetch=0"]
+    with Command("worker", "shop:worker", *words, "--metrics-port", "0") as supervisor:
+        first = met("first")
+        assert len(first) == 3
+        assert supervisor.pid not in first
+        (victim, *_) = first
+        os.kill(victim, signal.SIGKILL)
+        supervisor.err.until(rf"process \d \(pid {victim}\) died with code -9; restart in 1 s")
+        meet("second")
+        second = met("second")
+        assert len(second - first) == 1
+        assert first - second == {victim}
+        assert supervisor.stopped() == 0
+    assert not any(is_alive(pid) for pid in first | second)
+    ports = re.findall(r"metrics on http://127\.0\.0\.1:(\d+)/", "\n".join(supervisor.err.all))
+    assert len(set(ports)) == 4
+    assert stats()["ready"] == 0
+    assert stats()["leased"] <= 1  # the victim may have died before it settled
+
+
+def test_bad_input_to_one_process_stops_all() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["worker", "shop:worker", "--metrics-port", str(port)]
+        with Command(*words, "--processes", "2") as supervisor:
+            assert supervisor.end() == 2
+        with Command(*words) as worker:
+            assert worker.end() == 2
+    says = f"error: cannot serve metrics on 127.0.0.1:{port}: Address already in use; "
+    for command in (supervisor, worker):
+        text = "\n".join(command.err.all)
+        assert text.count(says) == 1
+        assert "Traceback" not in text
+    assert worker.out.all == []

@@ -1,0 +1,106 @@
+"""Log records: text for people, JSON lines for machines."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pollux.errors import ConfigError
+from pollux.events import Events, JobDead, PollFinished, WorkerStarted
+from pollux.observe import logs
+from pollux.settings.models import LOG_FORMATS, LOG_LEVELS
+
+LOGGER = logging.getLogger("pollux")
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    before = LOGGER.handlers[:], LOGGER.level, LOGGER.propagate
+    yield
+    LOGGER.handlers[:], LOGGER.level, LOGGER.propagate = before
+
+
+def written(monkeypatch: pytest.MonkeyPatch, level: str, style: str) -> io.StringIO:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    logs.set_up(level, style)
+    return stream
+
+
+def test_the_settings_know_the_same_words() -> None:
+    assert logs.LEVELS == LOG_LEVELS
+    assert logs.FORMATS == LOG_FORMATS
+
+
+@pytest.mark.parametrize(("level", "style"), [("loud", "text"), ("info", "xml")])
+def test_other_words_are_refused(level: str, style: str) -> None:
+    handlers = LOGGER.handlers[:]
+    with pytest.raises(ConfigError, match="is none of"):
+        logs.set_up(level, style)
+    assert LOGGER.handlers == handlers
+
+
+def test_set_up_again_does_not_log_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = written(monkeypatch, "info", "text")
+    stream = written(monkeypatch, "info", "text")
+    LOGGER.info("once")
+    assert first.getvalue() == ""
+    assert stream.getvalue().count("once") == 1
+
+
+def test_text_has_time_level_action_and_fields(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = written(monkeypatch, "info", "text")
+    Events().emit(WorkerStarted("q", "w", ("a", "b"), 8, "Adaptive(floor=0.1, ceiling=5.0)"))
+    line = stream.getvalue()
+    assert line.endswith(
+        " INFO worker_started source=q worker=w kinds=a,b concurrency=8 "
+        "strategy='Adaptive(floor=0.1, ceiling=5.0)'\n"
+    )
+
+
+@pytest.mark.parametrize("level", logs.LEVELS)
+def test_what_is_below_the_level_is_left_out(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = written(monkeypatch, level, "json")
+    for each in logs.LEVELS:
+        LOGGER.log(logging.getLevelNamesMapping()[each.upper()], each)
+    told = [json.loads(line)["message"] for line in stream.getvalue().splitlines()]
+    assert told == list(logs.LEVELS[logs.LEVELS.index(level) :])
+
+
+def entries(stream: io.StringIO) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in stream.getvalue().splitlines()]
+    for entry in found:
+        assert entry.pop("time").endswith("+00:00")
+    return found
+
+
+def test_json_is_one_object_a_line_with_its_action(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = written(monkeypatch, "debug", "json")
+    events = Events()
+    events.emit(JobDead("q", "w", "1", "greet", 5, "line\nline \x1b[31m ünï"))
+    events.emit(PollFinished("q", 0, 8, 0.1, 0.1, 0.1, 0.0, False))
+    LOGGER.info("plain %s", "words")
+    try:
+        raise ValueError("no")
+    except ValueError:
+        LOGGER.exception("failed", extra={"odd": object()})
+    dead, plain, failed = entries(stream)
+    assert dead == {
+        "level": "error", "action": "job_dead", "source": "q", "worker": "w", "job": "1",
+        "kind": "greet", "attempt": 5, "error": "line\nline \x1b[31m ünï",
+    }  # fmt: skip
+    assert plain == {"level": "info", "action": "log", "message": "plain words"}
+    assert failed.pop("exception").endswith("ValueError: no")
+    assert failed == {"level": "error", "action": "log", "message": "failed"}
+
+
+def test_a_field_that_json_does_not_know_is_told_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = written(monkeypatch, "info", "json")
+    LOGGER.info("x", extra={"action": "odd", "fields": {"value": {1}}})
+    assert entries(stream) == [{"level": "info", "action": "odd", "value": "{1}"}]

@@ -1,0 +1,391 @@
+"""The Prometheus sink: events in, the metrics of DESIGN.md out."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from pollux.core import breaker, outcome
+from pollux.errors import ConfigError
+from pollux.events import (
+    BreakerChanged,
+    ChoreFailed,
+    Event,
+    Events,
+    JobDead,
+    JobDone,
+    JobEvent,
+    JobGivenBack,
+    JobLost,
+    JobRetried,
+    JobSnoozed,
+    JobStarted,
+    PaceChanged,
+    PollFailed,
+    PollFinished,
+    PollRecovered,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+    all_events,
+)
+from pollux.jobs import Job, NewJob
+from pollux.observe.metrics import DURATION_BUCKETS, METRICS
+from pollux.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
+from pollux.queues.memory import MemoryQueue
+from pollux.testing import VirtualClock
+from pollux.worker import Worker, WorkerRunOptions
+
+#: Events that no metric is made of, and why.
+UNCOUNTED = {
+    PollRecovered: "the polls that failed were counted, and so is the one that came back",
+    WorkerStopping: "the end is counted by what becomes of the jobs",
+}
+ENDS: list[tuple[type[JobEvent], tuple[Any, ...], str]] = [
+    (JobDone, (0.2,), "done"),
+    (JobRetried, ("no", 1.0, 0.2), "retried"),
+    (JobDead, ("no",), "dead"),
+    (JobSnoozed, (9.0,), "snoozed"),
+    (JobGivenBack, ("stop",), "given_back"),
+    (JobLost, (), "lost"),
+]
+
+
+@pytest.fixture
+def sink() -> PrometheusSink:
+    return PrometheusSink(price=0.5)
+
+
+def value(sink: PrometheusSink, name: str, queue: str = "q", **labels: str) -> float | None:
+    found: float | None = sink.registry.get_sample_value(name, {"queue": queue, **labels})
+    return found
+
+
+def series(sink: PrometheusSink, queue: str = "q") -> set[str]:
+    """The names of all samples of a queue."""
+    return {
+        sample.name
+        for family in sink.registry.collect()
+        for sample in family.samples
+        if sample.labels["queue"] == queue
+    }
+
+
+def polled(found: int = 0, queue: str = "q", **given: Any) -> PollFinished:
+    usual = {"capacity": 8, "took": 0.003, "interval": 0.2, "delay": 0.2, "hold": 0.0}
+    return PollFinished(queue, found, **{**usual, "hinted": False, **given})
+
+
+def started(job: str = "1", worker: str = "w", queue: str = "q") -> JobStarted:
+    return JobStarted(queue, worker, job, "greet", 1, 0.05)
+
+
+def worker_started(worker: str = "w", queue: str = "q") -> WorkerStarted:
+    return WorkerStarted(queue, worker, ("greet", "mail"), 8, "Adaptive()")
+
+
+# Names
+
+
+def test_the_names_of_the_design() -> None:
+    names = {metric.name for metric in METRICS}
+    assert {
+        "pollux_worker_poll_interval_seconds",
+        "pollux_worker_poll_total",
+        "pollux_worker_poll_empty_total",
+        "pollux_worker_backoff_total",
+        "pollux_poll_cost_dollars_total",
+    } <= names
+    assert len(names) == len(METRICS)
+
+
+@pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
+def test_names_say_unit_and_type_as_prometheus_wants(metric: Any) -> None:
+    assert metric.name.startswith("pollux_")
+    assert metric.name.endswith("_total") == (metric.type == "counter")
+    if metric.type == "histogram":
+        assert metric.name.endswith("_seconds")
+    assert metric.help.endswith(".")
+    assert metric.labels[0] == "queue"
+
+
+def every_event() -> Iterator[Event]:
+    """One of each event, a worker's start first, so that every metric has a value."""
+    yield worker_started()
+    yield polled(3, hinted=True)
+    yield polled(0)
+    yield PollFailed("q", "OSError: gone", 1, 1.0)
+    yield PollRecovered("q", 1)
+    yield PaceChanged("q", "back-off", 0.1, 0.2)
+    for kind, values, _ in ENDS:
+        yield started()
+        yield kind("q", "w", "1", "greet", 1, *values)
+    yield BreakerChanged("q", "greet", "open")
+    yield ChoreFailed("q", "settle", "no")
+    yield WorkerStopping("q", "w", 0, 30.0)
+    yield WorkerStopped("q", "w", 0)
+
+
+def test_every_metric_is_exported_as_the_table_says(sink: PrometheusSink) -> None:
+    events = Events(quiet=True)
+    sink.subscribe(events)
+    for event in every_event():
+        if isinstance(event, WorkerStopped):
+            break
+        events.emit(event)
+    families = {family.name: family for family in sink.registry.collect()}
+    for metric in METRICS:
+        family = families.pop(metric.name.removesuffix("_total"))
+        assert (family.type, family.documentation) == (metric.type, metric.help)
+        samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+        assert samples, f"{metric.name} has no sample"
+        for sample in samples:
+            assert set(sample.labels) - {"le"} == set(metric.labels)
+    assert families == {}
+
+
+def test_histograms_have_our_buckets(sink: PrometheusSink) -> None:
+    sink(polled())
+    for bound in DURATION_BUCKETS:
+        name = "pollux_worker_poll_duration_seconds_bucket"
+        assert value(sink, name, le=str(float(bound))) == (1.0 if bound >= 0.003 else 0.0)
+
+
+# Events
+
+
+def test_every_event_is_counted_or_knowingly_not(sink: PrometheusSink) -> None:
+    assert set(sink._react) | set(UNCOUNTED) == set(all_events())
+    assert not set(sink._react) & set(UNCOUNTED)
+    assert {type(event) for event in every_event()} == set(all_events())
+
+
+def test_a_sink_takes_only_what_it_counts(caplog: pytest.LogCaptureFixture) -> None:
+    events = Events(quiet=True)
+    unsubscribe = PrometheusSink().subscribe(events)
+    assert not any(events.wants(kind) for kind in UNCOUNTED)
+    with caplog.at_level(logging.ERROR):
+        for event in every_event():
+            events.emit(event)
+    assert caplog.records == []  # no sink failed
+    unsubscribe()
+    assert not events.wants(PollFinished)
+
+
+def test_polls(sink: PrometheusSink) -> None:
+    for event in (polled(0), polled(3, interval=0.4, hinted=True), polled(0, interval=0.8)):
+        sink(event)
+    sink(PollFailed("q", "no", 1, 1.0))
+    expected = {
+        "pollux_worker_poll_total": 3,
+        "pollux_worker_poll_empty_total": 2,
+        "pollux_worker_poll_failed_total": 1,
+        "pollux_worker_poll_hinted_total": 1,
+        "pollux_worker_found_total": 3,
+        "pollux_worker_poll_interval_seconds": 0.8,
+        "pollux_worker_poll_duration_seconds_count": 3,
+        "pollux_poll_cost_dollars_total": 1.5,
+    }
+    assert {name: value(sink, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("what", get_args(get_type_hints(outcome.Change)["what"]))
+def test_pace_changes(sink: PrometheusSink, what: str) -> None:
+    sink(worker_started())
+    sink(PaceChanged("q", what, 0.1, 0.2))
+    assert value(sink, "pollux_worker_pace_change_total", what=what) == 1
+    assert value(sink, "pollux_worker_backoff_total") == (1 if what == "back-off" else 0)
+
+
+def test_breakers(sink: PrometheusSink) -> None:
+    assert set(BREAKER_STATES) == set(get_args(breaker.State))
+    for state, number in BREAKER_STATES.items():
+        sink(BreakerChanged("q", "greet", state))
+        assert value(sink, "pollux_worker_breaker_state", kind="greet") == number
+
+
+def test_chores(sink: PrometheusSink) -> None:
+    sink(ChoreFailed("q", "settle", "no"))
+    assert value(sink, "pollux_worker_chore_failed_total", chore="settle") == 1
+
+
+@pytest.mark.parametrize(("kind", "values", "result"), ENDS, ids=lambda each: str(each))
+def test_a_job_that_ends_runs_no_more(
+    sink: PrometheusSink, kind: type[JobEvent], values: tuple[Any, ...], result: str
+) -> None:
+    def running() -> float | None:
+        return value(sink, "pollux_worker_job_running", kind="greet")
+
+    sink(worker_started())
+    assert running() == 0
+    sink(started("1"))
+    sink(started("2"))
+    assert running() == 2
+    sink(kind("q", "w", "1", "greet", 1, *values))
+    assert running() == 1
+    total = "pollux_worker_job_total"
+    assert value(sink, total, kind="greet", result=result) == 1
+    duration = value(sink, "pollux_worker_job_duration_seconds_count", kind="greet")
+    assert duration == (1 if kind in (JobDone, JobRetried) else None)
+    assert value(sink, "pollux_worker_job_wait_seconds_count", kind="greet") == 2
+    # A second end of the same run, as when a settlement finds its lease lost, ends it once.
+    sink(JobLost("q", "w", "1", "greet", 1))
+    assert running() == 1
+    assert value(sink, total, kind="greet", result="lost") == (2 if result == "lost" else 1)
+
+
+def test_every_end_has_a_result() -> None:
+    assert {kind: result for kind, _, result in ENDS} == RESULTS
+    assert set(RESULTS) == {k for k in all_events() if issubclass(k, JobEvent)} - {JobStarted}
+
+
+def test_what_ends_without_having_started_was_not_running(sink: PrometheusSink) -> None:
+    sink(worker_started())
+    sink(JobGivenBack("q", "w", "1", "greet", 1, "the worker stops"))
+    sink(JobDead("q", "w", "2", "greet", 9, "its worker died"))
+    assert value(sink, "pollux_worker_job_running", kind="greet") == 0
+
+
+def test_runs_are_told_apart_by_queue_and_worker(sink: PrometheusSink) -> None:
+    for queue, worker in (("q", "a"), ("q", "b"), ("r", "a")):
+        sink(started("1", worker, queue))
+    sink(JobDone("r", "a", "1", "greet", 1, 0.1))
+    assert value(sink, "pollux_worker_job_running", kind="greet") == 2
+    assert value(sink, "pollux_worker_job_running", "r", kind="greet") == 0
+
+
+# Label sets
+
+
+def test_counters_begin_at_zero_so_that_a_rate_sees_the_first_step(sink: PrometheusSink) -> None:
+    sink(worker_started())
+    zeros = {m.name for m in METRICS if m.type == "counter" and m.labels == ("queue",)}
+    assert {name: value(sink, name) for name in zeros} == dict.fromkeys(zeros, 0.0)
+    for kind in ("greet", "mail"):
+        assert value(sink, "pollux_worker_job_running", kind=kind) == 0
+    assert value(sink, "pollux_worker_poll_interval_seconds") is None  # not known before a poll
+
+
+def test_without_a_price_there_is_no_cost() -> None:
+    sink = PrometheusSink()
+    for event in every_event():
+        if not isinstance(event, WorkerStopped):
+            sink._react.get(type(event), lambda _: None)(event)
+    assert "pollux_poll_cost_dollars_total" not in series(sink)
+
+
+def test_the_label_sets_of_a_queue_go_with_its_last_worker(sink: PrometheusSink) -> None:
+    for worker, queue in (("a", "q"), ("b", "q"), ("c", "r")):
+        sink(worker_started(worker, queue))
+    for event in every_event():
+        if type(event) in sink._react and not isinstance(event, (WorkerStarted, WorkerStopped)):
+            sink(event)
+    sink(polled(queue="r"))
+    before = series(sink)
+    sink(WorkerStopped("q", "a", 0))
+    assert series(sink) == before
+    sink(WorkerStopped("q", "b", 0))
+    assert series(sink) == set()
+    assert value(sink, "pollux_worker_poll_total", "r") == 1
+    sink(worker_started("d"))
+    sink(polled())
+    assert value(sink, "pollux_worker_poll_total") == 1
+
+
+def test_a_stop_whose_start_was_not_seen_does_no_harm(sink: PrometheusSink) -> None:
+    sink(WorkerStopped("q", "early", 0))
+    sink(worker_started("a"))
+    sink(worker_started("b"))
+    sink(polled())
+    sink(WorkerStopped("q", "a", 0))
+    assert value(sink, "pollux_worker_poll_total") == 1
+    sink(WorkerStopped("q", "b", 0))
+    assert series(sink) == set()
+
+
+def test_a_run_that_never_ended_is_forgotten_with_its_queue(sink: PrometheusSink) -> None:
+    sink(worker_started())
+    sink(started())
+    sink(WorkerStopped("q", "w", 0))
+    assert sink._running == set()
+
+
+def test_a_real_worker_is_counted_and_then_gone() -> None:
+    clock = VirtualClock()
+    registry = CollectorRegistry()
+    sink = PrometheusSink(registry)
+    seen: dict[str, float | None] = {}
+
+    async def main() -> None:
+        events = Events(quiet=True)
+        sink.subscribe(events)
+        queue = MemoryQueue("q", clock=clock)
+        worker = Worker(queue, events=events)
+
+        @worker.handle("greet")
+        async def greet(job: Job) -> None:
+            seen["running"] = value(sink, "pollux_worker_job_running", kind="greet")
+
+        @worker.handle("stop")
+        async def stop(job: Job) -> None:
+            for name in ("poll_total", "poll_empty_total", "backoff_total", "found_total"):
+                seen[name] = value(sink, f"pollux_worker_{name}")
+            worker.stop()
+
+        await queue.put([NewJob("greet"), NewJob("stop", delay="1m")])
+        await worker.run(WorkerRunOptions(signals=False, seed=1))
+
+    clock.run(main())
+    assert seen["running"] == 1
+    assert seen["poll_total"] == (seen["poll_empty_total"] or 0) + 2
+    assert (seen["backoff_total"] or 0) >= 5
+    assert seen["found_total"] == 2
+    assert series(sink) == set()
+
+
+# Serving
+
+
+def test_metrics_are_served_on_loopback_until_closed(sink: PrometheusSink) -> None:
+    sink(polled())
+    served = sink.serve(0)
+    host, port = served.url.removeprefix("http://").removesuffix("/metrics").split(":")
+    assert host == "127.0.0.1"
+    assert int(port) > 0
+    with urllib.request.urlopen(served.url, timeout=10) as answer:
+        assert b'pollux_worker_poll_total{queue="q"} 1.0' in answer.read()
+    with pytest.raises(ConfigError, match=f"cannot serve metrics on 127.0.0.1:{port}: .* use"):
+        PrometheusSink().serve(int(port))
+    served.close()
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection((host, int(port)), 10)
+
+
+def test_an_address_that_is_not_ours_is_refused(sink: PrometheusSink) -> None:
+    with pytest.raises(ConfigError, match=r"worker\.metrics_host"):
+        sink.serve(0, "192.0.2.1")
+
+
+def test_without_the_extra_the_error_says_what_to_install() -> None:
+    script = """
+import sys
+sys.modules["prometheus_client"] = None
+try:
+    import pollux.observe.prometheus
+except ImportError as error:
+    print(type(error).__name__, error)
+import pollux.observe.metrics, pollux.cli
+"""
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == (
+        "MissingExtra exporting metrics needs an extra: pip install 'pollux[metrics]'\n"
+    )

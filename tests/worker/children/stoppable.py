@@ -1,0 +1,68 @@
+"""A worker process that tells what happens to it, and whose handlers wait for its stop.
+
+Its arguments: the database, and how it runs: "blocking", "awaited" or "two" in one event loop.
+A job of kind `finish` ends when the worker is told to stop; `hang` and `block` never do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import threading
+from typing import Any
+
+from pollux import Worker, WorkerRunOptions
+from pollux.events import Events, JobStarted, WorkerStopping
+from pollux.jobs import Job
+from pollux.queues.sqlite import SqliteQueue
+
+database, how = sys.argv[1:]
+options = WorkerRunOptions(concurrency=2, prefetch=2, grace="60s", lease="60s")
+
+
+def tell(event: Any) -> None:
+    print(type(event).__name__, getattr(event, "kind", getattr(event, "worker", "")), flush=True)
+
+
+def make(name: str) -> Worker:
+    events = Events(quiet=True)
+    events.subscribe(tell)
+    worker = Worker(SqliteQueue(database, synchronous="off"), options, name=name, events=events)
+    gate: list[asyncio.Event] = []
+
+    @worker.handle("finish")
+    async def finish(job: Job) -> None:
+        gate.append(asyncio.Event())
+        await gate[-1].wait()
+
+    @worker.handle("hang")
+    async def hang(job: Job) -> None:
+        await asyncio.Event().wait()
+
+    @worker.handle("block")
+    def block(job: Job) -> None:
+        threading.Event().wait()
+
+    def stopping(event: WorkerStopping) -> None:
+        for each in gate:
+            each.set()
+
+    events.subscribe(stopping, WorkerStopping)
+    assert events.wants(JobStarted)
+    return worker
+
+
+async def awaited(*workers: Worker) -> None:
+    await asyncio.gather(*(worker.run(options) for worker in workers))
+
+
+before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+if how == "blocking":
+    make("one").run()
+elif how == "awaited":
+    asyncio.run(awaited(make("one")))
+else:
+    asyncio.run(awaited(make("one"), make("two")))
+assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+print("over", flush=True)

@@ -1,0 +1,72 @@
+"""A worker process of the kill test: it writes down each claim, renewal, run and settlement.
+
+Its arguments: the database, the log, its name. One line is one JSON object, appended by one write,
+so that a kill leaves whole lines. What it tells on standard output is how many jobs it finished.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pollux import Retry, Worker, WorkerRunOptions
+from pollux.durations import Duration
+from pollux.events import WorkerStarted
+from pollux.jobs import Claim, Job, Settlement
+from pollux.queues.sqlite import SqliteQueue
+
+LEASE = 1.0
+
+database, log_path, name = sys.argv[1:]
+log = os.open(log_path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+
+
+def note(*records: dict[str, Any]) -> None:
+    os.write(log, "".join(json.dumps(record) + "\n" for record in records).encode())
+
+
+def of(claim: Claim, what: str, at: float) -> dict[str, Any]:
+    return {"what": what, "job": claim.job.id, "token": claim.token, "by": name, "at": at}
+
+
+class Logged(SqliteQueue):
+    async def claim(
+        self,
+        worker: str,
+        limit: int,
+        lease: Duration,
+        hold: Duration = 0,
+        kinds: Sequence[str] | None = None,
+    ) -> list[Claim]:
+        claims = await super().claim(worker, limit, lease, hold, kinds)
+        note(*({**of(c, "claim", c.until - LEASE), "until": c.until} for c in claims))
+        return claims
+
+    async def extend(self, claims: Iterable[Claim], lease: Duration) -> None:
+        batch, now = list(claims), time.time()
+        await super().extend(batch, lease)
+        note(*({**of(c, "extend", now), "until": now + LEASE} for c in batch))
+
+    async def settle(self, settlements: Iterable[Settlement]) -> None:
+        batch, now = list(settlements), time.time()
+        await super().settle(batch)
+        note(*(of(s.claim, s.verdict, now) for s in batch))
+        print(sum(s.verdict == "done" for s in batch), flush=True)
+
+
+worker = Worker(Logged(database, synchronous="off", keep="1d"), name=name)
+worker.events.subscribe(lambda event: print("up", flush=True), WorkerStarted)
+
+
+@worker.handle("x", retry=Retry.fixed("1s", attempts=None))
+async def handler(job: Job) -> None:
+    note({"what": "run", "job": job.id, "attempt": job.attempt, "by": name, "at": time.time()})
+    await asyncio.sleep(0.01)  # real time: it is killed in the middle of this
+
+
+worker.run(WorkerRunOptions(concurrency=4, lease=LEASE, grace="5s"))

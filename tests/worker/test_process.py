@@ -1,0 +1,136 @@
+"""A worker as a process of its own: signals stop it, and nothing stays claimed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from pollux.jobs import JobInfo, NewJob
+from pollux.queues.sqlite import SqliteQueue
+
+CHILD = Path(__file__).parent / "children" / "stoppable.py"
+
+
+class Child:
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.told: list[str] = []
+
+    def until(self, line: str, times: int = 1) -> None:
+        """Read what it tells until it told this so many times; the watchdog ends it if it hangs."""
+        assert self.process.stdout is not None
+        while self.told.count(line) < times:
+            told = self.process.stdout.readline().strip()
+            assert told, f"it ended, and told only {self.told}"
+            self.told.append(told)
+
+    def ended(self) -> list[str]:
+        assert self.process.stdout is not None
+        self.told += self.process.stdout.read().split("\n")[:-1]
+        assert self.process.wait(20) == 0
+        return self.told
+
+
+@contextmanager
+def child(database: Path, how: str) -> Iterator[Child]:
+    process = subprocess.Popen(
+        [sys.executable, str(CHILD), str(database), how], stdout=subprocess.PIPE, text=True
+    )
+    watchdog = threading.Timer(40, process.kill)
+    watchdog.start()
+    try:
+        with process:
+            yield Child(process)
+    finally:
+        watchdog.cancel()
+        process.kill()
+
+
+def put(database: Path, *jobs: NewJob) -> None:
+    async def main() -> None:
+        async with SqliteQueue(database, synchronous="off") as queue:
+            await queue.put(jobs)
+
+    asyncio.run(main())
+
+
+def left(database: Path) -> list[JobInfo]:
+    async def main() -> list[JobInfo]:
+        async with SqliteQueue(database) as queue:
+            return await queue.list()
+
+    return asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["blocking", "awaited"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_finishes_what_runs_and_gives_the_rest_back(
+    how: str, number: signal.Signals, tmp_path: Path
+) -> None:
+    database = tmp_path / "jobs.db"
+    put(database, *(NewJob("finish", n) for n in range(6)))
+    with child(database, how) as it:
+        it.until("JobStarted finish", 2)
+        it.process.send_signal(number)
+        told = it.ended()
+    assert told[-1] == "over"
+    assert told.count("JobDone finish") == 2
+    assert told.count("JobGivenBack finish") == 2
+    assert [(info.state, info.job.payload, info.job.attempt) for info in left(database)] == [
+        ("ready", n, 0) for n in range(2, 6)
+    ]
+
+
+def test_a_second_signal_ends_the_grace(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    put(database, NewJob("hang"), NewJob("finish"))
+    with child(database, "blocking") as it:
+        it.until("JobStarted finish")
+        it.process.send_signal(signal.SIGTERM)
+        it.until("JobDone finish")  # it is in its grace
+        it.process.send_signal(signal.SIGINT)
+        told = it.ended()
+    assert told[-1] == "over"
+    assert "JobGivenBack hang" in told
+    [info] = left(database)
+    assert (info.state, info.job.kind, info.job.attempt) == ("ready", "hang", 0)
+
+
+def test_a_thread_that_hangs_does_not_keep_the_process(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    put(database, NewJob("block"))
+    with child(database, "blocking") as it:
+        it.until("JobStarted block")
+        it.process.send_signal(signal.SIGTERM)
+        it.until("WorkerStopping one")
+        it.process.send_signal(signal.SIGTERM)
+        assert it.ended()[-1] == "over"
+    assert [info.state for info in left(database)] == ["ready"]
+
+
+def test_a_signal_stops_all_workers_of_an_event_loop(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    put(database, *(NewJob("finish", n) for n in range(6)))
+    with child(database, "two") as it:
+        it.until("JobStarted finish", 4)  # one holds four, two of them ahead; the other the rest
+        it.process.send_signal(signal.SIGTERM)
+        told = it.ended()
+    assert told[-1] == "over"
+    assert {"WorkerStopped one", "WorkerStopped two"} <= set(told)
+    assert told.count("JobDone finish") == 4
+    assert [info.state for info in left(database)] == ["ready", "ready"]
+
+
+def test_a_signal_stops_an_idle_worker_at_once(tmp_path: Path) -> None:
+    with child(tmp_path / "jobs.db", "blocking") as it:
+        it.until("WorkerStarted one")
+        it.process.send_signal(signal.SIGTERM)
+        assert it.ended()[-1] == "over"
