@@ -51,16 +51,27 @@ Plain = dict[str, Any]
 class Options:
     quick: bool
     json: Path | None
+    folder: Path | None = None
+    out: Path | None = None
 
 
-def options(description: str) -> Options:
-    """The options every benchmark takes. SIGTERM ends it like Ctrl-C: children included."""
-    parser = argparse.ArgumentParser(description=description)
+def options(description: str, *, traces: bool = False) -> Options:
+    """The options every benchmark takes. SIGTERM ends it like Ctrl-C: children included.
+
+    traces: it also takes a folder of traces, and where to draw a picture.
+    """
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    if traces:
+        parser.add_argument("folder", type=Path, nargs="?", help="a folder of traces")
+        parser.add_argument("--out", type=Path, metavar="FILE", help="draw a PNG or SVG there")
     parser.add_argument("--quick", action="store_true", help="under a minute, for a look")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    return Options(given.quick, given.json)
+    extra = (given.folder, given.out) if traces else ()
+    return Options(given.quick, given.json, *extra)
 
 
 @dataclass(frozen=True)

@@ -150,14 +150,14 @@ def test_a_thread_that_waits_for_virtual_time_is_told(monkeypatch: pytest.Monkey
 # The real worker under it.
 
 
-def idle_day(seed: int) -> tuple[int, list[Event]]:
+def idle(seed: int, span: float = DAY) -> tuple[int, list[Event]]:
     seen = Seen()
 
     async def main(clock: VirtualClock) -> int:
         worker = Worker(MemoryQueue(clock=clock), name="w", events=seen.events)
         worker.handle("x")(print)
         async with working(worker, options(seed=seed)):
-            await clock.advance(DAY)
+            await clock.advance(span)
             polls: int = worker.state()["polls"]
         return polls
 
@@ -165,14 +165,14 @@ def idle_day(seed: int) -> tuple[int, list[Event]]:
 
 
 def test_a_day_of_idling_polls_at_the_ceiling() -> None:
-    polls, _ = idle_day(seed=1)
+    polls, _ = idle(seed=1)
     # The ceiling is 5 s and jitter takes off up to a tenth of it: 4.75 s on the average.
     assert DAY / 5 < polls < DAY / 4.5
     assert polls == pytest.approx(DAY / 4.75, rel=0.01)
 
 
-def test_the_same_seed_gives_the_same_day_and_another_seed_another() -> None:
-    (_, one), (_, same), (_, other) = idle_day(1), idle_day(1), idle_day(2)
+def test_the_same_seed_gives_the_same_hours_and_another_seed_others() -> None:
+    (_, one), (_, same), (_, other) = (idle(seed, DAY / 10) for seed in (1, 1, 2))
     assert one == same
     assert [e for e in one if isinstance(e, PollFinished)] != [
         e for e in other if isinstance(e, PollFinished)

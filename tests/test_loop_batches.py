@@ -357,7 +357,7 @@ def test_a_cancelled_loop_can_be_taken_up_again() -> None:
 
 def test_the_three_lines_of_the_readme() -> None:
     async def main() -> Any:
-        batches = []
+        batches = list[int]()
         async for batch in pollux.poll(answering([1, 2]), pollux.Adaptive("1ms", "5s")):
             batches += batch
             break

@@ -17,6 +17,7 @@ from pollux.core.outcome import Outcome, Pause
 from pollux.core.presets import PollingStrategy
 from pollux.core.retry import Retry
 from pollux.core.strategy import Pacer, Strategy
+from pollux.core.worth import Worth
 from pollux.errors import (
     ConfigError,
     HandlerError,
@@ -81,6 +82,7 @@ __all__ = [
     "Unsupported",
     "Worker",
     "WorkerRunOptions",
+    "Worth",
     "open",
     "poll",
 ]

@@ -132,7 +132,7 @@ class Command:
     def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pollux", *map(str, words)],
-            env={**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})},
+            env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -81,7 +81,7 @@ def test_messages_go_to_standard_error_on_one_line(
     tell: object, word: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert callable(tell)
-    message = "[bold]x[/bold] \x1b[2J " + "word " * 60
+    message = "[bold]x[/bold] \x1b[2J" + " word" * 60
     tell(message)
     out, err = capsys.readouterr()
     assert out == ""

@@ -45,7 +45,7 @@ async def meet(job):
     pathlib.Path(f"{name}-{os.getpid()}").touch()
     while len(list(pathlib.Path.cwd().glob(f"{name}-*"))) < count:
         await asyncio.sleep(0.01)
-    print("met", name, os.getpid(), flush=True)
+    print(f"met {name} {os.getpid()}\\n", end="", flush=True)  # one write, for others write too
 """
 
 

@@ -13,8 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from pollux.clock import VirtualClock
 from pollux.jobs import JobInfo, NewJob
+from pollux.queues.memory import MemoryQueue
 from pollux.queues.sqlite import SqliteQueue
+from pollux.worker import Worker
+from tests.kit import Seen, options, virtually, working
 
 CHILD = Path(__file__).parent / "children" / "stoppable.py"
 
@@ -134,3 +138,44 @@ def test_a_signal_stops_an_idle_worker_at_once(tmp_path: Path) -> None:
         it.until("WorkerStarted one")
         it.process.send_signal(signal.SIGTERM)
         assert it.ended()[-1] == "over"
+
+
+# In this process.
+
+
+def test_signals_stop_the_workers_of_this_process_and_are_put_back() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
+
+    async def main(clock: VirtualClock) -> None:
+        workers = [Worker(MemoryQueue(clock=clock), events=Seen().events) for _ in range(2)]
+        for worker in workers:
+            worker.handle("x")(print)
+        short = asyncio.ensure_future(workers[0].run(options(signals=True)))
+        tasks = [short, asyncio.ensure_future(workers[1].run(options(signals=True)))]
+        await clock.advance(1)
+        workers[0].stop()
+        await short  # one that leaves does not take the signals with it
+        signal.raise_signal(signal.SIGTERM)
+        await asyncio.gather(*tasks)
+
+    virtually(main)
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
+
+
+def test_a_worker_in_another_thread_leaves_signals_alone() -> None:
+    ended: list[bool] = []
+
+    def run() -> None:
+        async def main(clock: VirtualClock) -> None:
+            worker = Worker(MemoryQueue(clock=clock), events=Seen().events)
+            worker.handle("x")(print)
+            async with working(worker, options(signals=True)):
+                await clock.advance(10)
+            ended.append(True)
+
+        virtually(main)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(20)
+    assert ended == [True]

@@ -11,7 +11,7 @@ import pytest
 
 from pollux.clock import VirtualClock
 from pollux.core.retry import Retry
-from pollux.errors import StoreError
+from pollux.errors import LeaseLost, StoreError
 from pollux.events import (
     ChoreFailed,
     JobDead,
@@ -302,6 +302,33 @@ def test_what_waits_for_a_place_and_loses_its_lease_is_not_run() -> None:
             assert len(it.seen.of(JobLost)) == 2
             assert len(it.seen.of(JobStarted)) == 1
             assert (await it.queue.stats()).leased == 2
+
+    virtually(main)
+
+
+def test_a_lease_that_is_lost_as_its_handler_is_about_to_begin_gives_its_place_free() -> None:
+    class Gone(CountedMemory):
+        async def extend(self, claims: Any, lease: Any) -> None:
+            await asyncio.sleep(5)
+            raise LeaseLost(["2"])
+
+    async def main(clock: VirtualClock) -> None:
+        queue, seen = Gone(clock=clock), Seen()
+        worker = Worker(queue, name="w", events=seen.events)
+
+        @worker.handle("x")
+        async def handler(job: Job) -> None:
+            await asyncio.sleep(job.payload)
+
+        await queue.put([NewJob("x", 15), NewJob("x", 1), NewJob("x", 1)])
+        async with working(worker, options(lease="30s", concurrency=1, prefetch=1)):
+            await until(lambda: bool(seen.of(JobStarted)))
+            # The first renewal takes from 10 to 15; then the first job ends, and the second is
+            # next, but its lease is gone.
+            await clock.advance(25)
+            assert [e.job for e in seen.of(JobLost)] == ["2"]
+            assert [e.job for e in seen.of(JobDone)] == ["1", "3"]
+            assert worker.state()["running"] == 0
 
     virtually(main)
 

@@ -156,13 +156,14 @@ def _run_twin(
             capacity,
             situation.drain,
             rules.STUCK_AFTER,
+            rules.POLLS_MAX,
             waits,
             times,
         )
 
     polls, empty = run(np.empty(0))
     if polls < 0:
-        raise rules.pauses_stand_still(strategy)
+        raise rules.too_many_polls(strategy, trace)
     times = None
     if keep_polls:
         times = np.empty(polls)  # counting first is cheaper than growing
@@ -216,8 +217,8 @@ def lean(
             delay = jittered(delay, strategy.floor, strategy.ceiling, draw())
         before, now = now, woken_at(now, delay)
         stuck = stuck + 1 if now == before and not found else 0
-        if stuck > rules.STUCK_AFTER:
-            raise rules.pauses_stand_still(strategy)
+        if stuck > rules.STUCK_AFTER or polls > rules.POLLS_MAX:
+            raise rules.too_many_polls(strategy, trace)
     return rules.result(
         trace,
         strategy,

@@ -146,6 +146,7 @@ def replay(
     capacity: int,
     drain: bool,
     patience: int,
+    most_polls: int,
     waits: Floats,
     times: Floats,
 ) -> tuple[int, int]:
@@ -153,7 +154,8 @@ def replay(
 
     waits: filled with how long each item waited.
     times: filled with when each poll began; of no length where nobody asked for it.
-    patience: polls in a row that may find nothing while no time passes; more return (-1, 0).
+    patience: how many polls in a row may find nothing while no time passes.
+    most_polls: how many polls there may be; more of either return (-1, 0).
     """
     s = start.copy()
     n, most = len(arrivals), capacity if capacity > 0 else len(arrivals) + 1
@@ -176,7 +178,7 @@ def replay(
             continue
         before, now = now, _woken_at(now, delay)
         stuck = stuck + 1 if now == before and found == 0 else 0
-        if stuck > patience:
+        if stuck > patience or polls > most_polls:
             return -1, 0
 
 
@@ -246,13 +248,17 @@ def polls_when_due(arrivals: Floats, price: float, times: Floats) -> int:
 
 
 @compiled
-def fixed_cost(arrivals: Floats, span: float, interval: float, ratio: float) -> float:
-    """What polling at 0, T, 2T, … costs, by the rule that ends every replay; in closed form."""
-    waiting, last = 0.0, 0.0
-    for at in arrivals:
-        last = max(np.ceil(at / interval) * interval, at)
-        waiting += last - at
-    polls = np.ceil(span / interval)
-    if last >= span and len(arrivals) > 0:
-        polls += 1.0
-    return float(polls * ratio + waiting)
+def fixed_costs(arrivals: Floats, span: float, intervals: Floats, ratio: float) -> Floats:
+    """What polling at 0, T, 2T, … costs for each T, by the rule that ends every replay."""
+    costs = np.empty(len(intervals))
+    for which in range(len(intervals)):
+        interval = intervals[which]
+        waiting, last = 0.0, 0.0
+        for at in arrivals:
+            last = max(np.ceil(at / interval) * interval, at)
+            waiting += last - at
+        polls = np.ceil(span / interval)
+        if last >= span and len(arrivals) > 0:
+            polls += 1.0  # after the end, and found something
+        costs[which] = polls * ratio + waiting
+    return costs

@@ -6,6 +6,7 @@ The browser is told so as well: the page's policy forbids every request.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from html import escape
 from typing import Any
 
@@ -27,7 +28,7 @@ section { background: #fff; border: 1px solid #d9e2ec; border-radius: 6px; paddi
 .quiet { color: #52606d; font-size: 13.5px; }
 .foot { margin-top: 14px; }
 .cards { display: flex; flex-wrap: wrap; gap: 10px; margin: 14px 0 12px; }
-.card { background: #e6f0fa; border-radius: 6px; padding: 8px 14px; min-width: 120px; }
+.card { background: #e6f0fa; border-radius: 6px; padding: 8px 14px; }
 .card b { display: block; font-size: 20px; color: #102a43; }
 .card span { font-size: 12.5px; color: #52606d; }
 .scroll { overflow-x: auto; }
@@ -41,6 +42,8 @@ tr.take td { background: #e6f0fa; font-weight: 700; }
 tr.limit td { color: #52606d; }
 .key { display: inline-block; width: 10px; height: 10px; border-radius: 5px; margin-right: 7px; }
 code { background: #eef1f5; padding: 1px 4px; border-radius: 3px; }
+@media (max-width: 900px) { .extra { display: none; } .cards { gap: 8px; }
+  .card { padding: 8px 10px; } .card b { font-size: 18px; } th, td { padding: 5px; } }
 @media print { body { background: #fff; } section { break-inside: avoid; } }
 """
 # Nothing may be fetched. Plotly writes styles, and makes pictures for its download button.
@@ -52,6 +55,8 @@ CONFIG = {
     "responsive": True,
     "modeBarButtonsToRemove": ["lasso2d", "select2d"],
 }
+# Columns that a narrow screen has no room for: the median and the 99th percentile.
+EXTRA = (4, 6)
 DRAW = """
 for (const part of ["pareto", "time", "waits"]) {
   const figure = JSON.parse(document.getElementById("figure-" + part).textContent);
@@ -155,7 +160,7 @@ def _table(facts: Facts) -> str:
         "with waiting, $ a month", *(f"× {name}" for name in limits),
     )  # fmt: skip
     shape = plots.Shape(facts)
-    lines = ["<tr>" + "".join(f"<th>{escape(head)}</th>" for head in heads) + "</tr>"]
+    lines = [f"<tr>{_cells('th', heads)}</tr>"]
     for policy in facts["policies"]:
         key = f'<span class="key" style="background:{shape.colour(policy)}"></span>'
         waits = (brief(policy[f"wait_{each}_s"]) for each in ("mean", "p50", "p95", "p99", "max"))
@@ -177,7 +182,16 @@ def _row(kind: str, key: str, about: Facts, waits: list[str], limits: list[str])
         *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
     ]
     first = f"<td>{key}{escape(about['name'])}</td>"
-    return f'<tr class="{kind}">{first}' + "".join(f"<td>{escape(c)}</td>" for c in cells) + "</tr>"
+    return f'<tr class="{kind}">{first}{_cells("td", cells, 1)}</tr>'
+
+
+def _cells(tag: str, texts: Sequence[str], begin: int = 0) -> str:
+    """Cells of a row, from a column on; some give way on a narrow screen."""
+    parts = []
+    for number, text in enumerate(texts, begin):
+        extra = ' class="extra"' if number in EXTRA else ""
+        parts.append(f"<{tag}{extra}>{escape(text)}</{tag}>")
+    return "".join(parts)
 
 
 def _foot(facts: Facts, version: str) -> str:

@@ -16,6 +16,7 @@ from pollux.lab.plots import (
     Facts,
     Shape,
     duration_ticks,
+    number_ticks,
     placed,
     wait_range,
 )
@@ -41,9 +42,9 @@ STYLE: Any = {
 }
 COLUMNS = (
     "policy",
-    "polls an hour",
-    "polls, $ a month",
-    "mean wait",
+    "polls\nan hour",
+    "polls,\n$ a month",
+    "mean\nwait",
     "p50",
     "p95",
     "p99",
@@ -61,17 +62,21 @@ def picture(facts: Facts, form: str) -> bytes:
         raise MissingExtra("the lab", "lab") from None
     with mpl.rc_context({**mpl.rcParamsDefault, "backend": "agg", **STYLE}):
         figure = Figure(figsize=SIZE, dpi=DOTS, facecolor="white")
-        grid = figure.add_gridspec(
-            4, 2, left=0.06, right=0.985, top=0.87, bottom=0.02, hspace=0.42, wspace=0.14,
-            height_ratios=(0.8, 1.6, 2.0, 0.42 * (len(facts["policies"]) + 4) / 2.2),
-        )  # fmt: skip
         _heading(figure, facts)
-        _pareto(figure.add_subplot(grid[0:3, 0]), facts)
-        top = figure.add_subplot(grid[0, 1])
+        rows = len(facts["policies"]) + len(facts["limits"]) + 2
+        whole = figure.add_gridspec(
+            2, 1, left=0.065, right=0.985, top=0.87, bottom=0.02, hspace=0.14,
+            height_ratios=(10.0, 0.4 * rows),
+        )  # fmt: skip
+        upper = whole[0].subgridspec(1, 2, wspace=0.15)
+        right = upper[1].subgridspec(2, 1, hspace=0.28)
+        times = right[0].subgridspec(2, 1, hspace=0.08, height_ratios=(1, 2))
+        top = figure.add_subplot(times[0])
         _arrivals(top, facts)
-        _polls(figure.add_subplot(grid[1, 1], sharex=top), facts)
-        _waits(figure.add_subplot(grid[2, 1]), facts)
-        _table(figure.add_subplot(grid[3, :]), facts)
+        _polls(figure.add_subplot(times[1], sharex=top), facts)
+        _waits(figure.add_subplot(right[1]), facts)
+        _pareto(figure.add_subplot(upper[0]), facts)
+        _table(figure.add_subplot(whole[1]), facts)
         content = io.BytesIO()
         metadata = {"Date": None} if form == "svg" else None
         figure.savefig(content, format=form, metadata=metadata)
@@ -134,21 +139,22 @@ def _pareto(axes: Any, facts: Facts) -> None:
             fontsize=11 if mark.kind == "take" else 9.5,
             fontweight="bold" if mark.kind == "take" else "normal",
             arrowprops={"arrowstyle": "-", "color": mark.colour, "linewidth": 0.7, "shrinkB": 5},
+            bbox={"facecolor": "white", "alpha": 0.7, "edgecolor": "none", "pad": 1},
             zorder=5,
         )
-    _durations(axes.yaxis, *ranges[1])
+    _tick(axes.yaxis, duration_ticks(*ranges[1]))
+    _tick(axes.xaxis, number_ticks(*ranges[0], shape.cost_prefix))
     axes.set_xlabel(shape.cost_title)
     axes.set_ylabel(METRICS["wait_mean_s"])
     axes.set_title("Cost against waiting: nearer to the lower left is better")
     axes.legend(loc="upper right", fontsize=8.5)
 
 
-def _durations(axis: Any, low: float, high: float) -> None:
+def _tick(axis: Any, ticks: Facts) -> None:
     from matplotlib.ticker import FixedFormatter, FixedLocator, NullLocator
 
-    ticks = duration_ticks(low, high)
     axis.set_major_locator(FixedLocator(ticks["tickvals"]))
-    axis.set_major_formatter(FixedFormatter(ticks["ticktext"]))
+    axis.set_major_formatter(FixedFormatter([_plain(text) for text in ticks["ticktext"]]))
     axis.set_minor_locator(NullLocator())
 
 
@@ -175,7 +181,11 @@ def _polls(axes: Any, facts: Facts) -> None:
             color=shape.colour(policy), linestyle=DASHES[shape.dash(policy)],
             linewidth=2.0 if policy["take"] else 1.1, label=policy["name"],
         )  # fmt: skip
+    low, high = shape.poll_range()
     axes.set_yscale("log")
+    axes.set_ylim(10**low, 10**high)
+    _tick(axes.yaxis, number_ticks(low, high))
+    axes.set_xlim(0, times[-1] + times[1])
     axes.set_ylabel(f"polls {per}")
     axes.set_xlabel(f"time, {unit}")
 
@@ -194,7 +204,7 @@ def _waits(axes: Any, facts: Facts) -> None:
     axes.set_xscale("log")
     axes.set_xlim(10**low, 10**high)
     axes.set_ylim(0, 101)
-    _durations(axes.xaxis, low, high)
+    _tick(axes.xaxis, duration_ticks(low, high))
     axes.set_xlabel("wait")
     axes.set_ylabel("items that waited no longer, %")
     axes.set_title("How long items waited")
@@ -204,7 +214,7 @@ def _waits(axes: Any, facts: Facts) -> None:
 def _table(axes: Any, facts: Facts) -> None:
     axes.axis("off")
     limits = [limit["name"] for limit in facts["limits"]]
-    columns = [*COLUMNS, *(f"× {name}" for name in limits)]
+    columns = [*COLUMNS, *("×\n" + name for name in limits)]
     rows, bold = [], []
     for policy in facts["policies"]:
         bold.append(policy["take"])
@@ -237,20 +247,18 @@ def _table(axes: Any, facts: Facts) -> None:
     total = sum(widths)
     table = axes.table(
         rows, colLabels=columns, loc="center", cellLoc="right", edges="horizontal",
-        colWidths=[width / total for width in widths], bbox=(0, 0, 1, 1),
+        colWidths=[width / total for width in widths],
     )  # fmt: skip
     table.auto_set_font_size(False)
     for (row, column), cell in table.get_celld().items():
         cell.set_edgecolor("#cbd2d9")
         cell.set_text_props(fontsize=9.5)
+        cell.set_height((2.0 if row == 0 else 1.0) / (len(rows) + 2.0))
         if column == 0:
             cell.set_text_props(ha="left")
         if row == 0 or bold[row - 1]:
             cell.set_text_props(fontweight="bold")
-        if row and bold[row - 1]:
-            cell.set_facecolor("#e6f0fa")
-            cell.visible_edges = "BT"
-        elif row > len(facts["policies"]):
+        if row > len(facts["policies"]):
             cell.set_text_props(color="#616e7c")
 
 

@@ -68,6 +68,10 @@ class Shape:
         priced = self.facts["dollars_a_poll"]
         return "polls, dollars a month" if priced else "polls an hour"
 
+    @property
+    def cost_prefix(self) -> str:
+        return "$" if self.facts["dollars_a_poll"] else ""
+
     def colour(self, policy: Facts) -> str:
         return COLOURS.get(policy["family"], OTHER_COLOUR)
 
@@ -135,6 +139,12 @@ class Shape:
             if top * factor >= 1:
                 return factor, name
         return 86400.0, "a day"
+
+    def poll_range(self) -> tuple[float, float]:
+        """The axis of poll rates, as powers of ten."""
+        factor, _ = self.rate_unit()
+        every = self.facts["time"]["polls_a_second"].values()
+        return _range([rate * factor for rates in every for rate in rates])
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:
@@ -222,7 +232,7 @@ def _layout(height: int, **more: Any) -> dict[str, Any]:
     layout: dict[str, Any] = {
         "template": "none",
         "height": height,
-        "margin": {"l": 70, "r": 20, "t": 46, "b": 56},
+        "margin": {"l": 70, "r": 20, "t": 64, "b": 56},
         "font": {"family": FONT, "size": 13, "color": "#1f2933"},
         "paper_bgcolor": "#ffffff",
         "plot_bgcolor": "#ffffff",
@@ -236,15 +246,25 @@ def _layout(height: int, **more: Any) -> dict[str, Any]:
     return layout
 
 
-_POWERS = {"type": "log", "dtick": 1, "minor": {"showgrid": True, "gridcolor": "#f2f4f6"}}
-
-
 def duration_ticks(low: float, high: float) -> dict[str, Any]:
-    """Ticks that read 100ms, 1s, 10s, 1m40s between two powers of ten."""
+    """Ticks that read 100ms, 1s, 10s, 1m between two powers of ten."""
     steps = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600)
     longer = (10800, 43200, 86400, 259200, 864000)
     ticks = [step for step in (*steps, *longer) if low <= math.log10(step) <= high]
-    return {"tickmode": "array", "tickvals": ticks, "ticktext": [short(tick) for tick in ticks]}
+    return _ticks(ticks, [short(tick) for tick in ticks])
+
+
+def number_ticks(low: float, high: float, prefix: str = "") -> dict[str, Any]:
+    """Ticks that read 1, 3, 10, 30 between two powers of ten; closer where there is room."""
+    steps = (1, 2, 5) if high - low < 2.2 else (1, 3)
+    powers = range(math.floor(low), math.ceil(high) + 1)
+    ticks = [step * 10.0**power for power in powers for step in steps]
+    ticks = [tick for tick in ticks if low <= math.log10(tick) <= high]
+    return _ticks(ticks, [prefix + f"{tick:,.12f}".rstrip("0").rstrip(".") for tick in ticks])
+
+
+def _ticks(values: list[float], texts: list[str]) -> dict[str, Any]:
+    return {"type": "log", "tickmode": "array", "tickvals": values, "ticktext": texts}
 
 
 def pareto(facts: Facts) -> Any:
@@ -304,7 +324,7 @@ def pareto(facts: Facts) -> Any:
         updatemenus=[
             {
                 "type": "buttons", "direction": "right", "buttons": buttons, "showactive": True,
-                "x": 1, "xanchor": "right", "y": 1.03, "yanchor": "bottom",
+                "x": 0, "xanchor": "left", "y": 1.03, "yanchor": "bottom",
                 "bgcolor": "#ffffff", "bordercolor": "#9aa5b1", "pad": {"t": 0, "b": 0},
             }
         ]
@@ -332,14 +352,16 @@ def _pareto_layout(shape: Shape, metric: str) -> dict[str, Any]:
         }
         for mark, (dx, dy) in zip(marks, placed(marks, ranges), strict=True)
     ]
-    money = {"tickprefix": "$"} if shape.facts["dollars_a_poll"] else {}
     layout = _layout(
         500,
-        xaxis={"title": {"text": shape.cost_title}, "range": ranges[0], **_POWERS, **money},
+        xaxis={
+            "title": {"text": shape.cost_title},
+            "range": ranges[0],
+            **number_ticks(*ranges[0], shape.cost_prefix),
+        },
         yaxis={
             "title": {"text": METRICS[metric]},
             "range": ranges[1],
-            **_POWERS,
             **duration_ticks(*ranges[1]),
         },
         legend={"y": -0.16, "yanchor": "top"},
@@ -369,6 +391,7 @@ def over_time(facts: Facts) -> Any:
         mode="lines", name="arrivals", line={"color": "#7b8794", "width": 1, "shape": "hv"},
         fill="tozeroy", fillcolor="#cbd2d9", showlegend=False, yaxis="y2",
     )  # fmt: skip
+    low, high = shape.poll_range()
     for policy in facts["policies"]:
         rates = facts["time"]["polls_a_second"][policy["name"]]
         figure.add_scatter(
@@ -383,7 +406,10 @@ def over_time(facts: Facts) -> Any:
         _layout(
             480,
             xaxis={"title": {"text": f"time, {unit}"}, "anchor": "y", "showspikes": True},
-            yaxis={"title": {"text": f"polls {per}"}, "domain": [0, 0.58], "type": "log"},
+            yaxis={
+                "title": {"text": f"polls {per}"}, "domain": [0, 0.58], "range": [low, high],
+                **number_ticks(low, high),
+            },
             yaxis2={
                 "title": {"text": f"arrivals {per}"}, "domain": [0.66, 1], "anchor": "x",
                 "rangemode": "tozero", "gridcolor": "#e4e7eb", "zeroline": False,
@@ -417,7 +443,7 @@ def distribution(facts: Facts) -> Any:
         _layout(
             400,
             xaxis={
-                "title": {"text": "wait"}, "range": [low, high], **_POWERS,
+                "title": {"text": "wait"}, "range": [low, high],
                 **duration_ticks(low, high),
             },
             yaxis={"title": {"text": "items that waited no longer, %"}, "range": [0, 101]},

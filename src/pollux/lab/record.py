@@ -94,7 +94,7 @@ class _Recording:
             else:
                 path.write_text(f"{_FROM}{url}\n{HEADER}\n", encoding="utf-8")
         except OSError as error:
-            raise ConfigError(f"{path} cannot be recorded to: {error.strerror}") from None
+            raise self._unwritable(error) from None
 
     def append(self, page: Sequence[JobInfo]) -> None:
         """Write a page of jobs in one go."""
@@ -104,9 +104,15 @@ class _Recording:
             # Clocks of several processes differ a little; a trace never goes back.
             self._last_at = max(self._last_at, info.job.created_at)
             rows.writerow((repr(self._last_at), info.job.id))
-        with self._path.open("a", encoding="utf-8", newline="") as file:
-            file.write(lines.getvalue())
+        try:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                file.write(lines.getvalue())
+        except OSError as error:
+            raise self._unwritable(error) from None
         self.last_id = page[-1].job.id
+
+    def _unwritable(self, error: OSError) -> ConfigError:
+        return ConfigError(f"{self._path} cannot be written: {error.strerror}")
 
     def _resume(self, url: str) -> None:
         with self._path.open("rb+") as file:

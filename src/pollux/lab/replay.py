@@ -105,7 +105,7 @@ class _Scene:
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._strategy = strategy
         self._arrivals: list[float] = trace.arrivals.tolist()
-        self._span = trace.span
+        self._trace = trace
         self._taken = 0
         self._answered = 0
         self._in_vain = 0
@@ -144,8 +144,9 @@ class _Scene:
         poll = _Poll(self.clock.now(), hold > 0)
         same_moment = bool(self.polls) and self.polls[-1].began == poll.began
         self._in_vain = self._in_vain + 1 if same_moment and not self.polls[-1].found else 0
-        if self._in_vain > rules.STUCK_AFTER * self.situation.workers:
-            raise rules.pauses_stand_still(self._strategy)
+        stuck = self._in_vain > rules.STUCK_AFTER * self.situation.workers
+        if stuck or len(self.polls) > rules.POLLS_MAX:
+            raise rules.too_many_polls(self._strategy, self._trace)
         self.polls.append(poll)
         return poll
 
@@ -172,7 +173,11 @@ class _Scene:
     def _end(self, poll: _Poll, found: int, now: float) -> None:
         poll.found = found
         self._answered += found
-        if self._answered == len(self._arrivals) and now >= self._span and not self.over.done():
+        if (
+            self._answered == len(self._arrivals)
+            and now >= self._trace.span
+            and not self.over.done()
+        ):
             self.over.set_result(None)
 
 

@@ -8,6 +8,7 @@ the page and the pictures are drawn from those alone.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Sequence
@@ -37,6 +38,8 @@ LEVELS = 200
 REACH = 20.0
 #: No sweep polls more often than this in a replay: a picture need not take minutes.
 SWEPT_POLLS = 300_000
+#: Policies are near each other whose polls differ by no more than this factor.
+NEAR = 1.7
 FORMATS = (".html", ".png", ".svg")
 
 Progress = Callable[[int, int], None]
@@ -292,16 +295,33 @@ def _limits(trace: Trace, terms: Terms) -> list[Limit]:
 
 
 def frontier(lines: Sequence[Line], family: str) -> list[Line]:
-    """Those of a family that no other of it beats in both polls and mean wait, by polls."""
+    """The best of a family, by polls: no other has both fewer polls and less waiting.
+
+    Nor do two others nearby lie, on scales of powers, below it on both its sides: settings between
+    those two, which were not tried, would most likely beat it.
+    """
     mine = sorted(
-        (line for line in lines if line.family == family),
+        (line for line in lines if line.family == family and line.done.mean_wait > 0),
         key=lambda line: (line.done.polls, line.done.mean_wait),
     )
     kept: list[Line] = []
     for line in mine:
-        if not kept or line.done.mean_wait < kept[-1].done.mean_wait:
-            kept.append(line)
+        if kept and line.done.mean_wait >= kept[-1].done.mean_wait:
+            continue
+        while len(kept) > 1 and _above(kept[-1], kept[-2], line):
+            kept.pop()
+        kept.append(line)
     return kept
+
+
+def _above(middle: Line, left: Line, right: Line) -> bool:
+    """Whether a point lies above the straight line between two others that are near."""
+    if right.done.polls > NEAR * left.done.polls:
+        return False
+    (x0, y0), (x, y), (x1, y1) = (
+        (math.log(line.done.polls), math.log(line.done.mean_wait)) for line in (left, middle, right)
+    )
+    return (y - y0) * (x1 - x0) >= (y1 - y0) * (x - x0)
 
 
 def _mark(line: Line) -> dict[str, Any]:

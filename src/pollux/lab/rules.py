@@ -21,6 +21,7 @@ from typing import ClassVar
 from pollux.core.outcome import Outcome, Pause, Plain
 from pollux.core.retry import Retry
 from pollux.core.strategy import Pacer, Strategy
+from pollux.durations import short
 from pollux.errors import ConfigError
 from pollux.lab.needs import np
 from pollux.lab.results import Replay, Seconds, Situation, Trace
@@ -28,6 +29,8 @@ from pollux.loop import POLL_RETRY
 
 #: Polls in a row that find nothing while no time passes; after so many, none ever will.
 STUCK_AFTER = 10_000
+#: The most polls of one replay; a year at 63 a second.
+POLLS_MAX = 2_000_000_000
 #: How a failed poll is retried where nothing is drawn: the loop's own way, without its jitter.
 EXACT_RETRY = Retry.exponential("1s", ceiling="60s", attempts=None, jitter=0)
 
@@ -47,11 +50,12 @@ def most_found(situation: Situation) -> int | None:
     return min(limits) if limits else None
 
 
-def pauses_stand_still(strategy: Strategy) -> ConfigError:
-    """The error for a strategy whose polls find nothing while no time passes."""
+def too_many_polls(strategy: Strategy, trace: Trace) -> ConfigError:
+    """The error for a strategy whose pauses are so short that the replay would not end."""
     return ConfigError(
-        f"{strategy!r} polls on and on while no time passes: its pauses are too short to move the "
-        "clock; give a longer floor, or a hold and a situation with `hold=True`"
+        f"{strategy!r} polls on and on: its pauses hardly move the clock, and {POLLS_MAX:,} polls "
+        f"would not reach the end of {trace.name!r} ({short(trace.span)}); give a longer floor, a "
+        "shorter trace, or a hold and a situation with `hold=True`"
     )
 
 

@@ -10,7 +10,7 @@ rate, and the self-exciting one is drawn by Ogata's method, so both are exact: n
 | diurnal | by day and by night, 19 times more at noon than at midnight | 0.2 |
 | bursty | a burst every 2 minutes or so, of 12 on average within a second or two | 0.1 |
 | on-off | on for a minute or so at 2 a second, then off for four | 0.4 |
-| flash-crowd | quiet, and every 6 hours or so a crowd of 10 a second that halves every 2 min | 0.14 |
+| flash-crowd | quiet, and every 6 hours or so 10 a second that halve every 2 minutes | 0.14 |
 | cron | each full minute 10 within half a second, and 0.05 a second between | 0.22 |
 | self-exciting | each arrival brings 0.8 more, half of them within 21 seconds | 0.2 |
 """
@@ -62,7 +62,7 @@ def diurnal(seed: int = 0, hours: float = HOURS) -> Trace:
 
 
 def bursty(seed: int = 0, hours: float = HOURS) -> Trace:
-    """A burst every 120 s on average, of 12 items on average, each 1 s on average after its start."""
+    """A burst every 120 s on average, of 12 on average, each 1 s on average after its start."""
     draws, span = _begin(seed, hours)
     begins = _at_random(draws, 1 / 120, span)
     sizes = draws.geometric(1 / 12, len(begins))

@@ -1,0 +1,113 @@
+"""What `Worth` is to reach: a price ratio, or a controller that steers it to a budget or a latency.
+
+`Worth` needs one number: how many item-seconds of waiting a poll is worth. A price says it at
+once. A budget or a latency target does not, so it is steered: from the ratio that would be right
+for steady traffic, up when polls overrun the budget (or items wait too little), down when they do
+not. Each goal keeps an account, in polls or in items, of how far ahead of its target it is, and
+steers by the balance: a balance that stays bounded is a target that is met in the long run.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+#: Steering multiplies the price ratio by at most this power of e, up or down.
+STEER_MAX = 6.0
+#: Budget: the account may be overdrawn by so many hours of polls, and hold so many unspent.
+OVERDRAFT = 0.1
+SAVINGS = 0.2
+#: Latency: how far one item moves the logarithm of the price ratio.
+MEAN_GAIN = 1.0 / 200.0
+P95_GAIN = 1.0 / 50.0
+#: p95 is aimed a little below its target, so that it is met and not straddled.
+P95_AIM = 0.95
+
+
+class Goal(ABC):
+    """Says what a poll is worth, in item-seconds of waiting."""
+
+    steer = 0.0
+
+    @abstractmethod
+    def price(self, rate: float) -> float:
+        """The item-seconds that are worth a poll, where items come at `rate` in the long run."""
+
+    def polled(self, span: float) -> None:
+        """Take into account a poll, `span` seconds after the one before."""
+
+    def waited(self, waits: Sequence[float], weight: float) -> None:
+        """Take into account items that waited so long, each standing for `weight` of them."""
+
+    def soonest(self) -> float:
+        """How long the next pause must be at least."""
+        return 0.0
+
+
+class Price(Goal):
+    """A given price ratio."""
+
+    def __init__(self, ratio: float) -> None:
+        self._ratio = ratio
+
+    def price(self, rate: float) -> float:
+        return self._ratio
+
+
+class Steered(Goal):
+    """A price ratio that is steered around what `interval` would need in steady traffic."""
+
+    def __init__(self, interval: float) -> None:
+        self._half_square = 0.5 * interval * interval
+
+    def price(self, rate: float) -> float:
+        return rate * self._half_square * math.exp(self.steer)
+
+
+class Budget(Steered):
+    """So many polls an hour."""
+
+    def __init__(self, per_hour: float) -> None:
+        super().__init__(3600.0 / per_hour)
+        self._per_second = per_hour / 3600.0
+        self._hour = per_hour
+        self._balance = 0.0
+        self._trend = 0.0
+
+    def polled(self, span: float) -> None:
+        hour = self._hour
+        self._balance += span * self._per_second - 1.0
+        self._balance = min(self._balance, max(SAVINGS * hour, 2.0))
+        self._trend -= 5.0 * self._balance / (hour * hour)
+        self._trend = max(-STEER_MAX, min(self._trend, STEER_MAX))
+        self.steer = self._trend - 10.0 * self._balance / hour
+
+    def soonest(self) -> float:
+        least = -max(OVERDRAFT * self._hour, 2.0)
+        return (least - self._balance + 1.0) / self._per_second
+
+
+class MeanWait(Steered):
+    """So many seconds of waiting, on the average of all items."""
+
+    def __init__(self, mean: float) -> None:
+        super().__init__(2.0 * mean)
+        self._mean = mean
+
+    def waited(self, waits: Sequence[float], weight: float) -> None:
+        ahead = weight * (len(waits) - sum(waits) / self._mean)
+        self.steer = max(-STEER_MAX, min(self.steer + MEAN_GAIN * ahead, STEER_MAX))
+
+
+class P95Wait(Steered):
+    """So many seconds of waiting for all but one item in twenty."""
+
+    def __init__(self, p95: float) -> None:
+        super().__init__(p95 / 0.95)
+        self._limit = p95 * P95_AIM
+
+    def waited(self, waits: Sequence[float], weight: float) -> None:
+        late = sum(wait > self._limit for wait in waits)
+        ahead = weight * (0.05 * len(waits) - late)
+        self.steer = max(-STEER_MAX, min(self.steer + P95_GAIN * ahead, STEER_MAX))

@@ -1,0 +1,47 @@
+"""What the lab needs is asked for by name, and only by the lab."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+WITHOUT = "import sys; sys.modules[{name!r}] = None\n"
+
+
+def run(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("module", ["replay", "limits", "traces", "synthetic", "fast"])
+def test_without_numpy_the_lab_says_what_to_install(module: str) -> None:
+    done = run(WITHOUT.format(name="numpy") + f"import pollux.lab.{module}")
+    assert "MissingExtra: the lab needs an extra: pip install 'pollux[lab]'" in done.stderr
+
+
+def test_without_numba_a_fast_replay_says_what_to_install() -> None:
+    code = (
+        "from pollux.lab.synthetic import workload\n"
+        "from pollux.lab.replay import replay, reference\n"
+        "from pollux import Adaptive\n"
+        "trace = workload('steady', 0, 0.1)\n"
+        "print(reference(trace, Adaptive()).found)\n"
+        "replay(trace, Adaptive())\n"
+    )
+    done = run(WITHOUT.format(name="numba") + code)
+    assert done.stdout.strip().isdecimal()
+    assert "MissingExtra: the lab needs an extra: pip install 'pollux[lab]'" in done.stderr
+
+
+def test_nothing_else_loads_numpy_or_numba() -> None:
+    code = (
+        "import sys, pollux, pollux.cli, pollux.lab.record, pollux.lab.prices\n"
+        "print([name for name in ('numpy', 'numba') if name in sys.modules])\n"
+    )
+    assert run(code).stdout.strip() == "[]"
+
+
+def test_the_lab_loads_numba_only_when_it_compiles() -> None:
+    code = "import sys, pollux.lab.replay, pollux.lab.limits; print('numba' in sys.modules)"
+    assert run(code).stdout.strip() == "False"
