@@ -14,8 +14,14 @@ from tests.kit import virtually
 class Sleeper:
     """Somebody who pauses for an hour unless a hint comes."""
 
-    def __init__(self, hints: Hints, name: object, woken: list[object]) -> None:
-        self.hint = Hint()
+    def __init__(
+        self,
+        hints: Hints,
+        name: object,
+        woken: list[object],
+        wants: frozenset[str] | None = None,
+    ) -> None:
+        self.hint = Hint(wants)
         self._hints = hints
         hints.join(self.hint)
         self.task = asyncio.create_task(self._sleep(name, woken))
@@ -86,6 +92,24 @@ def test_news_of_n_wakes_n(news: int, woken: int) -> None:
         return names
 
     assert virtually(main) == list(range(woken))  # longest asleep first
+
+
+def test_news_of_a_kind_wakes_only_those_who_want_it() -> None:
+    async def main(clock: VirtualClock) -> list[object]:
+        hints, woken = Hints(), list[object]()
+        wants = {"mail": frozenset({"mail"}), "any": None, "print": frozenset({"print"})}
+        sleepers = [Sleeper(hints, name, woken, kinds) for name, kinds in wants.items()]
+        await settle_down()
+        hints.notify(1, ["print"])
+        await settle_down()
+        first = list(woken)
+        hints.notify(1)  # of a kind that nobody knows: each group is told
+        await settle_down()
+        for sleeper in sleepers:
+            sleeper.task.cancel()
+        return [first, woken]
+
+    assert virtually(main) == [["any", "print"], ["any", "print", "mail"]]
 
 
 def test_whoever_finds_all_it_can_take_passes_the_hint_on() -> None:

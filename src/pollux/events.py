@@ -133,6 +133,7 @@ class JobRetried(JobEvent):
     error: str
     delay: float
     took: float
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +150,7 @@ class JobDead(JobEvent):
     level: ClassVar[int] = logging.ERROR
 
     error: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +203,11 @@ def log(event: Event) -> None:
         return
     action = action_of(type(event))
     values = {f.name: getattr(event, f.name) for f in fields(event)}
+    traceback = values.pop("traceback", "")
     text = " ".join(f"{name}={_shown(value)}" for name, value in values.items())
+    if traceback:
+        text += f"\n{traceback}"
+        values["traceback"] = traceback
     logger.log(event.level, "%s %s", action, text, extra={"action": action, "fields": values})
 
 
@@ -211,7 +217,7 @@ def _shown(value: object) -> str:
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     text = str(value)
-    return repr(text) if " " in text or not text else text
+    return text if text and " " not in text and text.isprintable() else repr(text)
 
 
 class Events:

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Iterable
 
 
 class Hint:
-    """One sleeper's side: `give()` ends its pause, or its next one if it is awake."""
+    """One sleeper's side: `give()` ends its pause, or its next one if it is awake.
 
-    def __init__(self) -> None:
+    wants: the kinds of items its owner looks for; None for any.
+    """
+
+    def __init__(self, wants: frozenset[str] | None = None) -> None:
+        self.wants = wants
         #: A poll is under way, which may have begun too early to see what a hint is about.
         self.polling = False
         self._sleeping: asyncio.Future[bool] | None = None
@@ -61,7 +66,9 @@ class Hints:
 
     `notify(n)` wakes up to n sleepers, longest asleep first. What is left of n goes to those who
     are awake, so that they skip one pause: first to those in a poll, which may have begun too
-    early to see the news, then to those who are busy with what they found.
+    early to see the news, then to those who are busy with what they found. Sleepers who want the
+    same kinds are one group; where a kind interests several groups, or is not known, each of them
+    is told, since news that wakes only somebody who cannot use it is lost.
     """
 
     def __init__(self) -> None:
@@ -86,20 +93,25 @@ class Hints:
         """`hint`'s owner ended its pause."""
         self._asleep.pop(hint, None)
 
-    def notify(self, count: int = 1) -> None:
-        """There are `count` new items: wake as many as that takes."""
-        left = count - self._wake(count)
-        if left > 0:
-            awake = [hint for hint in self._members if hint not in self._asleep]
-            for hint in sorted(awake, key=lambda hint: not hint.polling)[:left]:
-                hint.give()
+    def notify(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        """There are `count` new items, of these kinds if known: wake as many as that takes."""
+        for group in self._groups(kinds):
+            left = count - self._wake(count, group)
+            if left > 0:
+                awake = [h for h in self._members if h.wants == group and h not in self._asleep]
+                for hint in sorted(awake, key=lambda hint: not hint.polling)[:left]:
+                    hint.give()
+
+    def opened(self) -> None:
+        """The store answered: what carries news between processes may be set up."""
 
     def tell_others(self) -> None:
         """Carry the news to other processes, where a store has a way to."""
 
     def pass_on(self) -> None:
         """A poll came back full: one more sleeper may find work too."""
-        self._wake(1)
+        for group in self._groups(None):
+            self._wake(1, group)
 
     def notify_at(self, when: float) -> None:
         """Wake one sleeper at `when`, in the event loop's time; the earliest such time holds."""
@@ -121,10 +133,19 @@ class Hints:
         self._alarm = None
         self.notify(1)
 
-    def _wake(self, count: int) -> int:
+    def _groups(self, kinds: Iterable[str] | None) -> list[frozenset[str] | None]:
+        """What the members want, each set once, of those that any of `kinds` interests."""
+        groups = list(dict.fromkeys(hint.wants for hint in self._members))
+        if kinds is None or len(groups) == 1:
+            return groups
+        news = set(kinds)
+        return [wants for wants in groups if wants is None or not wants.isdisjoint(news)]
+
+    def _wake(self, count: int, group: frozenset[str] | None) -> int:
         woken = 0
-        while self._asleep and woken < count:
-            hint = next(iter(self._asleep))
+        for hint in [hint for hint in self._asleep if hint.wants == group]:
+            if woken >= count:
+                break
             self.awake(hint)
             woken += hint.give()
         return woken

@@ -57,6 +57,7 @@ class Options:
     """How a loop runs; every field has a default that a library user rarely changes.
 
     hints: what may end a pause early.
+    wants: the kinds of items that the source looks for, so that news of others does not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
     drain: follow a full batch by the next poll at once.
     spread: put the first poll at a random point of the first interval, so that a fleet that was
@@ -67,6 +68,7 @@ class Options:
     random: random.Random = field(default_factory=random.Random)
     events: Events = field(default_factory=Events)
     hints: Hints | None = None
+    wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
     drain: bool = True
     spread: bool = True
@@ -85,7 +87,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._options = options or Options()
         self._pacer = strategy.pacer()
         self._pause = self._pacer.first()
-        self._hint = Hint()
+        self._hint = Hint(self._options.wants)
         self._next_at: float | None = None
         self._look_by: float | None = None
         self._failures = 0

@@ -246,6 +246,7 @@ MODULES = {
     "wrong": WORKER.replace("(job)", "(job, more)"),
     "generator": WORKER.replace("async def greet(job): ...", "def greet(job): yield"),
     "elsewhere": WORKER.replace("sqlite:///jobs.db", "nosuch://jobs"),
+    "eager": WORKER + "\nworker.run()\n",
     "twice": WORKER + WORKER.split("\n\n")[1],
 }
 TARGETS = {
@@ -270,6 +271,7 @@ TARGETS = {
     "generator:worker": ("greet of kind 'greet' is a generator",),
     "elsewhere:worker": ("no queue has the scheme 'nosuch'", "elsewhere.py:3"),
     "twice:worker": ("kind 'greet' has the handler greet already",),
+    "eager:worker": ("runs the worker itself", '`if __name__ == "__main__":`', "eager.py:"),
     "shop:worcer": ("'shop:worcer' is not there", "write shop:worker"),
     "shop:number": ("'shop:number' is of type int", "write shop:worker"),
     "nothing:worker": ("'nothing:worker' is not there", "make one"),

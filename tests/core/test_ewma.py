@@ -310,9 +310,10 @@ def test_a_drop_is_detected() -> None:
     assert {pause.delay for pause in feed(pacer, [1] * 9)} == {VERY_HIGH}
     [pause] = feed(pacer, [1])
     assert pause.delay == LOW
-    reset, change = turns(pause)
+    reset, change, slower = turns(pause)
     assert reset == ("reset", pytest.approx(1 + 19 * 0.999**10, rel=1e-9), 1.0)
     assert change == ("class", "very_high", "low")
+    assert slower == ("back-off", VERY_HIGH, LOW)
     assert pacer.state()["resets"] == 1
     assert pacer.state()["low_polls"] == 0
 
@@ -358,7 +359,8 @@ def test_a_steady_trickle_is_left_alone(alpha: float) -> None:
     pacer = Ewma(alpha=alpha, drop_after=3).pacer()
     pauses = feed(pacer, [1] * 100)
     assert {pause.delay for pause in pauses} == {LOW}
-    assert [turns(pause) for pause in pauses] == [[("class", "idle", "low")], *[[]] * 99]
+    first = [("class", "idle", "low"), ("speed-up", IDLE, LOW)]
+    assert [turns(pause) for pause in pauses] == [first, *[[]] * 99]
     assert pacer.state()["resets"] == 0
     assert 0 < average(pacer) <= 1
 
@@ -418,17 +420,18 @@ def test_changes_come_exactly_when_they_happen() -> None:
     pacer = Ewma(alpha=1).pacer()
     table: list[tuple[float, int, list[Turn]]] = [
         (0, 0, []),
-        (1, 2, [("class", "idle", "medium")]),
+        (1, 2, [("class", "idle", "medium"), ("speed-up", IDLE, MEDIUM)]),
         (2, 4, []),  # another average, the same class
-        (3, 8, [("class", "medium", "high")]),
+        (3, 8, [("class", "medium", "high"), ("speed-up", MEDIUM, HIGH)]),
         (4, 0, []),  # the first empty poll
         (4, 0, [("decay", 8.0, pytest.approx(8 / 2 ** (1 / 30)))]),  # still high
         (4, 0, []),  # no time has passed
         (33, 0, [("decay", pytest.approx(8 / 2 ** (1 / 30)), pytest.approx(4.0)),
-                 ("class", "high", "medium")]),
-        (993, 0, [("decay", pytest.approx(4.0), 0.0), ("class", "medium", "idle")]),
+                 ("class", "high", "medium"), ("back-off", HIGH, MEDIUM)]),
+        (993, 0, [("decay", pytest.approx(4.0), 0.0), ("class", "medium", "idle"),
+                  ("back-off", MEDIUM, IDLE)]),
         (1993, 0, []),  # nothing left to decay
-        (1994, 1, [("class", "idle", "low")]),
+        (1994, 1, [("class", "idle", "low"), ("speed-up", IDLE, LOW)]),
     ]  # fmt: skip
     assert [turns(pacer.after(saw(found, at=at))) for at, found, _ in table] == [
         expected for _, _, expected in table

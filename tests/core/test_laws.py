@@ -302,6 +302,9 @@ def test_changes_are_the_turns_of_the_average(strategy: Ewma, history: list[Outc
             expected.append(("reset", turns(pause)[0][1], after["average"]))
         if after["class"] != before["class"]:
             expected.append(("class", before["class"], after["class"]))
+            was, now = (strategy.interval_of(str(s["class"])) for s in (before, after))
+            if was != now:
+                expected.append(("back-off" if now > was else "speed-up", was, now))
         assert turns(pause) == expected
         before = after
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,14 +99,14 @@ class Strict(MemoryQueue):
 class Deaf(MemoryQueue):
     """Tells nobody about a put."""
 
-    def _announce(self, count: int) -> None:
+    def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
         pass
 
 
 class Loud(MemoryQueue):
     """Wakes everybody."""
 
-    def _announce(self, count: int) -> None:
+    def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
         super()._announce(100)
 
 

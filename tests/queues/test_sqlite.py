@@ -383,3 +383,27 @@ def test_a_hint_file_that_cannot_be_touched_is_no_error(
     monkeypatch.setattr("pollux.queues.watched_file.os.utime", fail)
     [[job_id], claims] = use(tmp_path / "jobs.db", put_one, lambda q: q.claim("w", 1, 60))
     assert [claim.job.id for claim in claims] == [job_id]
+
+
+def test_a_database_without_a_queue_is_left_alone_unless_one_may_be_made(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.execute("CREATE TABLE books (title)")
+    before = path.read_bytes()
+
+    async def main() -> None:
+        async with SqliteQueue(path, create=False) as queue:
+            with pytest.raises(SchemaError, match="holds no queue"):
+                await queue.stats()
+
+    asyncio.run(main())
+    assert path.read_bytes() == before
+    assert [found.name for found in tmp_path.iterdir()] == ["theirs.db"]
+
+
+def test_a_page_after_no_job_is_refused(tmp_path: Path) -> None:
+    async def main(queue: SqliteQueue) -> None:
+        with pytest.raises(ConfigError, match="after = 'zzz' is no job id"):
+            await queue.list(after="zzz")
+
+    use(tmp_path / "jobs.db", main)

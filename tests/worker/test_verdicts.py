@@ -13,7 +13,7 @@ import pytest
 from pollux.clock import VirtualClock
 from pollux.core.retry import Retry
 from pollux.errors import ConfigError, HandlerTimeout, Reject, Snooze
-from pollux.events import Event, JobDead, JobDone, JobRetried, JobSnoozed
+from pollux.events import Event, JobDead, JobDone, JobRetried, JobSnoozed, log
 from pollux.jobs import Job, JobInfo, NewJob
 from pollux.queues.memory import MemoryQueue
 from pollux.worker import Worker
@@ -363,3 +363,27 @@ def test_every_run_has_one_start_and_one_end() -> None:
             assert job in open_runs, name
             open_runs.remove(job)
     assert not open_runs
+
+
+def test_where_a_handler_failed_is_told_and_ours_is_left_out(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def pay(job: Job) -> None:
+        amount(job)
+
+    def amount(job: Job) -> None:
+        raise KeyError("amount")
+
+    seen, _ = worked_off(pay)
+    for event in seen.of(JobRetried, JobDead):
+        assert isinstance(event, JobRetried | JobDead)
+        assert "in pay" in event.traceback
+        assert "in amount" in event.traceback
+        assert "pollux/worker" not in event.traceback
+    caplog.set_level("INFO", "pollux")
+    log(seen.of(JobDead)[0])
+    [record] = caplog.records
+    first, _, rest = record.getMessage().partition("\n")
+    assert first.startswith("job_dead ")
+    assert "traceback" not in first
+    assert "in amount" in rest

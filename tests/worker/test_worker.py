@@ -275,7 +275,7 @@ def test_jobs_of_one_key_run_one_at_a_time_in_order(store: str, tmp_path: Path) 
     virtually(main)
 
 
-@pytest.mark.parametrize("strategy", [Adaptive(), Adaptive("1s", "10m")], ids=repr)
+@pytest.mark.parametrize("strategy", [Adaptive(), Adaptive("1s", "10m"), Fixed("1h")], ids=repr)
 def test_a_delayed_job_starts_at_its_time_and_not_a_ceiling_later(
     store: str, tmp_path: Path, strategy: Any
 ) -> None:

@@ -24,7 +24,7 @@ from pollux.events import Event, PollFinished, all_events, log
 from pollux.lab.prices import Price, price_named
 from pollux.observe import logs
 from pollux.settings import Settings, load
-from pollux.worker import Worker, WorkerRunOptions
+from pollux.worker import Worker, WorkerRunOptions, no_runs
 from pollux.worker.signals import stopping_on_signals
 
 logger = logging.getLogger("pollux")
@@ -40,6 +40,13 @@ _LIBRARIES = (
     "<",
     str(Path(pollux.__file__).parent),
     *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
+
+
+#: What a module is told that runs its worker when it is imported.
+RUNS_ITSELF = (
+    "`pollux worker` imports the module and runs the worker itself; put `worker.run()` under "
+    '`if __name__ == "__main__":`'
 )
 
 
@@ -122,7 +129,8 @@ def _import(target: str) -> Worker:
         raise ConfigError(f"{target!r} is not module:worker; write {_suggested(target)}")
     sys.path.insert(0, str(Path.cwd()))
     try:
-        module = importlib.import_module(module_name)
+        with no_runs(RUNS_ITSELF):
+            module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
             f"cannot import {module_name!r} of {target!r}: {error}{_where(error)}. "

@@ -172,9 +172,16 @@ class EwmaPacer(Pacer):
         changes = self._found(outcome) if outcome.found else self._empty(outcome.at)
         volume = self._classify()
         if volume != self._volume:
-            changes = (*changes, Change("class", self._volume, volume))
+            changes = (*changes, *self._turn_to(volume))
             self._volume = volume
         return self._pause(changes)
+
+    def _turn_to(self, volume: str) -> tuple[Change, ...]:
+        before, after = map(self._strategy.interval_of, (self._volume, volume))
+        turn = Change("class", self._volume, volume)
+        if before == after:
+            return (turn,)
+        return (turn, Change("back-off" if after > before else "speed-up", before, after))
 
     def _found(self, outcome: Outcome) -> tuple[Change, ...]:
         self._empties = 0

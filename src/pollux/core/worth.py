@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from pollux.core.forecast import Regimes, Rhythm
+from pollux.core.cycle import ITEMS_MIN, SILENCE, Cycle
+from pollux.core.forecast import FADE_EVERY, MEMORY, Regimes, Rhythm
 from pollux.core.goals import Budget, Goal, MeanWait, P95Wait, Price
 from pollux.core.outcome import Change, Outcome, Pause, Plain
 from pollux.core.strategy import Pacer, Strategy, bounds, number_within
@@ -22,8 +23,10 @@ from pollux.errors import ConfigError
 
 HOURS_PER_MONTH = 730.5
 COUNTED_MAX = 1_000_000_000  # of items in a poll; no larger number is worth telling apart
-SPAN_MIN, SPAN_MAX = 1e-6, 1e9  # seconds between polls; shorter ones are one poll
-SAMPLED = 32  # waiting times that are looked at in a batch
+SPAN_MIN = 1e-6  # seconds; polls that are nearer count as one
+AT_MAX = 1e12  # seconds; a clock that shows more is taken to stand still
+PRICE_MIN = 1e-15  # item-seconds
+SAMPLED = 8  # waiting times that are looked at in a batch
 
 
 @dataclass(frozen=True, init=False, slots=True)
@@ -175,15 +178,18 @@ class WorthPacer(Pacer):
         self._strategy = strategy
         self._goal = strategy.goal()
         self._regimes = Regimes()
-        self._rhythm = Rhythm()
+        self._rhythms = (Rhythm(), Rhythm())  # of calm times, and of busy ones
+        self._cycle = Cycle()
+        self._busy = False
         self._delay = strategy.floor
         self._interval = strategy.floor  # the best one for the long-run rate
-        self._now = 0.0  # items per second, forecast
-        self._rate = 0.0  # the constant rate that stands for the forecast
-        self._polled_at: float | None = None  # the last poll whose interval is closed
+        self._now = 0.0  # items per second, at present
+        self._rate = 0.0  # items per second, forecast
         self._last_at: float | None = None  # the last poll
-        self._item_at = 0.0
-        self._open = 0  # items of an interval that is not closed
+        self._from = 0.0  # the poll from which items are counted
+        self._open = 0  # items since then, of polls that were not the end of it
+        self._item_at = 0.0  # the last item
+        self._polls = 0
 
     def first(self) -> Pause:
         return Pause(self._delay)
@@ -191,67 +197,97 @@ class WorthPacer(Pacer):
     def after(self, outcome: Outcome) -> Pause:
         if outcome.failed:
             return Pause(self._delay)
-        at, found = outcome.at, min(outcome.found, COUNTED_MAX)
-        if self._polled_at is None or self._last_at is None:
-            self._polled_at = self._last_at = self._item_at = at
+        at = max(-AT_MAX, min(outcome.at, AT_MAX))
+        if self._last_at is None:  # what it found came in no time that is known
+            self._last_at = self._from = self._item_at = at
             return Pause(self._delay)
-        self._goal.polled(min(at - self._last_at, SPAN_MAX))
+        self._goal.polled(at - self._last_at)
         self._last_at = at
-        span = at - self._polled_at
         before = self._delay
-        self._open += found
-        if outcome.full or span < SPAN_MIN:
+        self._open += min(outcome.found, COUNTED_MAX)
+        if outcome.full or at - self._from < SPAN_MIN:
             delay = 0.5 * before
         else:
-            delay = self._decide(at, min(span, SPAN_MAX), outcome.waits)
+            delay = self._decide(at, outcome.waits)
         delay = max(delay, self._goal.soonest())
         self._delay = max(self._strategy.floor, min(delay, self._strategy.ceiling))
         return Pause(self._delay, 0.0, _turn(before, self._delay))
 
-    def _decide(self, at: float, span: float, waits: Sequence[float]) -> float:
-        found, start = self._open, at - span
-        since = max(min(start - self._item_at, SPAN_MAX), 0.0)
-        if found:
-            waits, weight = _sampled(waits, found, span)
-            self._goal.waited(waits, weight)
-            times = [since + max(span - wait, 0.0) for wait in waits]
-            self._item_at = max(at - max(min(waits), 0.0), start)
-        else:
-            times, weight = [], 0.0
-        if self._rate:
-            self._rhythm.learn(times, weight, self._rate, since, span, self._interval)
-        self._regimes.observe(found, span, self._interval)
-        self._polled_at, self._open = at, 0
+    def _decide(self, at: float, waits: Sequence[float]) -> float:
+        """Learn from all items since the last decision, and decide how long to pause."""
+        found, start = self._open, self._from
+        self._from, self._open = at, 0
+        self._learn(found, start, at, waits)
+        self._regimes.observe(found, at - start)
         long_run = self._regimes.long_run
-        price = self._goal.price(long_run)
+        price = max(self._goal.price(long_run), PRICE_MIN)
         self._interval = math.sqrt(2.0 * price / long_run)
-        self._now, self._rate = self._regimes.equivalent(price, self._interval)
-        since = min(at - self._item_at, SPAN_MAX)
-        return self._rhythm.interval(
-            price, self._rate, since, self._interval, self._strategy.ceiling
+        self._now, self._rate = self._regimes.forecast(price, self._interval)
+        self._busy = self._rate >= long_run
+        self._fade()
+        if self._cycle.period:
+            return self._cycle.interval(price, self._rate, at)
+        return self._rhythms[self._busy].interval(
+            price, self._rate, at - self._item_at, self._interval, self._strategy.ceiling
         )
+
+    def _learn(self, found: int, start: float, at: float, waits: Sequence[float]) -> None:
+        """Compare the last forecast with what came."""
+        known, times, weight = self._item_at, [], 0.0
+        if found:
+            waits, weight, newest, oldest = _sampled(waits, found, at - start)
+            self._goal.waited(waits, weight)
+            times = [at - wait if start <= at - wait <= at else start for wait in waits]
+            self._item_at = max(at - newest, start)
+        if not self._rate:
+            return
+        if self._cycle.period:
+            self._cycle.learn(times, weight, self._rate, start, at)
+        else:
+            since = [time - known for time in times]
+            self._rhythms[self._busy].learn(
+                since, weight, self._rate, start - known, at - known, self._interval
+            )
+        if found and self._regimes.items > ITEMS_MIN:
+            onset = max(at - oldest, start)
+            if (onset - known) * self._regimes.long_run >= SILENCE:
+                self._cycle.onset(onset)
+
+    def _fade(self) -> None:
+        self._polls += 1
+        if self._polls == FADE_EVERY:
+            self._polls = 0
+            for each in (self._regimes, *self._rhythms, self._cycle):
+                each.fade(1.0 - FADE_EVERY / MEMORY)
 
     def state(self) -> dict[str, Plain]:
         return {
             "interval": self._delay,
             "rate": self._now,
-            "long_run_rate": self._regimes.long_run if self._regimes.age else 0.0,
             "forecast_rate": self._rate,
+            "long_run_rate": self._regimes.long_run,
             "usual_interval": self._interval,
+            "period": self._cycle.period,
             "steer": self._goal.steer,
         }
 
 
 def _sampled(
     waits: Sequence[float], found: int, span: float
-) -> tuple[Sequence[float], float]:
-    """At most so many waiting times, and how many items each stands for."""
+) -> tuple[Sequence[float], float, float, float]:
+    """Some waiting times, how many items each stands for, and the shortest and the longest one.
+
+    Where waiting times are not known, items are taken to have come evenly.
+    """
     if not waits:
         count = min(found, SAMPLED)
-        return [span * (n + 0.5) / count for n in range(count)], found / count
+        waits = [span * (n + 0.5) / count for n in range(count)]
+        newest = 0.5 * span / found
+        return waits, found / count, newest, span - newest
+    newest, oldest = max(min(waits), 0.0), max(waits)
     if len(waits) > SAMPLED:
         waits = waits[:: -(-len(waits) // SAMPLED)]
-    return waits, found / len(waits)
+    return waits, found / len(waits), newest, oldest
 
 
 def _turn(before: float, after: float) -> tuple[Change, ...]:

@@ -364,8 +364,8 @@ def _pareto_layout(shape: Shape, metric: str) -> dict[str, Any]:
             "range": ranges[1],
             **duration_ticks(*ranges[1]),
         },
-        legend={"y": -0.16, "yanchor": "top"},
-        margin={"b": 110},
+        legend={"y": -0.2, "yanchor": "top"},
+        margin={"b": 120},
     )
     layout["annotations"] = annotations
     return layout

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
 from pollux.core.adaptive import Adaptive
@@ -19,7 +18,8 @@ from pollux.core.batch_fill import BatchFill
 from pollux.core.ewma import Ewma
 from pollux.core.fixed import Fixed
 from pollux.core.strategy import Strategy, bounds
-from pollux.durations import short, shown
+from pollux.core.worth import Worth
+from pollux.durations import shown
 from pollux.errors import ConfigError
 from pollux.settings import STRATEGIES
 from pollux.settings.strategies import parameters
@@ -27,13 +27,15 @@ from pollux.settings.values import Span
 
 #: What is compared unless somebody says otherwise.
 USUAL = "worth,adaptive,fixed 500ms,batch_fill,ewma"
-#: Bounds of Worth's delay where none are given, in seconds.
-WORTH_FLOOR, WORTH_CEILING = 0.05, 300.0
+#: Seconds of waiting that are worth a poll which costs nothing.
+NEXT_TO_NOTHING = 1e-6
 DIGITS = 2
 
 # What the values after a name are, in their order.
 _ENDS = ("min_interval", "max_interval")
-_PLAIN = {"fixed": ("interval",)}
+_PLAIN = {"fixed": ("interval",), "worth": ()}
+# What Worth can be told to go by instead of costs.
+_GOALS = {"polls_per_hour", "dollars_per_month", "price", "mean_wait", "p95_wait"}
 # How Ewma's classes lie between the shortest interval and the longest, by its own defaults.
 _CLASSES = {"low": 14 / 19, "medium": 9 / 19, "high": 4 / 19}
 
@@ -50,39 +52,19 @@ class Terms:
         """Seconds of one item's waiting that are worth one poll."""
         return self.poll / self.wait
 
+    @property
+    def poll_cost(self) -> float:
+        """The cost of a poll for Worth: one that costs nothing is taken to cost next to nothing."""
+        return self.poll or self.wait * NEXT_TO_NOTHING
+
     def best_interval(self, rate: float) -> float:
         """The best fixed interval for steady arrivals of this rate, in seconds."""
         return math.sqrt(2 * self.ratio / rate)
 
 
-def worth_class() -> type[Strategy] | None:
-    """`Worth`, where this Pollux has it."""
-    try:
-        module = import_module("pollux.core.worth")
-    except ImportError:
-        return None
-    found: type[Strategy] = module.Worth
-    return found
-
-
-def worth(terms: Terms, floor: float = WORTH_FLOOR, ceiling: float = WORTH_CEILING) -> Strategy:
-    """`Worth` at these terms. A poll that costs nothing is polled as if it cost very little."""
-    made: Any = worth_class()
-    poll = terms.poll or terms.wait * floor / 1000
-    strategy: Strategy = made(poll_cost=poll, wait_cost=terms.wait, floor=floor, ceiling=ceiling)
-    return strategy
-
-
 def known() -> dict[str, type[Strategy]]:
     """The strategies that can be compared, by name."""
-    found = dict(STRATEGIES)
-    extra = worth_class()
-    return found if extra is None else {**found, "worth": extra}
-
-
-def usual() -> str:
-    """The usual comparison, of what there is."""
-    return ",".join(each for each in USUAL.split(",") if each.split()[0] in known())
+    return {**STRATEGIES, Worth.name: Worth}
 
 
 def parse(text: str, terms: Terms) -> list[Strategy]:
@@ -91,7 +73,7 @@ def parse(text: str, terms: Terms) -> list[Strategy]:
     for each in text.split(","):
         if not each.strip():
             raise ConfigError(
-                f"strategies {shown(text)} has an empty place; write for example {usual()!r}"
+                f"strategies {shown(text)} has an empty place; write for example {USUAL!r}"
             )
         found[parse_one(each, terms)] = None
     return list(found)
@@ -100,14 +82,15 @@ def parse(text: str, terms: Terms) -> list[Strategy]:
 def parse_one(text: str, terms: Terms) -> Strategy:
     """The strategy that one policy names."""
     name, *words = text.split()
-    kind = _kind(name)
+    kind = strategy_kind(name)
     values = _values(text, kind.name, words)
-    if kind is worth_class():
-        return _worth(text, values, terms)
+    if kind is Worth:
+        values = {**_costs(terms, values), **values}
     return _built(text, kind, values)
 
 
-def _kind(name: str) -> type[Strategy]:
+def strategy_kind(name: str) -> type[Strategy]:
+    """The strategy of this name; hyphens and capitals are forgiven."""
     word = name.lower().replace("-", "_")
     strategies = known()
     if word in strategies:
@@ -167,38 +150,45 @@ def _classes(low: float, high: float) -> dict[str, Any]:
     return {"idle": high, **_in_order(exact, high), "very_high": low}
 
 
-def _worth(text: str, values: Mapping[str, str], terms: Terms) -> Strategy:
-    from pollux.durations import seconds
-
-    unknown = set(values) - {"min_interval", "max_interval"}
-    if unknown:
-        raise ConfigError(
-            f"worth takes its costs from --price and --wait-price; leave "
-            f"{', '.join(sorted(unknown))} out of {text.strip()!r}"
-        )
-    floor = seconds(values.get("min_interval", WORTH_FLOOR), "min_interval", positive=True)
-    ceiling = seconds(values.get("max_interval", WORTH_CEILING), "max_interval", positive=True)
-    return worth(terms, floor, ceiling)
+def _costs(terms: Terms, values: Mapping[str, str]) -> dict[str, str]:
+    """The costs that Worth is to go by, where nobody gives it another goal."""
+    if set(values) & _GOALS:
+        return {}
+    return {"poll_cost": repr(terms.poll_cost), "wait_cost": repr(terms.wait)}
 
 
-def label(strategy: Strategy) -> str:
-    """What a strategy is called in tables: its name and what it differs in."""
-    name, low, high = strategy.name, strategy.floor, strategy.ceiling
-    if name == "worth":
-        usual_bounds = (low, high) == (WORTH_FLOOR, WORTH_CEILING)
-        return name if usual_bounds else f"{name} {short(low)} to {short(high)}"
-    if isinstance(strategy, Ewma):
-        low, high = strategy.very_high, strategy.idle
+def label(strategy: Strategy, terms: Terms | None = None) -> str:
+    """What a strategy is called in tables: its name, and what differs from the usual.
+
+    terms: costs that go without saying.
+    """
     text = Span().text
-    words = [name, text(low)]
-    if not isinstance(strategy, Fixed):
-        words += ["to", text(high)]
-    plain = _built("", type(strategy), _values("", name, words[1:]))
+    if isinstance(strategy, Worth):
+        words, plain = [strategy.name], {each.key: each.default for each in parameters(Worth)}
+        plain |= {key: Span().read(plain[key]) for key in _ENDS}
+        if terms is not None and strategy.poll_cost is not None:
+            plain |= {key: float(cost) for key, cost in _costs(terms, {}).items()}
+    elif isinstance(strategy, Fixed):
+        words = [strategy.name, text(strategy.interval)]
+        plain = _plain(strategy, words)
+    else:
+        low, high = strategy.floor, strategy.ceiling
+        if isinstance(strategy, Ewma):
+            low, high = strategy.very_high, strategy.idle
+        words = [strategy.name, text(low), "to", text(high)]
+        plain = _plain(strategy, words)
     for each in parameters(type(strategy)):
         value = getattr(strategy, each.argument)
-        if value != getattr(plain, each.argument):
+        if value != plain[each.key]:
             words.append(f"{each.key}={each.reader.text(value)}")
     return " ".join(words)
+
+
+def _plain(strategy: Strategy, words: Sequence[str]) -> dict[str, Any]:
+    """The parameters of a strategy that is written so."""
+    kind = type(strategy)
+    made = _built("", kind, _values("", strategy.name, words[1:]))
+    return {each.key: getattr(made, each.argument) for each in parameters(kind)}
 
 
 # Settings worth trying
@@ -257,7 +247,7 @@ def rounded(value: float, digits: int = DIGITS) -> float:
 
 def space(name: str, floor: float, ceiling: float, terms: Terms) -> Space:
     """The settings of a strategy to try, with delays between two bounds."""
-    kind = _kind(name)
+    kind = strategy_kind(name)
     interval = Axis("interval", floor, ceiling)
     stretch = Axis("stretch", 1.0, max(ceiling / floor, 1.0))
 
@@ -285,12 +275,14 @@ def space(name: str, floor: float, ceiling: float, terms: Terms) -> Space:
         )
     if kind is Ewma:
         return Space((interval, stretch, Axis("alpha", 0.1, 0.6)), (9, 8, 3), ewma)
-    # Worth has one knob, and it is the price of waiting: ever dearer, ever shorter intervals.
-    wait = terms.poll / 1.0 if terms.poll else terms.wait
+    # Worth has one knob, and it is the price of waiting: the dearer, the shorter the intervals.
+    poll = terms.poll_cost
     return Space(
-        (Axis("wait cost", wait * 1e-4, wait * 1e4),),
+        (Axis("wait cost", poll * 1e-4, poll * 1e4),),
         (17,),
-        lambda cost: worth(Terms(terms.poll, rounded(cost)), floor, ceiling),
+        lambda cost: Worth(
+            poll_cost=poll, wait_cost=rounded(cost), floor=rounded(floor), ceiling=rounded(ceiling)
+        ),
     )
 
 

@@ -18,12 +18,13 @@ from typing import Any
 
 from pollux.core.fixed import Fixed
 from pollux.core.strategy import Strategy
+from pollux.core.worth import Worth
 from pollux.durations import short
 from pollux.errors import ConfigError
 from pollux.lab import limits
 from pollux.lab.fast import sweep
 from pollux.lab.needs import np
-from pollux.lab.policies import Terms, known, label, space
+from pollux.lab.policies import Terms, known, label, rounded, space
 from pollux.lab.prices import MONTH, Price
 from pollux.lab.replay import replay
 from pollux.lab.results import Replay, Situation, Trace
@@ -38,6 +39,9 @@ LEVELS = 200
 REACH = 20.0
 #: No sweep polls more often than this in a replay: a picture need not take minutes.
 SWEPT_POLLS = 300_000
+#: Worth is swept over its price of waiting, in replays of at most so many polls.
+WORTH_FACTORS = (0.01, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
+WORTH_POLLS = 50_000
 #: Policies are near each other whose polls differ by no more than this factor.
 NEAR = 1.7
 FORMATS = (".html", ".png", ".svg")
@@ -151,7 +155,7 @@ class Report:
             "policies": [self._policy_facts(line) for line in self.lines],
             "limits": [self._limit_facts(limit) for limit in self.limits],
             "frontier": {
-                family: [_mark(line) for line in frontier(self.swept, family)]
+                family: [_mark(line) for line in frontier([*self.lines, *self.swept], family)]
                 for family in dict.fromkeys(line.family for line in self.swept)
             },
             "time": {
@@ -219,16 +223,15 @@ def compare(
         raise ConfigError(f"trace {trace.name!r} has no arrivals; there is nothing to compare")
     hold = any(strategy.longest_hold for strategy in strategies)
     situation = Situation(capacity=capacity, hold=hold)
-    others = _other_settings(trace, strategies, terms)
-    total = len(strategies) + len(others)
     tell = progress or (lambda done, of: None)
     lines = []
     for number, strategy in enumerate(strategies, 1):
         keep = not isinstance(strategy, Fixed)
         done = replay(trace, strategy, situation, seed=seed, keep_polls=keep)
         lines.append(_line(strategy, done, terms))
-        tell(number, total)
-    already = len(strategies)
+        tell(number, len(strategies))
+    others = _other_settings(trace, strategies, lines, terms)
+    already, total = len(strategies), len(strategies) + len(others)
     done_others = sweep(
         trace, others, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
     )
@@ -240,7 +243,7 @@ def _line(strategy: Strategy, done: Replay, terms: Terms) -> Line:
     month = MONTH / done.span
     waited = float(done.waits.sum())
     return Line(
-        label(strategy),
+        label(strategy, terms),
         strategy.name,
         done,
         done.polls * terms.poll * month,
@@ -248,7 +251,9 @@ def _line(strategy: Strategy, done: Replay, terms: Terms) -> Line:
     )
 
 
-def _other_settings(trace: Trace, strategies: Sequence[Strategy], terms: Terms) -> list[Strategy]:
+def _other_settings(
+    trace: Trace, strategies: Sequence[Strategy], lines: Sequence[Line], terms: Terms
+) -> list[Strategy]:
     """The settings to sweep: those of each named strategy, around the best fixed interval."""
     fair = Terms(terms.poll or terms.wait * trace.span / SWEPT_POLLS, terms.wait)
     middle = fair.best_interval(trace.rate)
@@ -256,9 +261,25 @@ def _other_settings(trace: Trace, strategies: Sequence[Strategy], terms: Terms) 
     ceiling = max(middle * REACH, floor)
     found: dict[Strategy, None] = {}
     for family in dict.fromkeys(each.name for each in strategies if each.name in known()):
+        if family == Worth.name:
+            polls = max(line.done.polls for line in lines if line.family == family)
+            found |= dict.fromkeys(_other_worths(polls, fair))
+            continue
         tried = space(family, floor, ceiling, fair)
         found |= dict.fromkeys(map(tried.strategy, tried.grid()))
     return [each for each in found if each not in set(strategies)]
+
+
+def _other_worths(polls: int, terms: Terms) -> list[Strategy]:
+    """Worth at other prices of waiting; its replays are not compiled, so those of few polls.
+
+    polls: what it takes at these terms; at others they go by the root of the price.
+    """
+    return [
+        Worth(poll_cost=terms.poll_cost, wait_cost=rounded(terms.wait * factor))
+        for factor in WORTH_FACTORS
+        if polls * math.sqrt(factor) <= WORTH_POLLS
+    ]
 
 
 def _limits(trace: Trace, terms: Terms) -> list[Limit]:

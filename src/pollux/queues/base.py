@@ -117,7 +117,7 @@ class Queue(ABC):
             return []
         ids, fresh = await self._put(batch)
         if fresh:
-            self._announce(fresh)
+            self._announce(fresh, {job.kind for job in batch})
         return ids
 
     async def claim(
@@ -236,6 +236,8 @@ class Queue(ABC):
 
     async def close(self) -> None:
         """Let go of the store. A closed queue cannot be used again."""
+        if self._giving_back:
+            await asyncio.wait(self._giving_back)
         self._hints.close()
 
     async def __aenter__(self) -> Queue:
@@ -285,9 +287,9 @@ class Queue(ABC):
     def _make_hints(self) -> Hints:
         return Hints()
 
-    def _announce(self, count: int) -> None:
+    def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
         """Tell whoever sleeps, here and elsewhere, that `count` jobs came in."""
-        self._hints.notify(count)
+        self._hints.notify(count, kinds)
         self._hints.tell_others()
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
@@ -295,7 +297,7 @@ class Queue(ABC):
         delays = [s.delay for s in settled if s.verdict == "retry"]
         at_once = delays.count(0.0)
         if at_once:
-            self._announce(at_once)
+            self._announce(at_once, {s.claim.job.kind for s in settled})
         if len(delays) > at_once:
             soonest = min(delay for delay in delays if delay)
             self._hints.notify_at(self.clock.now() + soonest)
@@ -304,7 +306,7 @@ class Queue(ABC):
             self._hints.notify(behind)
 
     def _wake_when_due(self, due: float | None) -> None:
-        """An empty claim knows when the next job falls due: wake somebody then."""
+        """A claim that took all there was knows when the next job is due: wake somebody then."""
         if due is not None:
             self._hints.notify_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
 

@@ -18,6 +18,7 @@ from pollux.errors import UniqueConflict
 from pollux.hints import Hint
 from pollux.jobs import Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
 from pollux.queues.base import Capabilities, Queue, Stats
+from pollux.queues.ids import number_of, place_after
 
 
 @dataclass(slots=True)
@@ -148,7 +149,7 @@ class MemoryQueue(Queue):
             record.worker = worker
             self._move(record, "leased", now + lease)
             claims.append(Claim(self._job(record), record.token, worker, now + lease))
-        if not claims:
+        if len(claims) < limit:
             self._wake_when_due(self._next_due())
         return claims
 
@@ -262,7 +263,7 @@ class MemoryQueue(Queue):
 
     def _held(self, claim: Claim) -> _Record | None:
         """The record, if this claim is its newest and it was not settled since."""
-        record = self._records.get(_seq(claim.job.id))
+        record = self._records.get(number_of(claim.job.id))
         if record is None or record.token != claim.token:
             return None
         return record if record.state in ("leased", "ready") else None
@@ -296,14 +297,14 @@ class MemoryQueue(Queue):
         return "ready" if over else record.state
 
     async def peek(self, job_id: str) -> JobInfo | None:
-        record = self._records.get(_seq(job_id))
+        record = self._records.get(number_of(job_id))
         return None if record is None else self._info(record)
 
     async def _list(
         self, state: State | None, kind: str | None, limit: int, after: str | None
     ) -> builtins.list[JobInfo]:
         page: list[JobInfo] = []
-        for record in self._by_seq(_seq(after) if after else 0):
+        for record in self._by_seq(place_after(after)):
             info = self._info(record)
             if state in (None, info.state) and kind in (None, record.kind):
                 page.append(info)
@@ -331,7 +332,7 @@ class MemoryQueue(Queue):
         return len(dead)
 
     def _dead(self, ids: Sequence[str] | None) -> list[_Record]:
-        wanted = None if ids is None else {_seq(job_id) for job_id in ids}
+        wanted = None if ids is None else {number_of(job_id) for job_id in ids}
         return [
             record
             for record in self._by_seq(0)
@@ -362,8 +363,3 @@ class MemoryQueue(Queue):
     def _info(self, record: _Record) -> JobInfo:
         state = self._state_at(record, self.clock.epoch())
         return JobInfo(self._job(record), state, record.since, record.worker, record.error)
-
-
-def _seq(job_id: str) -> int:
-    """The number in an id; 0, which no job has, for an id that is not ours."""
-    return int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 19 else 0

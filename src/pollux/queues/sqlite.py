@@ -58,6 +58,7 @@ class SqliteQueue(Queue):
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)
         self._closed = False
+        self._answered = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-{self.path.name}")
 
     @property
@@ -75,8 +76,7 @@ class SqliteQueue(Queue):
         claims, due = await self._call(
             self._store.claim, worker, limit, lease, kinds, self._epoch()
         )
-        if not claims:
-            self._wake_when_due(due)
+        self._wake_when_due(due)
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
@@ -136,7 +136,15 @@ class SqliteQueue(Queue):
         if self._closed:
             raise StoreError(f"{self.url} is closed; open it again")
         loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._thread, self._store.call, method, *args)
+        answer = loop.run_in_executor(self._thread, self._store.call, method, *args)
+        if not self._answered:
+            answer.add_done_callback(self._note_answer)
+        return answer
+
+    def _note_answer(self, answer: asyncio.Future[Any]) -> None:
+        if not answer.cancelled() and answer.exception() is None:
+            self._answered = True
+            self._hints.opened()
 
     def _make_hints(self) -> Hints:
         return WatchedFile(self.path, self._watch)

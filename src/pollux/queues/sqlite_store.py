@@ -18,6 +18,7 @@ from typing import Any
 from pollux.errors import SchemaError, StoreError, StoreUnavailable, UniqueConflict
 from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
 from pollux.queues.base import Stats
+from pollux.queues.ids import number_of, place_after
 from pollux.queues.sql import migrations, statements
 
 #: The oldest SQLite with all that the statements use (RETURNING, UPDATE FROM, JSON built in).
@@ -84,7 +85,9 @@ class SqliteStore:
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        self._version(connection)  # first of all: what is not ours stays untouched
+        found = self._version(connection)  # first of all: what is not ours stays untouched
+        if not found and not self._create:
+            raise SchemaError(f"{self.path} holds no queue; check the path in the URL")
         self._write_ahead(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._migrate(connection)
@@ -198,7 +201,7 @@ class SqliteStore:
     def claim(
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, now: float
     ) -> tuple[list[Claim], float | None]:
-        """The claims; and when there are none, when the next job is due."""
+        """The claims; and when they are all there was, when the next job is due."""
         anything, due = self._glance(kinds)
         if not anything and (due is None or due > now):
             return [], due
@@ -210,7 +213,8 @@ class SqliteStore:
             if rows:
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 until = now + lease
-                return [Claim(self._job(row[:9]), row[9], worker, until) for row in rows], None
+                claims = [Claim(self._job(row[:9]), row[9], worker, until) for row in rows]
+                return claims, self._glance(kinds)[1] if len(rows) < limit else None
             _, due = self._glance(kinds)
             if due is None or due > now:
                 return [], due
@@ -246,7 +250,7 @@ class SqliteStore:
         """Settle what is still held and return the ids of what is not."""
         by_verdict: dict[str, list[list[Any]]] = {"done": [], "retry": [], "dead": []}
         for s in settlements:
-            row: list[Any] = [_seq(s.claim.job.id), s.claim.token]
+            row: list[Any] = [number_of(s.claim.job.id), s.claim.token]
             if s.verdict == "retry":
                 row += [s.delay, s.error, s.counted]
             elif s.verdict == "dead":
@@ -262,7 +266,7 @@ class SqliteStore:
         return _missing((s.claim for s in settlements), settled)
 
     def extend(self, claims: Sequence[Claim], until: float) -> list[str]:
-        batch = json.dumps([[_seq(c.job.id), c.token, c.worker] for c in claims])
+        batch = json.dumps([[number_of(c.job.id), c.token, c.worker] for c in claims])
         with _transaction(self.connect()):
             held = self._rows("extend", batch=batch, until=until)
         return _missing(claims, held)
@@ -292,8 +296,8 @@ class SqliteStore:
             state=None if state is None else _CODES[state],
             kind=kind,
             limit=limit,
-            after=_seq(after or "") if job_id is None else _seq(job_id) - 1,
-            last=_SEQ_MAX if job_id is None else _seq(job_id),
+            after=place_after(after) if job_id is None else number_of(job_id) - 1,
+            last=_SEQ_MAX if job_id is None else number_of(job_id),
         )
         return [JobInfo(self._job(row[:9]), STATES[row[9]], *row[10:]) for row in rows]
 
@@ -368,13 +372,8 @@ def _split(script: str) -> Iterator[str]:
 def _missing(claims: Iterable[Claim], rows: list[tuple[Any, ...]]) -> list[str]:
     """The ids of those claims whose (seq, token) is not among the rows."""
     found = set(rows)
-    return [claim.job.id for claim in claims if (_seq(claim.job.id), claim.token) not in found]
+    return [claim.job.id for claim in claims if (number_of(claim.job.id), claim.token) not in found]
 
 
 def _id_batch(ids: Sequence[str] | None) -> str | None:
-    return None if ids is None else json.dumps([_seq(job_id) for job_id in ids])
-
-
-def _seq(job_id: str) -> int:
-    """The number in an id; 0, which no job has, for an id that is not ours."""
-    return int(job_id) if job_id.isascii() and job_id.isdigit() and len(job_id) < 19 else 0
+    return None if ids is None else json.dumps([number_of(job_id) for job_id in ids])

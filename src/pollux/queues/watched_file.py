@@ -33,14 +33,18 @@ class WatchedFile(Hints):
         self._every = every
         self._seen = self._stamp()
         self._next_look: asyncio.TimerHandle | None = None
+        self._looking: asyncio.AbstractEventLoop | None = None
         self._watch: int | None = None  # inotify's file descriptor
+        self._opened = False
         self._cannot_watch = not sys.platform.startswith("linux")
         self._reading: asyncio.AbstractEventLoop | None = None
 
     def asleep(self, hint: Hint) -> None:
         super().asleep(hint)
-        if self._every and not self._read_watch() and self._next_look is None:
-            self._look_later()
+        if not self._every or self._read_watch():
+            return
+        if self._next_look is None or self._looking is not asyncio.get_running_loop():
+            self._look_later()  # a look planned on an event loop that ended never happens
 
     def awake(self, hint: Hint) -> None:
         super().awake(hint)
@@ -52,6 +56,10 @@ class WatchedFile(Hints):
         self._every = 0.0
         self._end_watch()
         self._look_no_more()
+
+    def opened(self) -> None:
+        """The database is one, and ours: only now may a file be put beside it."""
+        self._opened = True
 
     def tell_others(self) -> None:
         """Touch the file. Its loss costs others latency, so a failure is no error."""
@@ -91,7 +99,7 @@ class WatchedFile(Hints):
             self._reading = None
 
     def _begin_watch(self) -> bool:
-        if self._cannot_watch or not self._database.exists():
+        if self._cannot_watch or not self._opened:
             return False
         try:
             if not self._path.exists():
@@ -127,6 +135,7 @@ class WatchedFile(Hints):
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
         self._next_look = loop.call_later(self._every, self._look_again)
+        self._looking = loop
 
     def _look_no_more(self) -> None:
         if self._next_look is not None:

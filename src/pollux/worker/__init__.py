@@ -6,7 +6,9 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -25,6 +27,8 @@ from pollux.worker.handlers import Handler, Middleware, check_middleware, handle
 from pollux.worker.plan import Plan
 from pollux.worker.run import Run
 from pollux.worker.signals import stopping_on_signals
+
+_no_runs: ContextVar[str] = ContextVar("no_runs", default="")
 
 F = TypeVar("F", bound=Callable[[Job], Any])
 
@@ -171,6 +175,8 @@ class Worker:
 
     def run(self, options: WorkerRunOptions | None = None) -> Awaitable[None]:
         """Work until stopped: blocking, or awaited where an event loop runs already."""
+        if _no_runs.get():
+            raise ConfigError(_no_runs.get())
         self._stop_asked = False
         try:
             asyncio.get_running_loop()
@@ -226,6 +232,16 @@ class Worker:
                 f"{strategy!r} holds its polls, but {queue.url} cannot; "
                 "use a strategy without a hold"
             )
+
+
+@contextmanager
+def no_runs(why: str) -> Iterator[None]:
+    """Refuse every run inside this block: a module that is imported must not start working."""
+    token = _no_runs.set(why)
+    try:
+        yield
+    finally:
+        _no_runs.reset(token)
 
 
 class _Over:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import traceback
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pollux.core.breaker import Breaker
@@ -17,6 +19,10 @@ from pollux.worker.threads import HandlerThreads
 
 #: How a failing job is retried unless its handler says otherwise.
 JOB_RETRY = Retry.exponential("1s", ceiling="60s", attempts=5, jitter=0.25)
+
+#: The frames of a handler's error that are logged, the innermost ones.
+FRAMES_SHOWN = 8
+_OUR_FILES = (str(Path(__file__).parent), asyncio.__path__[0])
 
 Proceed = Callable[[Job], Awaitable[Any]]
 Middleware = Callable[[Job, Proceed], Awaitable[Any]]
@@ -163,3 +169,13 @@ def text_of(error: BaseException, *, bare: bool = False) -> str:
         return str(error) if bare else f"{name}: {error}"
     except Exception:
         return f"{name} (its own text cannot be read)"
+
+
+def traceback_of(error: BaseException) -> str:
+    """Where in the handler an error was raised: the innermost frames, ours left out."""
+    try:
+        stack = traceback.extract_tb(error.__traceback__)
+    except Exception:
+        return ""
+    theirs = [frame for frame in stack if not frame.filename.startswith(_OUR_FILES)]
+    return "".join(traceback.format_list(theirs[-FRAMES_SHOWN:])).rstrip()

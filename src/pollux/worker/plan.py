@@ -36,3 +36,11 @@ class Plan:
         if took is None:
             return 0
         return int(min(self.concurrency * AHEAD_SECONDS / max(took, 1e-6), AHEAD_MAX))
+
+    def full_at(self, limit: int) -> int:
+        """How many jobs make a claim of up to `limit` count as full.
+
+        What is claimed ahead varies from poll to poll, so where nobody fixed it, a strategy that
+        goes by how full a batch was is told of twice the concurrency at the most.
+        """
+        return limit if self.prefetch is not None else min(limit, 2 * self.concurrency)

@@ -45,6 +45,7 @@ from pollux.worker.handlers import (
     is_permanent,
     run_within,
     text_of,
+    traceback_of,
 )
 from pollux.worker.plan import Plan
 from pollux.worker.settling import Settling
@@ -125,6 +126,7 @@ class Run:
                 random=self._random,
                 events=events,
                 hints=queue.hints() if plan.hints else None,
+                wants=frozenset(handlers),
             ),
         )
 
@@ -230,7 +232,7 @@ class Run:
         await self._prune()
         now = self._clock.epoch()
         waits = tuple(max(now - claim.job.run_at, 0.0) for claim in claims)
-        return Batch(claims, limit, waits)
+        return Batch(claims, self._plan.full_at(limit), waits)
 
     async def _ask(
         self, limit: int, hold: float, kinds: list[str], *, trial: bool = False
@@ -365,19 +367,19 @@ class Run:
             self._dead(held, text_of(error, bare=True))
         elif is_permanent(error, retry):
             self._breakers.no_verdict(job.kind, held.trial)
-            self._dead(held, text_of(error))
+            self._dead(held, text_of(error), traceback_of(error))
         else:
             self._count_failure(held)
             if retry.exhausted(job.attempt):
-                self._dead(held, text_of(error))
+                self._dead(held, text_of(error), traceback_of(error))
             else:
                 delay = retry.delay(job.attempt, self._random.random())
                 self._settling.add(Settlement.retry(held.claim, delay, text_of(error)))
-                self._emit(JobRetried, job, text_of(error), delay, took)
+                self._emit(JobRetried, job, text_of(error), delay, took, traceback_of(error))
 
-    def _dead(self, held: Held, error: str) -> None:
+    def _dead(self, held: Held, error: str, traceback: str = "") -> None:
         self._settling.add(Settlement.dead(held.claim, error))
-        self._emit(JobDead, held.claim.job, error)
+        self._emit(JobDead, held.claim.job, error, traceback)
 
     def _end(self, held: Held, reason: Literal["stop", "lost"]) -> None:
         held.ended = reason

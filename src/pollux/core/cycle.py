@@ -1,0 +1,111 @@
+"""Cycle: batches that come at one period, and what the phase of it foretells.
+
+Cron jobs, timers and exports come every minute or every five. A forecast that only knows rates
+looks all through the silence between them, and is late when it ends. So the moments at which
+silence ends (onsets) are watched. Two intervals between them that agree within a twentieth make a
+guess of the period; onsets that come where the guess puts them confirm it and trim it, as a
+phase-locked loop does, others count against it. While it is confirmed, the forecast is multiplied
+by items seen ÷ items forecast at each phase. A guess that fails is dropped, and costs little: it
+takes three onsets in place to be used at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+#: An onset is an item after a silence of so many mean gaps, once so many items have been seen.
+SILENCE = 4.0
+ITEMS_MIN = 10.0
+#: How far from its place an onset may be, in periods.
+TOLERANCE = 0.05
+#: Confirmation: where a guess begins, from where it is used, and how far it can grow.
+GUESSED, CONFIRMED, SURE = 2.0, 3.0, 6.0
+#: What an onset out of place, or one that did not come, takes from it.
+DOUBT = 0.5
+#: How much of an onset's deviation moves the phase, and the period.
+TRIM_PHASE, TRIM_PERIOD = 0.5, 0.2
+#: Into how many bins a period is divided, and by how many items each ratio is held at 1.
+PHASES = 48
+SHRINK = 0.3
+
+
+class Cycle:
+    """Items seen ÷ items forecast, by the phase of a period."""
+
+    def __init__(self) -> None:
+        self._period = 0.0
+        self._tick = 0.0  # where the last onset belonged
+        self._trust = 0.0
+        self._onset = 0.0  # the last one
+        self._between = 0.0  # the last two
+        self._seen = [0.0] * PHASES
+        self._forecast = [0.0] * PHASES
+
+    @property
+    def period(self) -> float | None:
+        """The period, while it is confirmed."""
+        return self._period if self._trust >= CONFIRMED else None
+
+    def onset(self, at: float) -> None:
+        """Learn that a silence ended."""
+        between = at - self._onset
+        if self._trust > 0.0:
+            self._compare(at)
+        if self._trust <= 0.0 and abs(between - self._between) <= TOLERANCE * between:
+            self._period = 0.5 * (between + self._between)
+            self._tick = at
+            self._trust = GUESSED
+            self._seen = [0.0] * PHASES
+            self._forecast = [0.0] * PHASES
+        self._onset, self._between = at, between
+
+    def _compare(self, at: float) -> None:
+        periods = float(round((at - self._tick) / self._period))
+        off = at - self._tick - periods * self._period
+        if periods < 1.0 or abs(off) > TOLERANCE * self._period:
+            self._trust -= DOUBT
+            return
+        self._trust = min(self._trust + 1.0 - DOUBT * (periods - 1.0), SURE)
+        self._tick += periods * self._period + TRIM_PHASE * off
+        self._period += TRIM_PERIOD * off / periods
+
+    def learn(
+        self, times: Sequence[float], weight: float, rate: float, start: float, end: float
+    ) -> None:
+        """Compare what came, each time standing for `weight` items, with a forecast of `rate`."""
+        width, tick = self._period / PHASES, self._tick
+        for time in times:
+            self._seen[math.floor((time - tick) / width + 0.5) % PHASES] += weight
+        length = min(end - start, self._period)  # a longer time is the same at each phase
+        place = (end - length - tick) / width + 0.5
+        while length > 0.0:
+            n = math.floor(place)
+            step = min((n + 1 - place) * width, length)
+            self._forecast[n % PHASES] += rate * step
+            length -= step
+            place = n + 1.0
+
+    def interval(self, price: float, rate: float, at: float) -> float:
+        """How long until waiting is expected to cost `price`; at most about two periods."""
+        width = self._period / PHASES
+        held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
+        place = (at - self._tick) / width + 0.5
+        start = expected = 0.0
+        while True:
+            n = math.floor(place)
+            phase = n % PHASES
+            here = rate * (self._seen[phase] + held) / (self._forecast[phase] + held)
+            length = (n + 1 - place) * width
+            step = 2.0 * price / (expected + math.sqrt(expected * expected + 2.0 * here * price))
+            if step <= length or start > 2.0 * self._period:
+                return start + step
+            price -= length * (expected + 0.5 * here * length)
+            expected += here * length
+            start += length
+            place = n + 1.0
+
+    def fade(self, left: float) -> None:
+        """Forget all but a share of what was learned about the phases."""
+        self._seen = [left * each for each in self._seen]
+        self._forecast = [left * each for each in self._forecast]
