@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import re
+from datetime import date
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pollux.errors import ConfigError
-from pollux.lab.prices import DOLLARS_MAX, MONTH, PRICES, dollars_a_month, price_named
+from pollux.lab.prices import (
+    DATED,
+    DOLLARS_MAX,
+    MONTH,
+    PRICES,
+    REGION,
+    dollars_a_month,
+    price_named,
+    wait_price,
+)
 
 
 @pytest.mark.parametrize("name", PRICES)
@@ -78,3 +90,64 @@ def test_a_month_costs_what_its_polls_cost(polls: int, seconds: float, dollars: 
 @pytest.mark.parametrize("seconds", [0.0, -1.0])
 def test_no_time_costs_nothing(seconds: float) -> None:
     assert dollars_a_month(5, seconds, PRICES["sqs"]) == 0.0
+
+
+# The table
+
+
+def test_the_table_is_dated_and_has_a_region() -> None:
+    assert date.fromisoformat(DATED) >= date(2026, 11, 1)
+    assert REGION == "us-east-1"
+
+
+def test_the_table_has_what_users_poll() -> None:
+    assert set(PRICES) == {
+        "s3-list", "s3-get", "s3-put", "sqs", "dynamodb-read", "dynamodb-write", "lambda-invoke",
+        "postgres-query", "http",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PRICES)
+def test_every_price_has_a_source(name: str) -> None:
+    source = PRICES[name].source
+    assert source.startswith(("aws.amazon.com/", "worked out: "))
+    assert name in ("postgres-query", "http") or source.startswith("aws.")
+
+
+@pytest.mark.parametrize("name", PRICES)
+def test_the_words_of_a_price_say_its_dollars(name: str) -> None:
+    price = PRICES[name]
+    found = re.search(r"\$([0-9.]+) per (million|1,000)$", price.what)
+    assert found is not None
+    times = 1e6 if found[2] == "million" else 1e3
+    assert price.dollars * times == pytest.approx(float(found[1]), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("name", "hourly", "a_second"), [("postgres-query", 0.065, 2000), ("http", 0.0168, 1000)]
+)
+def test_what_is_worked_out_says_from_what(name: str, hourly: float, a_second: int) -> None:
+    price = PRICES[name]
+    assert price.dollars == pytest.approx(hourly / 3600 / a_second)
+    assert f"${hourly} an hour" in price.source
+    assert f"{a_second:,} " in price.source
+
+
+def test_a_price_of_ones_own_may_begin_with_a_dollar_sign() -> None:
+    assert price_named("$0.005/1000").dollars == pytest.approx(5e-6)
+
+
+# What waiting is worth
+
+
+@pytest.mark.parametrize(
+    ("text", "dollars"), [("0.01/3600", 0.01 / 3600), ("$1/1", 1.0), (" 2 / 0.5 ", 4.0)]
+)
+def test_a_wait_price(text: str, dollars: float) -> None:
+    assert wait_price(text) == pytest.approx(dollars)
+
+
+@pytest.mark.parametrize("text", ["", "1", "0/1", "-1/1", "1/0", "1/-1", "nan/1", "x/1", "1e300/1"])
+def test_a_wait_price_that_is_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="dollars per seconds that an item waits"):
+        wait_price(text)

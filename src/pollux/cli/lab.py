@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from pollux import __version__
 from pollux.cli.output import err, print_json, print_table, say, visible, warn
@@ -25,6 +26,7 @@ from pollux.durations import seconds, short
 from pollux.errors import ConfigError
 from pollux.lab.prices import DATED, PRICES, REGION, price_named, wait_price
 from pollux.queues.base import Queue
+from pollux.settings import without_secrets
 from pollux.worker.signals import stopping_on_signals
 
 if TYPE_CHECKING:
@@ -159,6 +161,10 @@ def record(
         if not task.cancelled():
             task.result()
 
+    if not as_json:
+        err.print(
+            Text(f"recording the arrivals of {visible(without_secrets(url))}; Ctrl-C ends it")
+        )
     with_queue(url, work)
     if as_json:
         print_json({"file": str(file), "recorded": seen})

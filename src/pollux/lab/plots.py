@@ -248,8 +248,8 @@ def _layout(height: int, **more: Any) -> dict[str, Any]:
 
 def duration_ticks(low: float, high: float) -> dict[str, Any]:
     """Ticks that read 100ms, 1s, 10s, 1m between two powers of ten."""
-    steps = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 60, 180, 600, 1800, 3600)
-    longer = (10800, 43200, 86400, 259200, 864000)
+    steps = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 120, 600, 1800, 7200)
+    longer = (21600, 86400, 259200, 864000)
     ticks = [step for step in (*steps, *longer) if low <= math.log10(step) <= high]
     return _ticks(ticks, [short(tick) for tick in ticks])
 

@@ -128,6 +128,9 @@ class Report:
             f"{money(self.terms.wait * HOUR)}; --wait-price changes that, and perhaps the answer."
         )
         notes = [f"It polls {paid}; an item waits {got}.", terms]
+        if not self.terms.poll:
+            notes.append("Polls cost nothing here, so the shortest interval wins; give --price.")
+            return notes
         tuned = min(self.swept, key=lambda line: line.dollars, default=None)
         if tuned is not None and tuned.dollars < 0.98 * best.dollars:
             saved = 1 - tuned.dollars / best.dollars
@@ -141,6 +144,8 @@ class Report:
     def facts(self) -> dict[str, Any]:
         """Everything the report shows, as plain values."""
         edges = np.linspace(0.0, self.trace.span, BINS + 1)
+        # Held polls are another kind of polling: no setting lies between them and the others.
+        tried = [line for line in self.lines if "held poll" not in line.done.requests] + self.swept
         return {
             "trace": self.trace.name,
             "arrivals": len(self.trace.arrivals),
@@ -155,8 +160,8 @@ class Report:
             "policies": [self._policy_facts(line) for line in self.lines],
             "limits": [self._limit_facts(limit) for limit in self.limits],
             "frontier": {
-                family: [_mark(line) for line in frontier([*self.lines, *self.swept], family)]
-                for family in dict.fromkeys(line.family for line in self.swept)
+                family: [_mark(line) for line in frontier(tried, family)]
+                for family in dict.fromkeys(line.family for line in tried)
             },
             "time": {
                 "bin_s": figures(self.trace.span / BINS),
@@ -220,13 +225,16 @@ def compare(
 ) -> Report:
     """Replay a trace with each strategy, and with other settings of each, and find the limits."""
     if not len(trace.arrivals) or trace.span <= 0:
-        raise ConfigError(f"trace {trace.name!r} has no arrivals; there is nothing to compare")
+        raise ConfigError(
+            f"trace {trace.name!r} has {len(trace.arrivals)} arrivals in {short(trace.span)}; a "
+            "comparison needs arrivals over a stretch of time"
+        )
     hold = any(strategy.longest_hold for strategy in strategies)
     situation = Situation(capacity=capacity, hold=hold)
     tell = progress or (lambda done, of: None)
     lines = []
     for number, strategy in enumerate(strategies, 1):
-        keep = not isinstance(strategy, Fixed)
+        keep = not isinstance(strategy, Fixed) or strategy.hold > 0
         done = replay(trace, strategy, situation, seed=seed, keep_polls=keep)
         lines.append(_line(strategy, done, terms))
         tell(number, len(strategies))
