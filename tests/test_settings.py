@@ -17,6 +17,7 @@ from pollux.core.batch_fill import BatchFill
 from pollux.core.ewma import Ewma
 from pollux.core.fixed import Fixed
 from pollux.core.strategy import Strategy
+from pollux.core.worth import Worth
 from pollux.durations import seconds
 from pollux.errors import ConfigError
 from pollux.settings import (
@@ -285,6 +286,10 @@ def test_a_duration_has_two_forms(folder: Folder, toml: str) -> None:
     assert row(settings, "worker.polling.min_interval").value == "250ms"
 
 
+#: What a strategy needs besides its name.
+GOALS: dict[str | None, dict[str, object]] = {"worth": {"worker.polling.p95_wait": "2s"}}
+
+
 @pytest.mark.parametrize(
     ("table", "key", "strategy"),
     [
@@ -301,7 +306,7 @@ def test_a_duration_has_two_forms(folder: Folder, toml: str) -> None:
 def test_every_duration_has_a_twin_in_milliseconds(
     folder: Folder, table: str, key: str, strategy: str | None
 ) -> None:
-    chosen = {"worker.polling.strategy": strategy}
+    chosen = {"worker.polling.strategy": strategy, **GOALS.get(strategy, {})}
     fitting = {
         "min_interval": 2_000,
         "max_interval": 4_000,
@@ -580,7 +585,7 @@ def test_a_parameter_of_another_strategy_beside_or_above_is_refused(folder: Fold
     assert above.startswith(
         "worker.polling.min_interval_ms = '5' "
         "(environment variable POLLUX_POLLING_MIN_INTERVAL_MS) "
-        "belongs to strategy adaptive and batch_fill, but the strategy is fixed (pollux.toml)"
+        "belongs to strategy adaptive, batch_fill and worth, but the strategy is fixed (pollux.toml)"
     )
 
 
@@ -656,7 +661,7 @@ def test_poll_interval_beside_another_interval_is_refused(folder: Folder) -> Non
     twice = "[worker]\npoll_interval = 1\n[worker.polling]\npoll_interval_ms = 1000"
     assert folder.refusal(twice).count("contradict each other") == 1
     other = "[worker]\npoll_interval = 1\n[worker.polling]\nmin_interval = 1"
-    assert "belongs to strategy adaptive and batch_fill, but the strategy is fixed" in (
+    assert "belongs to strategy adaptive, batch_fill and worth, but the strategy is fixed" in (
         folder.refusal(other)
     )
 
@@ -833,6 +838,13 @@ def any_strategy(draw: st.DrawFn) -> Strategy:
                 half_life=draw(lengths),
                 held=draw(st.booleans()),
             )
+        case "worth":
+            if draw(st.booleans()):
+                return Worth.latency(mean=2 * ceiling, floor=floor, ceiling=ceiling)
+            costs = st.floats(1e-9, 1e9)
+            return Worth(
+                poll_cost=draw(costs), wait_cost=draw(costs), floor=floor, ceiling=ceiling
+            )
         case other:
             raise NotImplementedError(f"say how to draw {other}")
 
@@ -879,13 +891,15 @@ def test_a_strategy_that_settings_do_not_know_has_no_table() -> None:
 def test_the_documented_keys_are_complete(folder: Folder) -> None:
     rows = documented_keys()
     for name, strategy in STRATEGIES.items():
-        shown = folder.load(overrides={"worker.polling.strategy": name}).table()
+        chosen = {"worker.polling.strategy": name, **GOALS.get(name, {})}
+        shown = folder.load(overrides=chosen).table()
         documented = [each for each in rows if each.strategy in {"", name}]
         assert [each.key for each in documented] == [each.key for each in shown]
         parameters = [each for each in documented if each.strategy]
         assert len(parameters) == len(strategy.settings)
         defaults = {each.key: each.value for each in shown if each.key.count(".") > 1}
-        assert {each.key: each.default for each in parameters}.items() <= defaults.items()
+        for each in parameters:
+            assert each.key in chosen or each.default == defaults[each.key]
     for each in rows:
         assert each.kind
         assert each.meaning, f"{each.key} ({each.strategy}) is documented without a meaning"
@@ -898,17 +912,21 @@ def test_every_documented_variable_works(folder: Folder) -> None:
         environ = {each.variable: each.default}
         if each.strategy:
             environ["POLLUX_POLLING_STRATEGY"] = each.strategy
+        if each.strategy == "worth":
+            environ["POLLUX_POLLING_P95_WAIT"] = "2s"
         origin = folder.load("", environ).origins()[each.key]
         assert origin == f"environment variable {each.variable}"
 
 
 def test_a_strategy_is_found_by_its_name() -> None:
-    for name, strategy in STRATEGIES.items():
-        assert strategy_named(name) == strategy()
+    for name in sorted(set(STRATEGIES) - set(GOALS)):
+        assert strategy_named(name) == STRATEGIES[name]()
+    with pytest.raises(ConfigError, match=r"^poll_cost = None and no other goal; give"):
+        strategy_named("worth")
     with pytest.raises(ConfigError, match=r"^strategy = 'adaptve' must be .*'adaptive'\?$"):
         strategy_named("adaptve")
 
 
 def test_every_strategy_is_registered_by_its_name() -> None:
     assert {name: each.name for name, each in STRATEGIES.items()} == {n: n for n in STRATEGIES}
-    assert {"adaptive", "fixed", "batch_fill", "ewma"} <= set(STRATEGIES)
+    assert {"adaptive", "fixed", "batch_fill", "ewma", "worth"} <= set(STRATEGIES)

@@ -28,6 +28,7 @@ from rich.text import Text
 from pollux.cli.output import err, out, print_json
 from pollux.clock import Clock
 from pollux.core.strategy import Strategy
+from pollux.core.worth import Worth
 from pollux.durations import short
 from pollux.events import Events, JobStarted, PollFinished
 from pollux.jobs import Job, NewJob
@@ -38,6 +39,10 @@ from pollux.queues.sqlite import SqliteQueue
 from pollux.settings import strategy_named
 from pollux.worker import Worker, WorkerRunOptions
 
+#: What Worth is told that a second of a job's waiting costs: a cent an hour, in dollars.
+WAIT_COST = 0.01 / 3600
+#: And a poll, where it costs nothing: a thousandth of a cent.
+FREE = 1e-5
 CONCURRENCY = 4
 #: The most that a poll can find: as many as there are handlers, and as many ahead of them.
 CAPACITY = 2 * CONCURRENCY
@@ -123,7 +128,7 @@ class Row:
 def demo(
     seconds: Annotated[float, typer.Option(min=1, max=86400, help="How long to run.")] = 60.0,
     strategy: Annotated[
-        str, typer.Option(help="adaptive, fixed, batch_fill or ewma.")
+        str, typer.Option(help="adaptive, fixed, batch_fill, ewma or worth.")
     ] = "adaptive",
     price: Annotated[
         str, typer.Option(help=f"What a poll costs: {', '.join(PRICES)}, or 0.005/1000.")
@@ -140,7 +145,8 @@ def demo(
 
     Example: pollux demo --seconds 30 --strategy adaptive
     """
-    plan = Plan(strategy_named(strategy), price_named(price), seconds, hints, seed)
+    cost = price_named(price)
+    plan = Plan(_strategy(strategy, cost), cost, seconds, hints, seed)
     seen = Seen(Clock())
     # A SIGTERM before the worker takes the signals over ends it as Ctrl-C does: the folder goes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -155,6 +161,13 @@ def demo(
         print_json(_facts(plan, seen, rows))
     else:
         _summary(plan, seen, rows)
+
+
+def _strategy(name: str, price: Price) -> Strategy:
+    """A strategy at its defaults; Worth by the price of a poll and of waiting."""
+    if name == Worth.name:
+        return Worth(poll_cost=price.dollars or FREE, wait_cost=WAIT_COST)
+    return strategy_named(name)
 
 
 def traffic(seed: int) -> Iterator[float]:

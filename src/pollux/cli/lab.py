@@ -20,20 +20,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from pollux import __version__
-from pollux.cli.output import err, print_json, print_table, say, visible, warn
+from pollux.cli.output import err, print_json, say, visible
 from pollux.cli.queue import with_queue
 from pollux.durations import seconds, short
 from pollux.errors import ConfigError
-from pollux.lab.prices import DATED, PRICES, REGION, price_named, wait_price
+from pollux.lab.prices import PRICES, price_named, wait_price
 from pollux.queues.base import Queue
 from pollux.settings import without_secrets
 from pollux.worker.signals import stopping_on_signals
 
 if TYPE_CHECKING:
-    from pollux.lab.cost import Row
-    from pollux.lab.report import Report
     from pollux.lab.results import Trace
-    from pollux.lab.tune import Tuned
 
 app = typer.Typer(
     help="Rehearse polling: replay, compare, tune and price it.\n\n"
@@ -151,20 +148,20 @@ def record(
         seen = count
 
     async def work(queue: Queue) -> None:
+        await queue.stats()  # a queue that cannot be read leaves no file behind
         task = asyncio.ensure_future(recorded(queue, file, every=every, until=until, progress=told))
 
         def stop() -> None:
             task.cancel()
 
         with stopping_on_signals(stop):
+            if not as_json:
+                what = f"recording the arrivals of {without_secrets(url)}; Ctrl-C ends it"
+                err.print(Text(visible(what)), soft_wrap=True)
             await asyncio.wait([task])
         if not task.cancelled():
             task.result()
 
-    if not as_json:
-        err.print(
-            Text(f"recording the arrivals of {visible(without_secrets(url))}; Ctrl-C ends it")
-        )
     with_queue(url, work)
     if as_json:
         print_json({"file": str(file), "recorded": seen})
@@ -201,6 +198,7 @@ def compare(
 
     Example: pollux lab compare bursty --strategies "adaptive,fixed 500ms,worth" --price sqs
     """
+    from pollux.cli.lab_tables import show_comparison
     from pollux.lab import report
     from pollux.lab.policies import USUAL, Terms, parse
 
@@ -221,7 +219,7 @@ def compare(
     if as_json:
         print_json({**facts, "report": None if path is None else str(path)})
         return
-    _show_comparison(made)
+    show_comparison(made)
     if path is not None:
         say("report: ", visible(str(path)))
 
@@ -257,6 +255,7 @@ def tune(
 
     Example: pollux lab tune arrivals.csv --strategy adaptive --target p95=2s --price s3-list
     """
+    from pollux.cli.lab_tables import show_tuned
     from pollux.lab import tune as tuning
     from pollux.lab.policies import Terms, strategy_kind
 
@@ -275,7 +274,7 @@ def tune(
     if as_json:
         print_json(tuned.facts())
         return
-    _show_tuned(tuned)
+    show_tuned(tuned)
 
 
 @app.command("cost")
@@ -291,6 +290,7 @@ def cost(
 
     Example: pollux lab cost --workers 50 --shards 16
     """
+    from pollux.cli.lab_tables import show_costs
     from pollux.lab import cost as costs
 
     costs.check_counts(workers, shards)
@@ -300,7 +300,7 @@ def cost(
     if as_json:
         print_json(facts)
         return
-    _show_costs(facts, rows)
+    show_costs(facts, rows)
 
 
 # What commands share
@@ -363,154 +363,3 @@ def _rendered(facts: dict[str, Any], path: Path) -> bytes:
     from pollux.lab.pictures import picture
 
     return picture(facts, form)
-
-
-def _show_comparison(made: Report) -> None:
-    from pollux.lab.report import brief, money
-
-    say((made.headline, "bold green"))
-    for note in made.notes():
-        say(visible(note))
-    say("")
-    names = [limit.name for limit in made.limits]
-    rows = []
-    for line in made.lines:
-        done = line.done
-        waits = (done.mean_wait, done.wait(0.5), done.wait(0.95), done.wait(0.99), done.wait(1.0))
-        rows.append(
-            (
-                ("→ " if line is made.chosen else "  ") + line.name,
-                f"{done.polls_an_hour:,.0f}",
-                money(line.poll_dollars),
-                *map(brief, waits),
-                money(line.dollars),
-                *(f"{line.dollars / limit.dollars:.2f}" for limit in made.limits),
-            )
-        )
-    for limit in made.limits:
-        hourly = f"{limit.polls_an_hour:,.0f}"
-        polls = money(limit.polls_an_hour * 720 * made.terms.poll)
-        ratios = (f"{limit.dollars / other.dollars:.2f}" for other in made.limits)
-        wait = brief(limit.mean_wait)
-        rows.append(
-            (f"  {limit.name}", hourly, polls, wait, "", "", "", "", money(limit.dollars), *ratios)
-        )
-    heads = ("  policy", "polls/h", "polls $/month", "mean", "p50", "p95", "p99", "max", "$/month")
-    print_table((*heads, *(f"× {name}" for name in names)), rows, narrow=("  policy",))
-    say(("$/month: polls and waiting. ×: how often what a limit costs.", "dim"))
-
-
-def _show_tuned(tuned: Tuned) -> None:
-    from pollux.lab.policies import label
-    from pollux.lab.report import brief, money
-
-    facts = tuned.facts()
-    goal = "least waiting" if tuned.target.is_budget else "cheapest"
-    say(
-        (label(tuned.strategy), "bold green"),
-        f": {goal} of {tuned.tried} settings within {tuned.target.text}.",
-    )
-    say("")
-    names = {
-        "trained": f"first {tuned.share:.0%} (chosen on)",
-        "tested": "the rest (the test)",
-        "default": f"the rest, {tuned.strategy.name}'s defaults",
-    }
-    rows = [
-        (
-            name,
-            f"{facts[part]['polls_an_hour']:,.0f}",
-            money(facts[part]["dollars_a_month"]),
-            *(brief(facts[part][f"wait_{each}_s"]) for each in ("mean", "p95", "p99", "max")),
-            "yes" if facts[part]["meets_target"] else "no",
-        )
-        for part, name in names.items()
-        if part in facts
-    ]
-    heads = ("part of the trace", "polls/h", "$/month", "mean", "p95", "p99", "max", "meets it")
-    print_table(heads, rows, narrow=("part of the trace",))
-    say("")
-    if tuned.holds:
-        say(tuned.verdict)
-    else:
-        warn(tuned.verdict)
-    say("")
-    table = tuned.table()
-    say(table.strip() if table else f"polling={tuned.strategy!r}")
-
-
-def _show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
-    from pollux.lab.report import money
-
-    shards = facts["shards"]
-    say(("What polling costs a worker in a month of 30 days", "bold"))
-    print_table(
-        (
-            "polling", "polls", "the page", "as GETs", "the page", "LIST, 1 shard",
-            f"{shards} shards",
-        ),
-        [
-            (
-                _called(row["name"], row["polling"]),
-                f"{row['polls_a_month']:,}",
-                _or_nothing(row["page_polls"], lambda polls: f"{polls:,.0f}"),
-                money(row["dollars_as_get"]),
-                _or_nothing(row["page_dollars"], money),
-                money(row["dollars_one_shard"]),
-                money(row["dollars_all_shards"]),
-            )
-            for row in facts["costs"]
-        ],
-    )  # fmt: skip
-    say("")
-    say(("What an idle worker costs, and how long an item may wait for it", "bold"))
-    print_table(
-        (
-            "polling",
-            "the page",
-            "polls",
-            "LIST, 1 shard",
-            f"{shards} shards",
-            "the page",
-            "longest",
-        ),
-        [
-            (
-                row["polling"],
-                row["page_cost"],
-                f"{row['idle_polls_a_month']:,}",
-                money(row["idle_dollars_one_shard"]),
-                money(row["idle_dollars_all_shards"]),
-                row["page_wait"],
-                short(float(f"{row['longest_wait_s']:.3g}")),
-            )
-            for row in facts["tradeoffs"]
-        ],
-    )
-    say("")
-    many, count = facts["workers_at_fixed_500ms"], facts["workers"]
-    paged = "" if many["page_dollars"] is None else f" ({money(many['page_dollars'])} there)"
-    say(
-        f"A worker at fixed 500ms costs {money(rows[0].rounded_dollars)} a month as the page "
-        f"counts, {count} cost {money(many['rounded_dollars'])}{paged}. In truth one costs "
-        f"{money(facts['costs'][0]['dollars_one_shard'])} and {count} cost "
-        f"{money(many['dollars_one_shard'])}; with {shards} shards "
-        f"{money(many['dollars_all_shards'])}."
-    )
-    say("")
-    for line in facts["assumed"]:
-        say((f"- {line}", "dim"))
-    say(
-        (
-            f"- Prices: {REGION}, {DATED}, list prices without free tier. {facts['true_price']}.",
-            "dim",
-        )
-    )
-
-
-def _called(name: str, polling: str) -> str:
-    return name if name == polling else f"{name} ({polling})"
-
-
-def _or_nothing(value: Any, text: Callable[[Any], str]) -> str:
-    return "–" if value is None else text(value)

@@ -41,6 +41,8 @@ MEMORY = 5000.0
 FADE_EVERY = 50
 SETTLE_EVERY = 4
 
+TINY = 1e-300  # what keeps a division by nothing from being one
+
 _LOG2 = math.log(2.0)
 _EDGES = tuple(1e-4 * STEP**n for n in range(math.ceil(math.log(1e12) / math.log(STEP))))
 
@@ -110,7 +112,8 @@ class Regimes:
             self._settle(JUMPS * LASTING * interval)
         belief, usual = self._belief, self._usual
         now = sum(map(mul, belief, self._rates))
-        fade = sum(map(mul, belief, self._ways)) / (1.5 * sum(map(mul, belief, self._far)))
+        distance = sum(map(mul, belief, self._far)) + TINY
+        fade = sum(map(mul, belief, self._ways)) / (1.5 * distance)
         rate = now
         for _ in range(3):
             rate = usual + (now - usual) / (1.0 + fade * math.sqrt(2.0 * price / rate))
@@ -144,10 +147,12 @@ class Regimes:
         shift = max(-RATES, min(exponent - self._exponent, RATES))
         for values in (self._belief, self._jumps, self._spent, self._landed):
             for _ in range(shift):
-                values[1] += values.pop(0)
+                lowest = values.pop(0)
+                values[0] += lowest
                 values.append(0.0)
             for _ in range(-shift):
-                values[-2] += values.pop()
+                highest = values.pop()
+                values[-1] += highest
                 values.insert(0, 0.0)
         self._exponent = exponent
         self._due = 0

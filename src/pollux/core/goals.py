@@ -16,13 +16,21 @@ from collections.abc import Sequence
 #: Steering multiplies the price ratio by at most this power of e, up or down.
 STEER_MAX = 6.0
 #: Budget: the account may be overdrawn by so many hours of polls, and hold so many unspent.
-OVERDRAFT = 0.1
-SAVINGS = 0.2
-#: Latency: how far one item moves the logarithm of the price ratio.
+OVERDRAFT, SAVINGS = 0.1, 0.2
+#: How far an hour's polls on the account move the logarithm of the price ratio: while they are
+#: there, and by each hour that they are.
+GAIN, DRIFT = 10.0, 5.0
+#: A smaller budget is steered as if it were so large: a single poll is no news.
+HOUR_MIN = 20.0
+#: Latency: how far one item that is late, or early, by as much as the target moves it; and for p95,
+#: how far one that is late at all does.
 MEAN_GAIN = 1.0 / 200.0
 P95_GAIN = 1.0 / 50.0
 #: p95 is aimed a little below its target, so that it is met and not straddled.
 P95_AIM = 0.95
+#: Beyond these, a target is no different.
+SECONDS_MAX = 1e9
+PER_HOUR_MIN, PER_HOUR_MAX = 1e-6, 1e9
 
 
 class Goal(ABC):
@@ -59,6 +67,7 @@ class Steered(Goal):
     """A price ratio that is steered around what `interval` would need in steady traffic."""
 
     def __init__(self, interval: float) -> None:
+        interval = min(interval, SECONDS_MAX)
         self._half_square = 0.5 * interval * interval
 
     def price(self, rate: float) -> float:
@@ -69,23 +78,22 @@ class Budget(Steered):
     """So many polls an hour."""
 
     def __init__(self, per_hour: float) -> None:
+        per_hour = max(PER_HOUR_MIN, min(per_hour, PER_HOUR_MAX))
         super().__init__(3600.0 / per_hour)
         self._per_second = per_hour / 3600.0
-        self._hour = per_hour
-        self._balance = 0.0
+        self._hour = max(per_hour, HOUR_MIN)
+        self._balance = 0.0  # polls that could have been made
         self._trend = 0.0
 
     def polled(self, span: float) -> None:
-        hour = self._hour
-        self._balance += span * self._per_second - 1.0
-        self._balance = min(self._balance, max(SAVINGS * hour, 2.0))
-        self._trend -= 5.0 * self._balance / (hour * hour)
-        self._trend = max(-STEER_MAX, min(self._trend, STEER_MAX))
-        self.steer = self._trend - 10.0 * self._balance / hour
+        balance = self._balance + span * self._per_second - 1.0
+        self._balance = balance = min(balance, SAVINGS * self._hour)
+        share = balance / self._hour
+        self._trend = _within(self._trend - DRIFT * share / self._hour, STEER_MAX)
+        self.steer = _within(self._trend - GAIN * share, STEER_MAX)
 
     def soonest(self) -> float:
-        least = -max(OVERDRAFT * self._hour, 2.0)
-        return (least - self._balance + 1.0) / self._per_second
+        return (1.0 - OVERDRAFT * self._hour - self._balance) / self._per_second
 
 
 class MeanWait(Steered):
@@ -97,7 +105,7 @@ class MeanWait(Steered):
 
     def waited(self, waits: Sequence[float], weight: float) -> None:
         ahead = weight * (len(waits) - sum(waits) / self._mean)
-        self.steer = max(-STEER_MAX, min(self.steer + MEAN_GAIN * ahead, STEER_MAX))
+        self.steer = _within(self.steer + MEAN_GAIN * ahead, STEER_MAX)
 
 
 class P95Wait(Steered):
@@ -110,4 +118,8 @@ class P95Wait(Steered):
     def waited(self, waits: Sequence[float], weight: float) -> None:
         late = sum(wait > self._limit for wait in waits)
         ahead = weight * (0.05 * len(waits) - late)
-        self.steer = max(-STEER_MAX, min(self.steer + P95_GAIN * ahead, STEER_MAX))
+        self.steer = _within(self.steer + P95_GAIN * ahead, STEER_MAX)
+
+
+def _within(value: float, limit: float) -> float:
+    return max(-limit, min(value, limit))

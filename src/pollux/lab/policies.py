@@ -162,33 +162,26 @@ def label(strategy: Strategy, terms: Terms | None = None) -> str:
 
     terms: costs that go without saying.
     """
-    text = Span().text
-    if isinstance(strategy, Worth):
-        words, plain = [strategy.name], {each.key: each.default for each in parameters(Worth)}
-        plain |= {key: Span().read(plain[key]) for key in _ENDS}
+    kind, text = type(strategy), Span().text
+    without_saying = {each.argument: each.reader.read(each.default) for each in parameters(kind)}
+    words = [strategy.name]
+    if isinstance(strategy, Fixed):
+        words.append(text(strategy.interval))
+        without_saying["interval"] = strategy.interval
+    elif isinstance(strategy, Worth):
         if terms is not None and strategy.poll_cost is not None:
-            plain |= {key: float(cost) for key, cost in _costs(terms, {}).items()}
-    elif isinstance(strategy, Fixed):
-        words = [strategy.name, text(strategy.interval)]
-        plain = _plain(strategy, words)
+            without_saying |= {"poll_cost": terms.poll_cost, "wait_cost": terms.wait}
+    elif isinstance(strategy, Ewma):
+        words += [text(strategy.very_high), "to", text(strategy.idle)]
+        without_saying |= _classes(strategy.very_high, strategy.idle)
     else:
-        low, high = strategy.floor, strategy.ceiling
-        if isinstance(strategy, Ewma):
-            low, high = strategy.very_high, strategy.idle
-        words = [strategy.name, text(low), "to", text(high)]
-        plain = _plain(strategy, words)
-    for each in parameters(type(strategy)):
+        words += [text(strategy.floor), "to", text(strategy.ceiling)]
+        without_saying |= {"floor": strategy.floor, "ceiling": strategy.ceiling}
+    for each in parameters(kind):
         value = getattr(strategy, each.argument)
-        if value != plain[each.key]:
+        if value != without_saying[each.argument]:
             words.append(f"{each.key}={each.reader.text(value)}")
     return " ".join(words)
-
-
-def _plain(strategy: Strategy, words: Sequence[str]) -> dict[str, Any]:
-    """The parameters of a strategy that is written so."""
-    kind = type(strategy)
-    made = _built("", kind, _values("", strategy.name, words[1:]))
-    return {each.key: getattr(made, each.argument) for each in parameters(kind)}
 
 
 # Settings worth trying

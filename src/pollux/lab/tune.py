@@ -19,6 +19,7 @@ from pollux.core.fixed import Fixed
 from pollux.core.strategy import Strategy
 from pollux.durations import seconds, short, shown
 from pollux.errors import ConfigError
+from pollux.lab.limits import ROUND
 from pollux.lab.policies import Point, Space, Terms, label, parse_one, space
 from pollux.lab.prices import MONTH, Price
 from pollux.lab.replay import replay
@@ -316,8 +317,13 @@ class _Search:
     def walk(self) -> Strategy:
         """From cheap to dear until the goal is in reach or the budget is spent; then halve."""
         (axis,) = self.space.axes
+        fixed = isinstance(self.space.strategy((axis.low,)), Fixed)
+        if fixed:  # the only good ones for arrivals by the clock
+            for interval in ROUND:
+                if axis.low <= interval <= axis.high:
+                    self.of((interval,))
         points = axis.points(max(self.space.counts[0] // 2, 5))
-        if isinstance(self.space.strategy((axis.low,)), Fixed):
+        if fixed:
             points.reverse()  # long intervals are the cheap ones
         self.expect(len(points) // 2 + HALVINGS)
         cheap = points[0]

@@ -73,9 +73,10 @@ def _unused(given: Given) -> Row:
 
 def _misplaced(given: Given, name: str, chosen: Given | None) -> str:
     owners = strategies_with(given.key.rpartition(".")[2])
+    listed = " and ".join([", ".join(owners[:-1]), owners[-1]] if owners[1:] else owners)
     by = chosen.origin if chosen else DEFAULT
     return (
-        f"{given} belongs to strategy {' and '.join(owners)}, but the strategy is {name} ({by}); "
+        f"{given} belongs to strategy {listed}, but the strategy is {name} ({by}); "
         f'leave it out, or set strategy = "{owners[0]}"'
     )
 

@@ -18,6 +18,7 @@ from pollux.core.batch_fill import BatchFill
 from pollux.core.ewma import Ewma
 from pollux.core.fixed import Fixed
 from pollux.core.strategy import Strategy
+from pollux.core.worth import Worth
 from pollux.errors import ConfigError
 from pollux.settings.values import (
     Maybe,
@@ -33,7 +34,7 @@ from pollux.settings.values import (
 )
 
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
-    {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma)}
+    {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma, Worth)}
 )
 DEFAULT_STRATEGY = Adaptive.name
 #: What a lone `poll_interval` stands for.
@@ -74,9 +75,11 @@ def parameters(strategy: type[Strategy]) -> tuple[Parameter, ...]:
 def strategy_named(name: str) -> Strategy:
     """The strategy of this name, with its defaults."""
     try:
-        return STRATEGIES[Word(tuple(STRATEGIES)).read(name)]()
+        found = Word(tuple(STRATEGIES)).read(name)
     except ValueError as error:
         problem = f"strategy = {shown(name)} {error}"
+    else:
+        return STRATEGIES[found]()
     raise ConfigError(problem)
 
 
@@ -94,7 +97,9 @@ def polling_table(strategy: Strategy, table: str = "worker.polling") -> str:
         )
     lines = [f"[{table}]", f"strategy = {quoted(strategy.name)}"]
     for each in parameters(type(strategy)):
-        lines.append(f"{each.key} = {each.reader.toml(getattr(strategy, each.argument))}")
+        value = getattr(strategy, each.argument)
+        if value is not None:  # TOML has no word for what is not given
+            lines.append(f"{each.key} = {each.reader.toml(value)}")
     return "\n".join(lines) + "\n"
 
 
