@@ -1,7 +1,9 @@
-"""Draw docs/assets/pacing.svg: a minute of bursty traffic and when each policy looks.
+"""Draw the pictures of README and docs.
 
-Nothing in it is made up: the real loop polls a real queue under the virtual clock. Run it again
-after a change of the loop or of a strategy; `--check` fails when the picture is out of date.
+pacing.svg: a minute of bursty traffic and when each policy looks. Nothing in it is made up: the
+real loop polls a real queue under the virtual clock. worth.svg: the rule of Worth on three
+forecasts. Run it again after a change of the loop or of a strategy; `--check` fails when a picture
+is out of date.
 
     python scripts/picture.py [--check]
 """
@@ -12,6 +14,7 @@ import asyncio
 import math
 import random
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +24,7 @@ from pollux.events import Events, PollFinished
 from pollux.lab.fixed import percentile
 from pollux.queues.memory import MemoryQueue
 
-PATH = Path(__file__).resolve().parent.parent / "docs" / "assets" / "pacing.svg"
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "assets"
 SECONDS = 60.0
 SEED = 1
 #: What is compared: a name, a strategy, and whether a put wakes the loop.
@@ -33,9 +36,11 @@ POLICIES: tuple[tuple[str, Strategy, bool], ...] = (
 )
 
 LEFT, RIGHT, WIDTH, HEIGHT = 112, 208, 960, 410
+ABOUT = "Poll interval and polls of four policies over a minute"
+ABOUT_WORTH = "Expected waiting over time for three forecasts, up to the price of a poll"
 HEAD = (
     f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-    'aria-label="Poll interval and polls of four policies over a minute" '
+    f'aria-label="{ABOUT}" '
     'font-family="system-ui, sans-serif" font-size="13">'
 )
 INK, QUIET, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563eb", "#d97706"
@@ -190,15 +195,79 @@ def draw() -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
+#: Forecasts: a name, the rate of items s seconds from now, and where its label stands.
+FORECASTS: tuple[tuple[str, Callable[[float], float], str], ...] = (
+    ("in a burst: 2 items a second", lambda s: 2.0, "#d97706"),
+    ("after a burst: 2, fading to 0.1", lambda s: 0.1 + 1.9 * math.exp(-s / 2), "#2563eb"),
+    ("in the silence: 0.1 a second", lambda s: 0.1, "#7b8794"),
+)
+PRICE = 9.0
+HORIZON, STEP, TOP = 15.0, 0.01, 14.0
+
+
+def waiting(rate: Callable[[float], float]) -> tuple[list[tuple[float, float]], float]:
+    """The waiting expected by each moment, up to the price of a poll; and when it gets there."""
+    items = total = now = 0.0
+    points = [(0.0, 0.0)]
+    while total < PRICE:
+        items += rate(now) * STEP
+        total += items * STEP
+        now += STEP
+        points.append((now, total))
+    return points, now
+
+
+def draw_worth() -> str:
+    """Expected waiting grows until it is worth a poll: then look again."""
+    left, right, top, bottom = 70.0, 860.0, 40.0, 290.0
+
+    def place(at: float, amount: float) -> tuple[float, float]:
+        return left + at / HORIZON * (right - left), bottom - amount / TOP * (bottom - top)
+
+    parts = [
+        HEAD.replace(f"0 0 {WIDTH} {HEIGHT}", "0 0 900 350").replace(ABOUT, ABOUT_WORTH),
+        '<rect width="900" height="350" rx="8" fill="#ffffff"/>',
+        text(left, 24, "Waiting expected since the last poll, in item-seconds"),
+        f'<path d="M{left} {top}V{bottom}H{right}" stroke="{QUIET}" fill="none"/>',
+    ]
+    _, level = place(0, PRICE)
+    parts.append(f'<path d="M{left} {level:.1f}H{right}" stroke="{INK}" stroke-dasharray="5 4"/>')
+    parts.append(text(right, level - 8, "what one poll is worth", "end"))
+    for second in range(0, 16, 3):
+        x, _ = place(second, 0)
+        parts.append(text(x, bottom + 20, f"{second} s", "middle", QUIET))
+    for name, rate, colour in FORECASTS:
+        points, due = waiting(rate)
+        curve = [place(*point) for point in (*points[::5], points[-1])]
+        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in curve)
+        x, y = place(due, PRICE)
+        parts += [
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.2"/>',
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>',
+            f'<path d="M{x:.1f} {y:.1f}V{bottom}" stroke="{colour}" stroke-dasharray="2 3"/>',
+        ]
+        line = 58 + 22 * FORECASTS.index((name, rate, colour))
+        parts.append(text(left + 270, line, f"{name}: look after {due:.1f} s", "start", colour))
+    parts.append(text(left, 338, "seconds after the last poll", "start", QUIET))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+PICTURES: dict[str, Callable[[], str]] = {"pacing.svg": draw, "worth.svg": draw_worth}
+
+
 def main(arguments: list[str]) -> int:
-    picture = draw()
-    if "--check" in arguments:
-        if not PATH.exists() or PATH.read_text("utf-8") != picture:
-            print("docs/assets/pacing.svg is out of date; run scripts/picture.py", file=sys.stderr)
-            return 1
-        return 0
-    PATH.parent.mkdir(parents=True, exist_ok=True)
-    PATH.write_text(picture, "utf-8")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    stale = []
+    for name, picture in PICTURES.items():
+        path, drawn = FOLDER / name, picture()
+        if path.exists() and path.read_text("utf-8") == drawn:
+            continue
+        stale.append(name)
+        if "--check" not in arguments:
+            path.write_text(drawn, "utf-8")
+    if stale and "--check" in arguments:
+        print(f"out of date: {', '.join(stale)}; run scripts/picture.py", file=sys.stderr)
+        return 1
     return 0
 
 

@@ -42,6 +42,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "queue stats", "queue list", "queue show",
         "dead list", "dead retry", "dead drop",
         "config show", "config check",
+        "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
     }  # fmt: skip
 
 
@@ -67,7 +68,7 @@ def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     assert ("--json" in options) == (path != ("worker",))  # whose facts are logs and metrics
 
 
-@pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",)], ids=name_of)
+@pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)
 def test_a_group_alone_lists_its_commands(path: tuple[str, ...]) -> None:
     result = pollux(*path)
     assert result.code == 2

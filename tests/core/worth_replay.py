@@ -13,7 +13,7 @@ from pollux.core.strategy import Pacer, Strategy
 
 @dataclass
 class Replay:
-    """What a replay did: when it polled, what pause came before each poll, how long items waited."""
+    """When a replay polled, what pause came before each poll, and how long items waited."""
 
     polled: list[float] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from pollux.cli.output import NOTHING, print_table, say, visible, warn
+from pollux.cli.output import NOTHING, out, print_table, say, visible, warn
 from pollux.durations import short
 from pollux.lab.cost import Row
 from pollux.lab.policies import label
 from pollux.lab.prices import DATED, MONTH, REGION
 from pollux.lab.report import HOUR, Report, brief, money
 from pollux.lab.tune import Target, Tuned
+
+#: What a narrow screen can do without, first of all what comes first.
+DISPENSABLE = ("× sees arrivals", "p50", "p99", "max", "× clairvoyant", "polls $", "× best fixed")
+#: Blanks between columns.
+BETWEEN = 2
 
 
 def show_comparison(made: Report) -> None:
@@ -42,9 +47,24 @@ def show_comparison(made: Report) -> None:
         rows.append(
             (f"  {limit.name}", hourly, polls, wait, "", "", "", "", money(limit.dollars), *ratios)
         )
-    heads = ("  policy", "polls/h", "polls $/month", "mean", "p50", "p95", "p99", "max", "$/month")
-    print_table((*heads, *(f"× {name}" for name in names)), rows, narrow=("  policy",))
-    say(("$/month: polls and waiting. ×: how often what a limit costs.", "dim"))
+    heads = ("  policy", "polls/h", "polls $", "mean", "p50", "p95", "p99", "max", "in all $")
+    _print_fitting((*heads, *(f"× {name}" for name in names)), rows, DISPENSABLE)
+    text = "$ a month; in all: with the waiting. ×: how often what a limit costs."
+    say((text, "dim"))
+
+
+def _print_fitting(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
+) -> None:
+    """A table on lines that are not broken: columns that do not fit on the screen are left out."""
+    kept = list(range(len(heads)))
+    widths = [max(len(row[i]) for row in (heads, *rows)) + BETWEEN for i in kept]
+    for name in dispensable:
+        if not out.is_terminal or sum(widths[i] for i in kept) <= out.width:
+            break
+        kept = [i for i in kept if heads[i] != name]
+    shown = [heads[i] for i in kept]
+    print_table(shown, [[row[i] for i in kept] for row in rows], narrow=shown)
 
 
 def show_tuned(tuned: Tuned) -> None:
@@ -99,11 +119,10 @@ def _worth_goal(target: Target) -> str | None:
 def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
     shards = facts["shards"]
     say(("What polling costs a worker in a month of 30 days", "bold"))
+    truth = ("in truth, 1 shard", f"{shards} shards")
+    heads: tuple[str, ...] = ("polling", "polls", "the page", "as GETs", "the page", *truth)
     print_table(
-        (
-            "polling", "polls", "the page", "as GETs", "the page", "LIST, 1 shard",
-            f"{shards} shards",
-        ),
+        heads,
         [
             (
                 _called(row["name"], row["polling"]),
@@ -116,19 +135,13 @@ def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
             )
             for row in facts["costs"]
         ],
-    )  # fmt: skip
+        narrow=heads[1:],
+    )
     say("")
     say(("What an idle worker costs, and how long an item may wait for it", "bold"))
+    heads = ("polling", "the page", "polls", *truth, "the page", "longest")
     print_table(
-        (
-            "polling",
-            "the page",
-            "polls",
-            "LIST, 1 shard",
-            f"{shards} shards",
-            "the page",
-            "longest",
-        ),
+        heads,
         [
             (
                 row["polling"],
@@ -141,6 +154,7 @@ def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
             )
             for row in facts["tradeoffs"]
         ],
+        narrow=heads,
     )
     say("")
     many, count = facts["workers_at_fixed_500ms"], facts["workers"]
@@ -155,12 +169,8 @@ def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
     say("")
     for line in facts["assumed"]:
         say((f"- {line}", "dim"))
-    say(
-        (
-            f"- Prices: {REGION}, {DATED}, list prices without free tier. {facts['true_price']}.",
-            "dim",
-        )
-    )
+    dated = f"{REGION}, {DATED}, list prices without free tier"
+    say((f"- Prices: {dated}. The page: {facts['page_price']}. {facts['true_price']}.", "dim"))
 
 
 def _called(name: str, polling: str) -> str:

@@ -19,14 +19,14 @@ ratio learns to wait, and when to look.
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_right
 from collections.abc import Sequence
+from math import ceil, exp, log, log2, sqrt
 from operator import add, mul
 
 #: Regimes: how many rates there are, and how many of them lie above the long-run rate.
-RATES = 12
-ABOVE = 6
+RATES = 10
+ABOVE = 5
 #: Before there is evidence, a rate lasts as long as so many intervals, with the weight of so many
 #: jumps; and a jump leads to any rate alike, with the weight of so many jumps.
 LASTING = 100.0
@@ -37,14 +37,14 @@ LANDINGS = 5.0
 STEP = 1.15
 SHRINK = 4.0
 #: What was learned fades, by one part in so many at each poll, some polls at a time.
-MEMORY = 5000.0
-FADE_EVERY = 50
-SETTLE_EVERY = 4
+MEMORY = 2000.0
+FADE_EVERY = 200
+SETTLE_EVERY = 8
 
 TINY = 1e-300  # what keeps a division by nothing from being one
 
-_LOG2 = math.log(2.0)
-_EDGES = tuple(1e-4 * STEP**n for n in range(math.ceil(math.log(1e12) / math.log(STEP))))
+_LOG2 = log(2.0)
+_EDGES = tuple(1e-4 * STEP**n for n in range(ceil(log(1e12) / log(STEP))))
 
 
 class Regimes:
@@ -53,6 +53,8 @@ class Regimes:
     def __init__(self) -> None:
         self.items = 0.0
         self.age = 0.0
+        #: Items per second for as long as memory goes; one item is taken for granted.
+        self.long_run = 0.0
         self._exponent = 0  # of the long-run rate, as a power of 2
         self._rates = [1.0] * RATES
         self._belief = [1.0 / RATES] * RATES
@@ -62,28 +64,25 @@ class Regimes:
         # What follows from these counts.
         self._due = 0
         self._leave = [0.0] * RATES  # jumps out of each rate, per second
-        self._usual = 0.0  # the mean rate, as long as each lasts and as often as it comes
+        self._usual = 0.0  # the mean rate: how often each comes, and how long it lasts
         self._far = [0.0] * RATES  # how far each is from that
         self._ways = [0.0] * RATES  # and how fast it gets there
-
-    @property
-    def long_run(self) -> float:
-        """Items per second for as long as memory goes; one item is taken for granted."""
-        return (self.items + 1.0) / self.age if self.age else 0.0
 
     def observe(self, found: float, span: float) -> None:
         """Learn that `found` items came in `span` seconds."""
         self.items += found
         self.age += span
         belief, landed = self._belief, self._landed
-        stay = [held / (1.0 + span * leave) for held, leave in zip(belief, self._leave, strict=True)]
+        stay = [
+            held / (1.0 + span * leave) for held, leave in zip(belief, self._leave, strict=True)
+        ]
         jumped = max(1.0 - sum(stay), 1e-30)
         share = jumped / (sum(landed) + LANDINGS)
         even = share * LANDINGS / RATES
         slope = found * _LOG2
         fits = [n * slope - rate * span for n, rate in enumerate(self._rates)]
         best = max(fits)
-        fits = [math.exp(fit - best) for fit in fits]
+        fits = [exp(fit - best) for fit in fits]
         land = [(share * into + even) * fit for into, fit in zip(landed, fits, strict=True)]
         after = [*map(add, map(mul, stay, fits), land)]
         whole = 1.0 / sum(after)
@@ -95,7 +94,8 @@ class Regimes:
         ]
         self._landed = [into + whole * new for into, new in zip(landed, land, strict=True)]
         self._belief = [whole * each for each in after]
-        exponent = round(math.log2(self.long_run))
+        self.long_run = (self.items + 1.0) / self.age
+        exponent = round(log2(self.long_run))
         if exponent != self._exponent:
             self._move_to(exponent)
 
@@ -116,11 +116,16 @@ class Regimes:
         fade = sum(map(mul, belief, self._ways)) / (1.5 * distance)
         rate = now
         for _ in range(3):
-            rate = usual + (now - usual) / (1.0 + fade * math.sqrt(2.0 * price / rate))
+            rate = usual + (now - usual) / (1.0 + fade * sqrt(2.0 * price / rate))
         return now, rate
 
     def _settle(self, prior: float) -> None:
-        """Work out what follows from the counts; they move slowly, so not at every poll."""
+        """Work out what follows from the counts; they move slowly, so not at every poll.
+
+        Rates that were not seen yet have their share in the usual one. So it errs on the high side
+        at first, and pauses on the short one, which is where errors cost less: what one does not
+        look at, one does not learn about.
+        """
         self._due = SETTLE_EVERY
         self._leave = [
             (out + JUMPS) / (time + prior)
@@ -178,8 +183,8 @@ class Rhythm:
         """
         seen, forecast = self._seen, self._forecast
         for time in times:
-            seen[bisect_right(_EDGES, time if time > least else least)] += weight
-        n = bisect_right(_EDGES, since if since > least else least)
+            seen[bisect_right(_EDGES, max(least, time))] += weight
+        n = bisect_right(_EDGES, max(least, since))
         while n < len(_EDGES) and _EDGES[n] < until:
             forecast[n] += rate * (_EDGES[n] - since)
             since = _EDGES[n]
@@ -191,12 +196,12 @@ class Rhythm:
     ) -> float:
         """How long until waiting is expected to cost `price`; `ceiling` or more if longer."""
         seen, forecast = self._seen, self._forecast
-        held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
-        n = bisect_right(_EDGES, since if since > least else least)
+        held = SHRINK * max(1.0, sqrt(2.0 * price * rate))
+        n = bisect_right(_EDGES, max(least, since))
         start = expected = 0.0
         while True:
             here = rate * (seen[n] + held) / (forecast[n] + held)
-            step = 2.0 * price / (expected + math.sqrt(expected * expected + 2.0 * here * price))
+            step = 2.0 * price / (expected + sqrt(expected * expected + 2.0 * here * price))
             if n == len(_EDGES) or start + step <= _EDGES[n] - since or start >= ceiling:
                 return start + step
             length = _EDGES[n] - since - start
@@ -209,4 +214,3 @@ class Rhythm:
         """Forget all but a share of what was learned."""
         self._seen = [left * each for each in self._seen]
         self._forecast = [left * each for each in self._forecast]
-

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 #: Steering multiplies the price ratio by at most this power of e, up or down.
 STEER_MAX = 6.0
 #: Budget: the account may be overdrawn by so many hours of polls, and hold so many unspent.
-OVERDRAFT, SAVINGS = 0.1, 0.2
-#: How far an hour's polls on the account move the logarithm of the price ratio: while they are
-#: there, and by each hour that they are.
-GAIN, DRIFT = 10.0, 5.0
+OVERDRAFT, SAVINGS = 0.1, 0.1
+#: How far an hour's polls move the logarithm of the price ratio: while they are on the account, and
+#: for good.
+GAIN, DRIFT = 10.0, 2.0
 #: A smaller budget is steered as if it were so large: a single poll is no news.
 HOUR_MIN = 20.0
 #: Latency: how far one item that is late, or early, by as much as the target moves it; and for p95,
@@ -42,11 +42,14 @@ class Goal(ABC):
     def price(self, rate: float) -> float:
         """The item-seconds that are worth a poll, where items come at `rate` in the long run."""
 
-    def polled(self, span: float) -> None:
+    def polled(self, span: float) -> None:  # noqa: B027, not every goal minds
         """Take into account a poll, `span` seconds after the one before."""
 
-    def waited(self, waits: Sequence[float], weight: float) -> None:
+    def waited(self, waits: Sequence[float], weight: float) -> None:  # noqa: B027
         """Take into account items that waited so long, each standing for `weight` of them."""
+
+    def spread(self, found: float, span: float) -> None:  # noqa: B027
+        """Take into account items that came in `span` seconds, nobody knows when: evenly."""
 
     def soonest(self) -> float:
         """How long the next pause must be at least."""
@@ -82,18 +85,17 @@ class Budget(Steered):
         super().__init__(3600.0 / per_hour)
         self._per_second = per_hour / 3600.0
         self._hour = max(per_hour, HOUR_MIN)
-        self._balance = 0.0  # polls that could have been made
-        self._trend = 0.0
+        self._balance = 0.0  # hours of polls that were not made; old ones expire
+        self._trend = 0.0  # of the price ratio, by all of them
 
     def polled(self, span: float) -> None:
-        balance = self._balance + span * self._per_second - 1.0
-        self._balance = balance = min(balance, SAVINGS * self._hour)
-        share = balance / self._hour
-        self._trend = _within(self._trend - DRIFT * share / self._hour, STEER_MAX)
-        self.steer = _within(self._trend - GAIN * share, STEER_MAX)
+        unspent = (span * self._per_second - 1.0) / self._hour
+        self._trend = _within(self._trend - DRIFT * unspent, STEER_MAX)
+        self._balance = min(self._balance + unspent, SAVINGS)
+        self.steer = _within(self._trend - GAIN * self._balance, STEER_MAX)
 
     def soonest(self) -> float:
-        return (1.0 - OVERDRAFT * self._hour - self._balance) / self._per_second
+        return (1.0 - (OVERDRAFT + self._balance) * self._hour) / self._per_second
 
 
 class MeanWait(Steered):
@@ -104,7 +106,12 @@ class MeanWait(Steered):
         self._mean = mean
 
     def waited(self, waits: Sequence[float], weight: float) -> None:
-        ahead = weight * (len(waits) - sum(waits) / self._mean)
+        self._count(weight * (len(waits) - sum(waits) / self._mean))
+
+    def spread(self, found: float, span: float) -> None:
+        self._count(found * (1.0 - 0.5 * span / self._mean))
+
+    def _count(self, ahead: float) -> None:
         self.steer = _within(self.steer + MEAN_GAIN * ahead, STEER_MAX)
 
 
@@ -117,7 +124,12 @@ class P95Wait(Steered):
 
     def waited(self, waits: Sequence[float], weight: float) -> None:
         late = sum(wait > self._limit for wait in waits)
-        ahead = weight * (0.05 * len(waits) - late)
+        self._count(weight * (0.05 * len(waits) - late))
+
+    def spread(self, found: float, span: float) -> None:
+        self._count(found * (0.05 - max(1.0 - self._limit / span, 0.0)))
+
+    def _count(self, ahead: float) -> None:
         self.steer = _within(self.steer + P95_GAIN * ahead, STEER_MAX)
 
 

@@ -277,12 +277,20 @@ class WorthPacer(Pacer):
 
     def _learn(self, found: int, start: float, at: float, waits: Sequence[float]) -> None:
         """Compare the last forecast with what came."""
-        known, times, weight = self._item_at, [], 0.0
-        if found:
-            waits, weight, newest, oldest = _sampled(waits, found, at - start)
+        known, span = self._item_at, at - start
+        times: Sequence[float] = ()
+        weight = oldest = 0.0
+        if waits and found:
+            waits, weight, newest, oldest = _sampled(waits, found)
             self._goal.waited(waits, weight)
-            times = [at - wait if start <= at - wait <= at else start for wait in waits]
-            self._item_at = max(at - newest, start)
+            times = [at - wait if wait < span else start for wait in waits]
+            self._item_at = at - newest if newest < span else start
+        elif found:
+            self._goal.spread(found, span)
+            count = min(found, SAMPLED)
+            times = [start + span * (n + 0.5) / count for n in range(count)]
+            weight, newest = found / count, 0.5 * span / found
+            self._item_at, oldest = at - newest, span - newest
         if not self._rate:
             return
         if self._cycle.period:
@@ -293,7 +301,7 @@ class WorthPacer(Pacer):
                 since, weight, self._rate, start - known, at - known, self._interval
             )
         if found and self._regimes.items > ITEMS_MIN:
-            onset = max(at - oldest, start)
+            onset = at - oldest if oldest < span else start
             if (onset - known) * self._regimes.long_run >= SILENCE:
                 self._cycle.onset(onset)
 
@@ -316,18 +324,8 @@ class WorthPacer(Pacer):
         }
 
 
-def _sampled(
-    waits: Sequence[float], found: int, span: float
-) -> tuple[Sequence[float], float, float, float]:
-    """Some waiting times, how many items each stands for, and the shortest and the longest one.
-
-    Where waiting times are not known, items are taken to have come evenly.
-    """
-    if not waits:
-        count = min(found, SAMPLED)
-        waits = [span * (n + 0.5) / count for n in range(count)]
-        newest = 0.5 * span / found
-        return waits, found / count, newest, span - newest
+def _sampled(waits: Sequence[float], found: int) -> tuple[Sequence[float], float, float, float]:
+    """Some waiting times, how many items each stands for, the shortest and the longest of all."""
     newest, oldest = max(min(waits), 0.0), max(waits)
     if len(waits) > SAMPLED:
         waits = waits[:: -(-len(waits) // SAMPLED)]
