@@ -74,6 +74,12 @@ def options(description: str, *, traces: bool = False) -> Options:
     return Options(given.quick, given.json, *extra)
 
 
+def traces_folder() -> Path | None:
+    """The folder of traces that the environment names, for `make bench`."""
+    named = os.environ.get("POLLUX_TRACES")
+    return Path(named) if named else None
+
+
 @dataclass(frozen=True)
 class Goal:
     """What was aimed at and what came out. `least`: the goal is the least, not the most."""

@@ -2,11 +2,11 @@
 
     python benchmarks/pacing.py [DIR] [--quick] [--json FILE] [--out PICTURE]
 
-For every trace in DIR (without one: the workloads that ship with the lab) and ρ in 0.3, 1, 3, 10:
-the price of a poll over that of a waiting item-second is set so that the best interval for the mean
-rate λ, √(2·ratio/λ), is ρ/λ: about ρ items arrive between two polls. Cost is polls · ratio +
-waiting, as a share of what the best fixed interval in hindsight costs. Polls are instantaneous,
-without jitter, and find everything that arrived.
+For every trace in DIR (else in $POLLUX_TRACES; else the workloads that ship with the lab) and ρ in
+0.3, 1, 3, 10: the price of a poll over that of a waiting item-second is set so that the best
+interval for the mean rate λ, √(2·ratio/λ), is ρ/λ: about ρ items arrive between two polls. Cost is
+polls · ratio + waiting, as a share of what the best fixed interval in hindsight costs. Polls are
+instantaneous, without jitter, and find everything that arrived.
 
 Rivals are tried at their defaults, scaled so that the middle of their bounds is that interval, and
 tuned in hindsight: the cheapest of about 80 settings for each case, which no one could have known.
@@ -154,14 +154,13 @@ def at_equal_polls(case: Case) -> tuple[float, float, float]:
     """Worth with the polls of the best fixed interval: its mean, p95 and max wait over theirs."""
     interval, _ = limits.best_fixed(case.trace.arrivals, case.ratio, case.trace.span)
     fixed = replay(case.trace, Fixed(interval))
-    low, high = case.ratio / 30, case.ratio * 30
-    done = replay(case.trace, case.worth(), SEEING)
-    for _ in range(9):
+    ratio = case.ratio
+    done = replay(case.trace, case.worth(ratio), SEEING)
+    for _ in range(5):
         if abs(done.polls / fixed.polls - 1) < 0.01:
             break
-        middle = math.sqrt(low * high)
-        done = replay(case.trace, case.worth(middle), SEEING)
-        low, high = (middle, high) if done.polls > fixed.polls else (low, middle)
+        ratio *= (done.polls / fixed.polls) ** 2  # polls go as one over the root of the ratio
+        done = replay(case.trace, case.worth(ratio), SEEING)
     return (
         done.mean_wait / fixed.mean_wait,
         done.wait(0.95) / fixed.wait(0.95),
@@ -324,9 +323,11 @@ def goals(rows: list[common.Plain], quick: bool, found: list[Trace]) -> list[com
 
 def main() -> None:
     options = common.options(__doc__ or "", traces=True)
+    folder = options.folder or common.traces_folder()
     machine, versions = common.machine(common.HERE), common.versions()
     common.show(machine, versions)
-    found = load(options.folder, EVENTS_QUICK if options.quick else EVENTS)
+    print(f"traces  {folder or 'the workloads of the lab'}")
+    found = load(folder, EVENTS_QUICK if options.quick else EVENTS)
     rows = []
     for case in cases(found):
         rows.append(measure(case, options.quick))

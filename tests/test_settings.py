@@ -585,7 +585,8 @@ def test_a_parameter_of_another_strategy_beside_or_above_is_refused(folder: Fold
     assert above.startswith(
         "worker.polling.min_interval_ms = '5' "
         "(environment variable POLLUX_POLLING_MIN_INTERVAL_MS) "
-        "belongs to strategy adaptive, batch_fill and worth, but the strategy is fixed (pollux.toml)"
+        "belongs to strategy adaptive, batch_fill and worth, "
+        "but the strategy is fixed (pollux.toml)"
     )
 
 
@@ -842,9 +843,7 @@ def any_strategy(draw: st.DrawFn) -> Strategy:
             if draw(st.booleans()):
                 return Worth.latency(mean=2 * ceiling, floor=floor, ceiling=ceiling)
             costs = st.floats(1e-9, 1e9)
-            return Worth(
-                poll_cost=draw(costs), wait_cost=draw(costs), floor=floor, ceiling=ceiling
-            )
+            return Worth(poll_cost=draw(costs), wait_cost=draw(costs), floor=floor, ceiling=ceiling)
         case other:
             raise NotImplementedError(f"say how to draw {other}")
 

@@ -48,7 +48,7 @@ def test_a_budget_is_not_overrun_in_a_burst() -> None:
 
 def test_a_budget_in_dollars_is_one_in_polls() -> None:
     arrivals = poisson(0.5, 500, seed=4)
-    dollars = Worth.budget(dollars_per_month=730.5, price=1 / 600)  # 600 polls an hour
+    dollars = Worth.budget(dollars_per_month=720, price=1 / 600)  # 600 polls an hour
     polls = Worth.budget(polls_per_hour=600)
     assert replay(dollars, arrivals).polled == pytest.approx(replay(polls, arrivals).polled)
 
