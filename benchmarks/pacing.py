@@ -326,7 +326,7 @@ def main() -> None:
     folder = options.folder or common.traces_folder()
     machine, versions = common.machine(common.HERE), common.versions()
     common.show(machine, versions)
-    print(f"traces  {folder or 'the workloads of the lab'}")
+    print(f"traces  {folder.name if folder else 'the workloads of the lab'}")
     found = load(folder, EVENTS_QUICK if options.quick else EVENTS)
     rows = []
     for case in cases(found):

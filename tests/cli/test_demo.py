@@ -32,7 +32,7 @@ KEYS = {"strategy", "recipe", "seconds", "seed", "hints", "price", "jobs", "inst
 
 
 def plan(name: str = "adaptive", **given: Any) -> Plan:
-    usual = Plan(strategy_named(name), PRICES["s3-list"], 60.0, False, 7)
+    usual = Plan(demo._strategy(name, PRICES["s3-list"]), PRICES["s3-list"], 60.0, False, 7)
     return replace(usual, **given)
 
 

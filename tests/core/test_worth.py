@@ -200,7 +200,7 @@ def test_durations_are_read() -> None:
         ({"p95_wait": 0}, "p95_wait = 0 must be above 0"),
         ({"polls_per_hour": -1}, "polls_per_hour = -1 must be above 0"),
         ({"polls_per_hour": 30}, r"polls_per_hour = 30.0 is 30 polls an hour, but ceiling = 60.0"),
-        ({"dollars_per_month": 1, "price": 1}, "dollars_per_month = 1.0 is 0.00136893 polls"),
+        ({"dollars_per_month": 1, "price": 1}, "dollars_per_month = 1.0 is 0.00138889 polls"),
         (
             {"mean_wait": 1, "floor": 3},
             r"mean_wait = 1.0 cannot be reached with floor = 3.0; .* 2 ",

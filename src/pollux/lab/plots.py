@@ -191,7 +191,7 @@ def placed(
 
 
 def _candidates(half_w: float, half_h: float) -> Iterable[tuple[float, float]]:
-    for far in (12, 26, 44, 66, 90):
+    for far in (12, 26, 44, 66, 90, 120, 150, 180, 220, 260):
         for up in (1, -1):
             yield 0.0, up * (half_h + far)
             for side in (1, -1):
