@@ -39,6 +39,8 @@ SEED = 1
 #: Worth's bounds as multiples of the best interval for the mean rate: wide, so that they decide
 #: nothing.
 FLOOR, CEILING = 1e-3, 1e3
+#: Where a full run draws its picture unless told otherwise.
+PICTURE = common.HERE / "pacing.svg"
 BLIND = Situation(timestamps=False)
 SEEING = Situation(timestamps=True)
 
@@ -331,10 +333,13 @@ def main() -> None:
     rows = []
     for case in cases(found):
         rows.append(measure(case, options.quick))
-        print(f"{case.trace.name} rho={case.rho:g} {rows[-1]['worth']:.3f}", file=sys.stderr)
+        if sys.stderr.isatty():
+            print(f"{case.trace.name} ρ={case.rho:g} {rows[-1]['worth']:.3f}", file=sys.stderr)
     show(rows)
-    if options.out is not None:
-        draw(rows, options.out)
+    picture = options.out or (None if options.quick else PICTURE)
+    if picture is not None:
+        draw(rows, picture)
+        print(f"\npicture: {picture.name}")
     facts = {"machine": machine, "versions": versions, "cases": rows}
     common.finish(facts, goals(rows, options.quick, found), options.json)
 
