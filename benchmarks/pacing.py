@@ -30,6 +30,7 @@ import numpy as np  # noqa: E402
 from benchmarks import common  # noqa: E402 - see there
 from pollux import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
 from pollux.lab import limits, synthetic, traces  # noqa: E402
+from pollux.lab.fast import lean  # noqa: E402
 from pollux.lab.replay import replay  # noqa: E402
 from pollux.lab.results import Replay, Situation, Trace  # noqa: E402
 
@@ -174,11 +175,18 @@ def geomean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
+def replay_overhead(case: Case) -> float:
+    """Seconds a poll of the replay takes that are not the strategy's."""
+    began = time.perf_counter()
+    done = lean(case.trace, Fixed(case.interval), SEEING)
+    return (time.perf_counter() - began) / done.polls
+
+
 def measure(case: Case, quick: bool) -> common.Plain:
     """All figures of one case."""
     began = time.perf_counter()
     seeing = replay(case.trace, case.worth(), SEEING)
-    took = time.perf_counter() - began
+    took = time.perf_counter() - began - seeing.polls * replay_overhead(case)
     blind = replay(case.trace, case.worth(), BLIND)
     facts: common.Plain = {
         "trace": case.trace.name,

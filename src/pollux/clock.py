@@ -96,6 +96,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         future.add_done_callback(self._call_returned)
         return future
 
+    async def shutdown_default_executor(self, *timeout: Any, **named: Any) -> None:
+        """Wait for the threads in real time; else their time limit would be over at once."""
+        self._calls_outside += 1
+        try:
+            await super().shutdown_default_executor(*timeout, **named)
+        finally:
+            self._calls_outside -= 1
+
     def _call_returned(self, _: asyncio.Future[Any]) -> None:
         self._calls_outside -= 1
 
