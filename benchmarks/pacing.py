@@ -298,7 +298,7 @@ def draw(rows: list[common.Plain], path: Path) -> None:
     axes.axvline(1.0, color="#1f2933", linewidth=0.8)
     axes.set_yticks(y, [f"{row['trace']}  ρ={row['rho']:g}" for row in ordered], fontsize=7)
     axes.set_xlabel("cost as a share of the best fixed interval, chosen in hindsight")
-    axes.legend(loc="upper left", frameon=False, fontsize=8)
+    axes.legend(loc="lower right", frameon=False, fontsize=8)
     axes.grid(axis="x", color="#e4e7eb")
     axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path)
