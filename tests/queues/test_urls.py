@@ -3,7 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pollux.clock import VirtualClock
@@ -97,8 +97,13 @@ names = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_
 
 
 @given(name=names, path=names)
+@example(name="0", path="/")
+@example(name="0", path="..")
 def test_a_queue_can_be_opened_again_by_its_url(name: str, path: str) -> None:
-    if path.strip(".") and path != ":memory:":
+    if Path(path).name in ("", ".."):
+        with pytest.raises(ConfigError, match="names no file"):
+            SqliteQueue(path, name)
+    elif path != ":memory:":
         queue = SqliteQueue(path, name)
         again = open_queue(queue.url)
         assert isinstance(again, SqliteQueue)

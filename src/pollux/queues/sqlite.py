@@ -52,6 +52,8 @@ class SqliteQueue(Queue):
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self.path = Path(path)
+        if self.path.name in ("", ".."):
+            raise ConfigError(f"path = {str(path)!r} names no file; give one such as jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
         self._watch = seconds(watch, "watch")
