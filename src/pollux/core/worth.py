@@ -20,11 +20,11 @@ likelihood, and a likelihood does not ask why the observation ended. At the star
 and one item is taken for granted, so pauses begin at the floor and grow as the silence does; a long
 pause that ends in a large batch moves the belief at once.
 
-**Where it loses.** To the best fixed interval, chosen in hindsight: about 1 % where traffic is
-steady, because it cannot know that it is; up to 10 % where whole batches come at random, which it
-takes for bursts that go on; and much (half as much again) where batches come at just the period of
+**Where it loses.** To the best fixed interval, chosen in hindsight: a little where traffic is
+steady, because it cannot know that it is; more where whole batches come at random, which it takes
+for bursts that go on; and much where batches come at just the period of
 that best interval, which then sits on every batch by foreknowledge. To the best of many back-offs,
-chosen in hindsight: up to 5 % on real traffic, more where bursts begin and end at random and the
+chosen in hindsight: where bursts begin and end at random and the
 silence between them is very long beside a pause. A ceiling that is lower than what the rule would
 choose is kept, and costs polls.
 
