@@ -699,6 +699,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("worker.lease", "1m30s", "pollux.toml"),
         ("worker.grace", "30s", "default"),
         ("worker.timeout", "none", "default"),
+        ("worker.long_ceiling", "1m", "default"),
         ("worker.metrics_port", "none", "default"),
         ("worker.metrics_host", "127.0.0.1", "default"),
         ("worker.log_level", "info", "default"),

@@ -14,7 +14,8 @@ import asyncio
 import math
 import selectors
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 from pollux.hints import Hint
@@ -38,6 +39,18 @@ class Clock:
         """Seconds since 1970-01-01 UTC."""
         return time.time()
 
+    def imposed(self) -> float | None:
+        """The time that a store has to go by; None for its own clock, which is the rule.
+
+        A server's clock decides over leases and delays, whatever the clocks of its clients say.
+        Only the virtual clock has its way, so that a real server can be tested in virtual time.
+        """
+        return None
+
+    def outside(self) -> AbstractContextManager[None]:
+        """Around a wait for a server: real time has to pass, so virtual time stands still."""
+        return _NOWHERE
+
     async def sleep(self, delay: float, hint: Hint | None = None) -> bool:
         """Sleep for `delay` seconds; return True as soon as `hint` is given."""
         if hint is None:
@@ -46,12 +59,16 @@ class Clock:
         return await hint.wait(delay)
 
 
+_NOWHERE: AbstractContextManager[None] = nullcontext()
+
+
 class VirtualClock(Clock):
     """A clock whose time passes only when everybody sleeps, and then at once.
 
     `clock.run(main())` runs a coroutine, and all tasks it starts, on a virtual event loop. Work in
-    threads (a SQLite queue, a plain handler) is waited for in real time while virtual time stands
-    still. Sockets and subprocesses are not waited for: time would jump past them.
+    threads (a SQLite queue, a plain handler) and what runs within `outside()` (a call to a server)
+    is waited for in real time while virtual time stands still. Other sockets and subprocesses are
+    not waited for: time would jump past them.
     """
 
     def __init__(self, epoch: float = VIRTUAL_EPOCH) -> None:
@@ -59,6 +76,13 @@ class VirtualClock(Clock):
 
     def epoch(self) -> float:
         return self._epoch + self.now()
+
+    def imposed(self) -> float | None:
+        return self.epoch()
+
+    def outside(self) -> AbstractContextManager[None]:
+        loop = asyncio.get_running_loop()
+        return loop.outside() if isinstance(loop, VirtualLoop) else _NOWHERE
 
     async def advance(self, seconds: float) -> None:
         """Let `seconds` of virtual time pass, and all that happens in them happen."""
@@ -98,9 +122,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     async def shutdown_default_executor(self, *timeout: Any, **named: Any) -> None:
         """Wait for the threads in real time; else their time limit would be over at once."""
+        with self.outside():
+            await super().shutdown_default_executor(*timeout, **named)
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """Time stands still within: something real is waited for."""
         self._calls_outside += 1
         try:
-            await super().shutdown_default_executor(*timeout, **named)
+            yield
         finally:
             self._calls_outside -= 1
 
@@ -132,8 +162,8 @@ class _JumpingSelector(selectors.BaseSelector):
     def _why_stuck(self) -> str:
         if self._loop._calls_outside:
             why = (
-                "a call in a thread does not return, and virtual time stands still for it. "
-                "Look for a plain function that waits for something virtual."
+                "a call in a thread or to a server does not return, and virtual time stands still "
+                "for it. Look for a plain function that waits for something virtual."
             )
         else:
             why = (

@@ -189,6 +189,25 @@ class ChoreFailed(Event):
     error: str
 
 
+@dataclass(frozen=True, slots=True)
+class HintsProven(Event):
+    """A message sent the way hints travel came back after `took`: the long ceiling may be used."""
+
+    level: ClassVar[int] = logging.INFO
+
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class HintsLost(Event):
+    """Hints do not arrive any more; polls go by their strategy's own ceiling until they do."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    reason: str
+    advice: str
+
+
 Sink = Callable[[Any], None]
 
 

@@ -11,6 +11,8 @@ import asyncio
 import weakref
 from collections.abc import Iterable
 
+from pollux.events import Events
+
 
 class Hint:
     """One sleeper's side: `give()` ends its pause, or its next one if it is awake.
@@ -105,8 +107,16 @@ class Hints:
     def opened(self) -> None:
         """The store answered: what carries news between processes may be set up."""
 
-    def tell_others(self) -> None:
-        """Carry the news to other processes, where a store has a way to."""
+    @property
+    def proven_at(self) -> float | None:
+        """Since when, in the event loop's time, it is proven that news from anywhere arrives."""
+        return None
+
+    def report_to(self, source: str, events: Events) -> None:
+        """Emit what befalls the way that news takes on this bus, as of this source."""
+
+    def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        """Carry news of new items to other processes, where a store has a way to."""
 
     def pass_on(self) -> None:
         """A poll came back full: one more sleeper may find work too."""
@@ -128,6 +138,10 @@ class Hints:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
+
+    async def aclose(self) -> None:
+        """Close, and wait until all is let go."""
+        self.close()
 
     def _alarm_rings(self) -> None:
         self._alarm = None

@@ -48,6 +48,9 @@ class Counts:
     hinted: int = 0
 
 
+#: The longest pause while hints are proven to arrive, in seconds.
+LONG_CEILING = 60.0
+
 #: One look at a source. The argument is the hold: how long the look may block for something.
 Source = Callable[[float], Awaitable[Batch[T]]]
 
@@ -57,6 +60,8 @@ class Options:
     """How a loop runs; every field has a default that a library user rarely changes.
 
     hints: what may end a pause early.
+    long_ceiling: how long a pause may be after an empty poll, in seconds, while it is proven that
+        hints arrive; else, and for a strategy whose floor is its ceiling, the strategy decides.
     wants: the kinds of items that the source looks for, so that news of others does not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
     drain: follow a full batch by the next poll at once.
@@ -68,6 +73,7 @@ class Options:
     random: random.Random = field(default_factory=random.Random)
     events: Events = field(default_factory=Events)
     hints: Hints | None = None
+    long_ceiling: float = LONG_CEILING
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
     drain: bool = True
@@ -94,6 +100,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._stopped = False
         if self._options.hints is not None:
             self._options.hints.join(self._hint)
+            self._options.hints.report_to(name, self._options.events)
 
     def __aiter__(self) -> PollLoop[T]:
         return self
@@ -211,7 +218,8 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         counts.hinted += hinted
         outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
         self._pause = pause = self._pacer.after(outcome)
-        delay = self._delay_of(pause, outcome)
+        interval = self._interval_of(pause, outcome, began)
+        delay = self._delay_of(interval, outcome)
         self._next_at = now + delay
         if options.events.wants(PollFinished):
             options.events.emit(
@@ -220,7 +228,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
                     found=found,
                     capacity=batch.capacity,
                     took=now - began,
-                    interval=pause.delay,
+                    interval=interval,
                     delay=delay,
                     hold=pause.hold,
                     hinted=hinted,
@@ -229,12 +237,25 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         for change in pause.changes:
             options.events.emit(PaceChanged(self.name, change.what, change.before, change.after))
 
-    def _delay_of(self, pause: Pause, outcome: Outcome) -> float:
+    def _interval_of(self, pause: Pause, outcome: Outcome, began: float) -> float:
+        """The pacer's delay; or the long ceiling, when nothing was there and news would come.
+
+        Only a poll that began after the proof counts: news of what it missed cannot be lost.
+        """
+        hints, strategy = self._options.hints, self.strategy
+        if hints is None or outcome.found or pause.hold or strategy.floor == strategy.ceiling:
+            return pause.delay
+        proven_at = hints.proven_at
+        if proven_at is None or proven_at > began:
+            return pause.delay
+        return max(self._options.long_ceiling, pause.delay)
+
+    def _delay_of(self, interval: float, outcome: Outcome) -> float:
         if outcome.full and self._options.drain:
             return 0.0
         strategy = self.strategy
         u = self._options.random.random()
-        return jittered(pause.delay, strategy.floor, strategy.ceiling, u)
+        return jittered(interval, strategy.floor, max(strategy.ceiling, interval), u)
 
 
 def poll(

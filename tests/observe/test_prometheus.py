@@ -20,6 +20,8 @@ from pollux.events import (
     ChoreFailed,
     Event,
     Events,
+    HintsLost,
+    HintsProven,
     JobDead,
     JobDone,
     JobEvent,
@@ -130,6 +132,8 @@ def every_event() -> Iterator[Event]:
         yield kind("q", "w", "1", "greet", 1, *values)
     yield BreakerChanged("q", "greet", "open")
     yield ChoreFailed("q", "settle", "no")
+    yield HintsProven("q", 0.01)
+    yield HintsLost("q", "the line was cut", "look at it")
     yield WorkerStopping("q", "w", 0, 30.0)
     yield WorkerStopped("q", "w", 0)
 
@@ -215,6 +219,14 @@ def test_breakers(sink: PrometheusSink) -> None:
 def test_chores(sink: PrometheusSink) -> None:
     sink(ChoreFailed("q", "settle", "no"))
     assert value(sink, "pollux_worker_chore_failed_total", chore="settle") == 1
+
+
+def test_hints(sink: PrometheusSink) -> None:
+    sink(HintsProven("q", 0.01))
+    assert value(sink, "pollux_worker_hints_proven") == 1
+    sink(HintsLost("q", "the line was cut", "look at it"))
+    assert value(sink, "pollux_worker_hints_proven") == 0
+    assert value(sink, "pollux_worker_hints_lost_total") == 1
 
 
 @pytest.mark.parametrize(("kind", "values", "result"), ENDS, ids=lambda each: str(each))

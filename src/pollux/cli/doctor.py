@@ -15,6 +15,7 @@ from pollux import __version__
 from pollux.cli.output import print_json, say, visible_lines
 from pollux.durations import seconds
 from pollux.errors import PolluxError
+from pollux.events import Events, HintsLost, HintsProven
 from pollux.hints import Hint
 from pollux.queues.sqlite_store import OLDEST_SQLITE
 from pollux.queues.urls import open_queue
@@ -22,6 +23,8 @@ from pollux.settings import load
 
 #: How long the doctor waits for a hint to arrive, in seconds.
 HINT_DEADLINE = 2.0
+#: How long it waits for a channel to be proven or lost: a probe has to time out before that.
+CHANNEL_DEADLINE = 15.0
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
 
@@ -101,6 +104,8 @@ async def _queue(url: str) -> list[Finding]:
 
 async def _hints(url: str, reach: str) -> Finding:
     """Give a hint through one handle and wait for it at another, as two processes would."""
+    if reach == "network":
+        return await _channel(url)
     if reach != "machine":
         return Finding("hints", "note", f"reach this {reach} only")
     watch = seconds(parse_qs(urlsplit(url).query).get("watch", ["100ms"])[0])
@@ -118,3 +123,26 @@ async def _hints(url: str, reach: str) -> Finding:
     return Finding(
         "hints", "bad", f"did not arrive within {deadline:g} s; may the folder be written to?"
     )
+
+
+async def _channel(url: str) -> Finding:
+    """Wait until the channel has proven itself, as a worker that pauses would."""
+    news: asyncio.Queue[HintsProven | HintsLost] = asyncio.Queue()
+    events = Events(quiet=True)
+    events.subscribe(news.put_nowait, HintsProven, HintsLost)
+    hint = Hint()
+    async with open_queue(url, create=False) as queue:
+        hints = queue.hints()
+        hints.report_to(queue.name, events)
+        hints.join(hint)
+        hints.asleep(hint)
+        try:
+            told = await asyncio.wait_for(news.get(), CHANNEL_DEADLINE)
+        except TimeoutError:
+            says = f"no probe came back within {CHANNEL_DEADLINE:g} s; workers poll by themselves"
+            return Finding("hints", "bad", says)
+        finally:
+            hints.leave(hint)
+    if isinstance(told, HintsProven):
+        return Finding("hints", "ok", f"proven: a probe came back in {told.took * 1000:.0f} ms")
+    return Finding("hints", "bad", f"{told.reason}; {told.advice}")

@@ -176,11 +176,22 @@ def _where(error: BaseException) -> str:
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
+RUN_OPTIONS = (
+    "polling",
+    "concurrency",
+    "prefetch",
+    "lease",
+    "grace",
+    "timeout",
+    "long_ceiling",
+)
+
+
 def _options(own: WorkerRunOptions, settings: Settings) -> WorkerRunOptions:
     """The worker's own options, with every setting that somebody set in their place."""
     values: dict[str, Any] = {
         name: getattr(settings.worker, name)
-        for name in ("polling", "concurrency", "prefetch", "lease", "grace", "timeout")
+        for name in RUN_OPTIONS
         if settings.is_set(f"worker.{name}")
     }
     return replace(own, **values)

@@ -55,6 +55,13 @@ METRICS: tuple[Metric, ...] = (
         "The breaker of a kind: 0 closed, 1 half-open, 2 open.",
     ),
     Metric(
+        "pollux_worker_hints_proven",
+        "gauge",
+        _QUEUE,
+        "Whether a probe of the hint channel came back: 1 proven, 0 not.",
+    ),
+    Metric("pollux_worker_hints_lost_total", "counter", _QUEUE, "Times the hint channel was lost."),
+    Metric(
         "pollux_worker_chore_failed_total",
         "counter",
         ("queue", "chore"),

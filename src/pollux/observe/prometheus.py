@@ -13,6 +13,8 @@ from pollux.events import (
     ChoreFailed,
     Event,
     Events,
+    HintsLost,
+    HintsProven,
     JobDead,
     JobDone,
     JobEvent,
@@ -80,6 +82,8 @@ class PrometheusSink:
             PaceChanged: self._pace_changed,
             JobStarted: self._job_started,
             BreakerChanged: self._breaker_changed,
+            HintsProven: self._hints_proven,
+            HintsLost: self._hints_lost,
             ChoreFailed: self._chore_failed,
             WorkerStarted: self._worker_started,
             WorkerStopped: self._worker_stopped,
@@ -151,6 +155,13 @@ class PrometheusSink:
     def _breaker_changed(self, event: BreakerChanged) -> None:
         gauge = self._metrics["pollux_worker_breaker_state"]
         gauge.labels(event.source, event.kind).set(BREAKER_STATES[event.state])
+
+    def _hints_proven(self, event: HintsProven) -> None:
+        self._metrics["pollux_worker_hints_proven"].labels(event.source).set(1)
+
+    def _hints_lost(self, event: HintsLost) -> None:
+        self._metrics["pollux_worker_hints_proven"].labels(event.source).set(0)
+        self._count("pollux_worker_hints_lost_total", event.source)
 
     def _chore_failed(self, event: ChoreFailed) -> None:
         self._count("pollux_worker_chore_failed_total", event.source, event.chore)

@@ -78,6 +78,8 @@ class Queue(ABC):
     """Jobs in a store. Open one with `pollux.open(url)`."""
 
     capabilities: ClassVar[Capabilities]
+    #: `_put` tells other processes by itself, in the transaction of the put.
+    _tells_of_puts: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -117,7 +119,11 @@ class Queue(ABC):
             return []
         ids, fresh = await self._put(batch)
         if fresh:
-            self._announce(fresh, {job.kind for job in batch})
+            kinds = {job.kind for job in batch}
+            if self._tells_of_puts:
+                self._hints.notify(fresh, kinds)
+            else:
+                self._announce(fresh, kinds)
         return ids
 
     async def claim(
@@ -238,7 +244,7 @@ class Queue(ABC):
         """Let go of the store. A closed queue cannot be used again."""
         if self._giving_back:
             await asyncio.wait(self._giving_back)
-        self._hints.close()
+        await self._hints.aclose()
 
     async def __aenter__(self) -> Queue:
         return self
@@ -289,8 +295,8 @@ class Queue(ABC):
 
     def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
         """Tell whoever sleeps, here and elsewhere, that `count` jobs came in."""
+        self._hints.tell_others(count, kinds)  # first: it asks who sleeps here
         self._hints.notify(count, kinds)
-        self._hints.tell_others()
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
         """What came back may run again, and what stood behind a finished key may run now."""

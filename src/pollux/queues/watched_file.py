@@ -13,6 +13,7 @@ import ctypes
 import os
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from pollux.hints import Hint, Hints
@@ -61,7 +62,7 @@ class WatchedFile(Hints):
         """The database is one, and ours: only now may a file be put beside it."""
         self._opened = True
 
-    def tell_others(self) -> None:
+    def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Touch the file. Its loss costs others latency, so a failure is no error."""
         try:
             now = time.time_ns()

@@ -30,6 +30,7 @@ MIN_LEASE = 0.1
 MAX_GRACE = 86400.0
 MIN_TIMEOUT = 0.001
 MAX_TIMEOUT = 7 * 86400.0
+MAX_LONG_CEILING = 3600.0
 MAX_PORT = 65535
 
 _LAYERS = "layers"
@@ -76,6 +77,11 @@ class WorkerSettings(Section):
     )
     timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
         default=None, description="How long a handler may run, unless it has a timeout of its own."
+    )
+    long_ceiling: Annotated[float, Span(MIN_TIMEOUT, MAX_LONG_CEILING)] = Field(
+        default=60.0,
+        description="The longest pause while it is proven that hints arrive; "
+        "else the strategy's own ceiling holds.",
     )
     metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
         default=None,

@@ -21,6 +21,7 @@ from pollux.durations import Duration, seconds
 from pollux.errors import ConfigError, HandlerError
 from pollux.events import Events
 from pollux.jobs import Job
+from pollux.loop import LONG_CEILING
 from pollux.queues.base import MAX_LEASE, Queue
 from pollux.queues.urls import open_queue
 from pollux.worker.handlers import Handler, Middleware, check_middleware, handler_for
@@ -36,6 +37,8 @@ F = TypeVar("F", bound=Callable[[Job], Any])
 MAX_CONCURRENCY = 1000
 #: The shortest lease: a third of it is how often leases are renewed.
 MIN_LEASE = 0.1
+#: The longest pause between two polls, in seconds, however well hints work.
+MAX_LONG_CEILING = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,7 @@ class WorkerRunOptions:
     grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
     timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
     hints: let news of a put end a pause early.
+    long_ceiling: how long a pause may be while it is proven that hints arrive.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
     seed: makes jitter repeatable.
     """
@@ -62,6 +66,7 @@ class WorkerRunOptions:
     grace: Duration = "30s"
     timeout: Duration | None = None
     hints: bool = True
+    long_ceiling: Duration = LONG_CEILING
     signals: bool = True
     seed: int | None = None
 
@@ -81,6 +86,11 @@ class WorkerRunOptions:
         seconds(self.grace, "grace")
         if self.timeout is not None:
             seconds(self.timeout, "timeout", positive=True)
+        long_ceiling = seconds(self.long_ceiling, "long_ceiling", positive=True)
+        if long_ceiling > MAX_LONG_CEILING:
+            raise ConfigError(
+                f"long_ceiling = {self.long_ceiling!r} is above the limit of {MAX_LONG_CEILING:g} s"
+            )
 
     def plan(self, name: str) -> Plan:
         return Plan(
@@ -92,6 +102,7 @@ class WorkerRunOptions:
             grace=seconds(self.grace, "grace"),
             timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
             hints=self.hints,
+            long_ceiling=seconds(self.long_ceiling, "long_ceiling"),
             seed=self.seed,
         )
 

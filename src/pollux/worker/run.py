@@ -126,6 +126,7 @@ class Run:
                 random=self._random,
                 events=events,
                 hints=queue.hints() if plan.hints else None,
+                long_ceiling=plan.long_ceiling,
                 wants=frozenset(handlers),
             ),
         )
