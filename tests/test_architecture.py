@@ -29,7 +29,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollux"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "durations"),
+    ("errors", "durations", "urls"),
     ("core",),
     ("clock", "hints", "events", "loop", "jobs", "chores"),
     ("queues",),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import threading
 import time
 from pathlib import Path
@@ -205,3 +206,43 @@ def test_an_hour_of_work_repeats_exactly(store: str, tmp_path: Path) -> None:
     one, two = hour(tmp_path / "1"), hour(tmp_path / "2")
     assert one == two
     assert sum(isinstance(event, JobDone) for event in one) == 36
+
+
+def test_the_system_clock_imposes_nothing_on_a_store() -> None:
+    clock = Clock()
+    assert clock.imposed() is None
+    with clock.outside():
+        pass
+
+
+def test_a_store_goes_by_virtual_time() -> None:
+    async def main(clock: VirtualClock) -> tuple[float | None, float]:
+        await clock.advance(90)
+        return clock.imposed(), clock.epoch()
+
+    imposed, epoch = virtually(main)
+    assert imposed == epoch == VIRTUAL_EPOCH + 90
+
+
+def test_virtual_time_stands_still_for_what_is_outside() -> None:
+    """A socket answers in real time, and no timer fires before it did."""
+
+    async def main(clock: VirtualClock) -> list[str]:
+        ours, theirs = socket.socketpair()
+        ours.setblocking(False)
+        order = []
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.001, order.append, "timer")
+        answering = threading.Timer(0.05, theirs.send, [b"answer"])
+        answering.start()
+        with clock.outside():
+            await loop.sock_recv(ours, 10)
+        order.append("answer")
+        assert clock.now() == 0.0
+        await clock.advance(1)
+        answering.join()
+        ours.close()
+        theirs.close()
+        return order
+
+    assert virtually(main) == ["answer", "timer"]

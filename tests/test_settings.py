@@ -28,8 +28,8 @@ from pollux.settings import (
     load,
     polling_table,
     strategy_named,
-    without_secrets,
 )
+from pollux.urls import without_secrets
 from pollux.worker import WorkerRunOptions
 
 

@@ -26,7 +26,7 @@ from pollux.durations import seconds, short
 from pollux.errors import ConfigError
 from pollux.lab.prices import PRICES, price_named, wait_price
 from pollux.queues.base import Queue
-from pollux.settings import without_secrets
+from pollux.urls import without_secrets
 from pollux.worker.signals import stopping_on_signals
 
 if TYPE_CHECKING:

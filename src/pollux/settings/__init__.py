@@ -25,7 +25,6 @@ from pollux.settings.layers import Intake, Layer
 from pollux.settings.models import Row, Settings, WorkerSettings
 from pollux.settings.polling import Polling, resolve
 from pollux.settings.strategies import STRATEGIES, polling_table, strategy_named
-from pollux.settings.values import without_secrets
 
 __all__ = [
     "STRATEGIES",
@@ -37,7 +36,6 @@ __all__ = [
     "load",
     "polling_table",
     "strategy_named",
-    "without_secrets",
 ]
 
 

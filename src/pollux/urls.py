@@ -1,0 +1,37 @@
+"""URLs as they may be shown: without what they hold of secrets."""
+
+from __future__ import annotations
+
+import re
+
+HIDDEN = "***"
+
+_TELLING = r"passw|pwd|secret|token|credential|signature|(?:api|access|account)_?key"
+_TELLING_KEY = re.compile(_TELLING, re.IGNORECASE)
+_OPTION = re.compile(rf"((?:[\w-]*(?:{_TELLING})[\w-]*|\bsig)=)[^&;\s]+", re.IGNORECASE)
+# Up to the last @, because a password that was not escaped may hold one, or a slash. That hides too
+# much of some odd URLs, and never too little.
+_PASSWORD = re.compile(r"\A(\s*(?:[a-z][a-z0-9+.-]*://)?+[^:/@]*):.*@", re.IGNORECASE | re.DOTALL)
+# A password whose host was forgotten stands where a port should.
+_NO_PORT = re.compile(
+    r"\A(\s*[a-z][a-z0-9+.-]*://[^:/@\[]*):(?!\d*(?:[/?#]|\Z)|\*)[^/?#]+", re.IGNORECASE
+)
+# A controller's URL may carry a token in place of a user.
+_BEARER = re.compile(r"\A(\s*https?://)[^:/@]+@", re.IGNORECASE)
+
+
+def is_secret(name: str) -> bool:
+    """Does a name (of an option, a key, a variable) say that its value is secret?"""
+    return bool(_TELLING_KEY.search(name))
+
+
+def without_secrets(text: str) -> str:
+    """Hide passwords in a URL, and options whose names say that they are secret.
+
+    >>> without_secrets("postgresql://app:hunter2@db/jobs?sslpassword=x")
+    'postgresql://app:***@db/jobs?sslpassword=***'
+    """
+    text = _PASSWORD.sub(rf"\1:{HIDDEN}@", text)
+    text = _NO_PORT.sub(rf"\1:{HIDDEN}", text)
+    text = _BEARER.sub(rf"\1{HIDDEN}@", text)
+    return _OPTION.sub(rf"\1{HIDDEN}", text)
