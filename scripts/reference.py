@@ -29,6 +29,8 @@ from pollux.lab.prices import MONTH, PRICES
 from pollux.observe.metrics import METRICS
 from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
+from pollux.queues.postgres import PostgresQueue
+from pollux.queues.redis import RedisQueue
 from pollux.queues.sqlite import SqliteQueue
 from pollux.settings import STRATEGIES, documented_keys
 
@@ -55,7 +57,18 @@ METRICS_NOTE = """`pollux worker … --metrics-port 9091` serves them on 127.0.0
 stops."""
 COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input. `--json`
 prints one JSON document on standard output."""
-QUEUES: dict[str, type[Queue]] = {"memory://": MemoryQueue, "sqlite:///": SqliteQueue}
+QUEUES: dict[str, type[Queue]] = {
+    "memory://": MemoryQueue,
+    "sqlite:///": SqliteQueue,
+    "postgresql://": PostgresQueue,
+    "redis://": RedisQueue,
+}
+#: Those that have more to say than their URL; from `pollux.queues.<module>`.
+CLASSES: dict[str, type[Queue]] = {
+    "SQLite": SqliteQueue,
+    "Postgres": PostgresQueue,
+    "Redis": RedisQueue,
+}
 LEVELS = {10: "", 20: "info", 30: "warning", 40: "error"}
 
 
@@ -176,14 +189,28 @@ def queues_page() -> str:
         prose(Capabilities),
         "## Opening one",
         describe(pollux.open, "pollux.open"),
-        "## SQLite",
-        describe(SqliteQueue, "SqliteQueue"),
-        "## What every queue does",
     ]
+    for title, queue in CLASSES.items():
+        where = f"`from {queue.__module__} import {queue.__name__}`"
+        parts += [f"## {title}", where, describe(queue, queue.__name__)]
+        for name, method in vars(queue).items():
+            if name in vars(Queue) and inspect.isfunction(method) and _differs(name, method):
+                parts += [describe(method, f"queue.{name}")]
+    parts += ["## What every queue does"]
     for name, method in vars(Queue).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             parts += [f"### {name}", describe(method, f"queue.{name}")]
     return "\n\n".join(parts)
+
+
+def _differs(name: str, method: Callable[..., object]) -> bool:
+    """Does a queue's method take more than every queue's does?"""
+    if name.startswith("_"):
+        return False
+    return bool(
+        set(inspect.signature(method).parameters)
+        - set(inspect.signature(getattr(Queue, name)).parameters)
+    )
 
 
 def python_page() -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import builtins
 import json
-import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
@@ -182,10 +181,7 @@ class PostgresQueue(Queue):
         batch = self._checked_jobs(jobs)
         if not batch:
             return []
-        # As from another process: nobody here knows of it before the transaction ends.
-        message = json.loads(self._channel.news(len(batch), {job.kind for job in batch}))
-        message[1] = secrets.token_hex(6)
-        news = json.dumps(message, ensure_ascii=False, separators=(",", ":"))
+        news = self._channel.news(len(batch), {job.kind for job in batch}, later=True)
         ids, _ = await self._put_all(batch, news, connection)
         return ids
 
