@@ -40,6 +40,7 @@ from benchmarks.queue_sections.latency import (  # noqa: E402
 )
 from benchmarks.queue_sections.notify import measure_notify  # noqa: E402
 from benchmarks.queue_sections.rates import (  # noqa: E402
+    BATCHES,
     Crew,
     Work,
     best,
@@ -181,10 +182,12 @@ def goals(bench: Bench, found: Found) -> list[Goal]:
         if store == "postgres" and ours in rates and untuned in rates and name != untuned:
             by = rates[ours] / rates[untuned]
             reached.append(Goal("Postgres jobs/s, × pgqueuer as it comes", by, least, "×", True))
-        batch = found.puts.get("procrastinate postgres", {}).get("batch")
-        if batch and ours in found.puts and store == "postgres":
-            by = found.puts[ours]["batch"] / batch
-            reached.append(Goal("Postgres put in batches, × procrastinate", by, 5.0, "×", True))
+        theirs_put = found.puts.get("procrastinate postgres", {})
+        for what in ("batch", "large"):
+            if store == "postgres" and what in theirs_put and what in found.puts.get(ours, {}):
+                by = found.puts[ours][what] / theirs_put[what]
+                name = f"Postgres put, {BATCHES[what]} a call, × procrastinate"
+                reached.append(Goal(name, by, 5.0, "×", True))
         idle = found.idle.get(ours)
         if idle and idle.pickup_ms:
             p50 = percentile(idle.pickup_ms, 0.5)
@@ -209,7 +212,7 @@ Compared = tuple[str, bool, str, dict[str, float]]
 
 def compared(found: Found) -> Iterator[Compared]:
     yield "jobs/s", True, "jobs/s", found.rates
-    for way in ("single", "batch"):
+    for way in BATCHES:
         rates = {name: puts[way] for name, puts in found.puts.items() if way in puts}
         yield f"put, {way}", True, "jobs/s", rates
     for what, column, share, unit in (

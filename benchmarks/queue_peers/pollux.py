@@ -1,7 +1,8 @@
 """Pollux on Postgres or on Redis, as the URL says: concurrency 10, everything else as it comes.
 
 `prefetch=1000` claims that many ahead instead of as many as the handlers finish in 100 ms.
-`kind=other` works on jobs that nobody puts. `hints=off` and `hints=each` put without hints and with
+`kind=other` works on jobs that nobody puts. `vacuum=off` leaves vacuuming to the server, as for a
+role that may not vacuum. `hints=off` and `hints=each` put without hints and with
 one in every put, which no user can ask for: they show what hints cost. Handlers are async, on
 asyncio's own loop. Jobs are deleted when done, its default.
 """
@@ -59,6 +60,10 @@ class PolluxDriver(Driver):
     def work(self, handle: Handle) -> None:
         what, _, value = self.options.way.partition("=")
         prefetch = int(value) if what == "prefetch" else None
+        if what == "vacuum":
+            from pollux.queues import postgres
+
+            postgres.VACUUM_EVERY = sys.maxsize
         options = WorkerRunOptions(concurrency=self.concurrency, prefetch=prefetch)
         worker = Worker(self.url, options)
 

@@ -47,7 +47,7 @@ class Setup:
     left: SQL, or Redis commands, that tell how many jobs are not done; Pollux is asked itself.
     multiply: SQL or Lua that copies the one job of a store :n times, to fill a large backlog faster
         than the peer could; where there is none, the peer fills it by itself.
-    bulk: it has a call that puts many jobs.
+    bulk: about how many jobs a second it puts by a call for many; 0 where it has none.
     strong: part of a quick look. aside: measured in jobs a second only.
     """
 
@@ -59,7 +59,7 @@ class Setup:
     way: str = ""
     left: tuple[str, ...] = ()
     multiply: str = ""
-    bulk: bool = False
+    bulk: int = 0
     strong: bool = False
     aside: bool = False
 
@@ -93,21 +93,22 @@ _COPY_DRAMATIQ = (
 )
 _COPY = "INSERT INTO {0} ({1}) SELECT {1} FROM {0}, generate_series(1, :n)"
 SETUPS = (
-    Setup("pollux", "postgres", "", "pollux", 40_000, bulk=True, strong=True),
-    Setup("pollux", "postgres", "", "pollux", 40_000, "prefetch=1000", bulk=True, aside=True),
+    Setup("pollux", "postgres", "", "pollux", 40_000, bulk=60_000, strong=True),
+    Setup("pollux", "postgres", "", "pollux", 40_000, "prefetch=1000", bulk=60_000, aside=True),
     Setup(
-        "pgqueuer", "postgres", "pgqueuer", "pgqueuer", 15_000, "batch=100", bulk=True, strong=True,
+        "pgqueuer", "postgres", "pgqueuer", "pgqueuer", 15_000, "batch=100", bulk=50_000,
+        strong=True,
         left=("SELECT count(*) FROM pgqueuer",),
         multiply=_COPY.format(
             "pgqueuer", "priority, created, updated, status, entrypoint, payload, execute_after"
         ),
     ),
     Setup(
-        "pgqueuer", "postgres", "pgqueuer", "pgqueuer", 7_000, "batch=10", bulk=True, aside=True,
+        "pgqueuer", "postgres", "pgqueuer", "pgqueuer", 7_000, "batch=10", bulk=50_000, aside=True,
         left=("SELECT count(*) FROM pgqueuer",),
     ),
     Setup(
-        "procrastinate", "postgres", "procrastinate", "procrastinate", 800, bulk=True,
+        "procrastinate", "postgres", "procrastinate", "procrastinate", 800, bulk=12_000,
         left=("SELECT count(*) FROM procrastinate_jobs WHERE status IN ('todo', 'doing')",),
         multiply=_COPY.format("procrastinate_jobs", "queue_name, task_name, priority, args"),
     ),
@@ -123,8 +124,8 @@ SETUPS = (
         left=("SELECT count(*) FROM huey_task",),
         multiply=_COPY.format("huey_task", "queue, data, priority"),
     ),
-    Setup("pollux", "redis", "", "pollux", 40_000, bulk=True, strong=True),
-    Setup("pollux", "redis", "", "pollux", 40_000, "prefetch=1000", bulk=True, aside=True),
+    Setup("pollux", "redis", "", "pollux", 40_000, bulk=60_000, strong=True),
+    Setup("pollux", "redis", "", "pollux", 40_000, "prefetch=1000", bulk=60_000, aside=True),
     Setup(
         "taskiq", "redis", "taskiq", "taskiq", 3_100, "stream", strong=True,
         left=("XPENDING taskiq taskiq",), multiply=_COPY_STREAM,
@@ -261,8 +262,9 @@ class Bench:
                     connection.execute(copy)
         elif jobs:
             self.do(setup, "fill", url, "--jobs", jobs)
-        if setup.store == "postgres":
-            # A new table has no statistics, and a bad plan for want of them would be no finding.
+        if jobs and setup.store == "postgres":
+            # A table filled a moment ago has no statistics, and a bad plan for want of them would
+            # be no finding. (An empty one must not get any: it would count as empty for good.)
             with psycopg.connect(url, autocommit=True) as connection:
                 connection.execute("VACUUM ANALYZE")
         return url

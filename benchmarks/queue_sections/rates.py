@@ -20,8 +20,8 @@ from benchmarks.queue_sections.kit import (
     workers,
 )
 
-#: Jobs of one put in a batch.
-BATCH = 100
+#: Jobs of one put, by what the put is called.
+BATCHES = {"single": 1, "batch": 100, "large": 1000}
 #: Seconds after the last job before idling is watched: Pollux backs off for that long.
 SETTLE, SETTLE_PEER = 7.0, 2.0
 
@@ -41,19 +41,22 @@ def best(rates: dict[str, float], setups: Sequence[Setup], store: str) -> tuple[
 
 
 def measure_puts(bench: Bench, seconds: float, runs: int) -> dict[str, dict[str, float]]:
-    """One producer: one job a call, and BATCH a call by the peer's best way to put many."""
+    """One producer: one job a call, and many a call by the peer's best way to put many."""
     found: dict[str, dict[str, list[float]]] = {}
     for _ in range(runs):
         for setup in bench.main:
             with bench.guard(setup, "puts"):
-                rates = found.setdefault(setup.name, {"single": [], "batch": []})
-                rates["single"].append(put_rate(bench, setup, 1, 2_000, seconds))
-                guess = 40_000 if setup.bulk else 4_000
-                rates["batch"].append(put_rate(bench, setup, BATCH, guess, seconds))
+                rates = found.setdefault(setup.name, {})
+                for what, batch in BATCHES.items():
+                    if batch > 100 and not setup.bulk:
+                        continue  # a longer loop is no faster
+                    guess = 2_000 if batch == 1 else setup.bulk or 4_000
+                    rate = put_rate(bench, setup, batch, guess, seconds)
+                    rates.setdefault(what, []).append(rate)
     medians = {
         name: {what: median(values) for what, values in rates.items() if values}
         for name, rates in found.items()
-        if all(rates.values())
+        if "batch" in rates
     }
     bench.facts["puts"] = {"runs": found, "median": medians}
     show_puts(bench, medians, found)
@@ -95,9 +98,9 @@ def show_puts(
     medians: dict[str, dict[str, float]],
     found: dict[str, dict[str, list[float]]],
 ) -> None:
-    heading(f"Puts a second: one producer, one job a call and {BATCH} a call")
-    print("`batch`: by the peer's call for many jobs; where there is none (no *), concurrently or")
-    print("in a loop. × is Pollux's rate divided by the peer's.\n")
+    heading(f"Puts a second: one producer, {', '.join(map(str, BATCHES.values()))} jobs a call")
+    print("Many at a time by the peer's call for that (*), else concurrently or in a loop. × is")
+    print("Pollux's rate divided by the peer's.\n")
     rows = []
     for setup in bench.main:
         rates = medians.get(setup.name)
@@ -105,10 +108,14 @@ def show_puts(
             continue
         ours = medians.get(f"pollux {setup.store}", {})
         cells = [setup.name + (" *" if setup.bulk else "")]
-        for what in ("single", "batch"):
-            cells += [number(rates[what]), ratio(ours.get(what), rates[what])]
+        for what in BATCHES:
+            known = what in rates
+            cells += (
+                [number(rates[what]), ratio(ours.get(what), rates[what])] if known else ["-"] * 2
+            )
         rows.append([*cells, short(found[setup.name]["batch"])])
-    common.table(["", "single/s", "×", "batch/s", "×", "all runs, batch"], rows)
+    head = [cell for batch in BATCHES.values() for cell in (f"{batch} a call", "×")]
+    common.table(["", *head, "all runs of 100"], rows)
 
 
 def ratio(ours: float | None, theirs: float) -> str:
