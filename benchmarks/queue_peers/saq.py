@@ -3,7 +3,7 @@
 Concurrency 10 (its default). Finished jobs leave nothing behind (`ttl=-1`), which spares it a
 write. On Postgres it waits for NOTIFY, on Redis it blocks in BLMOVE: both its defaults. It has no
 call that puts many jobs; it documents `asyncio.gather` over `enqueue`, so that is a batch here. On
-Redis with hiredis, its `saq[hiredis]`, and uvloop, which its own benchmark uses.
+Redis with hiredis, its `saq[hiredis]`, and uvloop: the faster of the two loops in a trial here.
 """
 
 from __future__ import annotations
