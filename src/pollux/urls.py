@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import quote, unquote_plus
 
 HIDDEN = "***"
 
@@ -11,13 +12,16 @@ _TELLING_KEY = re.compile(_TELLING, re.IGNORECASE)
 _OPTION = re.compile(rf"((?:[\w-]*(?:{_TELLING})[\w-]*|\bsig)=)[^&;\s]+", re.IGNORECASE)
 # Up to the last @, because a password that was not escaped may hold one, or a slash. That hides too
 # much of some odd URLs, and never too little.
-_PASSWORD = re.compile(r"\A(\s*(?:[a-z][a-z0-9+.-]*://)?+[^:/@]*):.*@", re.IGNORECASE | re.DOTALL)
+_PASSWORD = re.compile(
+    r"\A(\s*(?:[a-z][a-z0-9+.-]*://)?+[^:/@]*):(?!\*+@).*@", re.IGNORECASE | re.DOTALL
+)
 # A password whose host was forgotten stands where a port should.
 _NO_PORT = re.compile(
     r"\A(\s*[a-z][a-z0-9+.-]*://[^:/@\[]*):(?!\d*(?:[/?#]|\Z)|\*)[^/?#]+", re.IGNORECASE
 )
 # A controller's URL may carry a token in place of a user.
 _BEARER = re.compile(r"\A(\s*https?://)[^:/@]+@", re.IGNORECASE)
+_VALUE = re.compile(r"([?&][\w-]+=)([^&#\s]+)")
 
 
 def is_secret(name: str) -> bool:
@@ -34,4 +38,13 @@ def without_secrets(text: str) -> str:
     text = _PASSWORD.sub(rf"\1:{HIDDEN}@", text)
     text = _NO_PORT.sub(rf"\1:{HIDDEN}", text)
     text = _BEARER.sub(rf"\1{HIDDEN}@", text)
-    return _OPTION.sub(rf"\1{HIDDEN}", text)
+    text = _OPTION.sub(rf"\1{HIDDEN}", text)
+    return _VALUE.sub(_without_secrets_inside, text)
+
+
+def _without_secrets_inside(option: re.Match[str]) -> str:
+    """An option whose value is a URL itself, escaped or not: its secrets are no less secret."""
+    name, value = option.groups()
+    plain = unquote_plus(value)
+    shown = without_secrets(plain)
+    return str(option[0]) if shown == plain else f"{name}{quote(shown, safe=':/@*=')}"

@@ -21,7 +21,7 @@ from pollux.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollux.jobs import Job, NewJob
+from pollux.jobs import Job, NewJob, Settlement
 from pollux.queues.base import Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.worker import Worker
@@ -350,5 +350,29 @@ def test_a_cancellation_in_the_grace_ends_it_and_leaves_no_task_behind() -> None
         await asyncio.sleep(0)
         gc.collect()
         assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    virtually(main)
+
+
+class StandsStill(MemoryQueue):
+    """Takes a settlement and never answers, as a server that was paused does."""
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        await asyncio.Event().wait()
+        raise AssertionError("it never answers")
+
+
+def test_a_store_that_stands_still_does_not_hold_up_a_stop() -> None:
+    async def main(clock: VirtualClock) -> None:
+        bench = Bench(clock, StandsStill(clock=clock))
+        await bench.queue.put([NewJob("sleep", 1), NewJob("sleep", 100)])
+        running = bench.start(grace=5)
+        await until(lambda: len(bench.seen.of(JobStarted)) == 2)
+        await asyncio.sleep(2)
+        bench.worker.stop()
+        began = clock.now()
+        await running
+        assert clock.now() - began <= 5 + 10 + 1, "the grace, and ten seconds for the settlements"
+        assert bench.seen.of(WorkerStopped)
 
     virtually(main)

@@ -37,6 +37,8 @@ MAX_PAYLOAD_BYTES = 1024 * 1024
 MAX_BATCH = 10_000
 #: The most jobs that `list` and `dead` return at once.
 MAX_PAGE = 1_000
+#: How long closing waits for what is being given back, in seconds; then its leases run out.
+GIVE_BACK_WITHIN = 5.0
 #: The longest lease, in seconds.
 MAX_LEASE = 7 * 86400.0
 
@@ -251,7 +253,7 @@ class Queue(ABC):
     async def close(self) -> None:
         """Let go of the store. A closed queue cannot be used again."""
         if self._giving_back:
-            await asyncio.wait(self._giving_back)
+            await asyncio.wait(self._giving_back, timeout=GIVE_BACK_WITHIN)
         await self._hints.aclose()
 
     async def __aenter__(self) -> Self:

@@ -8,7 +8,8 @@ A store brings a `Line` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
   told once, and the channel keeps trying. The probe rides on a poll, so it costs no statement.
 - **No herd.** Probes tell the processes of each other. News of n jobs is for n of them, which all
   agree upon without a word (rendezvous hashing); whoever is chosen and busy passes it on to four
-  times as many, and one more looks a moment later, should a chosen one have died.
+  times as many. Should a chosen one have died, the next in turn looks a moment later, and says so;
+  if it does not, the next, and so on.
 - **Coalesced.** News of puts that follow each other closely goes out as one message; and where
   somebody asleep in this very process takes the job, none goes out at all.
 """
@@ -30,11 +31,13 @@ from pollux.core.retry import Retry
 from pollux.events import Event, Events, HintsLost, HintsProven
 from pollux.hints import Hint, Hints
 
-#: A probe rides on the first poll after this share of its interval, so that polls a little closer
-#: than that carry it, and no timer of its own has to.
-PROBE_EARLY = 0.8
+#: How often a channel is proven, in seconds; and the share of that after which a poll carries the
+#: probe. However idle, polls come once a minute, so one of them always comes in between, and no
+#: statement has to be sent for the probe alone.
+PROBE_EVERY = 75.0
+PROBE_EARLY = 0.2
 #: After how many probe intervals without a word another process counts as gone.
-GONE_AFTER = 3.0
+GONE_AFTER = 2.4
 #: Messages that ride in the transaction of a put: at most one in so many seconds and process. A
 #: NOTIFY makes commits queue up behind one lock of the whole server, so a busy writer sends its
 #: news apart, where no disk is waited for under that lock.
@@ -44,8 +47,16 @@ TELL_EVERY = 0.01
 #: News that a busy process passes on reaches so many times more processes, and so often.
 WIDER = 4
 PASSES_MAX = 3
-#: When one more process looks, in case a chosen one died.
+#: How long each in turn waits for the one before to look, in case a chosen one died; how many have
+#: a turn; and how many pieces of news wait for that at a time.
 LOOK_AFTER = 0.25
+TURNS_MAX = 40
+LOOKS_MAX = 100
+#: Bounds of what a message may say: anybody may send one.
+MESSAGE_LENGTH_MAX = 8000
+WORD_LENGTH_MAX = 64
+COUNT_MAX = 1_000_000
+OTHERS_MAX = 10_000
 #: The longest list of kinds in a message, in characters; longer ones count as "any".
 KINDS_LENGTH_MAX = 2000
 #: How a lost line is opened again.
@@ -82,7 +93,12 @@ class Channel(Hints):
     """
 
     def __init__(
-        self, line: Line, clock: Clock, *, probe_every: float = 60.0, probe_timeout: float = 5.0
+        self,
+        line: Line,
+        clock: Clock,
+        *,
+        probe_every: float = PROBE_EVERY,
+        probe_timeout: float = 5.0,
     ) -> None:
         super().__init__()
         self._line = line
@@ -101,7 +117,8 @@ class Channel(Hints):
         self._sent_at = 0.0
         self._standstill: AbstractContextManager[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._look: asyncio.TimerHandle | None = None
+        #: News that others were chosen for, and when our turn is to look.
+        self._looks: dict[str, asyncio.TimerHandle] = {}
         #: Other processes: until when they count as there, and the kinds they want (None: any).
         self._others: dict[str, tuple[float, frozenset[str] | None]] = {}
         self._rode_at = -math.inf
@@ -191,12 +208,14 @@ class Channel(Hints):
             finally:
                 turn.cancel()
                 await asyncio.wait([turn])
+            advice = self._line.advice
             if turn.cancelled():
                 reason = f"a probe did not come back within {self._probe_timeout:g} s"
             else:
                 error = turn.exception()
                 reason = f"{type(error).__name__}: {error}" if error else "the connection ended"
-            self._note_lost(reason)
+                advice = getattr(error, "advice", advice)  # the error may know better
+            self._note_lost(reason, advice)
             self._failures += 1
             await self._clock.sleep(LISTEN_RETRY.delay(self._failures, secrets.randbelow(100) / 99))
 
@@ -213,6 +232,8 @@ class Channel(Hints):
             self._heard_probe(sender, *rest)
         elif word == "bye":
             self._others.pop(sender, None)
+        elif word == "looked":
+            self._heard_look(*rest)
         elif sender != self._id:  # what was put here is known here
             self._heard_news(sender, *rest)
 
@@ -249,6 +270,8 @@ class Channel(Hints):
     def _heard_probe(self, sender: str, nonce: str, wants: list[str] | None) -> None:
         now = self._clock.now()
         if sender != self._id:
+            if len(self._others) >= OTHERS_MAX and sender not in self._others:
+                return
             until = now + GONE_AFTER * self._probe_every
             self._others[sender] = (until, None if wants is None else frozenset(wants))
         elif nonce == self._awaited:
@@ -266,11 +289,11 @@ class Channel(Hints):
         if self._turn is not None:
             self._turn.cancel()
 
-    def _note_lost(self, reason: str) -> None:
+    def _note_lost(self, reason: str, advice: str) -> None:
         self._forget()
         if not self._lost:
             self._lost = True
-            self._report(HintsLost, reason, self._line.advice)
+            self._report(HintsLost, reason, advice)
         # News may have been lost: everybody looks, and then goes by its strategy's own ceiling.
         for group in self._groups(None):
             self._wake(len(self._asleep), group)
@@ -312,7 +335,8 @@ class Channel(Hints):
     ) -> None:
         if not self._groups(kinds):
             return
-        rank, candidates = self._rank(sender, salt, kinds)
+        order = self._order(sender, salt, kinds)
+        rank, candidates = order.index(self._id), len(order)
         nearest = 0 if passes == 0 else count * WIDER ** (passes - 1)
         farthest = candidates if passes >= PASSES_MAX else count * WIDER**passes
         if nearest <= rank < farthest:
@@ -320,13 +344,23 @@ class Channel(Hints):
             self.notify(math.ceil(count / min(candidates, farthest)), kinds)
             if rank == nearest and not able and farthest < candidates:
                 self._send_soon(_message("news", sender, salt, count, kinds, passes + 1))
-        elif rank == farthest and passes == 0 and self._look is None:
+        elif passes == 0 and rank < farthest + TURNS_MAX and len(self._looks) < LOOKS_MAX:
             loop = asyncio.get_running_loop()
-            self._look = loop.call_later(LOOK_AFTER, self._look_too)
+            delay = LOOK_AFTER * (rank - farthest + 1)
+            self._looks[salt] = loop.call_later(delay, self._look_in_turn, salt, kinds)
 
-    def _look_too(self) -> None:
-        self._look = None
-        self.notify(1)
+    def _look_in_turn(self, salt: str, kinds: list[str] | None) -> None:
+        """Nobody said that it looked; or else, had we no time to, the next one shall."""
+        del self._looks[salt]
+        if self._able(kinds):
+            self.notify(1, kinds)
+            self._send_soon(_message("looked", self._id, salt))
+
+    def _heard_look(self, salt: str) -> None:
+        """Somebody looked, so we need not."""
+        timer = self._looks.pop(salt, None)
+        if timer is not None:
+            timer.cancel()
 
     def _able(self, kinds: Iterable[str] | None) -> bool:
         """Will somebody here look soon: is one asleep, or in a poll that is repeated?"""
@@ -334,21 +368,20 @@ class Channel(Hints):
         members = (hint for hint in self._members if hint.wants in groups)
         return any(hint in self._asleep or hint.polling for hint in members)
 
-    def _rank(self, sender: str, salt: str, kinds: Iterable[str] | None) -> tuple[int, int]:
-        """Our place among those who want these kinds, and how many they are.
+    def _order(self, sender: str, salt: str, kinds: Iterable[str] | None) -> list[str]:
+        """Those who want these kinds, in the order in which all of them would name each other.
 
         The sender is none of them: whoever slept there would have taken the job without a word.
         """
         now = self._clock.now()
         news = None if kinds is None else {_short(kind) for kind in kinds}
-        rivals = []
+        wanting = [self._id]
         for other, (until, wants) in list(self._others.items()):
             if until < now:
                 del self._others[other]
             elif other != sender and (not news or not wants or not wants.isdisjoint(news)):
-                rivals.append(other)
-        ours = _draw(salt, self._id)
-        return sum(_draw(salt, other) < ours for other in rivals), len(rivals) + 1
+                wanting.append(other)
+        return sorted(wanting, key=lambda process: _draw(salt, process))
 
     def _wants(self) -> list[str] | None:
         """What this process tells the others it wants."""
@@ -364,9 +397,9 @@ class Channel(Hints):
 
     def close(self) -> None:
         super().close()
-        if self._look is not None:
-            self._look.cancel()
-            self._look = None
+        for timer in self._looks.values():
+            timer.cancel()
+        self._looks.clear()
         if self._listening is not None and not _dead(self._listening):
             self._listening.cancel()
         self._listening = None
@@ -392,20 +425,43 @@ def _message(*parts: object) -> str:
 
 def _parsed(text: str) -> list[Any] | None:
     """A message's parts; None for what is none of ours, which anybody may send."""
+    if len(text) > MESSAGE_LENGTH_MAX:
+        return None
     try:
         parts = json.loads(text)
         shape = _SHAPES[parts[0]]
-        fits = len(parts) == len(shape) and all(map(isinstance, parts, shape))
-    except (ValueError, TypeError, LookupError):
+    except (ValueError, TypeError, LookupError, RecursionError):
         return None
+    fits = len(parts) == len(shape) and all(
+        fit(part) for fit, part in zip(shape, parts, strict=True)
+    )
     return parts if fits else None
 
 
-_LIST = (list, type(None))
-_SHAPES: dict[str, tuple[type | tuple[type, ...], ...]] = {
-    "probe": (str, str, str, _LIST),
-    "news": (str, str, str, int, _LIST, int),
-    "bye": (str, str),
+def _word(part: object) -> bool:
+    return isinstance(part, str) and len(part) <= WORD_LENGTH_MAX and part.isascii()
+
+
+def _names(part: object) -> bool:
+    """A list of kinds, or none."""
+    if not isinstance(part, list):
+        return part is None
+    return all(isinstance(name, str) and name.isprintable() for name in part)
+
+
+def _count(part: object) -> bool:
+    return type(part) is int and 1 <= part <= COUNT_MAX
+
+
+def _passes(part: object) -> bool:
+    return type(part) is int and 0 <= part <= PASSES_MAX
+
+
+_SHAPES: dict[str, tuple[Callable[[object], bool], ...]] = {
+    "probe": (_word, _word, _word, _names),
+    "news": (_word, _word, _word, _count, _names, _passes),
+    "looked": (_word, _word, _word),
+    "bye": (_word, _word),
 }
 
 

@@ -55,6 +55,8 @@ from pollux.worker.threads import HandlerThreads
 TOOK_WEIGHT = 0.1
 #: Tries to settle while stopping; after that the leases run out by themselves.
 SETTLE_TRIES_AT_STOP = 3
+#: How long they may take, in seconds.
+SETTLE_WITHIN_AT_STOP = 10.0
 #: How often finished jobs that were kept long enough are deleted, in seconds; rides on a poll.
 PRUNE_EVERY = 60.0
 #: The same, while there are some to delete: a store deletes a bounded number at a time.
@@ -65,12 +67,14 @@ PRUNE_AGAIN = 1.0
 class Held:
     """A claimed job, until it is settled.
 
+    due: when it was due, in the event loop's time.
     trial: it is the one job that a half-open breaker lets through.
     ended: why its handler was cancelled, or is no longer listened to.
     """
 
     claim: Claim
     handler: Handler
+    due: float
     trial: bool = False
     task: asyncio.Task[None] | None = None
     began: bool = False
@@ -201,7 +205,7 @@ class Run:
         for held in list(self._running):
             self._end(held, "stop")
         await self._all_ended()
-        await self._settling.finish(SETTLE_TRIES_AT_STOP)
+        await self._settling.finish(SETTLE_TRIES_AT_STOP, SETTLE_WITHIN_AT_STOP)
         await self._chores.close()
         self._threads.close()
         self._events.emit(WorkerStopped(self._queue.name, self._plan.name, self._given_back))
@@ -231,9 +235,14 @@ class Run:
         if kinds and len(claims) < limit:
             claims += await self._ask(limit - len(claims), hold, kinds)
         await self._prune()
-        now = self._clock.epoch()
-        waits = tuple(max(now - claim.job.run_at, 0.0) for claim in claims)
-        return Batch(claims, self._plan.full_at(limit), waits)
+        return Batch(claims, self._plan.full_at(limit), tuple(map(self._waited, claims)))
+
+    def _waited(self, claim: Claim) -> float:
+        """How long a job had been due when it was claimed, by the clock of the store.
+
+        Ours may be minutes off, and the pacer goes by this.
+        """
+        return max(claim.until - self._plan.lease - claim.job.run_at, 0.0)
 
     async def _ask(
         self, limit: int, hold: float, kinds: list[str], *, trial: bool = False
@@ -266,11 +275,12 @@ class Run:
         """Hold claims, and start what there is a place for."""
         if not claims:
             return
-        older = self._held()
+        older, now = self._held(), self._clock.now()
         for claim in claims:
             if claim.job.id in older:  # our own lease on it had run out
                 self._lose(older[claim.job.id])
-            held = Held(claim, self._handlers[claim.job.kind], trial)
+            due = now - self._waited(claim)
+            held = Held(claim, self._handlers[claim.job.kind], due, trial)
             if trial:
                 self._breakers.begin_trial(claim.job.kind)
             elif not self._breakers.closed(claim.job.kind):
@@ -327,7 +337,7 @@ class Run:
         began = self._clock.now()
         handler, job = held.handler, held.claim.job
         if self._events.wants(JobStarted):
-            self._emit(JobStarted, job, max(self._clock.epoch() - job.run_at, 0.0))
+            self._emit(JobStarted, job, max(began - held.due, 0.0))
         limit = handler.timeout if handler.timeout is not None else self._plan.timeout
         raised: BaseException | None = None
         try:

@@ -57,15 +57,21 @@ class Settling:
         self._pending[settlement.claim.job.id] = settlement
         self._begin()
 
-    async def finish(self, tries: int) -> None:
-        """Settle all that is left, or ask the store `tries` more times, in quick succession."""
+    async def finish(self, tries: int, within: float) -> None:
+        """Settle all that is left, or ask the store `tries` more times, in quick succession.
+
+        within: how long that may take, in seconds: a store that stands still holds up no stop.
+        """
         self._tries_left = tries
         self._failures = 0
         self._now.give()  # it may sleep out a long retry
         if self._pending:
             self._begin()
         if self._flush is not None:
-            await asyncio.wait([self._flush])
+            flush = self._flush
+            await asyncio.wait([flush], timeout=within)
+            flush.cancel()
+            await asyncio.wait([flush])
 
     def _begin(self) -> None:
         if self._flush is None:
