@@ -234,9 +234,7 @@ def test_a_line_that_falls_silent_is_noticed_within_one_probe_interval() -> None
 
 
 def test_a_poll_that_began_before_the_proof_is_not_trusted() -> None:
-    """What it missed may have been put before anybody listened."""
-
-    async def main() -> None:
+    async def main() -> None:  # what it missed may have been put before anybody listened
         async with processes() as (exchange, [process]):
             exchange.swallows = True
             await asyncio.sleep(30)
