@@ -55,8 +55,9 @@ logged at debug only."""
 METRICS_NOTE = """`pollux worker … --metrics-port 9091` serves them on 127.0.0.1; they need
 `pip install 'pollux[metrics]'`. The label sets of a queue go when its last worker in the process
 stops."""
-COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input. `--json`
-prints one JSON document on standard output."""
+COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input,
+or a store that cannot be reached or refuses. `--json` prints one JSON document on standard
+output."""
 QUEUES: dict[str, type[Queue]] = {
     "memory://": MemoryQueue,
     "sqlite:///": SqliteQueue,

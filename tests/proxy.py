@@ -144,12 +144,18 @@ class Proxy:
     def refuse(self) -> None:
         """Refuse new connections, as if nobody listened; those that are open stay."""
 
-        def refuse() -> None:
+        async def refuse() -> None:
             if self._listener:
+                # asyncio forgets a connection, open as it is, that was accepted just before the
+                # end and not yet handed over: accept no more first, and let it hand over.
+                for listening in self._listener.sockets:
+                    self._loop.remove_reader(listening.fileno())
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
                 self._listener.close()
                 self._listener = None
 
-        self._do(refuse)
+        self._await(refuse)
 
     def accept(self) -> None:
         """Take new connections again."""

@@ -177,7 +177,7 @@ def test_ids_that_are_no_dead_letters_are_exit_code_1(what: str) -> None:
     result = pollux("dead", what, URL, job_id, "2", "nonsense", "--json")
     assert result.code == 1
     assert list(result.json().values()) == [1]
-    assert result.err == "error: 2 of the ids are not dead letters of this queue\n"
+    assert result.err == "error: these ids are no dead letters here: 2, nonsense\n"
 
 
 def test_looking_changes_nothing(folder: Path) -> None:

@@ -186,7 +186,7 @@ def test_who_may_not_listen_does_not_disturb_the_others(own_redis: OwnRedis, nam
                     await Clock().sleep(0.005)
             [lost] = seen.of(HintsLost)
             assert "Allow this user" in lost.reason
-            assert "&{prefix:*" in lost.advice
+            assert "&{pollux:*)" in lost.advice
             assert queue.hints().proven_at is not None
             pause = asyncio.ensure_future(hint.wait(PATIENCE))
             async with RedisQueue(url, name) as elsewhere:

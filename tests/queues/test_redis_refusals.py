@@ -135,7 +135,9 @@ def test_a_user_without_rights(own_redis: OwnRedis, name: str) -> None:
     )
     error = refusal(server.url(user="reader", password="s3cret"))
     assert type(error) is StoreError
-    assert "Allow this user" in str(error)
+    assert str(error).endswith("+@all -@dangerous +info ~{pollux:* &{pollux:*")
+    error = refusal(server.url(user="reader", password="s3cret"), prefix="shop")
+    assert str(error).endswith("+@all -@dangerous +info ~{shop:* &{shop:*")
     # What the message advises is enough.
     rights = ("on", ">s3cret", "~{pollux:*", "&{pollux:*", "+@all", "-@dangerous", "+info")
     server.execute("ACL", "SETUSER", "worker", *rights)
@@ -147,6 +149,45 @@ def test_a_user_without_rights(own_redis: OwnRedis, name: str) -> None:
         await queue.settle([Settlement.done(claim) for claim in claims])
 
     within(url, name, work)
+
+
+def test_a_server_without_tls_where_tls_is_spoken(redis: Redis) -> None:
+    async def main() -> None:
+        url = redis.url().replace("redis://", "rediss://")
+        async with RedisQueue(url, timeout="300ms") as queue:
+            with pytest.raises(StoreUnavailable, match="The server may not speak TLS there"):
+                await queue.stats()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("oldest", [False, True])
+def test_a_full_server_is_told_without_the_line_of_a_script(
+    own_redis: OwnRedis, oldest: bool
+) -> None:
+    server = own_redis(oldest=oldest)
+    within(server.url(), "default", lambda queue: queue.put(NewJob("job")))
+    server.execute("CONFIG", "SET", "maxmemory", "1")
+    error = refusal(server.url())
+    assert type(error) is StoreUnavailable
+    assert str(error).endswith(
+        "OOM command not allowed when used memory > 'maxmemory'. The server's memory is full; "
+        "raise maxmemory or work off the queue."
+    ) or str(error).endswith(
+        "/0: command not allowed when used memory > 'maxmemory'. The server's memory is full; "
+        "raise maxmemory or work off the queue."
+    )
+
+
+def test_who_cannot_connect_to_listen_is_told_why(name: str) -> None:
+    async def main() -> None:
+        async with RedisQueue("redis://:s3cret@127.0.0.1:1/0", name) as queue:
+            with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
+                await queue._channel._line.listen(lambda _: None, lambda: None)
+        advice = getattr(caught.value, "advice", None)
+        assert advice == "The listening connection could not be made; see the reason."
+
+    asyncio.run(main())
 
 
 def test_hints_that_may_not_be_published_cost_no_job(own_redis: OwnRedis, name: str) -> None:

@@ -110,3 +110,10 @@ def test_a_queue_can_be_opened_again_by_its_url(name: str, path: str) -> None:
         assert (again.name, again.path, again.url) == (name, queue.path, queue.url)
     memory = MemoryQueue(name)
     assert (open_queue(memory.url).name, open_queue(memory.url).url) == (name, memory.url)
+
+
+def test_what_is_no_url_is_answered_with_one_of_each_kind() -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_queue("jobs.db")
+    for url in ("sqlite:///jobs.db", "postgresql://", "redis://", "memory://"):
+        assert url in str(caught.value)

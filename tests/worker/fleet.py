@@ -18,17 +18,18 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from pollux.clock import Clock, VirtualClock
+from pollux.clock import Clock
+from pollux.core.retry import Retry
 from pollux.durations import Duration, seconds
 from pollux.errors import LeaseLost
-from pollux.events import JobLost, JobStarted, PollFailed, PollRecovered
+from pollux.events import JobStarted, PollFailed, PollRecovered
 from pollux.jobs import Claim, Job, NewJob, Settlement
 from pollux.queues.base import Queue
 from pollux.queues.lua import script
 from pollux.queues.postgres import PostgresQueue
 from pollux.queues.redis import RedisQueue
 from pollux.worker import Worker
-from tests.kit import SOON, Seen, options, until_empty, working
+from tests.kit import Seen, options, until, until_empty, working
 from tests.proxy import Proxy
 from tests.queues.benches import migrated
 from tests.servers import OwnPostgres, OwnRedis, Postgres, Redis
@@ -39,6 +40,8 @@ Call = Literal["claim", "settle", "extend"]
 STORES = ("postgres", "redis")
 #: How long a handler takes, in seconds of the clock.
 TOOK = 1.0
+#: However many claims a server swallows, a job is tried again.
+AGAIN = Retry.fixed("1s", attempts=None)
 #: A strike comes so many steps of the event loop after its call began, at the most: before the
 #: request is sent, while it is under way, or when its answer is there.
 STEPS = 16
@@ -195,7 +198,8 @@ class NotedRedis(Noted, RedisQueue):
 class Fleet:
     """Workers on one queue. `source` is a handle for the test itself, which goes straight there.
 
-    took: how long a handler takes. A job whose payload is "fails once" does, at its first attempt.
+    took: how long a handler takes; twenty times as long for the payload "long". A job whose payload
+        is "fails once" does, at its first attempt.
     """
 
     def __init__(
@@ -209,6 +213,8 @@ class Fleet:
         self.workers: list[Worker] = []
         self.ids: list[str] = []
         self.started: Counter[tuple[str, int]] = Counter()
+        #: Some handler has begun since the last put.
+        self.began = asyncio.Event()
         self._took = took
         self._name = f"fleet-{secrets.token_hex(6)}"
         self._given = {"keep": "1d", **given}
@@ -231,13 +237,14 @@ class Fleet:
             )
             for n in range(count)
         ]
+        self.began.clear()
         self.ids += await self.source.put(jobs)
 
     def hire(self, address: str, **given: Any) -> Worker:
         """One more worker, with a handle of its own."""
         seen, queue = Seen(), self.handle(address, **given)
         worker = Worker(queue, name=f"w{len(self.workers)}", events=seen.events)
-        worker.handle("job", retry=SOON)(self._work)
+        worker.handle("job", retry=AGAIN)(self._work)
         seen.events.subscribe(self._note_start, JobStarted)
         self.seen.append(seen)
         self.queues.append(queue)
@@ -256,7 +263,15 @@ class Fleet:
             yield
 
     async def all_done(self, within: float = 3600.0) -> None:
+        """Nothing is left to do, and every worker polls as ever."""
         await until_empty(self.source, within)
+        await until(self._all_recovered, within)
+
+    def _all_recovered(self) -> bool:
+        return all(
+            sum(event.failures for event in seen.of(PollRecovered)) == len(seen.of(PollFailed))
+            for seen in self.seen
+        )
 
     async def check(self, *, once: bool = True) -> None:
         """Nothing is lost, nothing ran under two leases, nothing is left behind."""
@@ -273,18 +288,20 @@ class Fleet:
         """Each loop failed a few times, more slowly each time, and recovered by itself."""
         for worker, seen in zip(self.workers, self.seen, strict=True):
             failed, recovered = seen.of(PollFailed), seen.of(PollRecovered)
-            told = f"{worker.name}: {failed}, {recovered}"
+            told = f"{worker.name}: {failed[:9]}, {recovered}"
             assert len(failed) <= most, told
             assert failed or not every, told
             assert sum(event.failures for event in recovered) == len(failed), told
-            for one, two in pairwise(failed):
-                assert two.failures == 1 or two.delay > one.delay * 0.99, told
+            for event in failed:
+                assert event.delay >= 0.7 * min(2 ** (event.failures - 1), 60), told
 
     def _note_start(self, event: JobStarted) -> None:
         self.started[event.job, event.attempt] += 1
+        self.began.set()
 
     async def _work(self, job: Job) -> None:
-        await asyncio.sleep(self._took)  # real time: in the few tests of a paused server alone
+        took = self._took * (20 if job.payload == "long" else 1)
+        await asyncio.sleep(took)  # real time: unless the test runs in virtual time
         if job.payload == "fails once" and job.attempt == 1:
             raise OSError("once")
         self.story.ran[job.id] += 1
@@ -297,10 +314,11 @@ def fleet_of(clock: Clock, server: Postgres | Redis, workers: int = 3, **given: 
     return fleet
 
 
-def fleet_behind(clock: VirtualClock, server: Postgres | Redis, proxy: Proxy, **given: Any) -> Fleet:
-    """Three workers, of which the first goes by way of the proxy."""
-    fleet = Fleet(address_of(server), clock, **given)
-    fleet.hire(proxy.through(address_of(server)))
-    for _ in range(2):
-        fleet.hire(address_of(server))
+def fleet_behind(
+    clock: Clock, server: Postgres | Redis, proxy: Proxy, behind: int = 1, **given: Any
+) -> Fleet:
+    """Three workers, of which the first few go by way of the proxy."""
+    fleet, direct = Fleet(address_of(server), clock, **given), address_of(server)
+    for n in range(3):
+        fleet.hire(proxy.through(direct) if n < behind else direct)
     return fleet

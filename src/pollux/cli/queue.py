@@ -222,7 +222,7 @@ def dead_retry(url: Url, ids: Ids = None, everything: All = False, as_json: Json
     Example: pollux dead retry sqlite:///jobs.db 17 18
     """
     wanted = _chosen(ids, everything)
-    _report("retried", with_queue(url, lambda queue: queue.redrive(wanted)), wanted, as_json)
+    _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.redrive)), as_json)
 
 
 @dead_app.command("drop")
@@ -232,7 +232,7 @@ def dead_drop(url: Url, ids: Ids = None, everything: All = False, as_json: Json 
     Example: pollux dead drop sqlite:///jobs.db --all
     """
     wanted = _chosen(ids, everything)
-    _report("dropped", with_queue(url, lambda queue: queue.drop(wanted)), wanted, as_json)
+    _report("dropped", *with_queue(url, lambda q: _each(q, wanted, q.drop)), as_json)
 
 
 def _chosen(ids: list[str] | None, everything: bool) -> list[str] | None:
@@ -241,14 +241,28 @@ def _chosen(ids: list[str] | None, everything: bool) -> list[str] | None:
     return None if everything else ids
 
 
-def _report(what: str, count: int, wanted: list[str] | None, as_json: bool) -> None:
-    """Say how many; fewer than were named is a failure, so that a script notices."""
+async def _each(
+    queue: Queue,
+    wanted: list[str] | None,
+    act: Callable[[list[str] | None], Awaitable[int]],
+) -> tuple[int, list[str]]:
+    """Do it to the dead letters named; how many it was done to, and which ids are none."""
+    strangers = []
+    for job_id in dict.fromkeys(wanted or ()):
+        info = await queue.peek(job_id)
+        if info is None or info.state != "dead":
+            strangers.append(job_id)
+    return await act(wanted), strangers
+
+
+def _report(what: str, count: int, strangers: list[str], as_json: bool) -> None:
+    """Say how many; an id that is no dead letter is a failure, so that a script notices."""
     if as_json:
         print_json({what: count})
     else:
         say(f"{what} {count} job(s)")
-    if wanted is not None and count < len(set(wanted)):
-        fail(f"{len(set(wanted)) - count} of the ids are not dead letters of this queue")
+    if strangers:
+        fail(f"these ids are no dead letters here: {', '.join(strangers)}")
         raise typer.Exit(1)
 
 

@@ -49,7 +49,7 @@ except ImportError as error:  # also where it is installed without the library t
 
 from pollux.queues.postgres_connections import Connections
 from pollux.queues.postgres_conninfo import checked, completed, shown
-from pollux.queues.postgres_errors import ConnectionLost
+from pollux.queues.postgres_errors import ConnectionLost, migrating_error, refused_here
 from pollux.queues.postgres_line import PostgresLine
 from pollux.queues.postgres_params import (
     PUT_TYPES,
@@ -91,7 +91,7 @@ class PostgresQueue(Queue):
     conninfo: as libpq takes it: a URL, or `host=… dbname=…`.
     schema: where the tables are; one may hold many queues.
     listen: a conninfo for hints, where `conninfo` goes through a pooler that swallows LISTEN.
-    timeout: how long a call may take; one that takes longer fails, and its connection is ended.
+    timeout: how long a call may take; one that takes longer fails and is cancelled at the server.
     connections: the most at a time; calls beyond that wait for their turn.
     """
 
@@ -148,7 +148,7 @@ class PostgresQueue(Queue):
         if before and max(before) >= newest():
             check_version(max(before), self.schema, self.url)
             return []
-        await self._connections.script(script(self.schema))
+        await self._connections.script(script(self.schema), told=migrating_error)
         return sorted(set(await self._versions()) - set(before))
 
     def migration(self) -> str:
@@ -178,6 +178,7 @@ class PostgresQueue(Queue):
                 f"connection = {type(connection).__name__} is no psycopg connection; give a "
                 "psycopg.Connection or a psycopg.AsyncConnection"
             )
+        self._connections.check_open()
         batch = self._checked_jobs(jobs)
         if not batch:
             return []
@@ -208,7 +209,7 @@ class PostgresQueue(Queue):
             if connection is None:
                 [row] = await self._rows("put", params)
             else:
-                with self.clock.outside():
+                with self.clock.outside(), refused_here(self.url):
                     row = await on_connection(connection, self._sql["put"], PUT_TYPES, params)
             ids, fresh, place, seq, kind, payload = row
             if place is None:
@@ -428,9 +429,11 @@ class PostgresQueue(Queue):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            if self._vacuum is not None and not self._vacuum.done():
-                self._vacuum.cancel()  # the server ends what it has begun
-                await asyncio.wait([self._vacuum])
+            self._connections.hurry()
+            vacuum, here = self._vacuum, asyncio.get_running_loop()
+            if vacuum is not None and not vacuum.done() and vacuum.get_loop() is here:
+                vacuum.cancel()  # the server ends what it has begun
+                await asyncio.wait([vacuum])
             await super().close()
             await self._connections.close()
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
-from psycopg.pq import Conninfo
+from psycopg.pq import Conninfo, PGconn
 
 from pollux.errors import ConfigError
 
@@ -21,6 +22,13 @@ _DEFAULTS = {
     "keepalives_interval": 10,
     "keepalives_count": 3,
 }
+#: What has to be a whole number; libpq looks at these when it is connecting already.
+_WHOLE = (
+    "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
+    "tcp_user_timeout",
+)  # fmt: skip
+#: Where no server is.
+_NOWHERE = "/nonexistent/pollux"
 #: What shows where a database is; the rest of a conninfo may be secret.
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service")
 
@@ -49,7 +57,27 @@ def checked(conninfo: object, name: str) -> dict[str, Any]:
             f"{name} has something else where its host, port or database should be; write what is "
             "special in a user or a password as %XX (an @ is %40, a / is %2F, a : is %3A)"
         )
+    _check_values(parts, name)
     return parts
+
+
+def _check_values(parts: dict[str, Any], name: str) -> None:
+    """Refuse what libpq would refuse: ask it to connect to where nothing is, and see how it fails.
+
+    It looks at all values before it looks for the server.
+    """
+    for each in _WHOLE:
+        value = str(parts.get(each, "0"))
+        if value and not re.fullmatch(r"\s*[+-]?\d+\s*", value):
+            raise ConfigError(f"{name} has {each} = {value!r}, which is not a whole number")
+    places = ("host", "hostaddr", "port", "passfile")
+    left = {key: value for key, value in parts.items() if key not in places}
+    conninfo = make_conninfo(**left, host=_NOWHERE, passfile=_NOWHERE)
+    attempt = PGconn.connect_start(conninfo.encode())
+    said = attempt.error_message.decode(errors="replace").strip()
+    attempt.finish()
+    if said and _NOWHERE not in said:
+        raise ConfigError(f"{name} has what libpq does not take: {said.splitlines()[0]}")
 
 
 def completed(parts: dict[str, Any]) -> str:

@@ -6,6 +6,10 @@ of a conninfo that it cannot read is not: that may be a piece of a password.
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import psycopg
 
 from pollux.errors import SchemaError, StoreError, StoreUnavailable
@@ -56,6 +60,11 @@ _REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
     ("XX", StoreUnavailable, "The server met an error of its own; look at its log."),
 )
 
+#: What a put lacks: its schema, its function, what that works on, or the rights to it.
+_LACKS = frozenset({"3F000", "42P01", "42883", "42703", "42501"})
+#: What a migration meets where another program has tables of these names.
+_NOT_OURS = frozenset({"42P07", "42703", "42883", "42804"})
+
 #: By what the server or libpq says while connecting; all else may be over soon.
 _CONNECTING: tuple[tuple[str, str], ...] = (
     ("password authentication failed", "Check the user and the password."),
@@ -77,17 +86,51 @@ def refused_error(refused: Refused, where: str) -> StoreError:
     return StoreError(f"{where}: {refused} (SQLSTATE {refused.sqlstate})")
 
 
+def migrating_error(refused: Refused, where: str) -> StoreError:
+    """The server said no to a migration."""
+    if refused.sqlstate == "42501":
+        on = "schema" if "for schema" in str(refused) else "database"
+        return StoreError(
+            f"{where}: {refused}. Grant the role CREATE on the {on}, or print the SQL with --sql "
+            "for one who may."
+        )
+    if refused.sqlstate in _NOT_OURS:
+        found = re.search(r'relation "(?:[^"]*\.)?([^".]+)" already exists', str(refused))
+        table = found[1] if found else "migrations"
+        return SchemaError(
+            f"{where}: {refused}. The schema holds a table `{table}` that Pollux did not make; "
+            "choose another `schema`."
+        )
+    return refused_error(refused, where)
+
+
+@contextmanager
+def refused_here(where: str) -> Iterator[None]:
+    """Tell what a put on a user's own connection lacks.
+
+    All else is left as psycopg raises it: it concerns the user's transaction, and who repeats that
+    goes by those errors.
+    """
+    try:
+        yield
+    except psycopg.Error as error:
+        if error.sqlstate not in _LACKS:
+            raise
+        said = Refused(error.sqlstate, error.diag.message_primary or str(error), "")
+        raise refused_error(said, where) from error
+
+
 def lost_error(error: psycopg.Error, where: str) -> ConnectionLost:
     """The connection broke in the middle of a call."""
     return ConnectionLost(
         f"{where}: the connection broke before the answer came, so nobody knows whether the call "
-        f"was carried out ({_line(error)}). It will be made again."
+        f"was carried out ({one_line(error)}). It will be made again."
     )
 
 
 def connecting_error(error: psycopg.Error, where: str) -> StoreError:
     """No connection was made."""
-    said = _line(error)
+    said = one_line(error)
     if 'database "' in said and "does not exist" in said:
         return StoreError(f"{where}: {said}. Create it, or correct the name in the URL.")
     if 'role "' in said and "does not exist" in said:
@@ -98,7 +141,9 @@ def connecting_error(error: psycopg.Error, where: str) -> StoreError:
     return StoreUnavailable(f"{where} cannot be reached: {said}. Check that it runs, and the host.")
 
 
-def _line(error: psycopg.Error) -> str:
+def one_line(error: psycopg.Error) -> str:
     """What libpq said, in one line, without what comes before the server's own words."""
-    said = " ".join(str(error).split())
+    # Lines that are indented are libpq's own advice.
+    lines = [line for line in str(error).splitlines() if not line.startswith("\t")]
+    said = " ".join(" ".join(lines).split())
     return said.rpartition("FATAL: ")[2].strip().rstrip(".") or type(error).__name__

@@ -8,18 +8,35 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import psycopg
+from psycopg.conninfo import conninfo_to_dict
 
 from pollux.clock import Clock
+from pollux.errors import StoreUnavailable
 from pollux.queues.channel import Line
 from pollux.queues.postgres_connections import Connections, Wire
+from pollux.queues.postgres_conninfo import shown
+from pollux.queues.postgres_errors import Refused, connecting_error, one_line, refused_error
 from pollux.queues.postgres_params import text
 from pollux.queues.postgres_schema import quoted
 
 #: How long a listening connection may take for what it is told, in seconds; one that takes longer
-#: is given up.
+#: is given up. And how long a message may take to be sent: hints are not worth more.
 PATIENCE = 5.0
+SEND_TIMEOUT = 2.0
 
 Heard = Callable[[str], None]
+
+
+class NotConnected(StoreUnavailable):
+    """There is no listening connection."""
+
+    advice = "The listening connection could not be made; see the reason."
+
+
+class ListeningLost(StoreUnavailable):
+    """The listening connection broke."""
+
+    advice = "It will be made again; should this go on, look at the server's log and the network."
 
 
 class PostgresLine(Line):
@@ -45,6 +62,7 @@ class PostgresLine(Line):
         self._connections = connections
         self._send = send
         self._listen = listen
+        self._where = shown(conninfo_to_dict(listen), queue, schema)
         self._clock = clock
 
     async def listen(self, heard: Heard, ready: Callable[[], None]) -> None:
@@ -52,17 +70,31 @@ class PostgresLine(Line):
         ear.users += 1
         try:
             with self._clock.outside():
-                async with asyncio.timeout(PATIENCE):
-                    await ear.add(self.channel, heard)
+                await self._add_to(ear, heard)
             ready()
             await asyncio.shield(ear.lost)
+        except psycopg.Error as error:
+            broke = f"{self._where}: the listening connection broke ({one_line(error)})"
+            raise ListeningLost(broke) from None
         finally:
             ear.users -= 1
             with self._clock.outside():
                 await ear.remove(self.channel, heard)
 
+    async def _add_to(self, ear: _Ear, heard: Heard) -> None:
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await ear.add(self.channel, heard)
+        except TimeoutError:
+            raise NotConnected(f"{self._where} did not answer within {PATIENCE:g} s") from None
+        except Refused as refused:
+            raise NotConnected(str(refused_error(refused, self._where))) from None
+        except psycopg.Error as error:
+            raise NotConnected(str(connecting_error(error, self._where))) from None
+
     async def send(self, message: str) -> None:
-        await self._connections.rows(self._send, [text(self.channel), text(message)])
+        params = [text(self.channel), text(message)]
+        await self._connections.rows(self._send, params, within=SEND_TIMEOUT)
 
     async def close(self) -> None:
         """Nothing is held: listening ends by being cancelled, and sending has no connection."""
@@ -86,8 +118,9 @@ class _Ear:
                 if self._wire is None:
                     self._wire = await Wire.connect(self._conninfo, self._hear)
                     self._wire.lost.add_done_callback(self._gone)
-                if channel not in self._heard:
-                    await self._wire.call(f"LISTEN {quoted(channel)}".encode(), ())
+                # Again for a channel that is heard already: whoever comes back because nothing was
+                # heard any more learns so whether the connection lives, and else ends it for all.
+                await self._wire.call(f"LISTEN {quoted(channel)}".encode(), ())
             except BaseException:
                 self._end()
                 raise
@@ -103,7 +136,7 @@ class _Ear:
             # Whoever left may have done so because nothing was heard any more. A connection that
             # does not answer this is dead for all.
             try:
-                async with asyncio.timeout(PATIENCE), self._turn:
+                async with asyncio.timeout(SEND_TIMEOUT), self._turn:
                     if self._wire is not None and not self._heard.get(channel):
                         self._heard.pop(channel, None)
                         await self._wire.call(f"UNLISTEN {quoted(channel)}".encode(), ())

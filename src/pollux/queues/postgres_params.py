@@ -74,7 +74,8 @@ async def on_connection(
     values = [None if param is None else param.decode() for param in params]
     if isinstance(connection, psycopg.Connection):
         return await asyncio.to_thread(_run, connection, query, values)
-    async with connection.cursor(row_factory=tuple_row) as cursor:
+    # Not the connection's own kind of cursor: that may read %s in another way, or not at all.
+    async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(query.encode(), values, prepare=False)
         [row] = await cursor.fetchall()
         return row
@@ -83,7 +84,7 @@ async def on_connection(
 def _run(
     connection: psycopg.Connection[Any], query: str, values: Sequence[str | None]
 ) -> tuple[Any, ...]:
-    with connection.cursor(row_factory=tuple_row) as cursor:
+    with psycopg.Cursor(connection, row_factory=tuple_row) as cursor:
         cursor.execute(query.encode(), values, prepare=False)
         [row] = cursor.fetchall()
         return row

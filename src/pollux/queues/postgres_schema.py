@@ -23,11 +23,13 @@ def checked_schema(schema: object) -> str:
         or not schema.isprintable()
         or not 0 < len(schema.encode()) <= SCHEMA_LENGTH_MAX
         or schema.startswith("pg_")
+        or schema == "information_schema"
         or not _SPECIAL.isdisjoint(schema)
     ):
         raise ConfigError(
             f"schema = {schema!r} must be a name of 1 to {SCHEMA_LENGTH_MAX} bytes, printable, "
-            "without quotes, \\, { or $, that does not begin with pg_"
+            "without quotes, \\, { or $, that does not begin with pg_ and is not the server's own "
+            "information_schema"
         )
     return schema
 
@@ -67,7 +69,9 @@ _BEGIN = """\
 -- create the schema, or that owns it.
 BEGIN;
 
-SELECT pg_advisory_xact_lock({lock});
+DO $migrate$ BEGIN
+PERFORM pg_advisory_xact_lock({lock});
+END $migrate$;
 
 DO $migrate$ BEGIN
 IF NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = {text}) THEN

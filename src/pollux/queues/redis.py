@@ -36,7 +36,8 @@ KEEP_ANSWERS_MIN = 60.0
 class RedisQueue(Queue):
     """Jobs in Redis or Valkey.
 
-    url: redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path/to/socket.
+    url: redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path/to/socket (not by
+        pollux.open).
     prefix: what the names of all keys begin with, in braces and followed by the queue's name.
     allow_eviction: use a server that throws keys away when its memory is full.
     timeout: how long a call may take; then it is given up.
@@ -57,8 +58,8 @@ class RedisQueue(Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self._address = Address(url)
         self.prefix = checked_name(prefix, "prefix", ConfigError)
+        self._address = Address(url, prefix)
         if "{" in prefix or "}" in prefix:
             raise ConfigError(
                 f"prefix = {prefix!r} has a brace; those mark what a cluster goes by, so leave it"

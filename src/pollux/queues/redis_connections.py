@@ -28,6 +28,8 @@ REDIRECTS_MAX = 3
 #: After how many idle seconds the kernel asks whether the other side is still there.
 KEEPALIVE_AFTER = 60
 
+NO_TLS = "The server may not speak TLS there; use its port for TLS, or redis:// without TLS."
+
 _SCHEMES = ("redis", "rediss", "unix", "redis+unix")
 
 
@@ -36,9 +38,13 @@ class CutOff(StoreUnavailable):
 
 
 class Address:
-    """Where a server is, read from a URL; prints without credentials."""
+    """Where a server is, read from a URL; prints without credentials.
 
-    def __init__(self, url: str) -> None:
+    prefix: what the keys there begin with, for advice.
+    """
+
+    def __init__(self, url: str, prefix: str = "pollux") -> None:
+        self.prefix = prefix
         scheme = url.partition("://")[0] if isinstance(url, str) and "://" in url else ""
         if scheme not in _SCHEMES:
             raise ConfigError(
@@ -86,6 +92,10 @@ class Address:
     @property
     def db(self) -> int:
         return int(self.options["db"])
+
+    @property
+    def tls(self) -> bool:
+        return self._scheme == "rediss"
 
     @property
     def identity(self) -> tuple[str, str, str]:
@@ -149,6 +159,7 @@ class Connections:
         self._timeout = timeout
         self._check = check
         self._checked = False
+        self._reached = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._places = asyncio.Semaphore(CONNECTIONS_MAX)
         self._idle: list[wire.AbstractConnection] = []
@@ -165,6 +176,11 @@ class Connections:
                         self._checked = True
                     return await self.run_script(script, key, *args)
         except TimeoutError:
+            if not self._reached and self.address.tls:
+                # A server without TLS waits for the end of what it takes for a command.
+                raise StoreUnavailable(
+                    f"{self.address} did not answer within {self._timeout:g} s. {NO_TLS}"
+                ) from None
             raise StoreUnavailable(
                 f"{self.address} did not answer within {self._timeout:g} s, so what was asked of "
                 "it may have happened or not. Look at its load, or raise `timeout`."
@@ -208,7 +224,7 @@ class Connections:
             try:
                 if not connection.is_connected:
                     await connection.connect()  # type: ignore[no-untyped-call]
-                sent = True
+                sent = self._reached = True
                 await connection.send_packed_command(pack(command))
                 answer = await connection.read_response()
             except trouble.ResponseError as error:
@@ -269,7 +285,7 @@ class _Moved(StoreError):
 
 def explained(error: BaseException, address: Address, sent: bool = True) -> StoreError:
     """An error of redis-py, told in ours: can it help to try again, and what to do."""
-    text = str(error).strip().rstrip(".") or type(error).__name__
+    text = _SCRIPT.sub("", str(error)).strip().rstrip(".") or type(error).__name__
     if isinstance(error, trouble.NoScriptError):
         return _NotThere(text)
     if isinstance(error, trouble.MovedError):
@@ -278,7 +294,7 @@ def explained(error: BaseException, address: Address, sent: bool = True) -> Stor
         return _Moved(moved[1], int(moved[2]))
     for pattern, kind, advice in _EXPLANATIONS:
         if re.search(pattern, f"{type(error).__name__} {text}"):
-            return kind(f"{address}: {text}. {advice}")
+            return kind(f"{address}: {text}. {advice.replace('PREFIX', address.prefix)}")
     if isinstance(error, (trouble.ConnectionError, trouble.TimeoutError, OSError)):
         if sent:
             return CutOff(
@@ -291,12 +307,18 @@ def explained(error: BaseException, address: Address, sent: bool = True) -> Stor
     return StoreError(f"{address}: {text} ({type(error).__name__})")
 
 
+#: Where in a script of ours an error came up: of no use to whoever reads it.
+_SCRIPT = re.compile(
+    r"\s*script:( \S+,)? on @\w+:\d+|^Error running script \(call to \S+\): |@user_script: ?\d+: -?"
+)
+
 #: Error codes come as words of the text, or as redis-py's class of the error.
 _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         r"NOPERM|NoPermission|no permissions",
         StoreError,
-        "Allow this user what the scripts do: +@all -@dangerous +info ~{prefix:* &{prefix:*.",
+        # Without a full stop: it would be taken for a part of the pattern.
+        "Allow this user what the scripts do: +@all -@dangerous +info ~{PREFIX:* &{PREFIX:*",
     ),
     (
         r"NOAUTH|Authentication required",
@@ -324,7 +346,12 @@ _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
         "Pollux needs Redis 6.2 or newer, with scripts (EVALSHA) allowed.",
     ),
     (
-        r"CERTIFICATE_VERIFY_FAILED|WRONG_VERSION_NUMBER|certificate verify failed",
+        r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|record layer failure|wrong version number",
+        StoreError,
+        NO_TLS,
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
         StoreError,
         "Use rediss:// with a certificate that this machine trusts, or redis:// without TLS.",
     ),

@@ -27,17 +27,22 @@ SUBSCRIBE_TIMEOUT = 10.0
 SEND_TIMEOUT = 2.0
 
 
+class NotConnected(StoreUnavailable):
+    """There is no listening connection."""
+
+    advice = "The listening connection could not be made; see the reason."
+
+
 class RedisLine(Line):
     """The messages of one pub/sub channel."""
-
-    advice = (
-        "Look whether the server answers, whether this user may use the queue's channels "
-        "(ACL: &{prefix:*), and whether a proxy in between carries pub/sub."
-    )
 
     def __init__(
         self, address: Address, channel: str, connections: Connections, clock: Clock
     ) -> None:
+        self.advice = (
+            "Look whether the server answers, whether this user may use the queue's channels "
+            f"(ACL: &{{{address.prefix}:*), and whether a proxy in between carries pub/sub."
+        )
         self._address = address
         self._channel = channel
         self._connections = connections
@@ -45,16 +50,18 @@ class RedisLine(Line):
 
     async def listen(self, heard: Heard, ready: Callable[[], None]) -> None:
         switchboard = Switchboard.at(self._address)
-        subscription = Subscription(self._channel, heard, ready)
+        subscription = Subscription(self._address, self._channel, heard, ready)
         try:
             with self._clock.outside():
                 async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
                     await switchboard.join(subscription)
             await subscription.over
         except TimeoutError:
-            raise StoreUnavailable(
+            late = NotConnected(
                 f"{self._address} did not answer to a subscription within {SUBSCRIBE_TIMEOUT:g} s"
-            ) from None
+            )
+            await switchboard.give_up(late)
+            raise late from None
         finally:
             await switchboard.leave(subscription)
 
@@ -68,7 +75,10 @@ class RedisLine(Line):
 class Subscription:
     """One listener; `over` ends with the error when the connection is lost."""
 
-    def __init__(self, channel: str, heard: Heard, ready: Callable[[], None]) -> None:
+    def __init__(
+        self, address: Address, channel: str, heard: Heard, ready: Callable[[], None]
+    ) -> None:
+        self.address = address
         self.channel = channel
         self.heard = heard
         self.ready = ready
@@ -121,7 +131,7 @@ class Switchboard:
                 self._asked.append(member.channel)
                 await self._say("SUBSCRIBE", member.channel)
         except (trouble.RedisError, OSError) as error:
-            raise explained(error, self._address, sent=False) from error
+            raise NotConnected(str(explained(error, member.address, sent=False))) from error
         await member.subscribed.wait()
 
     async def leave(self, member: Subscription) -> None:
@@ -132,6 +142,13 @@ class Switchboard:
         elif all(other.channel != member.channel for other in self._members):
             with suppress(trouble.RedisError, OSError):
                 await self._say("UNSUBSCRIBE", member.channel)
+
+    async def give_up(self, error: StoreUnavailable) -> None:
+        """A connection that does not answer one of its members is dead for all."""
+        for member in self._members:
+            if not member.over.done():
+                member.over.set_exception(error)
+        await self._close()
 
     async def _connect(self) -> wire.AbstractConnection:
         connection = self._address.connection(db=0)  # messages know no databases
@@ -177,7 +194,7 @@ class Switchboard:
         """It is over for those of a channel, or for all."""
         for member in self._members:
             if channel in (None, member.channel) and not member.over.done():
-                member.over.set_exception(explained(error, self._address, sent=False))
+                member.over.set_exception(explained(error, member.address, sent=False))
 
     def _forget(self) -> None:
         self._connection = self._reading = None

@@ -38,7 +38,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pollux.errors import ConfigError, SchemaError, StoreError, UniqueConflict
+from pollux.errors import (
+    ConfigError,
+    SchemaError,
+    StoreError,
+    StoreUnavailable,
+    UniqueConflict,
+)
 from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
 from pollux.queues.base import Stats
 from pollux.queues.ids import number_of, place_after
@@ -62,6 +68,8 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_PUT_BYTES = 64 * 1024 * 1024
 #: The most pages of 1,024 numbers that one script looks through.
 MOST_PAGES = 8
+#: So many claims whose settlement is in doubt are remembered, and one batch more.
+IN_DOUBT_MAX = 100_000
 #: How often a put looks at those who hold its uniques, when they keep changing.
 TWIN_LOOKS_MAX = 10
 
@@ -104,6 +112,8 @@ class RedisStore:
         self._slots: list[int] = []  # those in no use; an answer is kept for each
         self._slots_made = 0
         self._calls = 0
+        #: Claims whose settlement nobody knows about: its answer was lost, twice.
+        self._in_doubt: set[tuple[str, int]] = set()
 
     async def put(
         self, jobs: Sequence[NewJob], now: float | None, message: str | None
@@ -173,12 +183,38 @@ class RedisStore:
         self, settlements: Sequence[Settlement], now: float | None, keep: bool
     ) -> list[str]:
         """Settle what is still held and return the ids of what is not."""
-        answer = await self._kept(
-            "settle",
-            [_time(now), "1" if keep else "0"],
-            [b"".join(map(_packed_settlement, settlements))],
+        held = [(s.claim.job.id, s.claim.token) for s in settlements]
+        try:
+            answer = await self._kept(
+                "settle",
+                [_time(now), "1" if keep else "0"],
+                [b"".join(map(_packed_settlement, settlements))],
+            )
+        except StoreUnavailable:
+            if len(self._in_doubt) < IN_DOUBT_MAX:
+                self._in_doubt.update(held)  # it may be carried out, and asked for again
+            raise
+        refused = [settlements[n] for n in _places(answer)]
+        if self._in_doubt:
+            refused = [s for s in refused if not await self._settled_before(s, now)]
+            self._in_doubt.difference_update(held)
+        return [s.claim.job.id for s in refused]
+
+    async def _settled_before(self, settlement: Settlement, now: float | None) -> bool:
+        """Was it settled by a call whose answer was lost?
+
+        Then its token is one higher, as after a claim by another; but that is one attempt more.
+        """
+        claim = settlement.claim
+        if (claim.job.id, claim.token) not in self._in_doubt:
+            return False
+        number = number_of(claim.job.id)
+        blob, *_ = await self._run(
+            "page", _time(now), number - 1, number, 1, "", "", MOST_PAGES, MOST_BYTES
         )
-        return [settlements[n].claim.job.id for n in _places(answer)]
+        for info, token in self._entries(blob):
+            return token == claim.token + 1 and info.job.attempt <= claim.job.attempt
+        return settlement.verdict == "done"
 
     async def extend(self, claims: Sequence[Claim], lease: float, now: float | None) -> list[str]:
         args: list[str | int] = []

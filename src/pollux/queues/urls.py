@@ -18,7 +18,9 @@ from pollux.errors import ConfigError
 from pollux.queues.base import Queue
 from pollux.urls import without_secrets
 
-EXAMPLES = ("memory://", "sqlite:///jobs.db")
+EXAMPLES = (
+    "sqlite:///jobs.db", "postgresql://app@db/shop", "redis://cache/0", "memory://"
+)  # fmt: skip
 _COMMON = ("queue", "keep", "max_payload_bytes")
 _POSTGRES = (*_COMMON, "schema", "listen", "timeout", "connections")
 _REDIS = (*_COMMON, "prefix", "allow_eviction", "timeout")
@@ -37,7 +39,8 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     """
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(
-            f"{_shown(url)} is not a queue URL; give one like {' or '.join(EXAMPLES)}"
+            f"{_shown(url)} is not a queue URL; give one like {', '.join(EXAMPLES[:-1])} "
+            f"or {EXAMPLES[-1]}"
         )
     try:
         parts = urlsplit(url)
@@ -49,7 +52,7 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     if parts.scheme not in SCHEMES:
         raise ConfigError(
             f"no queue has the scheme {parts.scheme!r}; known: {', '.join(SCHEMES)} "
-            f"(for example {EXAMPLES[-1]})"
+            f"(for example {EXAMPLES[0]})"
         )
     if parts.fragment:
         raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")

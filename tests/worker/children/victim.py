@@ -1,7 +1,8 @@
-"""A worker process of the kill test: it writes down each claim, renewal, run and settlement.
+"""A worker process of the kill tests: it writes down each claim, renewal, run and settlement.
 
-Its arguments: the database, the log, its name. One line is one JSON object, appended by one write,
-so that a kill leaves whole lines. What it tells on standard output is how many jobs it finished.
+Its arguments: the database (a file, or the URL of a server), the log, its name. One line is one
+JSON object, appended by one write, so that a kill leaves whole lines. What it tells on standard
+output is how many jobs it finished.
 """
 
 from __future__ import annotations
@@ -18,6 +19,9 @@ from pollux import Retry, Worker, WorkerRunOptions
 from pollux.durations import Duration
 from pollux.events import WorkerStarted
 from pollux.jobs import Claim, Job, Settlement
+from pollux.queues.base import Queue
+from pollux.queues.postgres import PostgresQueue
+from pollux.queues.redis import RedisQueue
 from pollux.queues.sqlite import SqliteQueue
 
 LEASE = 1.0
@@ -34,7 +38,7 @@ def of(claim: Claim, what: str, at: float) -> dict[str, Any]:
     return {"what": what, "job": claim.job.id, "token": claim.token, "by": name, "at": at}
 
 
-class Logged(SqliteQueue):
+class Logged(Queue):
     async def claim(
         self,
         worker: str,
@@ -59,7 +63,15 @@ class Logged(SqliteQueue):
         print(sum(s.verdict == "done" for s in batch), flush=True)
 
 
-worker = Worker(Logged(database, synchronous="off", keep="1d"), name=name)
+def opened() -> Queue:
+    kinds: dict[str, type[Queue]] = {"postgresql": PostgresQueue, "redis": RedisQueue}
+    kind = kinds.get(database.partition("://")[0], SqliteQueue)
+    options = {"synchronous": "off"} if kind is SqliteQueue else {}
+    queue: Queue = type("LoggedQueue", (Logged, kind), {})(database, keep="1d", **options)
+    return queue
+
+
+worker = Worker(opened(), name=name)
 worker.events.subscribe(lambda event: print("up", flush=True), WorkerStarted)
 
 

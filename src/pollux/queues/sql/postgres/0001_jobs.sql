@@ -158,12 +158,18 @@ BEGIN
                 )
                 SELECT v_new || coalesce(array_agg(put.seq), '{}') INTO v_new FROM put;
 
-                -- Those not put have a twin; its id is theirs, if it is the same job.
+                -- Those not put have a twin; its id is theirs, if it is the same job. Each is looked
+                -- up by itself (OFFSET 0 keeps it so): a plan that was made for an empty table
+                -- would else compare all with all.
                 v_conflict := NULL;
                 SELECT o.at, j.seq, j.kind, j.payload INTO v_conflict
                 FROM unnest(v_open) AS o (at)
-                JOIN {schema}.jobs AS j
-                  ON j.queue = p_queue AND j."unique" = p_uniques[o.at] AND j."unique" IS NOT NULL
+                CROSS JOIN LATERAL (
+                    SELECT t.seq, t.kind, t.payload FROM {schema}.jobs AS t
+                    WHERE t.queue = p_queue AND t."unique" = p_uniques[o.at]
+                      AND t."unique" IS NOT NULL
+                    OFFSET 0
+                ) AS j
                 WHERE j.kind <> p_kinds[o.at] OR j.payload <> p_payloads[o.at]
                 ORDER BY o.at LIMIT 1;
                 IF v_conflict.at IS NOT NULL THEN
@@ -174,8 +180,12 @@ BEGIN
                            FILTER (WHERE p_uniques[s.at] IS NOT NULL AND j.seq IS NULL)
                 INTO v_seqs, v_open
                 FROM unnest(v_seqs) WITH ORDINALITY AS s (seq, at)
-                LEFT JOIN {schema}.jobs AS j
-                  ON j.queue = p_queue AND j."unique" = p_uniques[s.at] AND j."unique" IS NOT NULL;
+                LEFT JOIN LATERAL (
+                    SELECT t.seq FROM {schema}.jobs AS t
+                    WHERE t.queue = p_queue AND t."unique" = p_uniques[s.at]
+                      AND t."unique" IS NOT NULL
+                    OFFSET 0
+                ) AS j ON true;
                 EXIT WHEN v_open IS NULL;  -- else a twin ended in between: once more for those
             END LOOP;
         EXCEPTION WHEN SQLSTATE 'PX001' THEN
@@ -193,10 +203,13 @@ BEGIN
             UPDATE {schema}.jobs AS j
             SET state = CASE WHEN j.run_at > v_now THEN 1 ELSE 0 END
             WHERE j.seq = ANY (ARRAY(
-                SELECT min(n.seq) FROM {schema}.jobs AS n
-                WHERE n.seq = ANY (v_new) AND n.key IS NOT NULL
-                  AND n.key <> ALL (coalesce(v_held, '{}'))
-                GROUP BY n.key
+                SELECT min(n.seq) FROM (
+                    SELECT put.seq, put.key, false AS held FROM {schema}.jobs AS put
+                    WHERE put.seq = ANY (v_new) AND put.key IS NOT NULL
+                    UNION ALL
+                    SELECT NULL, held.key, true FROM unnest(v_held) AS held (key)
+                ) AS n
+                GROUP BY n.key HAVING NOT bool_or(n.held)
             ));
         END IF;
         ids := array_to_string(v_seqs, ',');

@@ -1,0 +1,248 @@
+"""Idle workers on real servers are quiet, and one put wakes few of them. Counted at the server."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import redis as redis_client
+
+from pollux.clock import VirtualClock
+from pollux.events import HintsLost, HintsProven, JobStarted, PollFinished
+from pollux.jobs import NewJob
+from pollux.queues.channel import LOOK_AFTER
+from tests.daemons import wait_until
+from tests.kit import until, virtually
+from tests.queues.benches import migrated
+from tests.servers import OwnPostgres, OwnRedis, Postgres, Redis
+from tests.worker.fleet import STORES, Fleet, fleet_of
+
+HOUR = 3600.0
+#: Statements a second that an idle process may send.
+QUIET = 0.05
+#: What the looking itself says to Redis.
+LOOKING = {"echo", "client", "hello"}
+
+
+class Monitor:
+    """Counts what clients send to a Redis; what scripts call is not sent."""
+
+    def __init__(self, server: Redis) -> None:
+        self._server = server
+        self._counts: Counter[str] = Counter()
+        self._marks: set[str] = set()
+        self._client = redis_client.Redis.from_url(server.url())
+        self._monitor = self._client.monitor()  # type: ignore[no-untyped-call]
+        self._monitor.__enter__()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        with suppress(redis_client.ConnectionError):
+            while True:
+                told = self._monitor.next_command()
+                if told["client_type"] != "lua":
+                    word, _, rest = told["command"].partition(" ")
+                    self._counts[word.lower()] += 1
+                    self._marks.add(rest if word.lower() == "echo" else "")
+
+    def sent(self) -> Counter[str]:
+        mark = secrets.token_hex(6)
+        self._server.execute("ECHO", mark)
+        wait_until(lambda: mark in self._marks, "the monitor")  # it has told all before that, too
+        return Counter({w: n for w, n in self._counts.items() if w not in LOOKING})
+
+    def close(self) -> None:
+        self._server.execute("CLIENT", "KILL", "TYPE", "normal")  # which ends the reading
+        self._thread.join(20)
+        self._monitor.connection.disconnect()
+        self._client.close()
+
+
+@dataclass
+class Watched:
+    """A server, and what it was sent since it started, by name."""
+
+    server: Postgres | Redis
+    monitor: Monitor | None
+
+    def sent(self) -> Counter[str]:
+        if self.monitor is not None:
+            return self.monitor.sent()
+        sent = re.findall(r" LOG:  (?:execute|statement)\b.*", self.server.log())
+        return Counter(name(line) for line in sent)
+
+
+@pytest.fixture
+def watched(
+    request: pytest.FixtureRequest, own_postgres: OwnPostgres, own_redis: OwnRedis
+) -> Iterator[Watched]:
+    if request.param == "redis":
+        server = own_redis()
+        with closing(Monitor(server)) as monitor:
+            yield Watched(server, monitor)
+    else:
+        postgres = own_postgres(log_statement="all")
+        migrated(postgres.dsn())
+        yield Watched(postgres, None)
+
+
+on_both = pytest.mark.parametrize("watched", STORES, indirect=True)
+
+
+def name(line: str) -> str:
+    found = re.search(r'"pollux"\.(\w+)', line)
+    return found[1] if found else line
+
+
+class Window:
+    """What the server was sent, and what workers tell, from its making on."""
+
+    def __init__(self, fleet: Fleet, watched: Watched) -> None:
+        self._fleet = fleet
+        self._watched = watched
+        self._sent = watched.sent()
+        self._polls = [len(seen.of(PollFinished)) for seen in fleet.seen]
+
+    @property
+    def sent(self) -> Counter[str]:
+        return self._watched.sent() - self._sent
+
+    @property
+    def polls(self) -> list[PollFinished]:
+        news = zip(self._fleet.seen, self._polls, strict=True)
+        return [poll for seen, before in news for poll in seen.of(PollFinished)[before:]]
+
+
+async def idle(fleet: Fleet, clock: VirtualClock) -> None:
+    """All is proven, and every worker has come to rest."""
+    await until(lambda: len(fleet.of(HintsProven)) == len(fleet.workers))
+    await clock.advance(300)
+
+
+@on_both
+def test_an_idle_hour(watched: Watched) -> None:
+    """One statement a poll, one poll a minute; the probes ride on them."""
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, watched.server, workers=1, keep=None)
+        async with fleet.at_work():
+            await idle(fleet, clock)
+            window = Window(fleet, watched)
+            await clock.advance(HOUR)
+            sent, polls = window.sent, len(window.polls)
+        assert 50 <= polls <= 75
+        assert sent.total() == polls, sent
+        assert sent.total() <= QUIET * HOUR
+        assert len(fleet.of(HintsProven)) == 1
+        assert not fleet.of(HintsLost)
+
+    virtually(main)
+
+
+@on_both
+def test_an_idle_hour_of_a_queue_that_keeps_finished_jobs(watched: Watched) -> None:
+    """Some polls are followed by a look for what was kept long enough."""
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, watched.server, workers=1, keep="1d")
+        async with fleet.at_work():
+            await idle(fleet, clock)
+            window = Window(fleet, watched)
+            await clock.advance(HOUR)
+            sent, polls = window.sent, len(window.polls)
+        assert sent.total() <= 2 * polls
+        assert sent.total() <= QUIET * HOUR
+
+    virtually(main)
+
+
+@on_both
+def test_an_hour_with_one_long_job(watched: Watched) -> None:
+    """Besides the polls only its lease is renewed, three times a lease; the probes still ride."""
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, watched.server, workers=1, took=HOUR / 10, keep=None)
+        async with fleet.at_work(lease="60s"):
+            await idle(fleet, clock)
+            await fleet.source.put(NewJob("job", "long"))  # for two hours
+            await until(lambda: bool(fleet.of(JobStarted)))
+            await clock.advance(300)
+            window = Window(fleet, watched)
+            await clock.advance(HOUR)
+            sent, polls = window.sent, len(window.polls)
+            await fleet.all_done(2 * HOUR)
+        assert abs(sent.total() - polls - HOUR / 20) <= 1, sent
+        # A claim that finds nothing tells when the first lease ends, and one looks then, too.
+        assert polls <= 2 * HOUR / 50
+        assert len(fleet.of(HintsProven)) == 1
+
+    virtually(main)
+
+
+@on_both
+def test_who_has_been_idle_for_long_is_brought_by_a_hint(watched: Watched) -> None:
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, watched.server, workers=1)
+        async with fleet.at_work():
+            await idle(fleet, clock)
+            for _ in range(5):
+                await clock.advance(HOUR / 4 + 7)
+                window = Window(fleet, watched)
+                with clock.outside():  # time stands still: nobody looks but by a hint
+                    await fleet.put(1)
+                    await fleet.began.wait()
+                await fleet.all_done()
+                first = window.polls[0]
+                assert (first.found, first.hinted) == (1, True)
+            await fleet.check()
+        assert all(event.waited < 0.001 for event in fleet.of(JobStarted))
+
+    virtually(main)
+
+
+@on_both
+def test_one_put_does_not_wake_fifty_workers(watched: Watched) -> None:
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, watched.server, workers=50, keep=None)
+        async with fleet.at_work():
+            await idle(fleet, clock)
+            await fleet.put(1)  # the first call of a handle asks for more
+            await clock.advance(120)
+            for _ in range(10):
+                window = Window(fleet, watched)
+                with clock.outside():
+                    await fleet.put(1)
+                    await fleet.began.wait()
+                await clock.advance(1.1 * LOOK_AFTER)  # the next in turn looks too, and says so
+                with clock.outside():
+                    await all_heard(fleet)
+                await clock.advance(0.5)
+                sent, polls = window.sent, window.polls
+                hinted = sum(event.hinted for event in polls)
+                assert 1 <= hinted <= 3, polls
+                # At the server: the put, a claim for each poll, of which some were due anyway, and
+                # the word of the one that looked.
+                assert len(polls) + 1 <= sent.total() <= len(polls) + 2, sent
+                await clock.advance(120)
+        assert fleet.story.ran.keys() == set(fleet.ids)
+
+    virtually(main)
+
+
+async def all_heard(fleet: Fleet) -> None:
+    """Nobody waits for its turn to look any more; that travels in real time."""
+    channels: list[Any] = [queue.hints() for queue in fleet.queues]
+    deadline = time.monotonic() + 20
+    while any(channel._looks for channel in channels):
+        assert time.monotonic() < deadline, "nobody said that it looked"
+        await asyncio.sleep(0)

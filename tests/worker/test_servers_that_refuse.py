@@ -1,0 +1,309 @@
+"""Servers that are there and say no: locked, too slow, read-only, full. And clocks that differ."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from pollux.clock import Clock, VirtualClock
+from pollux.core.adaptive import Adaptive
+from pollux.errors import StoreUnavailable
+from pollux.events import JobDone, JobLost, JobStarted, PollFailed
+from pollux.jobs import NewJob
+from pollux.queues.redis import RedisQueue
+from tests.daemons import UNPRIVILEGED, wait_until
+from tests.kit import until, virtually
+from tests.queues.benches import migrated
+from tests.servers import OwnPostgres, OwnRedis, Postgres, Redis
+from tests.worker.fleet import STORES, Fleet, fleet_of
+
+JOBS = 60
+
+
+# Time limits
+
+
+@pytest.mark.parametrize("limit", ["lock_timeout", "statement_timeout"])
+def test_a_time_limit_of_the_role(limit: str, postgres: Postgres) -> None:
+    """Somebody locks the table for a while, and the role may not wait for long."""
+    name = f"locked_{limit}"
+    dsn = migrated(postgres.create_database(name))
+    postgres.create_role("hasty", options="SUPERUSER")
+    postgres.execute("ALTER ROLE hasty RESET ALL")
+    postgres.execute(f"ALTER ROLE hasty SET {limit} = '50ms'")
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = Fleet(dsn, clock)
+        for _ in range(3):
+            fleet.hire(postgres.dsn(name, "hasty"))
+        async with fleet.at_work():
+            await fleet.put(JOBS)
+            await until(lambda: len(fleet.story.ran) > 5)
+            with psycopg.connect(dsn) as rude:
+                rude.execute("LOCK TABLE pollux.jobs")
+                await clock.advance(9)
+            failed = [event.error for event in fleet.of(PollFailed)]
+            await fleet.all_done()
+            await fleet.check()
+        assert all(limit in error for error in failed), failed[:3]
+        fleet.check_backed_off(most=8)  # a busy machine may be too slow for it once more
+        assert not fleet.of(JobLost)
+
+    virtually(main)
+
+
+# Read-only
+
+
+def test_a_failover_to_a_standby(own_postgres: OwnPostgres) -> None:
+    """The primary is killed and its standby promoted; workers know both and look for the one."""
+    primary = own_postgres()
+    migrated(primary.dsn())
+    standby = primary.standby()
+    # Else the standby may lack what was answered last: no client can mend that.
+    primary.execute("ALTER SYSTEM SET synchronous_standby_names = '*'")
+    primary.execute("SELECT pg_reload_conf()")
+    both = (
+        f"postgresql://postgres@127.0.0.1:{primary.port},127.0.0.1:{standby.port}/postgres"
+        "?target_session_attrs=read-write"
+    )
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = Fleet(both, clock)
+        for _ in range(3):
+            fleet.hire(both)
+        async with fleet.at_work():
+            await fleet.put(JOBS)
+            await until(lambda: len(fleet.story.ran) > 5)
+            fleet.queues[0].strikes["settle"] = primary.kill
+            await until(lambda: not primary.running)
+            await clock.advance(5)
+            standby.promote()
+            await fleet.all_done()
+            await fleet.check()
+        fleet.check_backed_off(most=5)
+        assert not fleet.of(JobLost)
+
+    virtually(main)
+
+
+def test_a_worker_on_a_standby_waits_until_it_is_promoted(own_postgres: OwnPostgres) -> None:
+    primary = own_postgres()
+    migrated(primary.dsn())
+    standby = primary.standby()
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = Fleet(primary.dsn(), clock)
+        fleet.hire(standby.dsn())
+        async with fleet.at_work():
+            await fleet.put(JOBS)
+            with clock.outside():
+                standby.catch_up()
+            await clock.advance(300)
+            failed = fleet.of(PollFailed)
+            assert all("read-only" in event.error for event in failed)
+            assert 5 < len(failed) < 15
+            standby.promote()
+            await until(lambda: len(fleet.story.ran) == JOBS)
+            [queue] = fleet.queues
+            await until(lambda: len(fleet.of(JobDone)) == JOBS)
+            await clock.advance(1)
+            assert (await queue.stats()).done == JOBS
+        fleet.story.check(fleet.ids)
+        fleet.check_backed_off(most=15)
+
+    virtually(main)
+
+
+def test_a_primary_that_becomes_read_only_for_a_while(own_postgres: OwnPostgres) -> None:
+    server = own_postgres()
+    migrated(server.dsn())
+
+    def read_only(now: str) -> None:
+        server.execute(f"ALTER SYSTEM SET default_transaction_read_only = {now}")
+        server.execute("SELECT pg_reload_conf()")
+        server.disconnect_all()  # in the end; a session may not have heard of it yet
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, server)
+        async with fleet.at_work():
+            await fleet.put(JOBS)
+            await until(lambda: len(fleet.story.ran) > 5)
+            read_only("on")
+            await clock.advance(9)
+            read_only("off")
+            await fleet.all_done()
+            await fleet.check()
+        assert any("read-only" in event.error for event in fleet.of(PollFailed))
+        fleet.check_backed_off(most=6)
+        assert not fleet.of(JobLost)
+
+    virtually(main)
+
+
+# Full
+
+
+@contextmanager
+def small_disk(folder: Path, megabytes: int, owner: str) -> Iterator[Path]:
+    folder.mkdir(exist_ok=True)
+    what = f"size={megabytes}m,mode=700,uid={owner}"
+    mount = ["mount", "-t", "tmpfs", "-o", what, "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("only root may mount a small disk, and not everywhere")
+    try:
+        yield folder
+    finally:
+        # Lazily: the server still has files there.
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(disk: Path) -> Path:
+    """Leave not a byte, but what is left of the last blocks of files."""
+    ballast = disk / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        try:
+            while True:
+                file.write(bytes(4096))
+        except OSError:
+            pass
+    return ballast
+
+
+def test_a_disk_of_postgres_that_is_full_for_a_while(own_postgres: OwnPostgres) -> None:
+    server = own_postgres()
+    migrated(server.dsn())
+
+    async def main(clock: VirtualClock, disk: Path) -> None:
+        fleet = fleet_of(clock, server)
+        async with fleet.at_work():
+            # Four to a page, which leaves no room for the new version of any of them.
+            jobs = [NewJob("job", secrets.token_hex(900)) for _ in range(JOBS)]
+            fleet.ids += await fleet.source.put(jobs)
+            ballast = fill(disk)
+            with pytest.raises(StoreUnavailable, match="disk is full"):
+                await fleet.source.put(jobs)
+            await clock.advance(9)
+            assert not fleet.story.ran
+            ballast.unlink()
+            await fleet.put(5)
+            await fleet.all_done()
+            await fleet.check()
+        assert all("disk is full" in event.error for event in fleet.of(PollFailed))
+        fleet.check_backed_off(most=5)
+        assert not fleet.of(JobLost)
+
+    with small_disk(server.folder.with_suffix(".disk"), 2, UNPRIVILEGED) as disk:
+        server.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
+        server.execute("ALTER TABLE pollux.jobs SET TABLESPACE small")
+        server.execute("ALTER TABLE pollux.jobs SET (fillfactor = 100)")
+        virtually(lambda clock: main(clock, disk))
+        server.stop("immediate")
+
+
+def test_a_disk_of_redis_that_is_full_for_a_while(own_redis: OwnRedis) -> None:
+    server = own_redis()
+    server.stop()
+
+    def writes() -> bool:
+        with server.client() as client:
+            return bool(client.info("persistence")["aof_last_write_status"] == "ok")
+
+    async def main(clock: VirtualClock, disk: Path) -> None:
+        fleet = fleet_of(clock, server)
+        async with fleet.at_work():
+            await fleet.put(JOBS)
+            await until(lambda: len(fleet.story.ran) > 5)
+            ballast = fill(disk)
+            async with RedisQueue(server.url(), "surplus", clock=clock) as surplus:
+                with pytest.raises(StoreUnavailable, match="cannot write to its disk"):
+                    for _ in range(1000):
+                        await surplus.put(NewJob("job", "x" * 1000))
+            await clock.advance(9)
+            ballast.unlink()
+            wait_until(writes, "the server writing again")
+            await fleet.all_done()
+            await fleet.check()
+        assert all("cannot write to its disk" in event.error for event in fleet.of(PollFailed))
+        fleet.check_backed_off(most=5)
+        assert not fleet.of(JobLost)
+
+    with small_disk(server.folder, 4, "root"):
+        server.start(appendonly="yes", appendfsync="everysec", auto_aof_rewrite_percentage=0)
+        virtually(lambda clock: main(clock, server.folder))
+        server.stop()
+
+
+def test_a_memory_of_redis_that_is_full_for_a_while(own_redis: OwnRedis) -> None:
+    """Nothing more comes in, and what is there is worked off as ever."""
+    server = own_redis()
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_of(clock, server)
+        async with fleet.at_work():
+            await fleet.put(JOBS)
+            await until(lambda: len(fleet.story.ran) > 5)
+            server.execute("CONFIG", "SET", "maxmemory", "1")
+            with pytest.raises(StoreUnavailable, match="memory is full"):
+                await fleet.put(1)
+            await fleet.all_done()
+            server.execute("CONFIG", "SET", "maxmemory", "0")
+            await fleet.put(5)
+            await fleet.all_done()
+            await fleet.check()
+        assert not fleet.of(PollFailed, JobLost)
+
+    virtually(main)
+
+
+# Clocks that differ
+
+
+class Skewed(Clock):
+    """A machine's clock that is off."""
+
+    def __init__(self, by: float) -> None:
+        self._by = by
+
+    def epoch(self) -> float:
+        return super().epoch() + self._by
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_clocks_of_workers_do_not_matter(store: str, request: pytest.FixtureRequest) -> None:
+    """Ten minutes late, right, ten minutes early: leases, delays and waits are the server's."""
+    server: Postgres | Redis = request.getfixturevalue(store)
+    address = server.url() if isinstance(server, Redis) else migrated(server.dsn())
+
+    async def main() -> None:
+        fleet = Fleet(address, Clock(), took=0.1)
+        for skew in (-600, 0, 600):
+            fleet.hire(address, clock=Skewed(skew))
+        dropped = await fleet.source.put(NewJob("job"))
+        await fleet.source.claim("gone", 1, "500ms")  # and never heard of again
+        async with fleet.at_work(lease="1500ms", polling=Adaptive("20ms", "200ms")):
+            began, late = time.time(), list[str]()
+            for queue in fleet.queues:
+                late += await queue.put(NewJob("job", delay="600ms"))
+            long = await fleet.source.put([NewJob("job", "long") for _ in range(3)])
+            await fleet.put(20)
+            fleet.ids += [*dropped, *late, *long]
+            await fleet.all_done(within=20)
+            await fleet.check()
+        story = fleet.story
+        assert all(story.leases[job_id][0].at >= began + 0.6 for job_id in late)
+        assert [story.attempts(job_id) for job_id in (*late, *long)] == [[1]] * 6
+        assert [story.attempts(job_id) for job_id in dropped] == [[1, 2]]
+        assert all(event.waited < 60 for event in fleet.of(JobStarted)), "seen by a wrong clock"
+        assert not fleet.of(JobLost)
+
+    asyncio.run(main())
