@@ -30,6 +30,7 @@ from pollux.observe.metrics import METRICS
 from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.queues.sqlite import SqliteQueue
+from pollux.queues.sqs import SqsFifoQueue, SqsQueue
 from pollux.settings import STRATEGIES, documented_keys
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -55,7 +56,12 @@ METRICS_NOTE = """`pollux worker … --metrics-port 9091` serves them on 127.0.0
 stops."""
 COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input. `--json`
 prints one JSON document on standard output."""
-QUEUES: dict[str, type[Queue]] = {"memory://": MemoryQueue, "sqlite:///": SqliteQueue}
+QUEUES: dict[str, type[Queue]] = {
+    "memory://": MemoryQueue,
+    "sqlite:///": SqliteQueue,
+    "sqs://name": SqsQueue,
+    "sqs://name.fifo": SqsFifoQueue,
+}
 LEVELS = {10: "", 20: "info", 30: "warning", 40: "error"}
 
 
@@ -166,18 +172,22 @@ def metrics_page() -> str:
 def queues_page() -> str:
     names = [f.name for f in dataclasses.fields(Capabilities)]
     rows = []
-    for url, queue in QUEUES.items():
-        can = [getattr(queue.capabilities, name) for name in names]
-        rows.append((f"`{url}`", *({True: "yes", False: "–"}.get(c, c) for c in can)))
+    for name in names:
+        can = [getattr(queue.capabilities, name) for queue in QUEUES.values()]
+        shown = ({True: "yes", False: "–"}.get(each, each) for each in can)
+        rows.append((name.replace("_", " "), *shown))
     parts = [
         "# Queues",
         first_line(Queue),
-        table(("URL", *(name.replace("_", " ") for name in names)), rows),
+        table(("", *(f"`{url}`" for url in QUEUES)), rows),
         prose(Capabilities),
         "## Opening one",
         describe(pollux.open, "pollux.open"),
         "## SQLite",
         describe(SqliteQueue, "SqliteQueue"),
+        "## SQS",
+        describe(SqsQueue, "SqsQueue"),
+        prose(SqsFifoQueue),
         "## What every queue does",
     ]
     for name, method in vars(Queue).items():

@@ -12,7 +12,16 @@ from pollux.queues.base import Queue
 
 EXAMPLES = ("memory://", "sqlite:///jobs.db")
 _COMMON = ("queue", "keep", "max_payload_bytes")
-_OPTIONS = {"memory": _COMMON, "sqlite": (*_COMMON, "synchronous", "watch")}
+_SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
+_OPTIONS = {
+    "memory": _COMMON,
+    "sqlite": (*_COMMON, "synchronous", "watch"),
+    **dict.fromkeys(("sqs", "https", "http"), _SQS),
+    "s3": (*_COMMON, "region", "endpoint", "timeout"),
+    "gs": (*_COMMON, "timeout"),
+    "az": (*_COMMON, "account", "endpoint", "timeout"),
+    "file": _COMMON,
+}
 
 
 def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> Queue:
@@ -22,6 +31,10 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
 
     `memory://`, `sqlite:///relative.db` and `sqlite:////absolute.db` with `?queue=name`,
     `keep=7d`, `max_payload_bytes=65536`, and for SQLite `synchronous=normal` and `watch=50ms`.
+    `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
+    `dead=name`, `timeout=10s` and `linger=20s`.
+    `s3://bucket/prefix` with `region=eu-west-1` and `endpoint=https://…`, `gs://bucket/prefix`,
+    `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
     """
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(f"{url!r} is not a queue URL; give one like {' or '.join(EXAMPLES)}")
@@ -37,6 +50,14 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     if parts.fragment:
         raise ConfigError(f"{url!r} has a '#'; write it as %23 where it belongs to a name")
     options: dict[str, Any] = _options(parts.scheme, parts.query)
+    if parts.scheme in ("sqs", "https", "http"):
+        from pollux.queues.sqs import open_sqs
+
+        return open_sqs(parts, clock, options)
+    if parts.scheme in ("s3", "gs", "az", "file"):
+        from pollux.queues.objects_open import open_objects
+
+        return open_objects(parts, clock, create, options)
     name = options.pop("queue", "default")
     if parts.scheme == "memory":
         from pollux.queues.memory import MemoryQueue
