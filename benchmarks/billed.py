@@ -57,7 +57,14 @@ OBJECTS = {
     FIXED: "Fixed('500ms')",
 }
 SHARDS = 16
-S3_PRICES = {"LIST": "s3-list", "PUT": "s3-put", "POST": "s3-put", "GET": "s3-get"}
+#: S3 does not bill deletes.
+S3_PRICES = {
+    "LIST": "s3-list",
+    "PUT": "s3-put",
+    "POST": "s3-put",
+    "GET": "s3-get",
+    "HEAD": "s3-get",
+}
 
 
 @dataclass(frozen=True)
@@ -118,8 +125,8 @@ class Row:
     def dollars(self) -> float:
         if self.store == "sqs":
             return self.monthly * PRICES["sqs"].dollars
-        prices = {kind: PRICES[S3_PRICES.get(kind, "s3-get")].dollars for kind in self.requests}
-        spent = sum(prices[kind] * n for kind, n in self.requests.items())
+        prices = {kind: PRICES[name].dollars for kind, name in S3_PRICES.items()}
+        spent = sum(prices.get(kind, 0.0) * n for kind, n in self.requests.items())
         return spent / self.seconds * MONTH
 
     @property

@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -236,6 +237,34 @@ def test_requests_as_the_server_counts_them() -> None:
             assert stub.objects == {}
 
     asyncio.run(main())
+
+
+class Talkative(MiniStack):
+    def environment(self) -> dict[str, str]:
+        return {**super().environment(), "LOG_LEVEL": "DEBUG"}
+
+
+def test_requests_as_a_server_logs_them() -> None:
+    with running(Talkative) as server:
+
+        def logged(since: int) -> Counter[str]:
+            return Counter(re.findall(r"\] (GET|PUT|POST|HEAD|DELETE) /jobs", server.log()[since:]))
+
+        async def main() -> None:
+            putter, worker = (ObjectQueue(server.store(), "p", "q") for _ in range(2))
+            await putter.stats()
+            await worker.stats()
+            begun = len(server.log())
+            await putter.put([NewJob("job", n) for n in range(16)])
+            claims = await worker.claim("w", 16, 30)
+            await worker.settle([Settlement.done(claim) for claim in claims])
+            await worker.close()
+            assert await putter.claim("w", 16, 30) == []
+            await putter.close()
+            # Of the gets, two are listings.
+            assert logged(begun) == {"PUT": 3, "GET": 3, "POST": 2}
+
+        asyncio.run(main())
 
 
 # Stores that are not fit

@@ -44,7 +44,7 @@ class Cloud:
 
     def handle(self, name: str, **given: Any) -> SqsQueue:
         kind = SqsFifoQueue if name.endswith(".fifo") else SqsQueue
-        given = {"endpoint": self.server.endpoint, "linger": 0, **given}
+        given = {"endpoint": self.server.endpoint, "linger": 0, "timeout": "100s", **given}
         return kind(name, clock=self.clock, **given)
 
     async def queue(self, suffix: str = "", *, max_receives: int = 100, **given: Any) -> SqsQueue:

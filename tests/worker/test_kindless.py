@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pollux.clock import VirtualClock
 from pollux.core.breaker import Breaker
 from pollux.core.retry import Retry
-from pollux.events import JobDead, JobDone, JobGivenBack, JobUnhandled
+from pollux.events import JobDead, JobDone, JobGivenBack, JobLost, JobUnhandled
 from pollux.jobs import Job, NewJob
 from pollux.queues.base import Capabilities
 from pollux.queues.memory import MemoryQueue
@@ -217,5 +217,28 @@ def test_handlers_that_slow_down_do_not_end_the_claiming() -> None:
         await queue.put([NewJob("job", n) for n in range(1200)])
         async with queue, working(worker, options(lease="1h")):
             await until(lambda: len(ran) == 1200, within=3600)
+
+    virtually(main)
+
+
+def test_gathering_is_shorter_than_a_short_lease() -> None:
+    """What waits for others to be settled with it must not run again meanwhile."""
+
+    async def main(clock: VirtualClock) -> None:
+        class Slowly(Billed):
+            gather: ClassVar[float] = 2.0
+
+        queue, seen = Slowly(clock=clock), Seen()
+        worker = Worker(queue, events=seen.events)
+
+        @worker.handle("job")
+        async def work(job: Job) -> None:
+            await asyncio.sleep(0.3)
+
+        await queue.put([NewJob("job", n) for n in range(3)])
+        async with queue, working(worker, options(lease="1s")):
+            await until_empty(queue)
+        assert len(seen.of(JobDone)) == 3
+        assert not seen.of(JobLost)
 
     virtually(main)

@@ -27,6 +27,8 @@ STALE = 2 * GRACE
 #: Entries of a chain from which on it is summed up when a job is given back, and which of them are.
 LONG_CHAIN = 24
 SUMMED = (Kind.CLAIM, Kind.EXTEND, Kind.BACK, Kind.BACK_FREE, Kind.SUM)
+#: Settlements of calls that failed in part, which are remembered until they are tried again.
+THROUGH_MAX = 10_000
 #: Folders that one claim cleans up, at the most.
 SWEEPS = 16
 
@@ -75,6 +77,8 @@ class Settling:
                 lost += result
         if errors:
             # It is tried again as a whole: what is through now must not look lost then.
+            if len(self._through) > THROUGH_MAX:
+                self._through.clear()
             self._through.update(settled)
             raise errors[0]
         return lost
@@ -355,7 +359,6 @@ class Settling:
         core = self._core
         entry = write_entry(meaning, content)
         for _ in range(3):
-            live = core.clock.now() < held.until and not held.unsure
             name = held.root.entry_name(held.start, held.top + 1)
             try:
                 made = await core.create(name, entry)
@@ -369,6 +372,7 @@ class Settling:
                 held.names.append(name)
                 if "left" in content:
                     core.cache.add_content(name, content)
+                live = core.clock.now() < held.until and not held.unsure
                 if live or await core.head(held.root.path) is not None:
                     return True
                 core.throw_away([], [name])  # all of it had ended: this was the first of garbage

@@ -88,7 +88,7 @@ class SqsQueue(Queue):
         exact_depth=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
-    gather: ClassVar[float] = 1.0
+    gather: ClassVar[float] = 2.0
     gather_up_to: ClassVar[int] = BATCH
     _fifo: ClassVar[bool] = False
 

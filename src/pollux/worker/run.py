@@ -107,7 +107,7 @@ class Run:
         self._running: dict[Held, None] = {}
         self._room = asyncio.Event()
         self._settling = Settling(
-            queue, clock, events, self._random, self._note_lost, self._room.set
+            queue, clock, events, self._random, self._note_lost, self._room.set, plan.lease
         )
         self._chores = Chores(queue.name, clock, events)
         self._chores.add("renew leases", plan.lease / 3, self._renew)

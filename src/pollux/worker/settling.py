@@ -35,6 +35,7 @@ class Settling:
         rng: random.Random,
         on_lost: Callable[[Claim], None],
         on_room: Callable[[], None],
+        lease: float,
     ) -> None:
         self._queue = queue
         self._clock = clock
@@ -49,6 +50,8 @@ class Settling:
         self._tries_left: int | None = None
         self._now = Hint()
         self._enough = Hint()
+        # A lease that is not renewed meanwhile must not run out.
+        self._gather = min(queue.gather, lease / 6)
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -58,7 +61,7 @@ class Settling:
 
         Those that are only being gathered are not among them: they are settled in a moment.
         """
-        by = self._clock.now() - self._queue.gather
+        by = self._clock.now() - self._gather
         late = (item for item in self._pending.items() if self._since[item[0]] <= by)
         return {job_id: settlement.claim for job_id, settlement in late}
 
@@ -87,8 +90,8 @@ class Settling:
     async def _flush_all(self) -> None:
         try:
             while self._pending and self._tries_left != 0:
-                if self._queue.gather and self._tries_left is None:
-                    await self._clock.sleep(self._queue.gather, self._enough)
+                if self._gather and self._tries_left is None:
+                    await self._clock.sleep(self._gather, self._enough)
                 try:
                     self._enough.forget()
                     await self._settle(self._next_batch())
@@ -110,7 +113,7 @@ class Settling:
         """All there is; where calls are billed, only full ones, and the rest with the next."""
         batch = list(self._pending.values())
         full = len(batch) - len(batch) % self._queue.gather_up_to
-        if self._queue.gather and full and self._tries_left is None:
+        if self._gather and full and self._tries_left is None:
             return batch[:full] if all(map(_may_wait, batch)) else batch
         return batch
 
