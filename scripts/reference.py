@@ -29,6 +29,9 @@ from pollux.lab.prices import MONTH, PRICES
 from pollux.observe.metrics import METRICS
 from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
+from pollux.queues.objects import ObjectQueue
+from pollux.queues.postgres import PostgresQueue
+from pollux.queues.redis import RedisQueue
 from pollux.queues.sqlite import SqliteQueue
 from pollux.queues.sqs import SqsFifoQueue, SqsQueue
 from pollux.settings import STRATEGIES, documented_keys
@@ -59,8 +62,20 @@ prints one JSON document on standard output."""
 QUEUES: dict[str, type[Queue]] = {
     "memory://": MemoryQueue,
     "sqlite:///": SqliteQueue,
+    "postgresql://": PostgresQueue,
+    "redis://": RedisQueue,
+    "s3://": ObjectQueue,
     "sqs://name": SqsQueue,
     "sqs://name.fifo": SqsFifoQueue,
+}
+#: Those that have more to say than their URL; from `pollux.queues.<module>`.
+CLASSES: dict[str, type[Queue]] = {
+    "SQLite": SqliteQueue,
+    "Postgres": PostgresQueue,
+    "Redis": RedisQueue,
+    "Object storage": ObjectQueue,
+    "SQS": SqsQueue,
+    "SQS, FIFO": SqsFifoQueue,
 }
 LEVELS = {10: "", 20: "info", 30: "warning", 40: "error"}
 
@@ -183,17 +198,28 @@ def queues_page() -> str:
         prose(Capabilities),
         "## Opening one",
         describe(pollux.open, "pollux.open"),
-        "## SQLite",
-        describe(SqliteQueue, "SqliteQueue"),
-        "## SQS",
-        describe(SqsQueue, "SqsQueue"),
-        prose(SqsFifoQueue),
-        "## What every queue does",
     ]
+    for title, queue in CLASSES.items():
+        where = f"`from {queue.__module__} import {queue.__name__}`"
+        parts += [f"## {title}", where, describe(queue, queue.__name__)]
+        for name, method in vars(queue).items():
+            if name in vars(Queue) and inspect.isfunction(method) and _differs(name, method):
+                parts += [describe(method, f"queue.{name}")]
+    parts += ["## What every queue does"]
     for name, method in vars(Queue).items():
         if inspect.isfunction(method) and not name.startswith("_"):
             parts += [f"### {name}", describe(method, f"queue.{name}")]
     return "\n\n".join(parts)
+
+
+def _differs(name: str, method: Callable[..., object]) -> bool:
+    """Does a queue's method take more than every queue's does?"""
+    if name.startswith("_"):
+        return False
+    return bool(
+        set(inspect.signature(method).parameters)
+        - set(inspect.signature(getattr(Queue, name)).parameters)
+    )
 
 
 def python_page() -> str:

@@ -1,16 +1,95 @@
-"""How the property tests draw their examples.
+"""How the property tests draw their examples, and the real servers that tests share.
 
 In CI the same tree must get the same verdict each time, so examples are drawn from the tests' own
 names. Everywhere else they are drawn afresh: that is where new cases are found, and a case that
 was found goes into its test by name.
+
+A server starts when the first test asks for it and ends with the session; a test that breaks its
+server asks for one of its own. Servers that come from Debian may be missing: then their tests are
+skipped, but never in CI.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, closing
 
+import pytest
 from hypothesis import settings
+
+from tests.daemons import Missing
+from tests.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Servers]:
+    with Servers() as servers:
+        yield servers
+
+
+@pytest.fixture(scope="session")
+def postgres(servers: Servers) -> Postgres:
+    """The newest Postgres, shared: leave it running, and what is in it to its owners."""
+    return servers.postgres()
+
+
+@pytest.fixture(scope="session")
+def postgres_oldest(servers: Servers) -> Postgres:
+    """The oldest Postgres that is supported, shared."""
+    return servers.postgres(oldest=True)
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: Postgres) -> PgBouncer:
+    """PgBouncer in transaction mode in front of `postgres`, shared."""
+    return postgres.pgbouncer()
+
+
+@pytest.fixture(scope="session")
+def redis(servers: Servers) -> Redis:
+    """The newest Valkey, shared."""
+    return servers.redis()
+
+
+@pytest.fixture(scope="session")
+def redis_oldest(servers: Servers) -> Redis:
+    """The oldest Redis that is supported, shared."""
+    return servers.redis(oldest=True)
+
+
+@pytest.fixture
+def own_postgres(servers: Servers) -> Iterator[OwnPostgres]:
+    """`own_postgres(oldest=False, **settings)` starts one that the test may break."""
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(closing(servers.postgres(**given)))
+
+
+@pytest.fixture
+def own_redis(servers: Servers) -> Iterator[OwnRedis]:
+    """`own_redis(oldest=False, **settings)` starts one that the test may break."""
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(closing(servers.redis(**given)))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Generator[None, None, None]:
+    yield from skipped_if_missing()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, None, None]:
+    yield from skipped_if_missing()
+
+
+def skipped_if_missing() -> Generator[None, None, None]:
+    try:
+        yield
+    except Missing as missing:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(str(missing))

@@ -98,7 +98,7 @@ def test_virtual_time_stands_still_while_a_thread_works() -> None:
     gate = threading.Event()
 
     async def main(clock: VirtualClock) -> tuple[float, list[str]]:
-        order = []
+        order: list[str] = []
 
         async def sleeper() -> None:
             await clock.sleep(0.001)
@@ -230,7 +230,7 @@ def test_virtual_time_stands_still_for_what_is_outside() -> None:
     async def main(clock: VirtualClock) -> list[str]:
         ours, theirs = socket.socketpair()
         ours.setblocking(False)
-        order = []
+        order: list[str] = []
         loop = asyncio.get_running_loop()
         loop.call_later(0.001, order.append, "timer")
         answering = threading.Timer(0.05, theirs.send, [b"answer"])

@@ -8,12 +8,15 @@ import shlex
 import signal
 import subprocess
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import typer
 
 from pollux.cli.app import app
+from tests.servers import PgBouncer, Postgres, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -23,6 +26,51 @@ FENCE = re.compile(r"^```(\w+)(?: title=\"([\w.]+)\")?\n(.*?)^```", re.MULTILINE
 def blocks(page: Path) -> list[tuple[str, str, str]]:
     """The fenced blocks of a page: language, title, text."""
     return FENCE.findall(page.read_text("utf-8"))
+
+
+Real = Callable[[str], str]
+
+
+@pytest.fixture
+def real(request: pytest.FixtureRequest, tmp_path: Path) -> Real:
+    """Puts real servers in the place of those that the examples name."""
+
+    def translated(text: str) -> str:
+        for example, server in SERVERS.items():
+            if example in text:
+                text = text.replace(example, server(request, tmp_path))
+        return text
+
+    return translated
+
+
+def postgres_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """A database of the page's own, migrated if that is not the page's own business."""
+    server: Postgres = request.getfixturevalue("postgres")
+    name = f"docs_{zlib.crc32(str(folder).encode())}"
+    if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]):
+        url = server.create_database(name)
+        run_command(f"pollux queue migrate {url}")
+    return server.dsn(name)
+
+
+def pooler_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    database = postgres_url(request, folder).rpartition("/")[2]
+    pooler: PgBouncer = request.getfixturevalue("pgbouncer")
+    return pooler.dsn(database)
+
+
+def redis_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    server: Redis = request.getfixturevalue("redis")
+    return server.url()
+
+
+#: Whatever server an example names, and where a real one is.
+SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
+    "postgresql://app@db/shop": postgres_url,
+    "postgresql://app@pooler:6432/shop": pooler_url,
+    "redis://cache/0": redis_url,
+}
 
 
 def with_language(language: str) -> list[Path]:
@@ -40,8 +88,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.parametrize("page", with_language("python"), ids=name_of)
-def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path) -> None:
-    code = "\n".join(text for language, _, text in blocks(page) if language == "python")
+def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path, real: Real) -> None:
+    code = real("\n".join(text for language, _, text in blocks(page) if language == "python"))
     script = folder / "page.py"
     script.write_text(code, "utf-8")
     run = subprocess.run(
@@ -51,7 +99,7 @@ def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path) -> No
 
 
 @pytest.mark.parametrize("page", with_language("console"), ids=name_of)
-def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path) -> None:
+def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path, real: Real) -> None:
     (folder / "jobs.py").write_text(JOBS, "utf-8")
     for _, title, text in blocks(page):
         if title:
@@ -60,7 +108,7 @@ def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path) -> None:
         if language == "console":
             for line in text.splitlines():
                 if line.startswith("$ "):
-                    run_command(line[2:])
+                    run_command(real(line[2:]))
 
 
 #: For pages that run a worker which another page shows.

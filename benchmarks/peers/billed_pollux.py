@@ -89,7 +89,7 @@ async def main() -> None:
                 await asyncio.sleep(0.01)
 
             workers.append(worker)
-            running.append(asyncio.ensure_future(worker.run()))  # type: ignore[arg-type]
+            running.append(asyncio.ensure_future(worker.run()))
         producers.append((queue, entry["arrivals"]))
         await queue.stats()  # looks up what there is to look up
     say(ready=True)

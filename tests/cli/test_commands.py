@@ -39,7 +39,7 @@ def name_of(path: tuple[str, ...]) -> str:
 def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
         "demo", "worker", "submit", "doctor",
-        "queue stats", "queue list", "queue show",
+        "queue stats", "queue list", "queue show", "queue migrate",
         "dead list", "dead retry", "dead drop",
         "config show", "config check",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",

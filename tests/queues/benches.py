@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pollux.clock import VirtualClock
+from pollux.clock import Clock, VirtualClock
 from pollux.queues.base import Queue
 from pollux.queues.memory import MemoryQueue
+from pollux.queues.postgres import PostgresQueue
+from pollux.queues.redis import RedisQueue
 from pollux.queues.sqlite import SqliteQueue
 from pollux.testing.conformance import Bench
 
@@ -40,3 +45,77 @@ class SqliteBench(VirtualBench):
         # What the disk has after a power cut is not tested here, so nothing waits for it.
         handle = SqliteQueue(self.path, clock=self.clock, synchronous="off", **options)
         return self.keep(handle)
+
+
+class RedisBench(VirtualBench):
+    """A queue of its own on a shared server, in virtual time."""
+
+    def __init__(self, clock: VirtualClock, url: str) -> None:
+        super().__init__(clock)
+        self._url = url
+        self._name = f"bench-{uuid.uuid4().hex}"
+
+    async def queue(self, **options: Any) -> RedisQueue:
+        return self.keep(RedisQueue(self._url, self._name, clock=self.clock, **options))
+
+    def in_real_time(self) -> Bench:
+        return RealRedisBench(self._url)
+
+
+class RealRedisBench(Bench):
+    """In real time, for what travels between sockets."""
+
+    unit = 0.1
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._name = f"bench-{uuid.uuid4().hex}"
+
+    async def queue(self, **options: Any) -> RedisQueue:
+        return self.keep(RedisQueue(self._url, self._name, **options))
+
+    async def elapse(self, units: float) -> None:
+        await Clock().sleep(units * self.unit)
+
+
+@cache
+def migrated(dsn: str, schema: str = "pollux") -> str:
+    """The DSN of a database in which the tables are made, once a session."""
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, schema=schema) as queue:
+            await queue.migrate()
+
+    asyncio.run(main())
+    return dsn
+
+
+class PostgresBench(VirtualBench):
+    """A queue of its own on a shared server, in virtual time."""
+
+    def __init__(self, clock: VirtualClock, dsn: str) -> None:
+        super().__init__(clock)
+        self._dsn = migrated(dsn)
+        self._name = f"bench-{uuid.uuid4().hex}"
+
+    async def queue(self, **options: Any) -> PostgresQueue:
+        return self.keep(PostgresQueue(self._dsn, self._name, clock=self.clock, **options))
+
+    def in_real_time(self) -> Bench:
+        return RealPostgresBench(self._dsn)
+
+
+class RealPostgresBench(Bench):
+    """In real time, for what travels between sockets."""
+
+    unit = 0.1
+
+    def __init__(self, dsn: str) -> None:
+        self._dsn = dsn
+        self._name = f"bench-{uuid.uuid4().hex}"
+
+    async def queue(self, **options: Any) -> PostgresQueue:
+        return self.keep(PostgresQueue(self._dsn, self._name, **options))
+
+    async def elapse(self, units: float) -> None:
+        await Clock().sleep(units * self.unit)

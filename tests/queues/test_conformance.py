@@ -1,9 +1,9 @@
-"""Both queues keep the contract; and the suite notices when one does not."""
+"""Every queue keeps the contract; and the suite notices when one does not."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,19 +15,34 @@ from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.testing import VirtualClock
 from pollux.testing.conformance import CHECKS, Bench, Check, NotCapable, exercise, name_of, run
-from tests.queues.benches import MemoryBench, SqliteBench
+from tests.queues.benches import MemoryBench, PostgresBench, RedisBench, SqliteBench
+from tests.servers import Postgres
+
+#: What travels between sockets takes real time, which the virtual clock would jump over.
+IN_REAL_TIME = ("put_elsewhere_ends_a_pause",)
 
 
-def make_bench(store: str, clock: VirtualClock, folder: Path) -> Bench:
-    return MemoryBench(clock) if store == "memory" else SqliteBench(clock, folder / "jobs.db")
+@pytest.fixture(params=["memory", "sqlite", "redis", "redis_oldest", "postgres", "postgres_oldest"])
+def make_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[VirtualClock], Bench]:
+    if request.param == "memory":
+        return MemoryBench
+    if request.param == "sqlite":
+        return lambda clock: SqliteBench(clock, tmp_path / "jobs.db")
+    server = request.getfixturevalue(request.param)
+    if isinstance(server, Postgres):
+        return lambda clock: PostgresBench(clock, server.dsn())
+    return lambda clock: RedisBench(clock, server.url())
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-@pytest.mark.parametrize("store", ["memory", "sqlite"])
-def test_contract(store: str, check: Check, tmp_path: Path) -> None:
+def test_contract(make_bench: Callable[[VirtualClock], Bench], check: Check) -> None:
     clock = VirtualClock()
+    bench = make_bench(clock)
     try:
-        clock.run(run(check, make_bench(store, clock, tmp_path)))
+        if name_of(check) in IN_REAL_TIME and isinstance(bench, (RedisBench, PostgresBench)):
+            asyncio.run(run(check, bench.in_real_time()))
+        else:
+            clock.run(run(check, bench))
     except NotCapable as reason:
         pytest.skip(str(reason))
 

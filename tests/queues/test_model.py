@@ -1,4 +1,4 @@
-"""SQLite against memory: the same random program, the same answers, step by step.
+"""Each store against memory: the same random program, the same answers, step by step.
 
 The queue in memory is short enough to be believed, so it serves as the model. Each program runs on
 both under one virtual clock; after every step all results and all views have to agree, and the
@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,8 +22,11 @@ from pollux.errors import LeaseLost, PolluxError
 from pollux.jobs import Claim, JobInfo, NewJob, Settlement
 from pollux.queues.base import Queue
 from pollux.queues.memory import MemoryQueue
+from pollux.queues.postgres import PostgresQueue
+from pollux.queues.redis import RedisQueue
 from pollux.queues.sqlite import SqliteQueue
 from pollux.testing import VirtualClock
+from tests.queues.benches import migrated
 
 Step = tuple[str, dict[str, Any]]
 
@@ -199,31 +203,38 @@ async def agree(clock: VirtualClock, model: Side, store: Side, steps: list[Step]
         else:
             had = len(store.claims)
             wanted, got = await model.take(name, what), await store.take(name, what)
-            assert got == wanted, f"{here}: SQLite (left) and memory (right) differ"
+            assert got == wanted, f"{here}: the store (left) and memory (right) differ"
             promises.after_claim(store.claims[had:], clock.epoch())
             event(f"{name}: {'refused' if isinstance(got, (str, tuple)) else 'done'}")
         (got_stats, got_jobs), (stats, shown) = await store.view(), await model.view()
-        assert got_stats == stats, f"after {here}: stats of SQLite (left) and memory (right)"
-        assert got_jobs == shown, f"after {here}: jobs of SQLite (left) and memory (right)"
+        assert got_stats == stats, f"after {here}: stats of the store (left) and memory (right)"
+        assert got_jobs == shown, f"after {here}: jobs of the store (left) and memory (right)"
         promises.after_view(name, store, got_jobs)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("model") / "jobs.db"
+#: Opens a handle on a queue of this name.
+Opener = Callable[..., Queue]
+
+
+@pytest.fixture(scope="module", params=["sqlite", "redis", "redis_oldest", "postgres"])
+def opener(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Opener:
+    if request.param == "sqlite":
+        path = tmp_path_factory.mktemp("model") / "jobs.db"
+        return partial(SqliteQueue, path, synchronous="off")
+    if request.param == "postgres":
+        return partial(PostgresQueue, migrated(request.getfixturevalue("postgres").dsn()))
+    return partial(RedisQueue, request.getfixturevalue(request.param).url(), prefix="model")
 
 
 examples = itertools.count()
 
 
-def compare(path: Path, steps: list[Step], keep: float | None) -> None:
+def compare(opener: Opener, steps: list[Step], keep: float | None) -> None:
     clock = VirtualClock()
-    name = f"example {next(examples)}"  # a queue of its own, in one file for all
+    name = f"example {next(examples)}"  # a queue of its own, in one store for all
 
     async def main() -> None:
-        handles = [
-            SqliteQueue(path, name, clock=clock, keep=keep, synchronous="off") for _ in range(2)
-        ]
+        handles = [opener(name, clock=clock, keep=keep) for _ in range(2)]
         try:
             memory = MemoryQueue(name, clock=clock, keep=keep)
             await agree(clock, Side(memory), Side(*handles), steps)
@@ -239,14 +250,14 @@ keeps = st.sampled_from([None, None, 2])
 
 @settings(max_examples=200, deadline=None)
 @given(steps=programs, keep=keeps)
-def test_sqlite_and_memory_agree(path: Path, steps: list[Step], keep: float | None) -> None:
-    compare(path, steps, keep)
+def test_store_and_memory_agree(opener: Opener, steps: list[Step], keep: float | None) -> None:
+    compare(opener, steps, keep)
 
 
 @pytest.mark.soak
 @settings(max_examples=20_000, deadline=None)
 @given(steps=programs, keep=keeps)
-def test_sqlite_and_memory_agree_for_long(
-    path: Path, steps: list[Step], keep: float | None
+def test_store_and_memory_agree_for_long(
+    opener: Opener, steps: list[Step], keep: float | None
 ) -> None:
-    compare(path, steps, keep)
+    compare(opener, steps, keep)

@@ -18,6 +18,7 @@ from pollux.jobs import DEPTH_MAX, STATES, JobInfo, NewJob
 from pollux.queues.base import Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.queues.urls import open_queue
+from pollux.urls import without_secrets
 
 T = TypeVar("T")
 
@@ -46,8 +47,8 @@ def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool 
         async with open_queue(url, create=create) as queue:
             if isinstance(queue, MemoryQueue):
                 raise ConfigError(
-                    f"{url!r} is a queue inside a process, and this command would look at one of "
-                    "its own; name a store, such as sqlite:///jobs.db"
+                    f"{without_secrets(url)!r} is a queue inside a process, and this command would "
+                    "look at one of its own; name a store, such as sqlite:///jobs.db"
                 )
             return await work(queue)
 
@@ -136,7 +137,10 @@ def show(url: Url, job_id: Id, as_json: Json = False) -> None:
     """
     info = with_queue(url, lambda queue: queue.peek(job_id))
     if info is None:
-        fail(f"no job {job_id} in {url}; it may be done (finished jobs are deleted unless kept)")
+        fail(
+            f"no job {job_id} in {without_secrets(url)}; it may be done (finished jobs are "
+            "deleted unless kept)"
+        )
         raise typer.Exit(1)
     facts = _facts(info)
     if as_json:
@@ -150,6 +154,33 @@ def show(url: Url, job_id: Id, as_json: Json = False) -> None:
         else:
             text = NOTHING if value is None else str(value)
         say((f"{name:<11}", "bold"), visible(text))
+
+
+@queue_app.command("migrate")
+def migrate(
+    url: Url,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print the SQL and touch nothing; to run it elsewhere.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make or renew the tables of a queue. Stores that need no such step are left as they are.
+
+    Example: pollux queue migrate 'postgresql://app@db/jobs' --sql | psql
+    """
+    if sql:
+        text = open_queue(url, create=False).migration()
+        if text is None:
+            raise ConfigError(f"{without_secrets(url)} has no SQL to print: it needs no migration")
+        print_json({"sql": text}) if as_json else say(text.rstrip("\n"))
+        return
+    applied = with_queue(url, lambda queue: queue.migrate(), create=True)
+    if as_json:
+        print_json({"applied": applied})
+    elif applied:
+        say(f"applied version(s) {', '.join(map(str, applied))}")
+    else:
+        say("nothing to do: the tables are up to date")
 
 
 @dead_app.command("list")

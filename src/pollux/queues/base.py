@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pollux.clock import Clock
 from pollux.durations import Duration, seconds
@@ -144,10 +144,7 @@ class Queue(ABC):
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids; news of them goes out as a hint."""
-        batch = [jobs] if isinstance(jobs, NewJob) else list(jobs)
-        for job in batch:
-            self._check(job)
-        _check_batch(batch, "put")
+        batch = self._checked_jobs(jobs)
         if not batch:
             return []
         ids, fresh = await self._put(batch)
@@ -276,6 +273,17 @@ class Queue(ABC):
             return 0
         return await self._prune(self.keep)
 
+    async def migrate(self) -> builtins.list[int]:
+        """Make or renew the store's tables; return the versions that were applied.
+
+        Nothing to do for a store that sees to it by itself.
+        """
+        return []
+
+    def migration(self) -> str | None:
+        """What `migrate` would run, as SQL; None for a store that sees to it by itself."""
+        return None
+
     def hints(self) -> Hints:
         """What ends the pauses of this queue's pollers early."""
         return self._hints
@@ -286,7 +294,7 @@ class Queue(ABC):
             await asyncio.wait(self._giving_back)
         await self._hints.aclose()
 
-    async def __aenter__(self) -> Queue:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -389,6 +397,13 @@ class Queue(ABC):
             f"{self.url} cannot {what}: its store shows a job only to who claims it. `stats` "
             "counts them, and `dead` shows the dead letters"
         )
+
+    def _checked_jobs(self, jobs: NewJob | Iterable[NewJob]) -> builtins.list[NewJob]:
+        batch = [jobs] if isinstance(jobs, NewJob) else list(jobs)
+        for job in batch:
+            self._check(job)
+        _check_batch(batch, "put")
+        return batch
 
     def _check(self, job: NewJob) -> None:
         if not isinstance(job, NewJob):

@@ -136,12 +136,17 @@ class Channel(Hints):
         self._rode_at = now
         return self.news(count, kinds)
 
-    def news(self, count: int, kinds: Iterable[str] | None, passes: int = 0) -> str:
-        """The message that tells of new jobs."""
+    def news(self, count: int, kinds: Iterable[str] | None, *, later: bool = False) -> str:
+        """The message that tells of new jobs.
+
+        later: they are not there yet, but will be when the message is heard: whoever sleeps here
+            cannot be told now, and so heeds it as if it came from another process.
+        """
         listed = None if kinds is None else sorted(kinds)
         if listed is not None and sum(map(len, listed)) + 3 * len(listed) > KINDS_LENGTH_MAX:
             listed = None
-        return _message("news", self._id, secrets.token_hex(4), count, listed, passes)
+        sender = "" if later else self._id
+        return _message("news", sender, secrets.token_hex(4), count, listed, 0)
 
     def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Send news apart from any transaction, together with what comes in meanwhile."""

@@ -21,7 +21,7 @@ def open_objects(
 ) -> ObjectQueue:
     """Open the queue that a URL names; `options` are those of its query, checked by name."""
     shown = repr(without_secrets(parts.geturl()))
-    name = options.pop("queue", "default")
+    name = options.pop("name")
     ours = {key: options.pop(key) for key in ("keep", "max_payload_bytes") if key in options}
     if parts.username or parts.password:
         raise ConfigError(

@@ -1,27 +1,34 @@
-"""From a queue URL to a queue: `pollux.open("sqlite:///jobs.db?queue=mail")`."""
+"""From a queue URL to a queue: `pollux.open("sqlite:///jobs.db?queue=mail")`.
+
+A scheme is an entry of `SCHEMES`: what opens it. The opener says which options it takes; a store is
+imported when its scheme is first used, so that nobody needs another's extra; what is missing then
+is told by the store's own module.
+"""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
 from pollux.clock import Clock
 from pollux.errors import ConfigError
 from pollux.queues.base import Queue
+from pollux.urls import without_secrets
 
 EXAMPLES = ("memory://", "sqlite:///jobs.db")
 _COMMON = ("queue", "keep", "max_payload_bytes")
-_SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
-_OPTIONS = {
-    "memory": _COMMON,
-    "sqlite": (*_COMMON, "synchronous", "watch"),
-    **dict.fromkeys(("sqs", "https", "http"), _SQS),
+_POSTGRES = (*_COMMON, "schema", "listen", "timeout", "connections")
+_REDIS = (*_COMMON, "prefix", "allow_eviction", "timeout")
+_OBJECTS = {
     "s3": (*_COMMON, "region", "endpoint", "timeout"),
     "gs": (*_COMMON, "timeout"),
     "az": (*_COMMON, "account", "endpoint", "timeout"),
     "file": _COMMON,
 }
+_SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
 
 
 def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> Queue:
@@ -31,69 +38,168 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
 
     `memory://`, `sqlite:///relative.db` and `sqlite:////absolute.db` with `?queue=name`,
     `keep=7d`, `max_payload_bytes=65536`, and for SQLite `synchronous=normal` and `watch=50ms`.
-    `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
-    `dead=name`, `timeout=10s` and `linger=20s`.
+    `postgresql://user@host/database` with `schema=pollux`, `timeout=30s`, `connections=4`, `listen`
+    and what libpq takes (`sslmode=…`); `redis://host/0` and `rediss://` with `prefix=pollux`,
+    `allow_eviction=true` and `timeout=30s`.
     `s3://bucket/prefix` with `region=eu-west-1` and `endpoint=https://…`, `gs://bucket/prefix`,
     `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
+    `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
+    `dead=name`, `timeout=10s` and `linger=20s`.
     """
     if not isinstance(url, str) or "://" not in url:
-        raise ConfigError(f"{url!r} is not a queue URL; give one like {' or '.join(EXAMPLES)}")
+        raise ConfigError(
+            f"{_shown(url)} is not a queue URL; give one like {' or '.join(EXAMPLES)}"
+        )
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise ConfigError(f"{url!r} is not a queue URL: {error}") from None
-    if parts.scheme not in _OPTIONS:
+    except ValueError:  # whose message may hold the password
         raise ConfigError(
-            f"no queue has the scheme {parts.scheme!r}; known: {', '.join(_OPTIONS)} "
+            f"{_shown(url)} is not a queue URL: its host cannot be read; write what is special in "
+            "a user or a password as %XX"
+        ) from None
+    if parts.scheme not in SCHEMES:
+        raise ConfigError(
+            f"no queue has the scheme {parts.scheme!r}; known: {', '.join(SCHEMES)} "
             f"(for example {EXAMPLES[-1]})"
         )
     if parts.fragment:
-        raise ConfigError(f"{url!r} has a '#'; write it as %23 where it belongs to a name")
-    options: dict[str, Any] = _options(parts.scheme, parts.query)
-    if parts.scheme in ("sqs", "https", "http"):
-        from pollux.queues.sqs import open_sqs
+        raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")
+    return SCHEMES[parts.scheme](Address(url, parts, clock, create))
 
-        return open_sqs(parts, clock, options)
-    if parts.scheme in ("s3", "gs", "az", "file"):
-        from pollux.queues.objects_open import open_objects
 
-        return open_objects(parts, clock, create, options)
-    name = options.pop("queue", "default")
-    if parts.scheme == "memory":
-        from pollux.queues.memory import MemoryQueue
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A URL in its parts, and how its queue shall be opened."""
 
-        if parts.netloc or parts.path:
-            raise ConfigError(
-                f"{url!r}: memory has no places; name a queue by memory://?queue=name"
-            )
-        return MemoryQueue(name, clock=clock, **options)
+    url: str
+    parts: SplitResult
+    clock: Clock | None
+    create: bool
+
+    def options(self, known: Iterable[str]) -> dict[str, Any]:
+        """The options of the URL, each once and each known; `name` is the queue's."""
+        known = tuple(known)
+        options: dict[str, Any] = {"name": "default"}
+        for key, value in self.query():
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise ConfigError(
+                    f"a {self.parts.scheme} queue URL takes no option {key!r}; {hint}"
+                )
+            name = "name" if key == "queue" else key
+            options[name] = _whole(key, value) if key in _WHOLE else value
+        return options
+
+    def query(self) -> list[tuple[str, str]]:
+        """What stands behind the question mark, in order."""
+        given: dict[str, str] = {}
+        for key, value in parse_qsl(self.parts.query, keep_blank_values=True):
+            if key in given:
+                told = f": {given[key]!r} and {value!r}" if key in _COMMON else ""
+                raise ConfigError(f"{key} is given twice{told}; keep one")
+            given[key] = value
+        return list(given.items())
+
+    def without_query(self, left: Iterable[tuple[str, str]] = ()) -> str:
+        """The URL with only these options."""
+        query = urlencode(list(left), quote_via=quote)
+        start = f"{self.parts.scheme}://{self.parts.netloc}{self.parts.path}"
+        return f"{start}?{query}" if query else start
+
+    @property
+    def shown(self) -> str:
+        return _shown(self.url)
+
+
+def _memory(at: Address) -> Queue:
+    from pollux.queues.memory import MemoryQueue
+
+    options = at.options(_COMMON)
+    if at.parts.netloc or at.parts.path:
+        raise ConfigError(f"{at.shown}: memory has no places; name a queue by memory://?queue=name")
+    return MemoryQueue(clock=at.clock, **options)
+
+
+def _sqlite(at: Address) -> Queue:
     from pollux.queues.sqlite import SqliteQueue
 
-    if parts.netloc or len(parts.path) < 2:
+    options = at.options((*_COMMON, "synchronous", "watch"))
+    if at.parts.netloc or len(at.parts.path) < 2:
         raise ConfigError(
-            f"{url!r} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
+            f"{at.shown} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
         )
-    path = unquote(parts.path[1:])
+    path = unquote(at.parts.path[1:])
     if path == ":memory:" or "\0" in path:
-        raise ConfigError(f"{url!r} names no file; for a queue in memory, use memory://")
-    return SqliteQueue(path, name, clock=clock, create=create, **options)
+        raise ConfigError(f"{at.shown} names no file; for a queue in memory, use memory://")
+    return SqliteQueue(path, clock=at.clock, create=at.create, **options)
 
 
-def _options(scheme: str, query: str) -> dict[str, Any]:
-    options: dict[str, Any] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
-        if key not in _OPTIONS[scheme]:
-            near = difflib.get_close_matches(key, _OPTIONS[scheme], 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(_OPTIONS[scheme])}"
-            raise ConfigError(f"a {scheme} queue URL takes no option {key!r}; {hint}")
-        if key in options:
-            raise ConfigError(f"{key} is given twice: {options[key]!r} and {value!r}; keep one")
-        options[key] = value
-    if "max_payload_bytes" in options:
-        try:
-            options["max_payload_bytes"] = int(options["max_payload_bytes"])
-        except ValueError:
-            raise ConfigError(
-                f"max_payload_bytes = {options['max_payload_bytes']!r} is not a whole number"
-            ) from None
-    return options
+def _postgres(at: Address) -> Queue:
+    from pollux.queues.postgres import PostgresQueue
+    from pollux.queues.postgres_conninfo import connection_options
+
+    theirs = connection_options()
+    options = at.options((*_POSTGRES, *theirs))
+    passed = [(key, value) for key, value in at.query() if key in theirs]
+    for key, _ in passed:
+        del options[key]
+    return PostgresQueue(at.without_query(passed), clock=at.clock, **options)
+
+
+def _redis(at: Address) -> Queue:
+    from pollux.queues.redis import RedisQueue
+
+    options = at.options(_REDIS)
+    if "allow_eviction" in options:
+        options["allow_eviction"] = _flag("allow_eviction", options["allow_eviction"])
+    return RedisQueue(at.without_query(), clock=at.clock, **options)
+
+
+def _objects(at: Address) -> Queue:
+    from pollux.queues.objects_open import open_objects
+
+    options = at.options(_OBJECTS[at.parts.scheme])
+    return open_objects(at.parts, at.clock, at.create, options)
+
+
+def _sqs(at: Address) -> Queue:
+    from pollux.queues.sqs import open_sqs
+
+    options = at.options(_SQS)
+    del options["name"]  # the queue is the place
+    return open_sqs(at.parts, at.clock, options)
+
+
+SCHEMES: dict[str, Callable[[Address], Queue]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    "redis": _redis,
+    "rediss": _redis,
+    **dict.fromkeys(_OBJECTS, _objects),
+    "sqs": _sqs,
+    "https": _sqs,
+    "http": _sqs,
+}
+
+#: Options that are whole numbers.
+_WHOLE = ("max_payload_bytes", "connections")
+
+
+def _whole(key: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{key} = {value!r} is not a whole number") from None
+
+
+def _flag(key: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f"{key} = {value!r} must be true or false")
+    return value.lower() == "true"
+
+
+def _shown(url: object) -> str:
+    return repr(without_secrets(url) if isinstance(url, str) else url)

@@ -1,0 +1,13 @@
+-- Is everything under our names ours? The version of the layout, or the key that is not ours.
+local types = {
+  hash = {META, JOBS, PAYLOADS, HEADS, UNIQUE, PAGES},
+  zset = {DELAYED, LEASED, BLOCKED, DEAD, DONE},
+  set = {KINDS},
+}
+for wanted, keys in pairs(types) do
+  for _, key in ipairs(keys) do
+    local found = call('TYPE', key)['ok']
+    if found ~= 'none' and found ~= wanted then return {key, found} end
+  end
+end
+return call('HGET', META, 'layout') or ''

@@ -1,0 +1,153 @@
+-- Take the best jobs that may run now, each under a lease.
+-- ARGV: now, worker, limit, lease, the most bytes, the most jobs made ready, the channel, the
+-- message, are kinds named; then the kinds.
+-- Answers: the jobs (their number, size and bytes, one after the other); until when they are
+-- leased; in how many seconds the next delay or lease ends, or ''.
+local imposed, worker, limit, lease, most_bytes, most_due, channel, message, named = unpack(ARGV, 1, 9)
+limit, most_bytes = tonumber(limit), tonumber(most_bytes)
+local now = clock(imposed)
+local until_ = now + tonumber(lease)
+
+-- Make ready what is due: delayed jobs, and leased ones whose lease ran out.
+for _, key in ipairs({DELAYED, LEASED}) do
+  local due = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most_due)
+  if #due > 0 then
+    for n, job in ipairs(load(due)) do
+      remove(key, due[n])
+      if job then
+        if job.state == STATE.leased then
+          job.failed, job.error = 1, 'the lease of ' .. job.worker .. ' ran out'
+        end
+        job.state, job.since, job.worker = STATE.ready, job.run_at, ''
+        add_ready(job)
+        save(job)
+      end
+    end
+    flush()
+  end
+end
+
+-- One stream a kind, read in pieces; their heads in a heap, the best on top.
+local kinds = {}
+if named == '1' then
+  for n = 10, #ARGV do kinds[#kinds + 1] = ARGV[n] end
+else
+  kinds = call('SMEMBERS', KINDS)
+end
+local piece = math.max(math.ceil(limit / math.max(#kinds, 1)), 8)
+if #kinds == 1 then piece = limit end
+
+local function read_on(stream)
+  local last = stream.read + math.min(piece, 1000)
+  stream.places = call('ZRANGE', stream.key, stream.read, last - 1, 'WITHSCORES')
+  stream.at, stream.read = 1, last
+end
+
+local function look(stream)
+  if stream.at > #stream.places then
+    if #stream.places > 0 then read_on(stream) end
+    if #stream.places == 0 then return false end
+  end
+  stream.score = tonumber(stream.places[stream.at + 1])
+  stream.run_at, stream.number = unpack_bytes('>dI8', stream.places[stream.at])
+  return true
+end
+
+local function before(a, b)
+  if a.score ~= b.score then return a.score < b.score end
+  if a.run_at ~= b.run_at then return a.run_at < b.run_at end
+  return a.number < b.number
+end
+
+local heap = {}
+
+local function sink(at)
+  local item = heap[at]
+  while true do
+    local child = 2 * at
+    if child > #heap then break end
+    if child < #heap and before(heap[child + 1], heap[child]) then child = child + 1 end
+    if not before(heap[child], item) then break end
+    heap[at] = heap[child]
+    at = child
+  end
+  heap[at] = item
+end
+
+local streams, exhausted = {}, {}
+for _, kind in ipairs(kinds) do
+  local stream = {key = READY .. kind, read = 0, taken = 0}
+  read_on(stream)
+  if look(stream) then
+    heap[#heap + 1] = stream
+    streams[#streams + 1] = stream
+  elseif named ~= '1' then
+    exhausted[#exhausted + 1] = kind
+  end
+end
+for at = floor(#heap / 2), 1, -1 do sink(at) end
+bulk('SREM', KINDS, exhausted)
+
+local function next_ids(count)
+  local ids, from = {}, {}
+  while #ids < count and #heap > 0 do
+    local stream = heap[1]
+    ids[#ids + 1], from[#from + 1] = name_of(stream.number), stream
+    stream.at = stream.at + 2
+    if not look(stream) then
+      heap[1] = heap[#heap]
+      heap[#heap] = nil
+    end
+    if #heap > 1 then sink(1) end
+  end
+  return ids, from
+end
+
+-- Read jobs in pieces that grow, for nobody knows how large they are, and stop at enough bytes.
+local answer, size, count, step, more = {}, 0, 0, 16, true
+while more and count < limit do
+  local ids, from = next_ids(math.min(step, limit - count))
+  if #ids == 0 then break end
+  local elsewhere = {}
+  for n, job in ipairs(load(ids)) do
+    if more then
+      from[n].taken = from[n].taken + 1
+      if job then  -- without one, only its place is left, which goes
+        job.state, job.since, job.worker = STATE.leased, until_, worker
+        job.attempt, job.token = job.attempt + 1, job.token + 1
+        local bytes = written(job)
+        saved[#saved + 1] = job.id
+        saved[#saved + 1] = bytes
+        add(LEASED, until_, job.id)
+        if string.byte(job.tail, 1) == 1 then
+          bytes = bytes .. (call('HGET', PAYLOADS, job.id) or 'null')
+        end
+        answer[#answer + 1] = pack('>I8I4', tonumber(job.id), #bytes)
+        answer[#answer + 1] = bytes
+        size, count = size + #bytes, count + 1
+        more = size < most_bytes
+      end
+    end
+  end
+  if size * 8 < most_bytes then step = math.min(step * 4, 1000) end
+end
+for _, stream in ipairs(streams) do
+  if stream.taken > 0 then call('ZREMRANGEBYRANK', stream.key, 0, stream.taken - 1) end
+end
+flush()
+
+local due = ''
+if not more then
+  due = '0'
+elseif count < limit then
+  for _, key in ipairs({DELAYED, LEASED}) do
+    local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
+    if first[1] then
+      local left = math.max(tonumber(first[2]) - now, 0)
+      if due == '' or left < due then due = left end
+    end
+  end
+  if due ~= '' then due = format('%.17g', due) end
+end
+publish(channel, message)
+return {table.concat(answer), format('%.17g', until_), due}

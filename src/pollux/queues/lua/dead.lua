@@ -1,0 +1,25 @@
+-- Redrive or drop dead jobs. ARGV: now, "redrive" or "drop", after which number, how many at most;
+-- then their numbers, if not all are meant.
+-- Answers: how many, and the number after which to go on, or '' at the end.
+local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local ids, go_on = {}, ''
+if #ARGV > 4 then
+  for at = 5, #ARGV do ids[#ids + 1] = ARGV[at] end
+else
+  ids = call('ZRANGEBYSCORE', DEAD, '(' .. after, '+inf', 'LIMIT', 0, most)
+  if #ids == most then go_on = ids[most] end
+end
+local dead = {}
+for _, job in ipairs(load(ids)) do
+  if job and job.state == STATE.dead then
+    dead[#dead + 1] = job
+    remove(DEAD, job.id)
+    if what == 'redrive' then
+      job.attempt, job.token, job.run_at = 0, job.token + 1, now
+      enter(job, now)
+    end
+  end
+end
+if what == 'drop' then forget(dead) end
+flush()
+return {#dead, go_on}

@@ -1,0 +1,87 @@
+-- Put jobs, all or none. ARGV: now, where and as what number to keep the answer, for how long, the
+-- channel, the message, the layout's version; then each job as (how, when: 0 now, 1 after a delay,
+-- 2 at a time) and its tail, followed by its payload if that is kept elsewhere.
+-- Answers "first;i=id,…": the new jobs are numbered from `first`, and the i-th is job `id` already.
+-- Or, when a `unique` stands for another text, all such as {i, id, kind, payload, …}.
+local imposed, kept_at, number, keep_for, channel, message, layout = unpack(ARGV, 1, 7)
+local known = answer_of(kept_at, number)
+if known then return known end
+local now = clock(imposed)
+local jobs, uniques, with_unique = {}, {}, {}
+local at = 8
+while ARGV[at] do
+  local bytes = ARGV[at]
+  local how, when = unpack_bytes('>Bd', bytes)
+  local job = names({tail = sub(bytes, 10), state = 0, failed = 0, attempt = 0, worker = '', error = ''})
+  job.created_at, job.run_at = now, now
+  if how == 1 then job.run_at = now + when elseif how == 2 then job.run_at = math.max(when, now) end
+  if job.elsewhere == 1 then
+    at = at + 1
+    job.payload = ARGV[at]
+  end
+  jobs[#jobs + 1] = job
+  if job.unique then
+    uniques[#uniques + 1] = job.unique
+    with_unique[#with_unique + 1] = #jobs
+  end
+  at = at + 1
+end
+
+local twins, differing = {}, {}
+for n, id in ipairs(fetch(UNIQUE, uniques)) do
+  local bytes = id and call('HGET', JOBS, id)
+  if bytes then
+    local place_in_batch = with_unique[n]
+    local job, twin = jobs[place_in_batch], names(read(id, bytes))
+    local payload = twin.elsewhere == 1 and (call('HGET', PAYLOADS, id) or '') or sub(twin.tail, twin.payload_at)
+    local ours = job.payload or sub(job.tail, job.payload_at)
+    if twin.kind == job.kind and payload == ours then
+      twins[place_in_batch] = id
+    else
+      for _, part in ipairs({place_in_batch - 1, id, twin.kind, payload}) do
+        differing[#differing + 1] = part
+      end
+    end
+  end
+end
+if #differing > 0 then return differing end
+
+local fresh = {}
+for n, job in ipairs(jobs) do
+  if not twins[n] then fresh[#fresh + 1] = job end
+end
+local first = 0
+if #fresh > 0 then
+  local last = call('HINCRBY', META, 'last', #fresh)
+  first = last - #fresh + 1
+  if first == 1 then call('HSET', META, 'layout', layout) end
+  -- Tokens begin anywhere, so that a claim from before the server lost its data fits no job.
+  local token = floor(now * 1000) % 2147483648
+  local payloads, unique_ids, numbers = {}, {}, {}
+  for n, job in ipairs(fresh) do
+    numbers[n] = first + n - 1
+    job.id, job.token = name_of(numbers[n]), token
+    enter(job, now)
+    if job.payload then
+      payloads[#payloads + 1] = job.id
+      payloads[#payloads + 1] = job.payload
+    end
+    if job.unique then
+      unique_ids[#unique_ids + 1] = job.unique
+      unique_ids[#unique_ids + 1] = job.id
+    end
+  end
+  flush()
+  bulk('HSET', PAYLOADS, payloads)
+  bulk('HSET', UNIQUE, unique_ids)
+  count_pages(numbers, 1)
+end
+
+local already = {}
+for place_in_batch, id in pairs(twins) do
+  already[#already + 1] = (place_in_batch - 1) .. '=' .. id
+end
+local answer = name_of(first) .. ';' .. table.concat(already, ',')
+keep_answer(kept_at, number, keep_for, answer)
+if #fresh > 0 then publish(channel, message) end
+return answer

@@ -1,0 +1,469 @@
+"""A queue in Postgres: many machines, the database that is there already.
+
+The work is done by functions in the schema, made by `migrate`: a claim, a settlement of a batch, a
+put of a batch are each one statement, one transaction and one round trip. The server's clock
+decides over leases and delays. Hints travel by NOTIFY, in the transaction of the put itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar
+
+from pollux.clock import Clock
+from pollux.durations import Duration, seconds
+from pollux.errors import (
+    ConfigError,
+    MissingExtra,
+    PayloadError,
+    SchemaError,
+    StoreError,
+    StoreUnavailable,
+    UniqueConflict,
+)
+from pollux.hints import Hints
+from pollux.jobs import (
+    STATES,
+    VERDICTS,
+    Claim,
+    Job,
+    JobInfo,
+    NewJob,
+    Settlement,
+    State,
+    same_payload,
+)
+from pollux.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollux.queues.channel import Channel
+from pollux.queues.ids import number_of, place_after
+from pollux.queues.sql import statements
+
+try:
+    import psycopg
+except ImportError as error:  # also where it is installed without the library that it needs
+    raise MissingExtra("a queue on Postgres", "postgres") from error
+
+from pollux.queues.postgres_connections import Connections
+from pollux.queues.postgres_conninfo import checked, completed, shown
+from pollux.queues.postgres_errors import ConnectionLost
+from pollux.queues.postgres_line import PostgresLine
+from pollux.queues.postgres_params import (
+    PUT_TYPES,
+    Param,
+    flag,
+    flags,
+    number,
+    numbers,
+    on_connection,
+    text,
+    texts,
+    unless_all,
+)
+from pollux.queues.postgres_schema import (
+    check_isolation,
+    check_version,
+    checked_schema,
+    newest,
+    quoted,
+    script,
+)
+
+#: After so many settled jobs a queue has its table vacuumed. What ended leaves dead entries at the
+#: head of the indexes, where every claim begins, and the server's own vacuum comes once a minute.
+VACUUM_EVERY = 20_000
+#: The most bytes of payloads in one put: Postgres has no values above 1 GB.
+BATCH_BYTES_MAX = 256 * 1024 * 1024
+#: So many claims whose settlement is in doubt are remembered, and one batch more.
+IN_DOUBT_MAX = 100_000
+#: The most connections of one queue, whatever is asked for.
+CONNECTIONS_MAX = 100
+
+_SEQ_MAX = 2**63 - 1
+
+
+class PostgresQueue(Queue):
+    """Jobs in a Postgres database, in a schema of their own. `await queue.migrate()` makes that.
+
+    conninfo: as libpq takes it: a URL, or `host=… dbname=…`.
+    schema: where the tables are; one may hold many queues.
+    listen: a conninfo for hints, where `conninfo` goes through a pooler that swallows LISTEN.
+    timeout: how long a call may take; one that takes longer fails, and its connection is ended.
+    connections: the most at a time; calls beyond that wait for their turn.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
+    _tells_of_puts = True
+
+    def __init__(
+        self,
+        conninfo: str,
+        name: str = "default",
+        *,
+        schema: str = "pollux",
+        listen: str | None = None,
+        timeout: Duration = "30s",
+        connections: int = 4,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.schema = checked_schema(schema)
+        self._parts = checked(conninfo, "conninfo")
+        self._conninfo = completed(self._parts)
+        self._listen = self._conninfo if listen is None else completed(checked(listen, "listen"))
+        self._timeout = seconds(timeout, "timeout", positive=True)
+        if (
+            isinstance(connections, bool)
+            or not isinstance(connections, int)
+            or not 1 <= connections <= CONNECTIONS_MAX
+        ):
+            raise ConfigError(
+                f"connections = {connections!r} must be a whole number from 1 to {CONNECTIONS_MAX}"
+            )
+        self._most = connections
+        self._sql = {
+            each: statement.replace("{schema}", quoted(schema)).encode()
+            for each, statement in statements("postgres").items()
+        }
+        self._closed = False
+        self._version_fits = False
+        self._unswept = 0
+        self._vacuum: asyncio.Task[None] | None = None
+        #: Claims whose settlement nobody knows about: its answer was lost.
+        self._in_doubt: set[tuple[int, int]] = set()
+        super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
+
+    @property
+    def url(self) -> str:
+        return shown(self._parts, self.name, self.schema)
+
+    # Migrating
+
+    async def migrate(self) -> builtins.list[int]:
+        before = await self._versions()
+        if before and max(before) >= newest():
+            check_version(max(before), self.schema, self.url)
+            return []
+        await self._connections.script(script(self.schema))
+        return sorted(set(await self._versions()) - set(before))
+
+    def migration(self) -> str:
+        return script(self.schema)
+
+    async def _versions(self) -> builtins.list[int]:
+        try:
+            rows = await self._connections.rows(self._sql["versions"], safe=True)
+        except SchemaError:
+            return []
+        return [version for (version,) in rows]
+
+    # Jobs
+
+    async def put(
+        self, jobs: NewJob | Iterable[NewJob], *, connection: Any = None
+    ) -> builtins.list[str]:
+        """Put jobs, all or none, and return their ids; news of them goes out as a hint.
+
+        connection: a psycopg connection of your own, plain or async: the jobs join the transaction
+            that is open on it, are there when that commits, and never were if it is rolled back.
+        """
+        if connection is None:
+            return await super().put(jobs)
+        if not isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
+            raise ConfigError(
+                f"connection = {type(connection).__name__} is no psycopg connection; give a "
+                "psycopg.Connection or a psycopg.AsyncConnection"
+            )
+        batch = self._checked_jobs(jobs)
+        if not batch:
+            return []
+        news = self._channel.news(len(batch), {job.kind for job in batch}, later=True)
+        ids, _ = await self._put_all(batch, news, connection)
+        return ids
+
+    async def _put(self, jobs: builtins.list[NewJob]) -> tuple[builtins.list[str], int]:
+        kinds = {job.kind for job in jobs}
+        message = self._channel.ride(len(jobs), kinds)
+        ids, fresh = await self._put_all(jobs, message, None)
+        if fresh and message is None:
+            self._channel.tell_others(fresh, kinds)
+        return ids, fresh
+
+    async def _put_all(
+        self, jobs: builtins.list[NewJob], message: str | None, connection: Any
+    ) -> tuple[builtins.list[str], int]:
+        size = sum(job.size for job in jobs)
+        if size > BATCH_BYTES_MAX:
+            raise PayloadError(
+                f"the payloads of this batch have {size} bytes of JSON; Postgres takes at most "
+                f"{BATCH_BYTES_MAX} at once, so split it"
+            )
+        encoded = [job.encoded for job in jobs]
+        while True:
+            params = self._put_params(jobs, encoded, message, alone=connection is None)
+            if connection is None:
+                [row] = await self._rows("put", params)
+            else:
+                with self.clock.outside():
+                    row = await on_connection(connection, self._sql["put"], PUT_TYPES, params)
+            ids, fresh, place, seq, kind, payload = row
+            if place is None:
+                return ids.split(","), fresh
+            job = jobs[place - 1]
+            if kind != job.kind or not same_payload(payload, job.encoded):
+                raise UniqueConflict(
+                    f"unique = {job.unique!r} stands for job {seq} of kind {kind!r} with another "
+                    "kind or payload; nothing was put"
+                )
+            for at, other in enumerate(jobs):  # the same JSON in other words: take the twin's
+                if other.unique == job.unique and same_payload(payload, other.encoded):
+                    encoded[at] = payload
+
+    def _put_params(
+        self, jobs: Sequence[NewJob], encoded: Sequence[str], message: str | None, *, alone: bool
+    ) -> builtins.list[Param]:
+        return [
+            text(self.name),
+            texts([job.kind for job in jobs]),
+            texts(encoded),
+            unless_all(0, [job.priority for job in jobs], numbers),
+            unless_all(0.0, [job.delay for job in jobs], numbers),
+            unless_all(None, [job.run_at for job in jobs], numbers),
+            unless_all(None, [job.key for job in jobs], texts),
+            unless_all(None, [job.unique for job in jobs], texts),
+            flag(alone),
+            text(self._line.channel),
+            text(message),
+            self._now(),
+        ]
+
+    async def _claim(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> builtins.list[Claim]:
+        rows = await self._rows(
+            "claim",
+            [
+                text(self.name),
+                text(worker),
+                number(limit),
+                number(lease),
+                None if kinds is None else texts(kinds),
+                text(self._line.channel),
+                text(self._channel.probe()),
+                self._now(),
+            ],
+        )
+        *_, again = rows.pop()
+        if again is not None:
+            self._hints.notify_at(self.clock.now() + max(again, 0.0))
+        rows.sort(key=_in_order)
+        queue, load = self.name, json.loads
+        return [
+            Claim(Job(str(row[0]), queue, row[1], load(row[2]), *row[3:9]), row[9], worker, row[10])
+            for row in rows
+        ]
+
+    async def _settle(self, settlements: builtins.list[Settlement]) -> builtins.list[str]:
+        # In the order of the rows, as everybody locks them, so that nobody waits in a circle.
+        batch = sorted(settlements, key=lambda s: (number_of(s.claim.job.id), s.claim.token))
+        held = [(number_of(s.claim.job.id), s.claim.token) for s in batch]
+        plain = all(s.verdict == "done" for s in batch)
+        params = [
+            text(self.name),
+            numbers([seq for seq, _ in held]),
+            numbers([token for _, token in held]),
+            None if plain else numbers([VERDICTS.index(s.verdict) for s in batch]),
+            None if plain else numbers([s.delay for s in batch]),
+            None if plain else texts([s.error for s in batch]),
+            None if plain else flags([s.counted for s in batch]),
+            flag(any(s.claim.job.key is not None for s in batch)),
+            flag(self.keep is not None),
+            self._now(),
+        ]
+        try:
+            try:
+                [(lost,)] = await self._rows("settle", params)
+            except ConnectionLost:
+                self._in_doubt.update(held)
+                [(lost,)] = await self._rows("settle", params)
+        except StoreUnavailable:
+            if len(self._in_doubt) < IN_DOUBT_MAX:
+                self._in_doubt.update(held)  # it may be carried out, and asked for again
+            raise
+        self._sweep(len(batch))
+        refused = [place - 1 for place in lost or ()]
+        if self._in_doubt:
+            if not self._in_doubt.isdisjoint(held[place] for place in refused):
+                refused = await self._not_settled(batch, held, refused)
+            self._in_doubt.difference_update(held)
+        gone = {held[place] for place in refused}
+        return [
+            s.claim.job.id
+            for s in settlements
+            if gone and (number_of(s.claim.job.id), s.claim.token) in gone
+        ]
+
+    async def _not_settled(
+        self, batch: Sequence[Settlement], held: Sequence[tuple[int, int]], refused: Sequence[int]
+    ) -> builtins.list[int]:
+        """Of what was refused, all but what a call whose answer was lost had settled already.
+
+        A settlement leaves the token one higher, or, when done, nothing; a claim by another leaves
+        a token that is the time it was made.
+        """
+        seqs = numbers([held[place][0] for place in refused])
+        tokens = dict(await self._connections.rows(self._sql["tokens"], [seqs], safe=True))
+
+        def settled(place: int) -> bool:
+            seq, token = held[place]
+            if held[place] not in self._in_doubt:
+                return False
+            if seq not in tokens:
+                return batch[place].verdict == "done"
+            return bool(tokens[seq] == token + 1)
+
+        return [place for place in refused if not settled(place)]
+
+    def _sweep(self, settled: int) -> None:
+        """Have the table vacuumed now and then, beside the work and on a connection of its own."""
+        self._unswept += settled
+        idle = self._vacuum is None or self._vacuum.done()
+        if self._unswept >= VACUUM_EVERY and idle and self.clock.imposed() is None:
+            self._unswept = 0
+            self._vacuum = asyncio.get_running_loop().create_task(self._vacuumed())
+
+    async def _vacuumed(self) -> None:
+        with suppress(StoreError):  # it only keeps claims fast, and the server has its own
+            [(ours,)] = await self._connections.rows(self._sql["may_vacuum"], safe=True)
+            if ours:
+                await self._connections.script(self._sql["vacuum"].decode(), patient=True)
+
+    async def _extend(self, claims: builtins.list[Claim], lease: float) -> builtins.list[str]:
+        # Each once, and in the order of the rows, as everybody locks them.
+        held = {(number_of(claim.job.id), claim.token): claim.worker for claim in claims}
+        batch = sorted(held)
+        [(places,)] = await self._rows(
+            "extend",
+            [
+                text(self.name),
+                numbers([seq for seq, _ in batch]),
+                numbers([token for _, token in batch]),
+                texts([held[each] for each in batch]),
+                number(lease),
+                self._now(),
+            ],
+            safe=True,
+        )
+        lost = {batch[place - 1] for place in places or ()}
+        return [c.job.id for c in claims if (number_of(c.job.id), c.token) in lost]
+
+    # Views and dead letters
+
+    async def stats(self) -> Stats:
+        counts = dict.fromkeys(STATES, 0)
+        ages = []
+        for code, count, age in await self._rows(
+            "stats", [text(self.name), self._now()], safe=True
+        ):
+            counts[STATES[code]] += count
+            if age is not None:
+                ages.append(max(age, 0.0))
+        return Stats(**counts, oldest_age=max(ages, default=None))
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        seq = number_of(job_id)
+        page = await self._page(seq - 1, seq, None, None, 1)
+        return page[0] if page else None
+
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]:
+        return await self._page(place_after(after), _SEQ_MAX, state, kind, limit)
+
+    async def _page(
+        self, after: int, last: int, state: State | None, kind: str | None, limit: int
+    ) -> builtins.list[JobInfo]:
+        rows = await self._rows(
+            "list_dead" if state == "dead" else "list",
+            [
+                text(self.name),
+                number(after),
+                number(last),
+                None if state is None else number(STATES.index(state)),
+                text(kind),
+                number(limit),
+                self._now(),
+            ],
+            safe=True,
+        )
+        queue = self.name
+        return [
+            JobInfo(
+                Job(str(row[0]), queue, row[1], json.loads(row[2]), *row[3:9]),
+                STATES[row[9]],
+                *row[10:],
+            )
+            for row in rows
+        ]
+
+    async def _redrive(self, ids: Sequence[str] | None) -> int:
+        return await self._count("redrive", _seqs(ids), self._now())
+
+    async def _drop(self, ids: Sequence[str] | None) -> int:
+        return await self._count("drop", _seqs(ids))
+
+    async def _prune(self, keep: float) -> int:
+        return await self._count("prune", number(keep), self._now())
+
+    async def _count(self, name: str, *params: Param) -> int:
+        [(count,)] = await self._rows(name, [text(self.name), *params])
+        return int(count)
+
+    # The rest
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if self._vacuum is not None and not self._vacuum.done():
+                self._vacuum.cancel()  # the server ends what it has begun
+                await asyncio.wait([self._vacuum])
+            await super().close()
+            await self._connections.close()
+
+    async def _rows(
+        self, name: str, params: Sequence[Param], *, safe: bool = False
+    ) -> builtins.list[tuple[Any, ...]]:
+        if not self._version_fits:
+            [(found, isolation)] = await self._connections.rows(self._sql["version"], safe=True)
+            check_version(found, self.schema, self.url)
+            check_isolation(isolation, self.url)
+            self._version_fits = True
+            self._hints.opened()
+        return await self._connections.rows(self._sql[name], params, safe=safe)
+
+    def _now(self) -> Param:
+        imposed = self.clock.imposed()
+        return None if imposed is None else number(imposed)
+
+    def _make_hints(self) -> Hints:
+        self._connections = Connections(
+            self._conninfo, self.url, self.clock, timeout=self._timeout, most=self._most
+        )
+        self._line = PostgresLine(
+            self._connections, self._sql["send"], self._listen, self.schema, self.name, self.clock
+        )
+        self._channel = Channel(self._line, self.clock)
+        return self._channel
+
+
+def _in_order(row: tuple[Any, ...]) -> tuple[int, float, int]:
+    """As claims are ordered: by priority, then by when it was due, then by when it was put."""
+    return -row[4], row[7], row[0]
+
+
+def _seqs(ids: Sequence[str] | None) -> Param:
+    return None if ids is None else numbers([number_of(job_id) for job_id in ids])

@@ -1,0 +1,104 @@
+"""What went wrong at Postgres, told in our errors: what it was, and what to do about it.
+
+A server's own words are kept: they name users, hosts and tables, and no passwords. What libpq says
+of a conninfo that it cannot read is not: that may be a piece of a password.
+"""
+
+from __future__ import annotations
+
+import psycopg
+
+from pollux.errors import SchemaError, StoreError, StoreUnavailable
+
+
+class Refused(Exception):
+    """The server answered a statement by an error."""
+
+    def __init__(self, sqlstate: str, message: str, constraint: str) -> None:
+        super().__init__(message)
+        self.sqlstate = sqlstate
+        self.constraint = constraint
+
+    @property
+    def breaks(self) -> bool:
+        """The server ends the connection, or another connection may reach a better server."""
+        return self.sqlstate.startswith(("57P", "08", "XX")) or self.sqlstate == "25006"
+
+
+class ConnectionLost(StoreUnavailable):
+    """The connection broke in the middle of a call, which may have been carried out."""
+
+
+MIGRATE = "Run `pollux queue migrate URL`, or have it run by a role that may."
+
+#: By the first characters of the SQLSTATE; the first that fits counts.
+_REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("3F000", SchemaError, MIGRATE),
+    ("42P01", SchemaError, MIGRATE),
+    ("42883", SchemaError, MIGRATE),
+    ("42703", SchemaError, "Its tables are not as this version of pollux made them."),
+    (
+        "42501",
+        StoreError,
+        "Grant it USAGE on the schema and its sequence; SELECT, INSERT, UPDATE, DELETE on tables.",
+    ),
+    ("25006", StoreUnavailable, "It is read-only now, as a standby is; a primary will do."),
+    ("57P", StoreUnavailable, "It is stopping or starting; it will be asked again."),
+    ("57014", StoreUnavailable, "Its statement_timeout ended the call; raise it for this role."),
+    ("55P03", StoreUnavailable, "Its lock_timeout ended the call; look for who holds the lock."),
+    ("53100", StoreUnavailable, "The disk is full; free some space, then it goes on."),
+    ("53", StoreUnavailable, "It has not enough of what it needs; look at its limits."),
+    ("40", StoreUnavailable, "Others were at work on the same jobs, again and again."),
+    ("23505", StoreUnavailable, "Others were at work on the same jobs, again and again."),
+    ("08", StoreUnavailable, "The connection broke; it will be made again."),
+    ("25P0", StoreUnavailable, "The server ended the transaction; it will be tried again."),
+    ("58", StoreUnavailable, "The server's disk does not answer as it should; look at its log."),
+    ("XX", StoreUnavailable, "The server met an error of its own; look at its log."),
+)
+
+#: By what the server or libpq says while connecting; all else may be over soon.
+_CONNECTING: tuple[tuple[str, str], ...] = (
+    ("password authentication failed", "Check the user and the password."),
+    ("no password supplied", "Give a password: in the URL, in ~/.pgpass or in PGPASSWORD."),
+    ("authentication failed", "Check how this user may log in: pg_hba.conf and the password."),
+    ("no pg_hba.conf entry", "Allow this user and host in pg_hba.conf, or use sslmode=require."),
+    ("does not support SSL", "Leave out sslmode=require, or let the server have SSL."),
+    ("certificate", "Check sslmode, sslrootcert and the certificates."),
+    ("permission denied for database", "Grant the role CONNECT on the database."),
+    ("is not permitted to log in", "Give the role LOGIN, or use another."),
+)
+
+
+def refused_error(refused: Refused, where: str) -> StoreError:
+    """The server said no to a statement."""
+    for prefix, kind, advice in _REFUSED:
+        if refused.sqlstate.startswith(prefix):
+            return kind(f"{where}: {refused}. {advice}")
+    return StoreError(f"{where}: {refused} (SQLSTATE {refused.sqlstate})")
+
+
+def lost_error(error: psycopg.Error, where: str) -> ConnectionLost:
+    """The connection broke in the middle of a call."""
+    return ConnectionLost(
+        f"{where}: the connection broke before the answer came, so nobody knows whether the call "
+        f"was carried out ({_line(error)}). It will be made again."
+    )
+
+
+def connecting_error(error: psycopg.Error, where: str) -> StoreError:
+    """No connection was made."""
+    said = _line(error)
+    if 'database "' in said and "does not exist" in said:
+        return StoreError(f"{where}: {said}. Create it, or correct the name in the URL.")
+    if 'role "' in said and "does not exist" in said:
+        return StoreError(f"{where}: {said}. Create it, or correct the user in the URL.")
+    for words, advice in _CONNECTING:
+        if words in said:
+            return StoreError(f"{where}: {said}. {advice}")
+    return StoreUnavailable(f"{where} cannot be reached: {said}. Check that it runs, and the host.")
+
+
+def _line(error: psycopg.Error) -> str:
+    """What libpq said, in one line, without what comes before the server's own words."""
+    said = " ".join(str(error).split())
+    return said.rpartition("FATAL: ")[2].strip().rstrip(".") or type(error).__name__

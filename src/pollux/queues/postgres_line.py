@@ -1,0 +1,144 @@
+"""Hints by LISTEN and NOTIFY: one listening connection a process and server, for all its queues."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
+
+import psycopg
+
+from pollux.clock import Clock
+from pollux.queues.channel import Line
+from pollux.queues.postgres_connections import Connections, Wire
+from pollux.queues.postgres_params import text
+from pollux.queues.postgres_schema import quoted
+
+#: How long a listening connection may take for what it is told, in seconds; one that takes longer
+#: is given up.
+PATIENCE = 5.0
+
+Heard = Callable[[str], None]
+
+
+class PostgresLine(Line):
+    """One queue's messages."""
+
+    advice = (
+        "A pooler in transaction or statement mode, as PgBouncer often is, swallows LISTEN: give "
+        "the queue `listen`, a conninfo that goes to the server itself. Else look at the network "
+        "between here and there."
+    )
+
+    def __init__(
+        self,
+        connections: Connections,
+        send: bytes,
+        listen: str,
+        schema: str,
+        queue: str,
+        clock: Clock,
+    ) -> None:
+        digest = hashlib.blake2b(f"{schema}\0{queue}".encode(), digest_size=8)
+        self.channel = f"pollux_{digest.hexdigest()}"
+        self._connections = connections
+        self._send = send
+        self._listen = listen
+        self._clock = clock
+
+    async def listen(self, heard: Heard, ready: Callable[[], None]) -> None:
+        ear = _ear(self._listen)
+        ear.users += 1
+        try:
+            with self._clock.outside():
+                async with asyncio.timeout(PATIENCE):
+                    await ear.add(self.channel, heard)
+            ready()
+            await asyncio.shield(ear.lost)
+        finally:
+            ear.users -= 1
+            with self._clock.outside():
+                await ear.remove(self.channel, heard)
+
+    async def send(self, message: str) -> None:
+        await self._connections.rows(self._send, [text(self.channel), text(message)])
+
+    async def close(self) -> None:
+        """Nothing is held: listening ends by being cancelled, and sending has no connection."""
+
+
+class _Ear:
+    """A connection that listens, shared by the queues of a process on one server."""
+
+    def __init__(self, conninfo: str, loop: asyncio.AbstractEventLoop) -> None:
+        self.users = 0
+        self.lost: asyncio.Future[None] = loop.create_future()
+        self._key = (conninfo, loop)
+        self._conninfo = conninfo
+        self._heard: dict[str, list[Heard]] = {}
+        self._turn = asyncio.Lock()
+        self._wire: Wire | None = None
+
+    async def add(self, channel: str, heard: Heard) -> None:
+        async with self._turn:
+            try:
+                if self._wire is None:
+                    self._wire = await Wire.connect(self._conninfo, self._hear)
+                    self._wire.lost.add_done_callback(self._gone)
+                if channel not in self._heard:
+                    await self._wire.call(f"LISTEN {quoted(channel)}".encode(), ())
+            except BaseException:
+                self._end()
+                raise
+            self._heard.setdefault(channel, []).append(heard)
+
+    async def remove(self, channel: str, heard: Heard) -> None:
+        ours = self._heard.get(channel, [])
+        if heard in ours:
+            ours.remove(heard)
+        if not self.users:
+            self._end()
+        elif not ours and not self.lost.done():
+            # Whoever left may have done so because nothing was heard any more. A connection that
+            # does not answer this is dead for all.
+            try:
+                async with asyncio.timeout(PATIENCE), self._turn:
+                    if self._wire is not None and not self._heard.get(channel):
+                        self._heard.pop(channel, None)
+                        await self._wire.call(f"UNLISTEN {quoted(channel)}".encode(), ())
+            except BaseException:
+                self._end()
+                raise
+
+    def _hear(self, channel: str, message: str) -> None:
+        for heard in tuple(self._heard.get(channel, ())):
+            heard(message)
+
+    def _gone(self, wire: asyncio.Future[None]) -> None:
+        self._end(None if wire.cancelled() else wire.exception())
+
+    def _end(self, error: BaseException | None = None) -> None:
+        _EARS.pop(self._key, None)
+        if not self.lost.done():
+            self.lost.set_exception(
+                error or psycopg.OperationalError("the listening connection was ended")
+            )
+            self.lost.exception()  # whoever listens gets it; nobody has to
+        if self._wire is not None:
+            wire, self._wire = self._wire, None
+            with suppress(Exception):
+                wire.drop()
+
+
+_EARS: dict[tuple[str, asyncio.AbstractEventLoop], _Ear] = {}
+
+
+def _ear(conninfo: str) -> _Ear:
+    loop = asyncio.get_running_loop()
+    for key in [key for key in _EARS if key[1].is_closed()]:
+        del _EARS[key]
+    found = _EARS.get((conninfo, loop))
+    if found is None or found.lost.done():
+        found = _EARS[conninfo, loop] = _Ear(conninfo, loop)
+    return found

@@ -1,0 +1,100 @@
+-- name: put
+-- Parameters are text; what they are, the function says.
+SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload
+FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+
+-- name: claim
+SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: settle
+SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
+
+-- name: extend
+SELECT {schema}.extend($1, $2, $3, $4, $5, $6)
+
+-- name: redrive
+SELECT {schema}.redrive($1, $2, $3)
+
+-- name: drop
+WITH gone AS (
+    DELETE FROM {schema}.jobs WHERE queue = $1 AND state = 4
+      AND ($2::bigint[] IS NULL OR seq = ANY ($2::bigint[]))
+    RETURNING seq
+)
+SELECT count(*) FROM gone
+
+-- name: prune
+-- What was done so many seconds ago, a bounded number.
+WITH gone AS (
+    DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
+        SELECT seq FROM {schema}.jobs
+        WHERE queue = $1 AND state = 5
+          AND since <= {schema}.now_or($3::double precision) - $2::double precision
+        ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING seq
+)
+SELECT count(*) FROM gone
+
+-- name: stats
+-- Counts by state from the indexes alone; what is overdue counts as ready.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($2::double precision) AS now)
+SELECT 0, count(*), max(now - since) FROM {schema}.jobs, clock WHERE queue = $1 AND state = 0
+UNION ALL
+SELECT 0, count(*), max(now - run_at) FROM {schema}.jobs, clock
+    WHERE queue = $1 AND state IN (1, 3) AND since <= now
+UNION ALL
+SELECT state, count(*), NULL FROM {schema}.jobs, clock
+    WHERE queue = $1 AND state IN (1, 3) AND since > now GROUP BY state
+UNION ALL
+SELECT 2, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 2
+UNION ALL
+SELECT 4, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 4
+UNION ALL
+SELECT 5, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 5
+
+-- name: list
+SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique",
+       shown, since, worker, error
+FROM (
+    SELECT *,
+        CASE WHEN state IN (1, 3) AND since <= {schema}.now_or($7::double precision)
+             THEN 0 ELSE state END AS shown
+    FROM {schema}.jobs
+    WHERE queue = $1 AND seq > $2::bigint AND seq <= $3::bigint
+) AS jobs
+WHERE ($4::smallint IS NULL OR shown = $4::smallint)
+  AND ($5::text IS NULL OR kind = $5::text)
+ORDER BY seq LIMIT $6::integer
+
+-- name: list_dead
+-- The same parameters, by the index of the dead.
+SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique",
+       state, since, worker, error
+FROM {schema}.jobs
+WHERE queue = $1 AND state = 4 AND seq > $2::bigint AND seq <= $3::bigint
+  AND ($4::smallint = 4 AND $7::double precision IS NOT DISTINCT FROM $7::double precision)
+  AND ($5::text IS NULL OR kind = $5::text)
+ORDER BY seq LIMIT $6::integer
+
+-- name: tokens
+SELECT seq, token FROM {schema}.jobs WHERE seq = ANY ($1::bigint[])
+
+-- name: versions
+SELECT version FROM {schema}.migrations
+
+-- name: version
+-- And what transactions are like here: the functions count on seeing what was committed meanwhile.
+SELECT max(version), current_setting('transaction_isolation') FROM {schema}.migrations
+
+-- name: send
+-- Without waiting for the disk: a NOTIFY keeps others from committing until its own commit ended.
+SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
+
+-- name: may_vacuum
+-- Who does not own the table would be warned in the server's log each time.
+SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = '{schema}.jobs'::regclass
+
+-- name: vacuum
+-- Beside others at work: without a lock that they would notice, and not while another does it.
+VACUUM (SKIP_LOCKED, TRUNCATE off, PARALLEL 0) {schema}.jobs

@@ -1,0 +1,71 @@
+"""`pollux queue migrate`."""
+
+from __future__ import annotations
+
+import subprocess
+
+from pollux.queues.sql import migrations
+from tests.cli.console import good, pollux
+from tests.servers import Postgres
+
+VERSIONS = [version for version, _ in migrations("postgres")]
+
+
+def test_migrate_makes_the_tables_once(postgres: Postgres) -> None:
+    url = postgres.create_database("cli_migrate") + "?queue=mail"
+    refused = pollux("queue", "stats", url)
+    assert refused.code == 2
+    assert "Run `pollux queue migrate URL`" in refused.err
+    applied = ", ".join(map(str, VERSIONS))
+    assert good("queue", "migrate", url).out == f"applied version(s) {applied}\n"
+    assert good("queue", "migrate", url).out == "nothing to do: the tables are up to date\n"
+    assert good("queue", "migrate", url, "--json").json() == {"applied": []}
+    assert good("submit", url, "greet", '"Ann"').out == "1\n"
+    assert good("queue", "stats", url, "--json").json()["ready"] == 1
+
+
+def test_migrate_says_what_it_did_in_json(postgres: Postgres) -> None:
+    url = postgres.create_database("cli_json")
+    assert good("queue", "migrate", url, "--json").json() == {"applied": VERSIONS}
+
+
+def test_the_sql_is_printed_without_a_server_and_runs_elsewhere(postgres: Postgres) -> None:
+    printed = good("queue", "migrate", "postgresql://nobody:hunter2@127.0.0.1:1/x", "--sql").out
+    assert "hunter2" not in printed
+    dsn = postgres.create_database("cli_sql")
+    subprocess.run(
+        [postgres.programs / "psql", dsn, "--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1"],
+        input=printed.encode(),
+        check=True,
+        capture_output=True,
+    )
+    assert good("queue", "migrate", dsn, "--json").json() == {"applied": []}
+    again = good("queue", "migrate", dsn, "--sql", "--json").json()
+    assert again == {"sql": printed}
+
+
+def test_another_schema_is_made_where_it_is_asked_for(postgres: Postgres) -> None:
+    dsn = postgres.create_database("cli_schema")
+    good("queue", "migrate", f"{dsn}?schema=work")
+    good("submit", f"{dsn}?schema=work", "greet")
+    assert pollux("submit", dsn, "greet").code == 2
+    assert 'CREATE SCHEMA "work"' in good("queue", "migrate", f"{dsn}?schema=work", "--sql").out
+
+
+def test_stores_that_need_no_migration_say_so() -> None:
+    assert good("queue", "migrate", "sqlite:///jobs.db", "--json").json() == {"applied": []}
+    refused = pollux("queue", "migrate", "sqlite:///jobs.db", "--sql")
+    assert refused.code == 2
+    assert "needs no migration" in refused.err
+
+
+def test_a_wrong_password_is_not_printed(postgres: Postgres) -> None:
+    postgres.create_role("clerk", "right")
+    url = postgres.dsn(user="clerk").replace("right", "hunter2")
+    for words in (["queue", "migrate"], ["queue", "stats"], ["dead", "list"]):
+        refused = pollux(*words, url)
+        assert refused.code == 2
+        assert "password authentication failed" in refused.err
+        assert "hunter2" not in refused.err
+    missing = pollux("queue", "show", postgres.dsn(user="clerk"), "1")
+    assert "right" not in missing.err.replace("rights", "")
