@@ -64,7 +64,7 @@ def loop(threads: int) -> None:
 
 
 def app() -> Any:
-    from celery import Celery
+    from celery import Celery  # type: ignore[import-not-found]
 
     host = urlsplit(ENDPOINT).netloc
     key = quote("test", safe="")
@@ -87,7 +87,7 @@ def app() -> Any:
 
 
 def celery() -> None:
-    from celery.signals import worker_ready
+    from celery.signals import worker_ready  # type: ignore[import-not-found]
 
     worker_ready.connect(lambda **_: say(ready=True), weak=False)
     app().worker_main(

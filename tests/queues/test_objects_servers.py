@@ -35,12 +35,6 @@ numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def ministack() -> Iterator[S3Server]:
-    with running(MiniStack) as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
 def weed() -> Iterator[S3Server]:
     with running(Weed) as server:
         yield server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote
@@ -60,6 +61,8 @@ def _remote_store(scheme: str, bucket: str, options: dict[str, Any]) -> Any:
     except ModuleNotFoundError:
         raise _missing() from None
     endpoint = options.get("endpoint")
+    if endpoint is None and scheme == "s3":  # as every AWS tool has it
+        endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"endpoint = {without_secrets(endpoint)!r} must be an http(s) URL")
     timeout = seconds(options.get("timeout", TIMEOUT), "timeout", positive=True)
