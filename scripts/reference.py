@@ -25,18 +25,24 @@ from pollux.cli.app import app
 from pollux.clock import VirtualClock
 from pollux.core.strategy import Strategy
 from pollux.durations import short
-from pollux.lab.prices import MONTH, PRICES
+from pollux.lab.prices import MONTH, PRICES, dollars_a_month
+from pollux.lab.replay import replay
+from pollux.lab.results import Situation
+from pollux.lab.synthetic import workload
 from pollux.observe.metrics import METRICS
 from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
+from pollux.queues.objects import ObjectQueue
 from pollux.queues.postgres import PostgresQueue
 from pollux.queues.redis import RedisQueue
 from pollux.queues.sqlite import SqliteQueue
+from pollux.queues.sqs import SqsFifoQueue, SqsQueue
 from pollux.settings import STRATEGIES, documented_keys
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDER = DOCS / "reference"
 TUTORIAL = DOCS / "tutorial" / "getting-started.md"
+SQS = DOCS / "how-to" / "sqs.md"
 IDLE_SECONDS = 3600.0
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollux.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
@@ -63,12 +69,18 @@ QUEUES: dict[str, type[Queue]] = {
     "sqlite:///": SqliteQueue,
     "postgresql://": PostgresQueue,
     "redis://": RedisQueue,
+    "s3://": ObjectQueue,
+    "sqs://name": SqsQueue,
+    "sqs://name.fifo": SqsFifoQueue,
 }
 #: Those that have more to say than their URL; from `pollux.queues.<module>`.
 CLASSES: dict[str, type[Queue]] = {
     "SQLite": SqliteQueue,
     "Postgres": PostgresQueue,
     "Redis": RedisQueue,
+    "Object storage": ObjectQueue,
+    "SQS": SqsQueue,
+    "SQS, FIFO": SqsFifoQueue,
 }
 LEVELS = {10: "", 20: "info", 30: "warning", 40: "error"}
 
@@ -180,13 +192,14 @@ def metrics_page() -> str:
 def queues_page() -> str:
     names = [f.name for f in dataclasses.fields(Capabilities)]
     rows = []
-    for url, queue in QUEUES.items():
-        can = [getattr(queue.capabilities, name) for name in names]
-        rows.append((f"`{url}`", *({True: "yes", False: "–"}.get(c, c) for c in can)))
+    for name in names:
+        can = [getattr(queue.capabilities, name) for queue in QUEUES.values()]
+        shown = ({True: "yes", False: "–"}.get(each, each) for each in can)
+        rows.append((name.replace("_", " "), *shown))
     parts = [
         "# Queues",
         first_line(Queue),
-        table(("URL", *(name.replace("_", " ") for name in names)), rows),
+        table(("", *(f"`{url}`" for url in QUEUES)), rows),
         prose(Capabilities),
         "## Opening one",
         describe(pollux.open, "pollux.open"),
@@ -311,11 +324,31 @@ def idle_polls(strategy: Strategy) -> int:
     return clock.run(main())
 
 
-def tutorial_page() -> str:
-    """The tutorial with its trade-off table made anew."""
-    before, begin, rest = TUTORIAL.read_text("utf-8").partition("<!-- tradeoff:begin -->\n")
-    _, end, after = rest.partition("<!-- tradeoff:end -->")
-    return f"{before}{begin}{tradeoff()}\n{end}{after}"
+def held_or_not() -> str:
+    """Strategies on SQS, held and not, on one trace: requests, dollars and waiting."""
+    price = PRICES["sqs"]
+    trace = workload("bursty", seed=0, hours=6)
+    rows = []
+    for shown, strategy in (
+        ("fixed 500 ms", pollux.Fixed("500ms")),
+        ("ewma", pollux.Ewma()),
+        ("ewma, held", pollux.Ewma(held=True)),
+        ("worth, a cent an hour", pollux.Worth(poll_cost=price.dollars, wait_cost=0.01 / 3600)),
+        ("adaptive 100 ms to 5 s", pollux.Adaptive("100ms", "5s")),
+        ("adaptive 100 ms to 5 s, held", pollux.Adaptive("100ms", "5s", hold="20s")),
+    ):
+        done = replay(trace, strategy, Situation(capacity=10, hold=bool(strategy.longest_hold)))
+        dollars = dollars_a_month(done.polls, done.span, price)
+        waits = (f"{wait:.2f} s" for wait in (done.mean_wait, done.wait(0.95)))
+        rows.append((shown, f"{done.polls:,}", f"${dollars:.2f}", *waits))
+    return table(("polling", "receives", "a month", "mean wait", "p95"), rows)
+
+
+def with_table(page: Path, name: str, made: str) -> str:
+    """A page with the table between its two marks made anew."""
+    before, begin, rest = page.read_text("utf-8").partition(f"<!-- {name}:begin -->\n")
+    _, end, after = rest.partition(f"<!-- {name}:end -->")
+    return f"{before}{begin}{made}\n{end}{after}"
 
 
 PAGES: dict[str, Callable[[], str]] = {
@@ -332,7 +365,8 @@ PAGES: dict[str, Callable[[], str]] = {
 def main(arguments: list[str]) -> int:
     FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = {FOLDER / name: f"{NOTE}\n\n{page()}\n" for name, page in PAGES.items()}
-    wanted[TUTORIAL] = tutorial_page()
+    wanted[TUTORIAL] = with_table(TUTORIAL, "tradeoff", tradeoff())
+    wanted[SQS] = with_table(SQS, "held", held_or_not())
     stale = []
     for path, text in wanted.items():
         if path.exists() and path.read_text("utf-8") == text:

@@ -18,6 +18,7 @@ from contextlib import ExitStack, closing
 import pytest
 from hypothesis import settings
 
+from tests.clouds import MiniStack, S3Server, running
 from tests.daemons import Missing
 from tests.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
 
@@ -60,6 +61,13 @@ def redis(servers: Servers) -> Redis:
 def redis_oldest(servers: Servers) -> Redis:
     """The oldest Redis that is supported, shared."""
     return servers.redis(oldest=True)
+
+
+@pytest.fixture(scope="session")
+def ministack() -> Iterator[S3Server]:
+    """A server that speaks S3, shared: each test has a prefix of its own."""
+    with running(MiniStack) as server:
+        yield server
 
 
 @pytest.fixture

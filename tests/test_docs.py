@@ -16,6 +16,7 @@ import pytest
 import typer
 
 from pollux.cli.app import app
+from tests.clouds import BUCKET, CREDENTIALS, S3Server
 from tests.servers import PgBouncer, Postgres, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -65,11 +66,21 @@ def redis_url(request: pytest.FixtureRequest, folder: Path) -> str:
     return server.url()
 
 
+def bucket_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """A bucket of the servers' own; credentials are where every AWS tool takes them."""
+    server: S3Server = request.getfixturevalue("ministack")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": server.endpoint}.items():
+        patch.setenv(name, value)
+    return f"s3://{BUCKET}/{folder.name}"
+
+
 #: Whatever server an example names, and where a real one is.
 SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "postgresql://app@db/shop": postgres_url,
     "postgresql://app@pooler:6432/shop": pooler_url,
     "redis://cache/0": redis_url,
+    "s3://jobs/pollux": bucket_url,
 }
 
 

@@ -163,6 +163,15 @@ class JobGivenBack(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobUnhandled(JobEvent):
+    """A store that cannot pick kinds gave a job that has no handler here; it went back."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
 class JobLost(JobEvent):
     """A lease ran out under a worker; whatever its handler did, the job is no longer its."""
 

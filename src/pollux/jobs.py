@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -94,12 +94,16 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job under a lease. The token fences: a newer claim of the same job makes it worthless."""
+    """A job under a lease. The token fences: a newer claim of the same job makes it worthless.
+
+    receipt: what the store itself calls the claim, where it has a name of its own for it.
+    """
 
     job: Job
     token: int
     worker: str
     until: float
+    receipt: str = field(default="", repr=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from pollux.events import (
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobUnhandled,
     PaceChanged,
     PollFailed,
     PollFinished,
@@ -57,6 +58,7 @@ ENDS: list[tuple[type[JobEvent], tuple[Any, ...], str]] = [
     (JobDead, ("no",), "dead"),
     (JobSnoozed, (9.0,), "snoozed"),
     (JobGivenBack, ("stop",), "given_back"),
+    (JobUnhandled, (9.0,), "unhandled"),
     (JobLost, (), "lost"),
 ]
 

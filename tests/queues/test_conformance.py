@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pollux.jobs import NewJob, Settlement
-from pollux.queues.base import Queue
+from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.testing import VirtualClock
 from pollux.testing.conformance import CHECKS, Bench, Check, NotCapable, exercise, name_of, run
@@ -63,6 +63,28 @@ def test_every_check_says_what_it_checks() -> None:
     for check in CHECKS:
         first = (check.__doc__ or "").strip()
         assert first.endswith("."), f"{check.__name__} says in one sentence which clause it is"
+
+
+class Modest(MemoryQueue):
+    """Denies all that can be denied."""
+
+    capabilities = Capabilities(
+        **{f.name: False for f in fields(Capabilities) if f.type == "bool"}, hints="none"
+    )
+
+
+def test_a_queue_that_denies_everything_is_asked_for_the_rest() -> None:
+    class ModestBench(MemoryBench):
+        async def queue(self, **options: Any) -> Queue:
+            self._queue = self._queue or self.keep(Modest(clock=self.clock, **options))
+            return self._queue
+
+    clock = VirtualClock()
+    report = clock.run(exercise(lambda: ModestBench(clock)))
+    # `peek` is each store's own to refuse; this one can.
+    assert set(report.failed) <= {"what_a_store_cannot_do_is_refused"}, report
+    for name in ("put_claim_settle", "lease_runs_out", "retry_waits", "give_back", "redrive_some"):
+        assert name in report.passed
 
 
 # Queues that break the contract in one way each, and a check that must notice.

@@ -43,7 +43,7 @@ METRICS: tuple[Metric, ...] = (
         "pollux_worker_job_total",
         "counter",
         ("queue", "kind", "result"),
-        "Jobs by how they ended: done, retried, dead, snoozed, given_back, lost.",
+        "Jobs by how they ended: done, retried, dead, snoozed, given_back, unhandled, lost.",
     ),
     Metric("pollux_worker_job_wait_seconds", "histogram", _KIND, "From due to started."),
     Metric("pollux_worker_job_duration_seconds", "histogram", _KIND, "From started to done."),

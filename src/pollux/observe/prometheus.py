@@ -23,6 +23,7 @@ from pollux.events import (
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobUnhandled,
     PaceChanged,
     PollFailed,
     PollFinished,
@@ -42,6 +43,7 @@ RESULTS: dict[type[JobEvent], str] = {
     JobDead: "dead",
     JobSnoozed: "snoozed",
     JobGivenBack: "given_back",
+    JobUnhandled: "unhandled",
     JobLost: "lost",
 }
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}

@@ -45,12 +45,24 @@ MAX_LEASE = 7 * 86400.0
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do; asking for what it cannot is an error at `put` or `claim`.
+    """What a store can do; asking for what it cannot is an error at the call that asks.
 
     keys: jobs with the same key run one at a time, in order.
     priorities, delay, unique: as `NewJob` has them.
+    exact_unique: a `unique` holds until its job is done, and another payload under it is refused;
+        else repeats are recognised for a while only.
+    ordered: jobs are claimed in the order they fell due, and were put; else nearly so.
+    kinds: a claim can ask for some kinds only.
+    views: `peek` and `list` show any job; else only `dead` shows jobs, the dead letters.
+    keep: finished jobs can be kept for a look back.
+    uncounted: a job that is given back has not used up an attempt.
+    fenced: the store itself refuses a settlement under an old token; else one that comes after
+        its lease ran out may pass unnoticed.
+    atomic_put, atomic_settle: a batch is stored as a whole or not at all, whatever fails; else
+        a part of it may be, and an error says so.
     long_poll: a claim may block at the store until something arrives.
     hints: how news of a put reaches the workers: "none", "process", "machine" or "network".
+    next_due: an empty claim learns when the next job falls due, and ends the pause then.
     exact_depth: `stats` counts, it does not estimate.
     """
 
@@ -58,8 +70,18 @@ class Capabilities:
     priorities: bool = True
     delay: bool = True
     unique: bool = True
+    exact_unique: bool = True
+    ordered: bool = True
+    kinds: bool = True
+    views: bool = True
+    keep: bool = True
+    uncounted: bool = True
+    fenced: bool = True
+    atomic_put: bool = True
+    atomic_settle: bool = True
     long_poll: bool = False
     hints: str = "process"
+    next_due: bool = True
     exact_depth: bool = True
 
 
@@ -82,6 +104,12 @@ class Queue(ABC):
     capabilities: ClassVar[Capabilities]
     #: `_put` tells other processes by itself, in the transaction of the put.
     _tells_of_puts: ClassVar[bool] = False
+    #: The kind under which a claim delivers what is in the store and is no job of ours.
+    foreign_kind: ClassVar[str | None] = None
+    #: How long a worker gathers settlements for one call, in seconds, and how many at the most;
+    #: not at all, unless each call is billed.
+    gather: ClassVar[float] = 0.0
+    gather_up_to: ClassVar[int] = 1
 
     def __init__(
         self,
@@ -100,6 +128,11 @@ class Queue(ABC):
         self.name = checked_name(name, "queue", ConfigError)
         self.clock = clock or Clock()
         self.keep = None if keep is None else seconds(keep, "keep", positive=True)
+        if self.keep is not None and not self.capabilities.keep:
+            raise Unsupported(
+                f"keep = {keep!r}: {type(self).__name__} deletes finished jobs and cannot keep "
+                "them; leave `keep` out or choose a store that can"
+            )
         if max_payload_bytes < 1:
             raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
         self.max_payload_bytes = max_payload_bytes
@@ -151,6 +184,11 @@ class Queue(ABC):
         wanted = _distinct(kinds, "kinds")
         if wanted is not None and not wanted:
             return []
+        if wanted is not None and not self.capabilities.kinds:
+            raise Unsupported(
+                f"{self.url} cannot pick jobs by kind (kinds = {wanted[:3]!r}); claim without "
+                "kinds and give back what is not yours"
+            )
         limit = min(limit, MAX_BATCH)
         claims = await self._claim_or_give_back(worker, limit, lease_s, hold_s, wanted)
         if len(claims) == limit:
@@ -210,6 +248,8 @@ class Queue(ABC):
             raise ConfigError(f"state = {state!r} is none of {', '.join(STATES)}")
         if not 1 <= limit <= MAX_PAGE:
             raise ConfigError(f"limit = {limit!r} must be from 1 to {MAX_PAGE}")
+        if state != "dead" and not self.capabilities.views:
+            raise self._no_views("list jobs")
         return await self._list(state, kind, limit, after)
 
     async def dead(
@@ -353,6 +393,12 @@ class Queue(ABC):
         # Errors are no news to whoever cancelled; should giving back fail, the leases run out.
         with suppress(asyncio.CancelledError, Exception):
             await self.settle([Settlement.give_back(claim) for claim in await call])
+
+    def _no_views(self, what: str) -> Unsupported:
+        return Unsupported(
+            f"{self.url} cannot {what}: its store shows a job only to who claims it. `stats` "
+            "counts them, and `dead` shows the dead letters"
+        )
 
     def _checked_jobs(self, jobs: NewJob | Iterable[NewJob]) -> builtins.list[NewJob]:
         batch = [jobs] if isinstance(jobs, NewJob) else list(jobs)

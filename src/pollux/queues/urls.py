@@ -24,6 +24,13 @@ EXAMPLES = (
 _COMMON = ("queue", "keep", "max_payload_bytes")
 _POSTGRES = (*_COMMON, "schema", "listen", "timeout", "connections")
 _REDIS = (*_COMMON, "prefix", "allow_eviction", "timeout")
+_OBJECTS = {
+    "s3": (*_COMMON, "region", "endpoint", "timeout"),
+    "gs": (*_COMMON, "timeout"),
+    "az": (*_COMMON, "account", "endpoint", "timeout"),
+    "file": _COMMON,
+}
+_SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
 
 
 def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> Queue:
@@ -36,6 +43,10 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     `postgresql://user@host/database` with `schema=pollux`, `timeout=30s`, `connections=4`, `listen`
     and what libpq takes (`sslmode=…`); `redis://host/0` and `rediss://` with `prefix=pollux`,
     `allow_eviction=true` and `timeout=30s`.
+    `s3://bucket/prefix` with `region=eu-west-1` and `endpoint=https://…`, `gs://bucket/prefix`,
+    `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
+    `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
+    `dead=name`, `timeout=10s` and `linger=20s`.
     """
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(
@@ -148,6 +159,21 @@ def _redis(at: Address) -> Queue:
     return RedisQueue(at.without_query(), clock=at.clock, **options)
 
 
+def _objects(at: Address) -> Queue:
+    from pollux.queues.objects_open import open_objects
+
+    options = at.options(_OBJECTS[at.parts.scheme])
+    return open_objects(at.parts, at.clock, at.create, options)
+
+
+def _sqs(at: Address) -> Queue:
+    from pollux.queues.sqs import open_sqs
+
+    options = at.options(_SQS)
+    del options["name"]  # the queue is the place
+    return open_sqs(at.parts, at.clock, options)
+
+
 SCHEMES: dict[str, Callable[[Address], Queue]] = {
     "memory": _memory,
     "sqlite": _sqlite,
@@ -155,6 +181,10 @@ SCHEMES: dict[str, Callable[[Address], Queue]] = {
     "postgres": _postgres,
     "redis": _redis,
     "rediss": _redis,
+    **dict.fromkeys(_OBJECTS, _objects),
+    "sqs": _sqs,
+    "https": _sqs,
+    "http": _sqs,
 }
 
 #: Options that are whole numbers.

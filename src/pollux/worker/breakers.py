@@ -49,6 +49,13 @@ class Breakers:
                 due.append(circuit.retry_at)
         return freely, trials, min(due, default=None)
 
+    def until_trial(self, kind: str) -> float:
+        """How long a job of a kind that is not closed has to wait, in seconds; a guess."""
+        circuit = self._circuits.get(kind)
+        if circuit is None or circuit.retry_at is None:
+            return 1.0
+        return max(circuit.retry_at - self._clock.now(), 1.0)
+
     def begin_trial(self, kind: str) -> None:
         self._circuits[kind].begin(self._clock.now())
 

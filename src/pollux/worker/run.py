@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pollux.chores import Chores
@@ -29,6 +28,7 @@ from pollux.events import (
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobUnhandled,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -37,6 +37,7 @@ from pollux.jobs import Claim, Job, Settlement
 from pollux.loop import Batch, Options, PollLoop
 from pollux.queues.base import Queue
 from pollux.worker.breakers import Breakers
+from pollux.worker.ending import to_its_end
 from pollux.worker.handlers import (
     Handler,
     Middleware,
@@ -47,8 +48,10 @@ from pollux.worker.handlers import (
     text_of,
     traceback_of,
 )
+from pollux.worker.held import Held
 from pollux.worker.plan import Plan
 from pollux.worker.settling import Settling
+from pollux.worker.strangers import turned_away
 from pollux.worker.threads import HandlerThreads
 
 #: Weight of the newest run in the average time a handler takes.
@@ -61,24 +64,6 @@ SETTLE_WITHIN_AT_STOP = 10.0
 PRUNE_EVERY = 60.0
 #: The same, while there are some to delete: a store deletes a bounded number at a time.
 PRUNE_AGAIN = 1.0
-
-
-@dataclass(slots=True, eq=False)
-class Held:
-    """A claimed job, until it is settled.
-
-    due: when it was due, in the event loop's time.
-    trial: it is the one job that a half-open breaker lets through.
-    ended: why its handler was cancelled, or is no longer listened to.
-    """
-
-    claim: Claim
-    handler: Handler
-    due: float
-    trial: bool = False
-    task: asyncio.Task[None] | None = None
-    began: bool = False
-    ended: Literal["", "stop", "lost"] = ""
 
 
 class Run:
@@ -108,7 +93,7 @@ class Run:
         self._running: dict[Held, None] = {}
         self._room = asyncio.Event()
         self._settling = Settling(
-            queue, clock, events, self._random, self._note_lost, self._room.set
+            queue, clock, events, self._random, self._note_lost, self._room.set, plan.lease
         )
         self._chores = Chores(queue.name, clock, events)
         self._chores.add("renew leases", plan.lease / 3, self._renew)
@@ -151,14 +136,13 @@ class Run:
         )
         try:
             async for _ in self.poll_loop:
-                # Wait until a claim is worth it: half of what is claimed ahead is used up.
-                await self._room_for(max(self._plan.ahead(self._took) // 2, 1))
+                await self._room_for_a_good_claim()
             self._hold_no_more(plan.grace)
             await self._all_done_within(plan.grace)
         finally:
             # After a cancellation, or a store that will never answer, too: leave nothing.
             self._hold_no_more(0.0)
-            await _to_its_end(self._finish())
+            await to_its_end(self._finish())
 
     def stop(self) -> None:
         """Claim no more and finish. A second call ends the grace. From any thread."""
@@ -224,14 +208,18 @@ class Run:
 
     async def _claim(self, hold: float) -> Batch[Claim]:
         """The poll: claim as many jobs as there is room for, and begin with them."""
-        await self._room_for(1)  # what is claimed ahead may have shrunk since the last poll
+        await self._room_for(lambda: 1)  # what is claimed ahead may have shrunk since the last poll
         limit = self._room_left()
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
             self.poll_loop.look_by(next_trial)
         claims: list[Claim] = []
+        if not self._queue.capabilities.kinds:
+            if kinds or trials:
+                claims = await self._ask(limit, hold, None, trials)
+            trials, kinds = [], []
         for kind in trials[: max(limit, 0)]:
-            claims += await self._ask(1, 0, [kind], trial=True)
+            claims += await self._ask(1, 0, [kind], [kind])
         if kinds and len(claims) < limit:
             claims += await self._ask(limit - len(claims), hold, kinds)
         await self._prune()
@@ -245,14 +233,14 @@ class Run:
         return max(claim.until - self._plan.lease - claim.job.run_at, 0.0)
 
     async def _ask(
-        self, limit: int, hold: float, kinds: list[str], *, trial: bool = False
+        self, limit: int, hold: float, kinds: list[str] | None, trials: Sequence[str] = ()
     ) -> list[Claim]:
-        """Claim, and hold what comes from that moment on."""
+        """Claim, and hold what comes from that moment on; of the kinds in `trials`, one each."""
         if self._stopping:
             return []
         call = self._queue.claim(self._plan.name, limit, self._plan.lease, hold, kinds)
         claims = await (self._unless_stopped(call) if hold else call)
-        self._take(claims, trial)
+        self._take(claims, trials)
         return claims
 
     async def _unless_stopped(self, call: Coroutine[Any, Any, list[Claim]]) -> list[Claim]:
@@ -264,28 +252,34 @@ class Run:
         except asyncio.CancelledError:
             poll.cancel()
             with suppress(asyncio.CancelledError, Exception):
-                await _to_its_end(poll)
+                await to_its_end(poll)
             if not poll.cancelled() and poll.exception() is None:
-                self._take(poll.result(), trial=False)  # it came in just before
+                self._take(poll.result(), ())  # it came in just before
             raise
         finally:
             self._held_poll = None
 
-    def _take(self, claims: list[Claim], trial: bool) -> None:
+    def _take(self, claims: list[Claim], trials: Sequence[str]) -> None:
         """Hold claims, and start what there is a place for."""
         if not claims:
             return
         older, now = self._held(), self._clock.now()
+        untried = set(trials)
         for claim in claims:
+            kind = claim.job.kind
             if claim.job.id in older:  # our own lease on it had run out
                 self._lose(older[claim.job.id])
+            if kind not in self._handlers:
+                self._turn_away(claim)
+                continue
             due = now - self._waited(claim)
-            held = Held(claim, self._handlers[claim.job.kind], due, trial)
-            if trial:
-                self._breakers.begin_trial(claim.job.kind)
-            elif not self._breakers.closed(claim.job.kind):
-                # It opened while the claim was under way.
-                self._give_back(held, "the breaker of its kind is open")
+            held = Held(claim, self._handlers[kind], due, kind in untried)
+            if held.trial:
+                untried.discard(kind)
+                self._breakers.begin_trial(kind)
+            elif not self._breakers.closed(kind):
+                # It opened while the claim was under way, or the store cannot pick kinds.
+                self._give_back_until_trial(held)
                 continue
             self._waiting.append(held)
         self._chores.wake("renew leases")
@@ -297,8 +291,13 @@ class Run:
         # Jobs whose settlement is under way do not hold up the next claim, but they are bounded.
         return min(most - held, 2 * most - held - len(self._settling))
 
-    async def _room_for(self, wanted: int) -> None:
-        while self._room_left() < wanted and not self._stopping:
+    async def _room_for_a_good_claim(self) -> None:
+        """Wait until a claim is worth it: half of what is claimed ahead is used up."""
+        # Asked anew each time: as handlers take longer there is less ahead, and less to wait for.
+        await self._room_for(lambda: max(self._plan.ahead(self._took) // 2, 1))
+
+    async def _room_for(self, wanted: Callable[[], int]) -> None:
+        while self._room_left() < wanted() and not self._stopping:
             self._room.clear()
             await self._room.wait()
 
@@ -326,7 +325,10 @@ class Run:
         job, retry = held.claim.job, held.handler.retry
         if retry.attempts is not None and job.attempt > retry.attempts:
             self._breakers.no_verdict(job.kind, held.trial)
-            self._dead(held, f"its worker died or lost its lease {job.attempt - 1} times")
+            why = "died or lost its lease"
+            if not self._queue.capabilities.uncounted:
+                why += ", or gave it back,"
+            self._dead(held, f"its worker {why} {job.attempt - 1} times")
             return
         self._running[held] = None
         held.task = self._loop.create_task(self._work(held))
@@ -399,10 +401,18 @@ class Run:
         if not held.began:  # a task that is cancelled before its first step never takes it
             self._leave(held, asyncio.CancelledError(), 0.0)
 
-    def _give_back(self, held: Held, reason: str) -> None:
+    def _give_back(self, held: Held, reason: str, delay: float = 0.0) -> None:
         self._given_back += 1
-        self._settling.add(Settlement.give_back(held.claim))
+        self._settling.add(Settlement.give_back(held.claim, delay))
         self._emit(JobGivenBack, held.claim.job, reason)
+
+    def _turn_away(self, claim: Claim) -> None:
+        settlement = turned_away(claim, self._queue.foreign_kind)
+        self._settling.add(settlement)
+        if settlement.verdict == "dead":
+            self._emit(JobDead, claim.job, settlement.error, "")
+        else:
+            self._emit(JobUnhandled, claim.job, settlement.delay)
 
     def _place_is_free(self) -> None:
         self._start_waiting()
@@ -418,7 +428,13 @@ class Run:
         if not self._breakers.closed(kind):
             for waiting in [w for w in self._waiting if w.claim.job.kind == kind]:
                 self._waiting.remove(waiting)
-                self._give_back(waiting, "the breaker of its kind is open")
+                self._give_back_until_trial(waiting)
+
+    def _give_back_until_trial(self, held: Held) -> None:
+        # Where a claim can leave out a kind there is no need to hide its jobs from others.
+        kinds = self._queue.capabilities.kinds
+        delay = 0.0 if kinds else self._breakers.until_trial(held.claim.job.kind)
+        self._give_back(held, "the breaker of its kind is open", delay)
 
     def _note_breaker(self, kind: str, state: str) -> None:
         self._events.emit(BreakerChanged(self._queue.name, kind, state))
@@ -472,18 +488,3 @@ class Run:
             "waiting": len(self._waiting),
             "settling": len(self._settling),
         }
-
-
-async def _to_its_end(work: Coroutine[Any, Any, None] | asyncio.Future[Any]) -> None:
-    """Wait for `work` to end, though whoever waits is cancelled, again and again, meanwhile."""
-    task = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    if not task.cancelled():
-        task.result()

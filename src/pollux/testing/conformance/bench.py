@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from pollux.errors import LeaseLost
+from pollux.errors import LeaseLost, Unsupported
 from pollux.hints import Hint
 from pollux.jobs import Claim, NewJob, Settlement
 from pollux.queues.base import Queue
@@ -103,6 +103,32 @@ def require(able: object, what: str) -> None:
     """Skip the check unless the store can do what it is about."""
     if not able:
         raise NotCapable(f"the store's capabilities say that it has no {what}")
+
+
+async def keeping(bench: Bench, units: float) -> Queue:
+    """A queue that keeps finished jobs for so long; skip the check where the store cannot."""
+    try:
+        return await bench.queue(keep=units * bench.unit)
+    except Unsupported:
+        require((await bench.queue()).capabilities.keep, "keep")
+        raise  # it says that it can
+
+
+def arranged(queue: Queue, values: Iterable[Any]) -> list[Any]:
+    """Values in the order they came where the store keeps an order, else in one that says none."""
+    return list(values) if queue.capabilities.ordered else sorted(values, key=repr)
+
+
+async def gone(queue: Queue, job_id: str, what: str) -> None:
+    """Expect that there is no such job, where the store lets one look."""
+    if queue.capabilities.views:
+        equal(await queue.peek(job_id), None, what)
+
+
+async def nothing_left(queue: Queue, what: str) -> None:
+    """Expect that there is no job at all, where the store lets one look."""
+    if queue.capabilities.views:
+        equal(await queue.list(), [], what)
 
 
 def expect(condition: object, message: str) -> None:

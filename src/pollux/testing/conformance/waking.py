@@ -86,7 +86,7 @@ async def check_a_full_claim_passes_the_hint_on(bench: Bench) -> None:
 async def check_due_time_ends_a_pause(bench: Bench) -> None:
     """After an empty claim, a pause ends when the next delayed job is due, not later."""
     queue = await _hinted(bench)
-    require(queue.capabilities.delay, "delay")
+    require(queue.capabilities.delay and queue.capabilities.next_due, "delay and due times")
     [job_id] = await queue.put(NewJob("job", delay=10 * bench.unit))
     equal(await bench.take(queue), [], "a claim before the job is due")
     equal(ids(await _poll_until_found(bench, queue, 14)), [job_id], "the job, when it was due")
@@ -95,6 +95,7 @@ async def check_due_time_ends_a_pause(bench: Bench) -> None:
 async def check_lease_end_ends_a_pause(bench: Bench) -> None:
     """After an empty claim, a pause ends when the lease of another worker runs out."""
     queue = await _hinted(bench)
+    require(queue.capabilities.next_due, "due times")
     [job_id] = await queue.put(NewJob("job"))
     await bench.take_one(queue, lease=10)
     equal(await bench.take(queue), [], "a claim while the lease lives")
@@ -218,6 +219,7 @@ async def check_hold_sees_what_falls_due(bench: Bench) -> None:
 async def check_hold_by_kinds(bench: Bench) -> None:
     """A job wakes a held claim that wants its kind, whoever has waited longer for others."""
     queue = await _held(bench)
+    require(queue.capabilities.kinds, "claim by kinds")
     calls = [asyncio.ensure_future(_hold(bench, queue, kinds=[kind])) for kind in ("a", "b", "c")]
     await bench.elapse(2)
     await queue.put(NewJob("c", "for c"))

@@ -1,0 +1,461 @@
+"""What polling costs where every request is billed: SQS and S3, in requests and dollars a month.
+
+Every request is counted at the server (MiniStack with a counter at its door), by queue; requests
+that send jobs are left out, for every consumer needs the same. Each consumer has a queue of its
+own. Dollars are list prices (`pollux lab prices`), without free tiers; SQS bills a request for each
+64 KiB, which no message here has.
+
+A month cannot be waited for. The long scenarios run in time that passes ten times as fast, for the
+server, for Pollux and for the loop: counts are true there, waits are ten times as coarse. Celery
+does not run in fast time: it gets the same scenarios at the world's pace, for less long. Rates are
+then scaled to 30 days.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from benchmarks import common  # noqa: E402 - see there
+from benchmarks.common import Child, Goal, each, heading, median, number, percentile  # noqa: E402
+from pollux.lab.prices import MONTH, PRICES  # noqa: E402
+
+SPEED = 10.0
+PEER = "celery-sqs"
+ENVIRONMENT = {
+    "AWS_ACCESS_KEY_ID": "test",
+    "AWS_SECRET_ACCESS_KEY": "test",
+    "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
+    "AWS_EC2_METADATA_DISABLED": "true",
+}
+#: Pollux's consumers of SQS.
+POLLUX = {
+    "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
+    "Adaptive, held 20 s": "Adaptive('100ms', '5s', hold='20s')",
+    "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
+    "Ewma, held (Arrakis)": "Ewma(held=True)",
+}
+FIXED, LOOP, CELERY = "Fixed 500ms", "boto3 loop, held 20 s", "Celery 5.7"
+#: Pollux's consumers of S3, and what one poll of a design with a LIST for each of 16 shards costs.
+OBJECTS = {
+    "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
+    "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
+    FIXED: "Fixed('500ms')",
+}
+SHARDS = 16
+#: S3 does not bill deletes.
+S3_PRICES = {
+    "LIST": "s3-list",
+    "PUT": "s3-put",
+    "POST": "s3-put",
+    "GET": "s3-get",
+    "HEAD": "s3-get",
+}
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Jobs by their arrivals, for so many seconds of the consumer's time."""
+
+    name: str
+    seconds: float
+    arrivals: tuple[float, ...]
+    workers: int = 1
+
+
+def scenarios(seconds: float) -> list[Scenario]:
+    rng = random.Random(5)
+    steady = sorted(rng.uniform(0, seconds) for _ in range(int(seconds)))
+    minutes = [60 * n + rng.uniform(0, 60) for n in range(int(seconds // 60))]
+    bursts = [start + 5 for start in range(0, int(seconds), 120) for _ in range(60)]
+    return [
+        Scenario("idle", seconds, ()),
+        Scenario("1 job/min", seconds, tuple(minutes)),
+        Scenario("1 job/s", seconds, tuple(steady)),
+        Scenario("60 jobs every 2 min", seconds, tuple(bursts)),
+    ]
+
+
+@dataclass(frozen=True)
+class Scale:
+    fast: float
+    slow: float
+    fleet: float
+    busy_jobs: int
+    flood: int
+
+
+FULL = Scale(fast=900.0, slow=60.0, fleet=60.0, busy_jobs=1000, flood=1000)
+QUICK = Scale(fast=120.0, slow=0.0, fleet=0.0, busy_jobs=300, flood=500)
+
+
+@dataclass
+class Row:
+    """What one consumer did in one scenario."""
+
+    requests: Counter[str]
+    seconds: float
+    waits: list[float] = field(default_factory=list)
+    store: str = "sqs"
+    waits_count: bool = True
+
+    @property
+    def total(self) -> int:
+        return self.requests.total()
+
+    @property
+    def monthly(self) -> float:
+        return self.total / self.seconds * MONTH
+
+    @property
+    def dollars(self) -> float:
+        if self.store == "sqs":
+            return self.monthly * PRICES["sqs"].dollars
+        prices = {kind: PRICES[name].dollars for kind, name in S3_PRICES.items()}
+        spent = sum(prices.get(kind, 0.0) * n for kind, n in self.requests.items())
+        return spent / self.seconds * MONTH
+
+    @property
+    def per_thousand(self) -> float:
+        return self.total / len(self.waits) * 1000
+
+    def columns(self) -> list[str]:
+        waits = self.waits if self.waits_count else []
+        kinds = ", ".join(f"{n} {kind}" for kind, n in self.requests.most_common(4))
+        return [
+            f"{self.total:,}",
+            f"{self.monthly:,.0f}",
+            f"${self.dollars:,.2f}",
+            str(len(self.waits)),
+            number(median(waits)) if waits else "-",
+            number(percentile(waits, 0.95)) if waits else "-",
+            kinds,
+        ]
+
+
+HEAD = ["", "requests", "a month", "$ a month", "jobs", "wait p50 s", "p95 s", "what"]
+
+
+class Cloud:
+    """A counted server, at the world's pace or faster."""
+
+    def __init__(self, stack: ExitStack, speed: float = 1.0) -> None:
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            port = found.getsockname()[1]
+        self.endpoint = f"http://127.0.0.1:{port}"
+        self.speed = speed
+        self.time = [str(speed), str(time.time())] if speed != 1.0 else []
+        server = common.PEERS / "counted_cloud.py"
+        stack.enter_context(Child([sys.executable, server, str(port), *self.time]))
+        for _ in range(300):
+            try:
+                self.counts()
+                return
+            except OSError:
+                time.sleep(0.1)
+        raise RuntimeError("MiniStack did not start")
+
+    def counts(self) -> dict[str, Counter[str]]:
+        with urllib.request.urlopen(f"{self.endpoint}/counts", timeout=30) as answer:
+            return {name: Counter(found) for name, found in json.load(answer).items()}
+
+    def since(self, before: dict[str, Counter[str]], queue: str) -> Counter[str]:
+        """What was asked of a queue and its dead letters, without sending."""
+        now = self.counts()
+        names = (queue, f"{queue}-dead")
+        asked = sum((now.get(n, Counter()) - before.get(n, Counter()) for n in names), Counter())
+        return Counter({k: n for k, n in asked.items() if not k.startswith("Send")})
+
+    def pollux(self, plan: Sequence[dict[str, Any]], seconds: float) -> Child:
+        script = common.PEERS / "billed_pollux.py"
+        child = Child([sys.executable, script, self.endpoint, str(seconds), *self.time])
+        child.tell(json.dumps(plan))
+        return child
+
+
+@dataclass
+class Bench:
+    scale: Scale
+    peer: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    def plain(self, mode: str, cloud: Cloud, queue: str, *more: object) -> Child:
+        script = common.PEERS / "billed_plain.py"
+        return Child([self.peer, script, mode, cloud.endpoint, queue, *map(str, more)])
+
+    def note(self, title: str, found: dict[str, Row]) -> None:
+        self.facts[title] = {
+            name: {
+                "requests": row.requests,
+                "seconds": row.seconds,
+                "jobs": len(row.waits),
+                "requests_a_month": row.monthly,
+                "dollars_a_month": row.dollars,
+            }
+            for name, row in found.items()
+        }
+        common.table(HEAD, [[name, *row.columns()] for name, row in found.items()])
+
+
+def entry(name: str, polling: str | None, of: Scenario, store: str = "sqs") -> dict[str, Any]:
+    return {
+        "name": name,
+        "polling": polling,
+        "workers": of.workers,
+        "arrivals": of.arrivals,
+        "store": store,
+    }
+
+
+def together(bench: Bench, cloud: Cloud, of: Sequence[Scenario]) -> dict[str, dict[str, Row]]:
+    """Every scenario for every consumer but Celery, all at a time, each on its own queue."""
+    sides = {**POLLUX, FIXED: "Fixed('500ms')", LOOP: None}
+    names = {(s.name, side): f"q{i}-{j}" for i, s in enumerate(of) for j, side in enumerate(sides)}
+    plan = [entry(names[s.name, side], sides[side], s) for s in of for side in sides]
+    seconds = max(s.seconds for s in of)
+    found: dict[str, dict[str, Row]] = {s.name: {} for s in of}
+    with ExitStack() as stack:
+        child = stack.enter_context(cloud.pollux(plan, seconds))
+        child.hear(120)
+        loops = {}
+        for s in of:
+            loops[s.name] = stack.enter_context(
+                bench.plain("loop", cloud, names[s.name, LOOP], s.workers)
+            )
+            loops[s.name].hear()
+        time.sleep(2)
+        before = cloud.counts()
+        child.tell("go")
+        said = child.hear(seconds / cloud.speed * 2 + 60)
+        asked = {key: cloud.since(before, name) for key, name in names.items()}
+        for s in of:
+            for side in sides:
+                waits = said["waits"][names[s.name, side]]
+                row = Row(asked[s.name, side], said["lasted"], waits)
+                if side == LOOP:  # whose own clock is the world's
+                    row.waits = loops[s.name].ask("tell")["waits"]
+                    row.waits_count = cloud.speed == 1.0
+                found[s.name][side] = row
+        child.tell("end")
+    return found
+
+
+def celery(bench: Bench, cloud: Cloud, of: Scenario, queue: str) -> Row:
+    with ExitStack() as stack:
+        worker = stack.enter_context(bench.plain("celery", cloud, queue))
+        worker.hear(60)
+        producer = stack.enter_context(bench.plain("produce", cloud, queue))
+        producer.tell(json.dumps(of.arrivals))
+        producer.hear()
+        before = cloud.counts()
+        began = time.monotonic()
+        producer.tell("go")
+        producer.hear(of.seconds + 60)
+        time.sleep(max(began + of.seconds - time.monotonic(), 0.0))
+        waits = [worker.hear(30)["wait"] for _ in of.arrivals]
+        time.sleep(2)  # its last deletes
+        return Row(cloud.since(before, queue), of.seconds, waits)
+
+
+def busy(bench: Bench) -> dict[str, Row]:
+    """100 jobs/s at the world's pace, one consumer at a time."""
+    jobs = bench.scale.busy_jobs
+    of = Scenario("100 jobs/s", jobs / 100 + 3, tuple(n / 100 for n in range(jobs)))
+    sides: dict[str, str | None] = {
+        "Adaptive 100ms-5s": POLLUX["Adaptive 100ms-5s"],
+        "Adaptive, held 20 s": POLLUX["Adaptive, held 20 s"],
+        "Adaptive 1s-5s, held 20 s": "Adaptive('1s', '5s', hold='20s')",
+        "Worth, mean wait 1 s": POLLUX["Worth, mean wait 1 s"],
+        "Ewma, held (Arrakis)": POLLUX["Ewma, held (Arrakis)"],
+        FIXED: "Fixed('500ms')",
+        LOOP: None,
+    }
+    found = {}
+    for number_of, (side, polling) in enumerate(sides.items()):
+        with ExitStack() as stack:
+            cloud = Cloud(stack)  # a fresh one each: the last one's workers are gone with it
+            queue = f"busy{number_of}"
+            child = stack.enter_context(cloud.pollux([entry(queue, polling, of)], of.seconds))
+            child.hear()
+            loop = None
+            if polling is None:
+                loop = stack.enter_context(bench.plain("loop", cloud, queue, 1))
+                loop.hear()
+            time.sleep(1)
+            before = cloud.counts()
+            child.tell("go")
+            said = child.hear(of.seconds + 60)
+            asked = cloud.since(before, queue)
+            waits = loop.ask("tell")["waits"] if loop else said["waits"][queue]
+            found[side] = Row(asked, said["lasted"], waits)
+            child.tell("end")
+    with ExitStack() as stack:
+        found[CELERY] = celery(bench, Cloud(stack), of, "busy-celery")
+    return found
+
+
+def show_busy(bench: Bench) -> dict[str, Row]:
+    heading("SQS: 100 jobs/s, each 10 ms of work, at the world's pace")
+    found = busy(bench)
+    rows = [
+        [
+            side,
+            number(row.per_thousand),
+            number(found[CELERY].per_thousand / row.per_thousand),
+            f"{row.per_thousand * PRICES['sqs'].dollars * 1000:.3f}",
+            number(median(row.waits)),
+            number(percentile(row.waits, 0.95)),
+            ", ".join(f"{n} {kind}" for kind, n in row.requests.most_common(3)),
+        ]
+        for side, row in found.items()
+    ]
+    head = ["", "requests per 1,000 jobs", "times fewer than Celery", "$ per million jobs"]
+    common.table([*head, "wait p50 s", "p95 s", "what"], rows)
+    print("\n200 is the least there is: ten jobs to a receive, ten to a delete.")
+    bench.facts["busy"] = {
+        side: {"per_thousand": row.per_thousand, "requests": row.requests}
+        for side, row in found.items()
+    }
+    return found
+
+
+def flood(bench: Bench) -> float:
+    """Jobs a second through one process, from a queue that was filled before."""
+    rounds = 5
+    heading(f"SQS: {bench.scale.flood:,} jobs that are there, one process, concurrency 64")
+    with ExitStack() as stack:
+        cloud = Cloud(stack)
+        told = (cloud.endpoint, str(bench.scale.flood), str(rounds))
+        script = common.PEERS / "billed_flood.py"
+        said = stack.enter_context(Child([sys.executable, script, *told])).hear(300)
+    rate: float = said["jobs"] / median(said["seconds"])
+    cpu = median(said["cpu"]) / said["jobs"] * 1e6
+    print(f"{number(rate)} jobs/s until all are deleted, the median of {rounds} rounds (")
+    print(f"{each([said['jobs'] / s for s in said['seconds']])}); {cpu:.0f} µs of CPU a job here.")
+    print("The server is one Python process on the same machine, and the slower of the two.")
+    bench.facts["flood"] = said | {"rate": rate}
+    return rate
+
+
+def long_ones(bench: Bench) -> dict[str, dict[str, Row]]:
+    with ExitStack() as stack:
+        found = together(bench, Cloud(stack, SPEED), scenarios(bench.scale.fast))
+    if bench.scale.slow:
+        with ExitStack() as stack:
+            cloud = Cloud(stack)
+            for n, of in enumerate(scenarios(bench.scale.slow)):
+                found[of.name][CELERY] = celery(bench, cloud, of, f"celery{n}")
+    for name, rows in found.items():
+        heading(f"SQS: {name}, one worker")
+        bench.note(name, rows)
+    return found
+
+
+def fleet(bench: Bench) -> dict[str, Row]:
+    """Fifty workers on one queue, at the world's pace."""
+    if not bench.scale.fleet:
+        return {}
+    heading("SQS: 50 workers on one queue, 1 job/s, at the world's pace")
+    arrivals = tuple(float(n) for n in range(int(bench.scale.fleet)))
+    of = Scenario("fleet", bench.scale.fleet, arrivals, workers=50)
+    with ExitStack() as stack:
+        found = together(bench, Cloud(stack), [of])["fleet"]
+    bench.note("50 workers", found)
+    return found
+
+
+def objects(bench: Bench) -> dict[str, Row]:
+    """S3 by ObjectQueue, in fast time."""
+    seconds = bench.scale.fast / 2
+    of = [s for s in scenarios(seconds) if s.name in ("idle", "1 job/min", "1 job/s")]
+    found: dict[str, Row] = {}
+    with ExitStack() as stack:
+        cloud = Cloud(stack, SPEED)
+        names = {(s.name, o): f"b{i}-{j}" for i, s in enumerate(of) for j, o in enumerate(OBJECTS)}
+        for bucket in names.values():
+            make = urllib.request.Request(f"{cloud.endpoint}/{bucket}", method="PUT")
+            urllib.request.urlopen(make, timeout=30).close()
+        plan = [entry(names[s.name, o], OBJECTS[o], s, "s3") for s in of for o in OBJECTS]
+        child = stack.enter_context(cloud.pollux(plan, seconds))
+        child.hear(120)
+        time.sleep(2)
+        before = cloud.counts()
+        child.tell("go")
+        said = child.hear(seconds / SPEED * 2 + 60)
+        for (scenario, side), bucket in names.items():
+            asked = cloud.since(before, bucket)
+            waits = said["waits"][bucket]
+            found[f"{scenario}, {side}"] = Row(asked, said["lasted"], waits, "s3")
+        child.tell("end")
+    for s in of:
+        row = found[f"{s.name}, Adaptive 100ms-5s"]
+        lists = Counter({"LIST": (SHARDS - 1) * row.requests["LIST"]})
+        sharded = Row(row.requests + lists, row.seconds, row.waits, "s3")
+        found[f"{s.name}, a LIST for each of {SHARDS} shards (reckoned)"] = sharded
+    heading("S3: one worker, requests of the putting included")
+    bench.note("objects", found)
+    print(f"\nReckoned: Adaptive's row, had each of its polls been {SHARDS} LISTs instead of one.")
+    return found
+
+
+def goals(
+    long: dict[str, dict[str, Row]], quick: dict[str, Row], rate: float, s3: dict[str, Row]
+) -> list[Goal]:
+    idle = long["idle"]
+    plain = idle[LOOP].monthly
+    held = max(idle[side].monthly for side in POLLUX if "held" in side)
+    best = min(quick[side].per_thousand for side in quick if side not in (CELERY, LOOP, FIXED))
+    ratio = quick[CELERY].per_thousand / best
+    ours = s3["1 job/min, Adaptive 100ms-5s"].total
+    theirs = s3[f"1 job/min, a LIST for each of {SHARDS} shards (reckoned)"].total
+    idle_s3 = s3["idle, Adaptive 100ms-5s"].requests
+    return [
+        Goal("SQS idle, held polls, requests a month", held / plain, 1, "× the plain loop's"),
+        Goal("SQS requests per 1,000 jobs at 100 jobs/s, Celery's", ratio, 5, "×", least=True),
+        Goal("SQS jobs/s, one process", rate, 1000, "jobs/s", least=True),
+        Goal(
+            "S3 idle, requests that are no LIST", idle_s3.total() - idle_s3["LIST"], 0, "requests"
+        ),
+        Goal(
+            f"S3 requests at 1 job/min, {SHARDS} LISTs a poll", theirs / ours, 10, "×", least=True
+        ),
+    ]
+
+
+def main() -> None:
+    options = common.options(__doc__ or "")
+    os.environ.update(ENVIRONMENT)
+    peer = common.peer(PEER)
+    with common.work_folder() as folder:
+        bench = Bench(QUICK if options.quick else FULL, peer)
+        machine = common.machine(folder)
+        versions = common.versions(celery="5.7.0", boto3="1.44.0")
+        common.show(machine, versions)
+        bench.facts |= {"machine": machine, "versions": versions, "scale": vars(bench.scale)}
+        others = common.Others()
+        rate = flood(bench)
+        quick = show_busy(bench)
+        long = long_ones(bench)
+        fleet(bench)
+        s3 = objects(bench)
+        bench.facts["others_percent"] = others.show()
+    common.finish(bench.facts, goals(long, quick, rate, s3), options.json)
+
+
+if __name__ == "__main__":
+    main()

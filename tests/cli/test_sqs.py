@@ -1,0 +1,62 @@
+"""`pollux queue` and `pollux dead` on SQS."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pollux.jobs import NewJob, Settlement
+from pollux.queues.sqs import SqsQueue
+from tests.clouds_sqs import CREDENTIALS, SqsServer, sqs_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[SqsServer]:
+    with sqs_server(fast=False) as server:
+        yield server
+
+
+def _pollux(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pollux", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_dead_letters_by_hand(server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (CREDENTIALS | {"AWS_ENDPOINT_URL": server.endpoint}).items():
+        monkeypatch.setenv(name, value)
+
+    async def kill() -> None:
+        async with SqsQueue("jobs", linger=0) as queue:
+            await queue.create()
+            await queue.put([NewJob("mail", n) for n in range(3)])
+            claims = await queue.claim("w", 10, 60)
+            await queue.settle([Settlement.dead(claim, "no such address") for claim in claims])
+
+    asyncio.run(kill())
+    stats = json.loads(_pollux("queue", "stats", "sqs://jobs", "--json").stdout)
+    assert (stats["dead"], stats["ready"]) == (3, 0)
+    listed = _pollux("dead", "list", "sqs://jobs", "--json")
+    dead = json.loads(listed.stdout)
+    assert sorted(each["payload"] for each in dead) == [0, 1, 2]
+    assert {each["error"] for each in dead} == {"no such address"}
+    retried = _pollux("dead", "retry", "sqs://jobs", dead[0]["id"])
+    assert retried.returncode == 0, retried.stderr
+    dropped = _pollux("dead", "drop", "sqs://jobs", "--all")
+    assert dropped.returncode == 0, dropped.stderr
+    stats = json.loads(_pollux("queue", "stats", "sqs://jobs", "--json").stdout)
+    assert (stats["dead"], stats["ready"]) == (0, 1)
+    submitted = _pollux("submit", "sqs://jobs", "mail", "7")
+    assert submitted.returncode == 0, submitted.stderr
+    for words in (["queue", "list", "sqs://jobs"], ["queue", "show", "sqs://jobs", "1"]):
+        refused = _pollux(*words)
+        assert refused.returncode == 2
+        assert "shows a job only to who claims it" in refused.stderr.replace("\n", " ")
+    missing = _pollux("queue", "stats", "sqs://nowhere")
+    assert missing.returncode != 0
+    assert "there is no queue 'nowhere'" in missing.stderr
+    assert "Traceback" not in missing.stderr
