@@ -317,7 +317,9 @@ class Redis(Server):
     def client(self, db: int = 0) -> Iterator[redis_client.Redis]:
         import redis
 
-        with redis.Redis.from_url(self.url(db), decode_responses=True) as client:
+        with redis.Redis.from_url(
+            self.url(db), decode_responses=True, socket_timeout=600
+        ) as client:
             yield client
 
     def execute(self, *command: object, db: int = 0) -> Any:
