@@ -3,7 +3,8 @@
 Each script takes `--quick` and `--json FILE`, prints its figures, and ends with
 one line a goal: `name  measured  goal  reached|short`. Those lines open the page;
 what each script printed follows as it was. A script that fails fails the run,
-after the others had their turn.
+after the others had their turn. `benchmarks/run.py queues bloat` runs these alone and
+puts what they printed into the page; the others' sections stay as they are.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -38,10 +38,6 @@ class Run:
     output: str
     took: float
     facts: Any
-
-    @property
-    def goals(self) -> list[str]:
-        return [line.strip() for line in self.output.splitlines() if GOAL.fullmatch(line)]
 
 
 def run(script: Path, quick: bool, facts: Path) -> Run:
@@ -88,26 +84,40 @@ def machine() -> dict[str, str]:
     }
 
 
-def page(runs: Iterable[Run], facts: dict[str, str], quick: bool) -> str:
-    runs = list(runs)
-    parts = ["# Benchmark results", ""]
-    if quick:
-        parts += ["A quick look (`--quick`): the figures are rough.", ""]
-    parts += ["| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts.items())]
-    goals = [goal for each in runs for goal in each.goals]
-    if goals:
-        parts += ["", "## Goals", "", "```text", *goals, "```"]
-    for each in runs:
-        verdict = "" if each.code == 0 else f" (failed: exit code {each.code})"
-        parts += ["", f"## {each.name}{verdict}", "", f"`benchmarks/{each.name}.py`, "]
-        parts[-1] += f"{each.took:.0f} s."
-        parts += ["", "```text", each.output or "(printed nothing)", "```"]
-    return "\n".join(parts) + "\n"
+def section(each: Run, quick: bool) -> str:
+    """What a script printed, as it was."""
+    verdict = "" if each.code == 0 else f" (failed: exit code {each.code})"
+    how = " A quick look (`--quick`): the figures are rough." if quick else ""
+    return (
+        f"## {each.name}{verdict}\n\n`benchmarks/{each.name}.py`, {each.took:.0f} s, "
+        f"{machine()['Date']}.{how}\n\n```text\n{each.output or '(printed nothing)'}\n```\n"
+    )
+
+
+def sections(text: str) -> dict[str, str]:
+    """The sections of a page, by the name of their script."""
+    parts = re.split(r"^(?=## )", text, flags=re.MULTILINE)[1:]
+    named = {re.split(r"\s", part[3:], maxsplit=1)[0]: part.rstrip() + "\n" for part in parts}
+    named.pop("Goals", None)
+    return named
+
+
+def page(parts: dict[str, str], facts: dict[str, str]) -> str:
+    top = ["# Benchmark results", "", "| | |", "|---|---|"]
+    top += [f"| {name} | {value} |" for name, value in facts.items()]
+    goals = [
+        line.strip()
+        for name in sorted(parts)
+        for line in parts[name].splitlines()
+        if GOAL.fullmatch(line)
+    ]
+    top += ["", "## Goals", "", "```text", *goals, "```"] if goals else []
+    return "\n".join([*top, "", *(parts[name] for name in sorted(parts))])
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Run the benchmarks and write RESULTS.md.")
-    parser.add_argument("names", nargs="*", help="only these scripts; RESULTS.md stays as it is")
+    parser.add_argument("names", nargs="*", help="only these scripts; the others' figures stay")
     parser.add_argument("--quick", action="store_true", help="under a minute each, for a look")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every script's facts, by name")
     options = parser.parse_args()
@@ -126,9 +136,10 @@ def main() -> int:
         for name in options.names or scripts:
             print(f"\n== {name} ==", flush=True)
             runs.append(run(scripts[name], options.quick, Path(folder) / f"{name}.json"))
-    if not options.names:
-        RESULTS.write_text(page(runs, machine(), options.quick), encoding="utf-8")
-        print(f"\nwrote {RESULTS.relative_to(HERE.parent)}")
+    kept = sections(RESULTS.read_text(encoding="utf-8")) if options.names else {}
+    new = {each.name: section(each, options.quick) for each in runs}
+    RESULTS.write_text(page(kept | new, machine()), encoding="utf-8")
+    print(f"\nwrote {RESULTS.relative_to(HERE.parent)}")
     if options.json:
         collected = {"machine": machine(), **{each.name: each.facts for each in runs}}
         options.json.write_text(json.dumps(collected, indent=2) + "\n", encoding="utf-8")

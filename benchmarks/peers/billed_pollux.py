@@ -27,7 +27,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 if len(sys.argv) > 3:
-    from benchmarks import fast
+    from benchmarks.peers import fast
 
     fast.hurry(float(sys.argv[3]), float(sys.argv[4]))
 
