@@ -15,11 +15,13 @@ from unittest.mock import patch
 import pytest
 
 from pollux.clock import VirtualClock
-from pollux.errors import LeaseLost, PolluxError, StoreError
+from pollux.errors import LeaseLost, PolluxError, StoreError, StoreUnavailable
 from pollux.jobs import Claim, NewJob, Settlement
 from pollux.queues.objects import ObjectQueue
+from pollux.queues.objects_core import TRIES
+from pollux.queues.objects_store import Store
 from tests.kit import virtually
-from tests.queues.object_stores import Chaotic, Crash, Crashing, Flaky, VirtualStore
+from tests.queues.object_stores import Chaotic, Crash, Crashing, Flaky, VirtualStore, Wrapped
 
 LEASE = 30.0
 
@@ -269,6 +271,79 @@ def test_a_failed_request_is_not_noticed() -> None:
         return store.left <= 0
 
     every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
+
+
+class Outage(Wrapped):
+    """All tries of the n-th write fail, the first of them before its effect or after."""
+
+    def __init__(self, inner: Store, at: int, *, after: bool) -> None:
+        super().__init__(inner)
+        self.at = at
+        self._after = after
+        self._seen: Counter[str] = Counter()
+
+    @property
+    def happened(self) -> bool:
+        return len(self._seen) >= self.at
+
+    async def create(self, name: str, body: bytes) -> bool:
+        self._seen[name] += 1
+        failing = list(self._seen).index(name) + 1 == self.at and self._seen[name] <= TRIES
+        if failing and self._after and self._seen[name] == 1:
+            await self.inner.create(name, body)
+        if failing:
+            raise StoreUnavailable("an outage")
+        return await self.inner.create(name, body)
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [("done",), ("dead",), ("retry",), ("done", "retry"), ("done", "retry", "dead", "back")],
+    ids=" ".join,
+)
+def test_a_settlement_that_is_tried_again_is_not_lost(verdicts: tuple[str, ...]) -> None:
+    """A call that failed is made again under the same lease: what it did counts as done."""
+
+    async def main(clock: VirtualClock, at: int, after: bool) -> bool:
+        bucket = VirtualStore(clock)
+        store = Outage(bucket, 10**9, after=after)
+        queue = ObjectQueue(store, clock=clock)
+        await queue.put([NewJob("job", n) for n in range(4)])
+        claims = await queue.claim("w", 4, LEASE)
+        store._seen.clear()
+        store.at = at
+        for _ in range(3):
+            try:
+                await settle(*verdicts)(queue, claims)
+            except StoreUnavailable:
+                await clock.advance(0.5)
+            else:
+                break
+        happened, store.at = store.happened, 10**9
+        await clock.advance(3 * LEASE)
+        again = await queue.claim("w", 4, LEASE)
+        each = Counter(verdicts[n % len(verdicts)] for n in range(4))
+        assert len(again) == each["retry"] + each["back"]
+        await clock.advance(1)  # what that claim saw lying about is being moved
+        assert len(await queue.dead()) == each["dead"]
+        await queue.close()
+        return happened
+
+    every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
+
+
+def test_what_another_handle_settles_shows_at_once() -> None:
+    async def main(clock: VirtualClock) -> None:
+        bucket = VirtualStore(clock)
+        one, other = (ObjectQueue(bucket, clock=clock) for _ in range(2))
+        await one.put([NewJob("job", n) for n in range(3)])
+        claims = await one.claim("w", 2, LEASE)
+        await other.settle([Settlement.dead(claims[1], "broken")])  # while the first goes on
+        assert [view.job.payload for view in await one.dead()] == [1]
+        await other.close()
+        await one.close()
+
+    virtually(main)
 
 
 class Ledger:

@@ -61,13 +61,7 @@ class Settling:
 
         async def one(held: Held, indexes: list[int]) -> list[str]:
             batch = {i: by_claim[held.id_of(i), held.token] for i in indexes}
-            refused = await self._settle_unit(held, batch)
-            settled.extend(
-                (held.id_of(i), held.token, s.verdict)
-                for i, s in batch.items()
-                if held.id_of(i) not in refused
-            )
-            return refused
+            return await self._settle_unit(held, batch, settled)
 
         errors = []
         for result in await self._core.all(one(held, indexes) for held, indexes in units):
@@ -137,13 +131,23 @@ class Settling:
                         if unit.moving is not None:
                             await core.content(unit.moving.name)
                         held = _held(unit, jobs, body)
+                        held.until = core.clock.now() + (unit.free_at or 0.0) - core.time.at_most()
                         held.pending = pending_of(core, unit)
                         made[unit.root.path, unit.start] = held
             result.append((held, claim))
         return result
 
-    async def _settle_unit(self, held: Held, batch: dict[int, Settlement]) -> list[str]:
-        """Settle some jobs of a unit; return the ids of those that were not ours any more."""
+    async def _settle_unit(
+        self, held: Held, batch: dict[int, Settlement], settled: list[tuple[str, int, str]]
+    ) -> list[str]:
+        """Settle some jobs of a unit; return the ids of those that were not ours any more.
+
+        settled: gets what is through, also if the rest of it fails.
+        """
+
+        def through(part: dict[int, Settlement]) -> None:
+            settled.extend((held.id_of(i), held.token, s.verdict) for i, s in part.items())
+
         async with held.lock:
             if not await self._still_ours(held):
                 return [held.id_of(index) for index in batch]
@@ -153,11 +157,14 @@ class Settling:
             back = {i: s for i, s in ours.items() if s.verdict == "retry"}
             if away and not await self._send_away(held, away):
                 return [held.id_of(index) for index in batch]
+            through(away)
             if not back:
                 return refused
             ways = {(rounded_delay(s.delay), s.counted) for s in back.values()}
             if len(ways) == 1 and set(back) == held.left:
-                if not await self._send_back(held, back):
+                if await self._send_back(held, back):
+                    through(back)
+                else:
                     refused += [held.id_of(index) for index in back]
                 return refused
             parts = await self._burst(held)
@@ -166,6 +173,7 @@ class Settling:
             outcomes = await self._core.all(
                 self._send_back(parts[index], {index: s}) for index, s in back.items()
             )
+            through({i: s for (i, s), ok in zip(back.items(), outcomes, strict=True) if ok is True})
             for index, outcome in zip(back, outcomes, strict=True):
                 if isinstance(outcome, BaseException):
                     raise outcome
@@ -263,7 +271,7 @@ class Settling:
         if moves or held.pending:
             content |= {
                 "moves": moves, "attempt": held.attempt, "run_at": held.run_at,
-                "since": core.time.now(),
+                "since": self._since(held),
             }  # fmt: skip
         if held.pending:
             content["before"] = held.pending
@@ -290,6 +298,13 @@ class Settling:
                 return True
         self._count(held, away)
         return True
+
+    def _since(self, held: Held) -> float:
+        """Since when jobs are over: now, or as a write said whose fate is unknown, to know it."""
+        doubt = held.doubt
+        if doubt and doubt[0] == held.root.entry_name(held.start, held.top + 1):
+            return float(doubt[2].get("since", self._core.time.now()))
+        return self._core.time.now()
 
     def _count(self, held: Held, away: Iterable[int]) -> None:
         """When all jobs of a root ended here, it is thrown away without another look."""

@@ -271,6 +271,11 @@ class StoreClock:
         now = self._clock.now()
         return now + self._low - (now - (self._at or 0.0)) * self._drift
 
+    def at_most(self) -> float:
+        """A time that is not over on the store's clock, whatever ours says."""
+        now = self._clock.now()
+        return now + self._high + (now - (self._at or 0.0)) * self._drift
+
     def local(self, moment: float) -> float:
         """When, in seconds since 1970 by the local clock, the store's time surely is `moment`."""
         return self._clock.epoch() + (moment - self.surely())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -39,6 +40,8 @@ HIDE_MAX = 12 * 3600
 PARALLEL = 16
 #: How often botocore tries a call, the first included; it backs off in between.
 TRIES = 3
+#: What the names of queues look like.
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\.fifo)?")
 #: One receive asks for these: what a job is made of.
 _SYSTEM = ["ApproximateReceiveCount", "SentTimestamp", "MessageGroupId"]
 
@@ -74,11 +77,13 @@ class Place:
         if "://" not in queue:
             return cls(queue, region, endpoint)
         parts = urlsplit(queue)
-        name = parts.path.rstrip("/").rpartition("/")[2]
-        if parts.scheme not in ("http", "https") or not parts.hostname or not name:
+        account, _, name = parts.path.strip("/").rpartition("/")
+        named = account and _NAME.fullmatch(name)
+        if parts.scheme not in ("http", "https") or not parts.hostname or not named:
             raise ConfigError(
-                f"{without_secrets(queue)!r} is no queue URL; give the name of a queue or a URL "
-                "like https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
+                f"{without_secrets(queue)!r} is no URL of an SQS queue: that ends in an account "
+                "and a name, like https://sqs.eu-west-1.amazonaws.com/123456789012/jobs; or write "
+                "sqs://jobs?region=eu-west-1"
             )
         labels = parts.hostname.split(".")
         if parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn")):
