@@ -72,6 +72,9 @@ Requests, each asserted by a test: an idle poll 1 LIST. A put 1 PUT, whatever it
 one before shows a backlog and nobody else claims. A job from submit to done 1 PUT, 1 LIST, 1 PUT,
 1 GET, 1 PUT and 2 deletes, all of them shared by jobs that go together.
 
+A claim belongs to the handle that made it: while its lease is live a handle appends without asking
+whether another one settled it meanwhile under the same token, for that would cost a request each.
+
 What it cannot do: keys, since no create-only write can say "only if no other of this key runs".
 """
 
