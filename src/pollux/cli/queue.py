@@ -248,6 +248,10 @@ async def _each(
 ) -> tuple[int, list[str]]:
     """Do it to the dead letters named; how many it was done to, and which ids are none."""
     strangers = []
+    if wanted and not queue.capabilities.views:  # such a store can only count them
+        count = await act(wanted)
+        some = len(set(wanted)) - count
+        return count, [f"{some} of {len(set(wanted))}"] if some else []
     for job_id in dict.fromkeys(wanted or ()):
         info = await queue.peek(job_id)
         if info is None or info.state != "dead":
