@@ -43,7 +43,7 @@ GONE_AFTER = 2.4
 #: news apart, where no disk is waited for under that lock.
 RIDE_EVERY = 0.1
 #: Messages sent apart: at most one in so many seconds.
-TELL_EVERY = 0.01
+TELL_EVERY = 0.05
 #: News that a busy process passes on reaches so many times more processes, and so often.
 WIDER = 4
 PASSES_MAX = 3
