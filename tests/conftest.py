@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 import pytest
 from hypothesis import settings
 
-from tests.clouds import MiniStack, S3Server, running
+from tests.clouds import MiniStack
 from tests.daemons import Missing
 from tests.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
 
@@ -64,10 +64,15 @@ def redis_oldest(servers: Servers) -> Redis:
 
 
 @pytest.fixture(scope="session")
-def ministack() -> Iterator[S3Server]:
-    """A server that speaks S3, shared: each test has a prefix of its own."""
-    with running(MiniStack) as server:
-        yield server
+def ministack(servers: Servers) -> MiniStack:
+    """A server that speaks S3 and SQS, shared: each test has a prefix or a queue of its own."""
+    return servers.ministack()
+
+
+@pytest.fixture(scope="session")
+def fast_ministack(servers: Servers) -> MiniStack:
+    """The same, for the clock of `tests.fast`."""
+    return servers.ministack(fast=True)
 
 
 @pytest.fixture

@@ -200,6 +200,10 @@ class Server:
         """How it is started; writes its configuration anew."""
         raise NotImplementedError
 
+    def environment(self) -> dict[str, str]:
+        """What it finds in its environment besides what is in ours."""
+        return {}
+
     def answers(self) -> bool:
         """Whether it is ready for calls, as it logged since this start.
 
@@ -328,7 +332,7 @@ class Server:
         return subprocess.Popen(
             [str(part) for part in command],
             cwd=self.keeper.folder,
-            env={**environment, "LC_ALL": "C"},
+            env={**environment, "LC_ALL": "C", **self.environment()},
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

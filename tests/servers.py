@@ -1,4 +1,4 @@
-"""Real servers for tests and benchmarks: Postgres, PgBouncer, Redis and Valkey.
+"""Real servers for tests and benchmarks: Postgres, PgBouncer, Redis, Valkey, and those of `clouds`.
 
     with Servers() as servers:
         postgres = servers.postgres()
@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
+from tests.clouds import MiniStack, Weed
 from tests.daemons import HOST, UNPRIVILEGED, Keeper, Missing, Server, ServerFailed, wait_until
 
 if TYPE_CHECKING:
@@ -349,6 +350,14 @@ class Servers(Keeper):
     def redis(self, *, oldest: bool = False, **settings: object) -> Redis:
         """A server of its own, started: the newest Valkey, or the oldest Redis supported."""
         return self.begin(Redis(self, oldest_redis() if oldest else newest_redis()), settings)
+
+    def ministack(self, **options: Any) -> MiniStack:
+        """A server that speaks S3 and SQS; `fast=True` for one whose time passes faster."""
+        return self.begin(MiniStack(self, **options), {})
+
+    def weed(self) -> Weed:
+        """Another server that speaks S3."""
+        return self.begin(Weed(self), {})
 
     def _reachable(self, programs: Path) -> Path:
         """Programs where the unprivileged user reaches them: a copy if the tree is private."""

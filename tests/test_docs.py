@@ -16,7 +16,7 @@ import pytest
 import typer
 
 from pollux.cli.app import app
-from tests.clouds import BUCKET, CREDENTIALS, S3Server
+from tests.clouds import BUCKET, CREDENTIALS, MiniStack
 from tests.servers import PgBouncer, Postgres, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,7 +68,7 @@ def redis_url(request: pytest.FixtureRequest, folder: Path) -> str:
 
 def bucket_url(request: pytest.FixtureRequest, folder: Path) -> str:
     """A bucket of the servers' own; credentials are where every AWS tool takes them."""
-    server: S3Server = request.getfixturevalue("ministack")
+    server: MiniStack = request.getfixturevalue("ministack")
     patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": server.endpoint}.items():
         patch.setenv(name, value)

@@ -27,9 +27,9 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 if len(sys.argv) > 3:
-    from benchmarks.peers import fast
+    from tests.fast import hurry
 
-    fast.hurry(float(sys.argv[3]), float(sys.argv[4]))
+    hurry(float(sys.argv[4]), float(sys.argv[3]))
 
 import pollux  # noqa: E402
 from pollux import Job, NewJob, Worker, WorkerRunOptions  # noqa: E402

@@ -23,9 +23,9 @@ os.environ |= {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL":
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 if len(sys.argv) > 2:
-    from benchmarks.peers import fast
+    from tests.fast import hurry
 
-    fast.hurry(float(sys.argv[2]), float(sys.argv[3]))
+    hurry(float(sys.argv[3]), float(sys.argv[2]))
 
 from hypercorn.asyncio import serve  # noqa: E402
 from hypercorn.config import Config  # noqa: E402

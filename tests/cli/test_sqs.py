@@ -6,19 +6,12 @@ import asyncio
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from pollux.jobs import NewJob, Settlement
 from pollux.queues.sqs import SqsQueue
-from tests.clouds_sqs import CREDENTIALS, SqsServer, sqs_server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[SqsServer]:
-    with sqs_server(fast=False) as server:
-        yield server
+from tests.clouds import CREDENTIALS, MiniStack
 
 
 def _pollux(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -26,8 +19,8 @@ def _pollux(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_dead_letters_by_hand(server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (CREDENTIALS | {"AWS_ENDPOINT_URL": server.endpoint}).items():
+def test_dead_letters_by_hand(ministack: MiniStack, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (CREDENTIALS | {"AWS_ENDPOINT_URL": ministack.endpoint}).items():
         monkeypatch.setenv(name, value)
 
     async def kill() -> None:

@@ -29,9 +29,7 @@ from pollux.errors import LeaseLost, StoreUnavailable
 from pollux.jobs import Claim, NewJob, Settlement
 from pollux.queues.base import Queue
 from pollux.queues.sqs import SqsQueue
-from tests import clouds, clouds_sqs
-from tests.clouds import S3Server
-from tests.clouds_sqs import SqsServer, sqs_server
+from tests.clouds import BUCKET, CREDENTIALS, MiniStack
 from tests.fast import SPEED, FastClock
 from tests.http_proxy import Answer, Dice, Fate, HttpProxy, Request
 
@@ -42,16 +40,10 @@ SHARE = 0.25
 @pytest.fixture(scope="module")
 def environment() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**clouds_sqs.CREDENTIALS, **clouds.CREDENTIALS}.items():
+        for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
         yield
-
-
-@pytest.fixture(scope="module")
-def sqs() -> Iterator[SqsServer]:
-    with sqs_server() as server:
-        yield server
 
 
 # The ledger
@@ -350,7 +342,7 @@ def s3_refusal(request: Request, rng: random.Random) -> Answer:
     return Answer(status, {"content-type": "application/xml"}, text.encode())
 
 
-def bucket_storm(server: S3Server, seed: int, jobs: int, workers: int) -> HttpProxy:
+def bucket_storm(server: MiniStack, seed: int, jobs: int, workers: int) -> HttpProxy:
     print(f"seed {seed}")
     rng = random.Random(f"bucket {seed}")
     time = StoreTime(ahead=rng.uniform(-900, 900))
@@ -385,7 +377,7 @@ def bucket_storm(server: S3Server, seed: int, jobs: int, workers: int) -> HttpPr
             assert await queue.claim("last", 100, 5) == []
 
     def opened() -> Queue:
-        return open_queue(f"s3://{clouds.BUCKET}/{prefix}?endpoint={proxy.endpoint}", clock=clock)
+        return open_queue(f"s3://{BUCKET}/{prefix}?endpoint={proxy.endpoint}", clock=clock)
 
     clock = VirtualClock()
     dice = Dice(seed, SHARE)
@@ -404,14 +396,14 @@ def bucket_storm(server: S3Server, seed: int, jobs: int, workers: int) -> HttpPr
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_bucket_loses_nothing(seed: int, ministack: S3Server, environment: None) -> None:
+def test_a_bucket_loses_nothing(seed: int, ministack: MiniStack, environment: None) -> None:
     proxy = bucket_storm(ministack, seed, jobs=50, workers=4)
     assert len(proxy.fates) == 8, f"some faults never came: {proxy.fates}"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_bucket_loses_nothing_for_long(ministack: S3Server, environment: None) -> None:
+def test_a_bucket_loses_nothing_for_long(ministack: MiniStack, environment: None) -> None:
     for seed in range(100, 120):
         bucket_storm(ministack, seed, jobs=150, workers=6)
 
@@ -440,7 +432,7 @@ def sent(request: Request) -> set[Any]:
     return {json.loads(entry["MessageBody"]) for entry in told.get("Entries", [told])}
 
 
-def sqs_storm(server: SqsServer, seed: int, jobs: int, workers: int) -> HttpProxy:
+def sqs_storm(server: MiniStack, seed: int, jobs: int, workers: int) -> HttpProxy:
     print(f"seed {seed}")
     assert server.began is not None
     clock = FastClock(server.began)
@@ -478,13 +470,13 @@ def sqs_storm(server: SqsServer, seed: int, jobs: int, workers: int) -> HttpProx
 
 
 @pytest.mark.parametrize("seed", [6, 7])  # all faults come early
-def test_sqs_loses_nothing(seed: int, sqs: SqsServer, environment: None) -> None:
-    proxy = sqs_storm(sqs, seed, jobs=40, workers=3)
+def test_sqs_loses_nothing(seed: int, fast_ministack: MiniStack, environment: None) -> None:
+    proxy = sqs_storm(fast_ministack, seed, jobs=40, workers=3)
     assert len(proxy.fates) == 7, f"some faults never came: {proxy.fates}"
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_sqs_loses_nothing_for_long(sqs: SqsServer, environment: None) -> None:
+def test_sqs_loses_nothing_for_long(fast_ministack: MiniStack, environment: None) -> None:
     for seed in range(100, 120):
-        sqs_storm(sqs, seed, jobs=300, workers=6)
+        sqs_storm(fast_ministack, seed, jobs=300, workers=6)

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,18 +26,18 @@ from pollux.jobs import NewJob, Settlement
 from pollux.queues.objects import ObjectQueue
 from pollux.queues.objects_open import local_store
 from pollux.testing.conformance import CHECKS, Check, NotCapable, name_of, run
-from tests.clouds import CREDENTIALS, MiniStack, S3Server, Weed, running
+from tests.clouds import CREDENTIALS, MiniStack, Weed
 from tests.kit import virtually
 from tests.queues.object_stores import Heedless, StampedBench, VirtualStore
 from tests.queues.s3_stub import Stub
+from tests.servers import Servers
 
 numbers = itertools.count()
 
 
 @pytest.fixture(scope="module")
-def weed() -> Iterator[S3Server]:
-    with running(Weed) as server:
-        yield server
+def weed(servers: Servers) -> Weed:
+    return servers.weed()
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def kept(check: Check, store: Any) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=name_of)
-def test_contract_on_ministack(check: Check, ministack: S3Server) -> None:
+def test_contract_on_ministack(check: Check, ministack: MiniStack) -> None:
     kept(check, ministack.store())
 
 
@@ -65,7 +65,7 @@ def test_contract_in_a_folder(check: Check, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("check", CHECKS[::6], ids=name_of)
-def test_contract_on_seaweedfs(check: Check, weed: S3Server) -> None:
+def test_contract_on_seaweedfs(check: Check, weed: Weed) -> None:
     kept(check, weed.store())
 
 
@@ -158,11 +158,11 @@ def races(url: str, rounds: int, rivals: int = 4) -> Counter[int]:
     return winners
 
 
-def test_two_hundred_races_have_one_winner_each(ministack: S3Server, credentials: None) -> None:
+def test_two_hundred_races_have_one_winner_each(ministack: MiniStack, credentials: None) -> None:
     assert races(ministack.url("races"), 200) == {1: 200}
 
 
-def test_races_on_seaweedfs(weed: S3Server, credentials: None) -> None:
+def test_races_on_seaweedfs(weed: Weed, credentials: None) -> None:
     assert races(weed.url("races"), 20) == {1: 20}
 
 
@@ -198,7 +198,7 @@ def killed_workers(url: str, jobs: int) -> Counter[str]:
 
 @pytest.mark.parametrize("where", ["ministack", "folder"])
 def test_killed_workers_lose_nothing(
-    where: str, ministack: S3Server, tmp_path: Path, credentials: None
+    where: str, ministack: MiniStack, tmp_path: Path, credentials: None
 ) -> None:
     url = ministack.url("killed") if where == "ministack" else f"file://{tmp_path / 'bucket'}"
     ran = killed_workers(url, 120)
@@ -233,13 +233,8 @@ def test_requests_as_the_server_counts_them() -> None:
     asyncio.run(main())
 
 
-class Talkative(MiniStack):
-    def environment(self) -> dict[str, str]:
-        return {**super().environment(), "LOG_LEVEL": "DEBUG"}
-
-
-def test_requests_as_a_server_logs_them() -> None:
-    with running(Talkative) as server:
+def test_requests_as_a_server_logs_them(servers: Servers) -> None:
+    with closing(servers.ministack(log_level="DEBUG")) as server:
 
         def logged(since: int) -> Counter[str]:
             return Counter(re.findall(r"\] (GET|PUT|POST|HEAD|DELETE) /jobs", server.log()[since:]))
@@ -334,7 +329,7 @@ def test_what_is_wrong_is_said(answer: tuple[int, str], message: str) -> None:
     asyncio.run(main())
 
 
-def test_a_missing_bucket_on_a_real_server(ministack: S3Server) -> None:
+def test_a_missing_bucket_on_a_real_server(ministack: MiniStack) -> None:
     async def main() -> None:
         queue = ObjectQueue(ministack.store("no-such-bucket"), location="s3://no-such-bucket")
         with pytest.raises(StoreError, match=r"no-such-bucket: cannot .* does not exist"):

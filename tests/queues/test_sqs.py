@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -21,7 +21,7 @@ from pollux.queues.base import Queue
 from pollux.queues.sqs import SqsFifoQueue, SqsQueue
 from pollux.queues.sqs_messages import RAW
 from pollux.worker import Worker
-from tests.clouds_sqs import CREDENTIALS, SqsServer, sqs_server
+from tests.clouds import CREDENTIALS, MiniStack
 from tests.fast import FastClock
 from tests.kit import Seen, options, working
 
@@ -31,7 +31,7 @@ _numbers = itertools.count(1)
 class Cloud:
     """A server, its clock, and queues on it that nobody else has."""
 
-    def __init__(self, server: SqsServer) -> None:
+    def __init__(self, server: MiniStack) -> None:
         assert server.began is not None
         self.server = server
         self.clock = FastClock(server.began)
@@ -53,18 +53,12 @@ class Cloud:
         return queue
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[SqsServer]:
-    with sqs_server() as server:
-        yield server
-
-
 @pytest.fixture
-def cloud(server: SqsServer, monkeypatch: pytest.MonkeyPatch) -> Cloud:
+def cloud(fast_ministack: MiniStack, monkeypatch: pytest.MonkeyPatch) -> Cloud:
     for name, value in CREDENTIALS.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
-    return Cloud(server)
+    return Cloud(fast_ministack)
 
 
 async def _send(queue: SqsQueue, body: str, **more: Any) -> None:

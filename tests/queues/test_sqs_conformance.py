@@ -14,7 +14,7 @@ import pytest
 
 from pollux.queues.sqs import SqsFifoQueue, SqsQueue
 from pollux.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
-from tests.clouds_sqs import CREDENTIALS, SqsServer, sqs_server
+from tests.clouds import CREDENTIALS, MiniStack
 from tests.fast import FastClock
 
 #: How many checks run at a time.
@@ -22,7 +22,7 @@ AT_A_TIME = 4
 
 
 class SqsBench(Bench):
-    def __init__(self, server: SqsServer, clock: FastClock, name: str) -> None:
+    def __init__(self, server: MiniStack, clock: FastClock, name: str) -> None:
         self.server, self.clock, self.name = server, clock, name
         self._made = False
 
@@ -43,8 +43,9 @@ Results = dict[str, BaseException | None]
 
 
 @pytest.fixture(scope="module")
-def results() -> Iterator[dict[str, Results]]:
-    with pytest.MonkeyPatch.context() as patch, sqs_server() as server:
+def results(fast_ministack: MiniStack) -> Iterator[dict[str, Results]]:
+    server = fast_ministack
+    with pytest.MonkeyPatch.context() as patch:
         for name, value in CREDENTIALS.items():
             patch.setenv(name, value)
         patch.delenv("AWS_ENDPOINT_URL", raising=False)
@@ -53,7 +54,7 @@ def results() -> Iterator[dict[str, Results]]:
         yield {suffix: clock.run(_run_all(server, clock, suffix)) for suffix in ("", ".fifo")}
 
 
-async def _run_all(server: SqsServer, clock: FastClock, suffix: str) -> Results:
+async def _run_all(server: MiniStack, clock: FastClock, suffix: str) -> Results:
     gate = asyncio.Semaphore(AT_A_TIME)
 
     async def one(check: Check, turn: str = "") -> BaseException | None:
