@@ -16,16 +16,14 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Literal, Self, TypeVar, get_args
+from typing import Literal, get_args
 
-from tests.daemons import HOST, PATIENCE
-
-T = TypeVar("T")
+from tests.daemons import HOST
+from tests.proxy import Aside
 
 #: pass: nothing is wrong. drop: the connection is cut, and the server never hears of it.
 #: lose: the server does it, and its answer is lost with the connection.
@@ -89,7 +87,7 @@ class Dice:
         return fate, rng
 
 
-class HttpProxy:
+class HttpProxy(Aside):
     """Listens on a port of its own and passes on to `port`.
 
     refusal: what a request is answered that is refused.
@@ -118,10 +116,7 @@ class HttpProxy:
         self._calm = False
         self._numbers = itertools.count()
         self._late: list[tuple[int, Request]] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._thread.start()
+        super().__init__()
         self._server: asyncio.Server
         self._turn: AbstractAsyncContextManager[None]
         self._await(self._listen)
@@ -140,23 +135,8 @@ class HttpProxy:
         self._await(calm)
 
     def close(self) -> None:
-        async def finish() -> None:
-            self._server.close()
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            await asyncio.sleep(0)  # what was closed a moment ago lets go of its socket
-
-        self._await(finish)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
-        self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._do(self._server.close)
+        super().close()
 
     # --- what passes ----------------------------------------------------------------------------
 
@@ -165,9 +145,6 @@ class HttpProxy:
         self._server = await asyncio.start_server(self._serve, HOST, 0, limit=2**20)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task
-        self._tasks.add(task)
         try:
             while (request := await self._read(reader)) is not None:
                 answer = await self._pass_on(request)
@@ -179,7 +156,6 @@ class HttpProxy:
         except (OSError, EOFError, asyncio.CancelledError):
             pass  # the client went away, or all is over
         finally:
-            self._tasks.discard(task)
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader) -> Request | None:
@@ -245,12 +221,6 @@ class HttpProxy:
         headers.pop("transfer-encoding", None)
         headers.pop("connection", None)
         return Answer(status, headers, body)
-
-    def _await(self, call: Callable[[], Awaitable[T]]) -> T:
-        async def awaited() -> T:
-            return await call()
-
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(PATIENCE)
 
 
 async def _headers(reader: asyncio.StreamReader) -> dict[str, str]:

@@ -71,7 +71,47 @@ class Link:
     tail: bytes = b""
 
 
-class Proxy:
+class Aside:
+    """Something that runs on an event loop of its own, in a thread, and is told from outside."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        async def finish() -> None:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+            await asyncio.sleep(0)  # what was closed a moment ago lets go of its socket
+
+        self._await(finish)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _await(self, call: Callable[[], Awaitable[T]]) -> T:
+        async def awaited() -> T:
+            return await call()
+
+        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(PATIENCE)
+
+    def _do(self, call: Callable[[], T]) -> T:
+        async def done() -> T:
+            return call()
+
+        return self._await(done)
+
+
+class Proxy(Aside):
     """Listens on a port of its own and passes on to `port`; `counts` says how much."""
 
     def __init__(self, port: int, host: str = HOST) -> None:
@@ -84,9 +124,7 @@ class Proxy:
         self._delay = 0.0
         self._drip = (PIECE, 0.0)
         self._listener: asyncio.Server | None = None
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="proxy", daemon=True)
-        self._thread.start()
+        super().__init__()
         self._gates: dict[Way, asyncio.Event] = self._do(
             lambda: {"requests": asyncio.Event(), "answers": asyncio.Event()}
         )
@@ -210,25 +248,9 @@ class Proxy:
         self.release()
 
     def close(self) -> None:
-        async def finish() -> None:
-            others = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in others:
-                task.cancel()
-            await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0)  # what was closed a moment ago lets go of its socket
-
         self.refuse()
         self.cut()
-        self._await(finish)
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(PATIENCE)
-        self._loop.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
     # --- what passes ----------------------------------------------------------------------------
 
@@ -341,17 +363,3 @@ class Proxy:
                 writer.transport.abort()
         self._links.discard(link)
         link.task.cancel()
-
-    # --- its thread -----------------------------------------------------------------------------
-
-    def _await(self, call: Callable[[], Awaitable[T]]) -> T:
-        async def awaited() -> T:
-            return await call()
-
-        return asyncio.run_coroutine_threadsafe(awaited(), self._loop).result(PATIENCE)
-
-    def _do(self, call: Callable[[], T]) -> T:
-        async def done() -> T:
-            return call()
-
-        return self._await(done)

@@ -22,8 +22,6 @@ from pollux.errors import (
     PayloadError,
     SchemaError,
     StoreError,
-    StoreUnavailable,
-    UniqueConflict,
 )
 from pollux.hints import Hints
 from pollux.jobs import (
@@ -40,7 +38,9 @@ from pollux.jobs import (
 from pollux.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
 from pollux.queues.channel import Channel
 from pollux.queues.ids import number_of, place_after
+from pollux.queues.in_doubt import InDoubt
 from pollux.queues.sql import statements
+from pollux.queues.twins import check_twin
 
 try:
     import psycopg
@@ -77,8 +77,6 @@ from pollux.queues.postgres_schema import (
 VACUUM_EVERY = 20_000
 #: The most bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
-#: So many claims whose settlement is in doubt are remembered, and one batch more.
-IN_DOUBT_MAX = 100_000
 #: The most connections of one queue, whatever is asked for.
 CONNECTIONS_MAX = 100
 
@@ -133,8 +131,7 @@ class PostgresQueue(Queue):
         self._version_fits = False
         self._unswept = 0
         self._vacuum: asyncio.Task[None] | None = None
-        #: Claims whose settlement nobody knows about: its answer was lost.
-        self._in_doubt: set[tuple[int, int]] = set()
+        self._in_doubt = InDoubt()
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
 
     @property
@@ -215,11 +212,7 @@ class PostgresQueue(Queue):
             if place is None:
                 return ids.split(","), fresh
             job = jobs[place - 1]
-            if kind != job.kind or not same_payload(payload, job.encoded):
-                raise UniqueConflict(
-                    f"unique = {job.unique!r} stands for job {seq} of kind {kind!r} with another "
-                    "kind or payload; nothing was put"
-                )
+            check_twin(job, seq, kind, payload)
             for at, other in enumerate(jobs):  # the same JSON in other words: take the twin's
                 if other.unique == job.unique and same_payload(payload, other.encoded):
                     encoded[at] = payload
@@ -270,13 +263,12 @@ class PostgresQueue(Queue):
 
     async def _settle(self, settlements: builtins.list[Settlement]) -> builtins.list[str]:
         # In the order of the rows, as everybody locks them, so that nobody waits in a circle.
-        batch = sorted(settlements, key=lambda s: (number_of(s.claim.job.id), s.claim.token))
-        held = [(number_of(s.claim.job.id), s.claim.token) for s in batch]
+        batch = sorted(settlements, key=lambda s: _row(s.claim))
         plain = all(s.verdict == "done" for s in batch)
         params = [
             text(self.name),
-            numbers([seq for seq, _ in held]),
-            numbers([token for _, token in held]),
+            numbers([number_of(s.claim.job.id) for s in batch]),
+            numbers([s.claim.token for s in batch]),
             None if plain else numbers([VERDICTS.index(s.verdict) for s in batch]),
             None if plain else numbers([s.delay for s in batch]),
             None if plain else texts([s.error for s in batch]),
@@ -285,49 +277,41 @@ class PostgresQueue(Queue):
             flag(self.keep is not None),
             self._now(),
         ]
-        try:
+        with self._in_doubt.unless_answered(batch):
             try:
                 [(lost,)] = await self._rows("settle", params)
             except ConnectionLost:
-                self._in_doubt.update(held)
+                self._in_doubt.note(batch)
                 [(lost,)] = await self._rows("settle", params)
-        except StoreUnavailable:
-            if len(self._in_doubt) < IN_DOUBT_MAX:
-                self._in_doubt.update(held)  # it may be carried out, and asked for again
-            raise
         self._sweep(len(batch))
-        refused = [place - 1 for place in lost or ()]
-        if self._in_doubt:
-            if not self._in_doubt.isdisjoint(held[place] for place in refused):
-                refused = await self._not_settled(batch, held, refused)
-            self._in_doubt.difference_update(held)
-        gone = {held[place] for place in refused}
-        return [
-            s.claim.job.id
-            for s in settlements
-            if gone and (number_of(s.claim.job.id), s.claim.token) in gone
-        ]
+        refused = await self._not_settled([batch[place - 1] for place in lost or ()])
+        self._in_doubt.forget(batch)
+        if not refused:
+            return []
+        gone = {_row(s.claim) for s in refused}
+        return [s.claim.job.id for s in settlements if _row(s.claim) in gone]
 
-    async def _not_settled(
-        self, batch: Sequence[Settlement], held: Sequence[tuple[int, int]], refused: Sequence[int]
-    ) -> builtins.list[int]:
+    async def _not_settled(self, refused: Sequence[Settlement]) -> Sequence[Settlement]:
         """Of what was refused, all but what a call whose answer was lost had settled already.
 
         A settlement leaves the token one higher, or, when done, nothing; a claim by another leaves
         a token that is the time it was made.
         """
-        seqs = numbers([held[place][0] for place in refused])
-        tokens = dict(await self._connections.rows(self._sql["tokens"], [seqs], safe=True))
+        doubted = [number_of(s.claim.job.id) for s in refused if s.claim in self._in_doubt]
+        if not doubted:
+            return refused
+        statement = self._sql["tokens"]
+        tokens = dict(await self._connections.rows(statement, [numbers(doubted)], safe=True))
 
-        def settled(place: int) -> bool:
-            seq, token = held[place]
-            if held[place] not in self._in_doubt:
+        def settled(settlement: Settlement) -> bool:
+            if settlement.claim not in self._in_doubt:
                 return False
+            seq, token = _row(settlement.claim)
             if seq not in tokens:
-                return batch[place].verdict == "done"
+                return settlement.verdict == "done"
             return bool(tokens[seq] == token + 1)
 
-        return [place for place in refused if not settled(place)]
+        return [s for s in refused if not settled(s)]
 
     def _sweep(self, settled: int) -> None:
         """Have the table vacuumed now and then, beside the work and on a connection of its own."""
@@ -345,7 +329,7 @@ class PostgresQueue(Queue):
 
     async def _extend(self, claims: builtins.list[Claim], lease: float) -> builtins.list[str]:
         # Each once, and in the order of the rows, as everybody locks them.
-        held = {(number_of(claim.job.id), claim.token): claim.worker for claim in claims}
+        held = {_row(claim): claim.worker for claim in claims}
         batch = sorted(held)
         [(places,)] = await self._rows(
             "extend",
@@ -360,7 +344,7 @@ class PostgresQueue(Queue):
             safe=True,
         )
         lost = {batch[place - 1] for place in places or ()}
-        return [c.job.id for c in claims if (number_of(c.job.id), c.token) in lost]
+        return [claim.job.id for claim in claims if _row(claim) in lost]
 
     # Views and dead letters
 
@@ -388,19 +372,12 @@ class PostgresQueue(Queue):
     async def _page(
         self, after: int, last: int, state: State | None, kind: str | None, limit: int
     ) -> builtins.list[JobInfo]:
-        rows = await self._rows(
-            "list_dead" if state == "dead" else "list",
-            [
-                text(self.name),
-                number(after),
-                number(last),
-                None if state is None else number(STATES.index(state)),
-                text(kind),
-                number(limit),
-                self._now(),
-            ],
-            safe=True,
-        )
+        params = [text(self.name), number(after), number(last), text(kind), number(limit)]
+        if state == "dead":
+            rows = await self._rows("list_dead", params, safe=True)
+        else:
+            code = None if state is None else number(STATES.index(state))
+            rows = await self._rows("list", [*params, code, self._now()], safe=True)
         queue = self.name
         return [
             JobInfo(
@@ -461,6 +438,11 @@ class PostgresQueue(Queue):
         )
         self._channel = Channel(self._line, self.clock)
         return self._channel
+
+
+def _row(claim: Claim) -> tuple[int, int]:
+    """The row that a claim holds, and the token under which it does."""
+    return number_of(claim.job.id), claim.token
 
 
 def _in_order(row: tuple[Any, ...]) -> tuple[int, float, int]:

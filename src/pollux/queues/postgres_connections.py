@@ -37,11 +37,7 @@ AGAIN = frozenset({"40001", "40P01", "23505"})
 CANCEL_PATIENCE = 2.0
 CLOSE_PATIENCE = 2.0
 
-_FIELDS = (
-    DiagnosticField.SQLSTATE,
-    DiagnosticField.MESSAGE_PRIMARY,
-    DiagnosticField.CONSTRAINT_NAME,
-)
+_FIELDS = (DiagnosticField.SQLSTATE, DiagnosticField.MESSAGE_PRIMARY)
 
 
 class Wire:
@@ -71,10 +67,6 @@ class Wire:
         if not self.lost.done():
             self._consume()
         return not self.lost.done()
-
-    @property
-    def backend(self) -> int:
-        return self._pgconn.backend_pid
 
     async def call(self, command: bytes, params: Sequence[Param]) -> PGresult:
         """Send a statement and wait for its answer. `Refused` when the server says no."""
@@ -189,11 +181,12 @@ class Wire:
             self._fd = -1
 
     def _note_lost(self, error: Exception | None = None) -> None:
+        error = error or psycopg.OperationalError("the connection was closed")
         if not self.lost.done():
-            self.lost.set_exception(error or psycopg.OperationalError("the connection was closed"))
+            self.lost.set_exception(error)
             self.lost.exception()  # whoever waits for it gets it; nobody has to
         if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_exception(error or psycopg.OperationalError("connection closed"))
+            self._waiting.set_exception(error)
 
 
 class Connections:

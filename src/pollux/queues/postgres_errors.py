@@ -18,10 +18,9 @@ from pollux.errors import SchemaError, StoreError, StoreUnavailable
 class Refused(Exception):
     """The server answered a statement by an error."""
 
-    def __init__(self, sqlstate: str, message: str, constraint: str) -> None:
+    def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)
         self.sqlstate = sqlstate
-        self.constraint = constraint
 
     @property
     def breaks(self) -> bool:
@@ -116,7 +115,7 @@ def refused_here(where: str) -> Iterator[None]:
     except psycopg.Error as error:
         if error.sqlstate not in _LACKS:
             raise
-        said = Refused(error.sqlstate, error.diag.message_primary or str(error), "")
+        said = Refused(error.sqlstate, error.diag.message_primary or str(error))
         raise refused_error(said, where) from error
 
 

@@ -487,20 +487,8 @@ BEGIN
         FOR UPDATE OF j;
     END IF;
 
-    IF p_keep THEN
-        WITH ended AS (
-            UPDATE {schema}.jobs AS j SET
-                state = 5, since = v_now, worker = NULL, token = j.token + 1
-            FROM unnest(p_seqs, p_tokens, p_verdicts)
-                WITH ORDINALITY AS s (seq, token, verdict, place)
-            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND coalesce(s.verdict, 0) = 0
-            RETURNING s.place, j.key
-        )
-        SELECT array_agg(ended.place), array_agg(ended.key) FILTER (WHERE ended.key IS NOT NULL)
-        INTO v_settled, v_keys FROM ended;
-    ELSE
-        WITH ended AS (
+    IF NOT p_keep THEN
+        WITH gone AS (
             DELETE FROM {schema}.jobs AS j
             USING unnest(p_seqs, p_tokens, p_verdicts)
                 WITH ORDINALITY AS s (seq, token, verdict, place)
@@ -508,38 +496,33 @@ BEGIN
               AND coalesce(s.verdict, 0) = 0
             RETURNING s.place, j.key
         )
-        SELECT array_agg(ended.place), array_agg(ended.key) FILTER (WHERE ended.key IS NOT NULL)
-        INTO v_settled, v_keys FROM ended;
+        SELECT array_agg(gone.place), array_agg(gone.key) FILTER (WHERE gone.key IS NOT NULL)
+        INTO v_settled, v_keys FROM gone;
     END IF;
 
-    IF p_verdicts IS NOT NULL THEN
-        WITH back AS (
+    IF p_keep OR p_verdicts IS NOT NULL THEN
+        WITH stays AS (
             UPDATE {schema}.jobs AS j SET
-                state = CASE WHEN p_delays[s.place] > 0 THEN 1 ELSE 0 END,
-                run_at = v_now + p_delays[s.place],
-                since = v_now + p_delays[s.place],
-                error = coalesce(p_errors[s.place], j.error),
-                attempt = j.attempt - CASE WHEN p_counted[s.place] THEN 0 ELSE 1 END,
+                state = CASE WHEN s.verdict = 2 THEN 4 WHEN s.verdict = 1 THEN
+                            CASE WHEN p_delays[s.place] > 0 THEN 1 ELSE 0 END
+                        ELSE 5 END,
+                since = CASE WHEN s.verdict = 1 THEN v_now + p_delays[s.place] ELSE v_now END,
+                run_at = CASE WHEN s.verdict = 1 THEN v_now + p_delays[s.place] ELSE j.run_at END,
+                error = CASE WHEN s.verdict > 0 THEN coalesce(p_errors[s.place], j.error)
+                             ELSE j.error END,
+                attempt = j.attempt
+                    - CASE WHEN s.verdict = 1 AND NOT p_counted[s.place] THEN 1 ELSE 0 END,
                 token = j.token + 1,
                 worker = NULL
             FROM unnest(p_seqs, p_tokens, p_verdicts)
                 WITH ORDINALITY AS s (seq, token, verdict, place)
-            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3) AND s.verdict = 1
-            RETURNING s.place
+            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
+              AND (p_keep OR s.verdict > 0)
+            RETURNING s.place, j.key, j.state
         )
-        SELECT array_agg(back.place) INTO v_some FROM back;
-        v_settled := v_settled || v_some;
-        WITH dead AS (
-            UPDATE {schema}.jobs AS j SET
-                state = 4, since = v_now, error = coalesce(p_errors[s.place], j.error),
-                token = j.token + 1, worker = NULL
-            FROM unnest(p_seqs, p_tokens, p_verdicts)
-                WITH ORDINALITY AS s (seq, token, verdict, place)
-            WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3) AND s.verdict = 2
-            RETURNING s.place, j.key
-        )
-        SELECT array_agg(dead.place), array_agg(dead.key) FILTER (WHERE dead.key IS NOT NULL)
-        INTO v_some, v_more FROM dead;
+        SELECT array_agg(stays.place),
+               array_agg(stays.key) FILTER (WHERE stays.key IS NOT NULL AND stays.state > 3)
+        INTO v_some, v_more FROM stays;
         v_settled := v_settled || v_some;
         v_keys := v_keys || v_more;
     END IF;

@@ -63,19 +63,18 @@ FROM (
     FROM {schema}.jobs
     WHERE queue = $1 AND seq > $2::bigint AND seq <= $3::bigint
 ) AS jobs
-WHERE ($4::smallint IS NULL OR shown = $4::smallint)
-  AND ($5::text IS NULL OR kind = $5::text)
-ORDER BY seq LIMIT $6::integer
+WHERE ($4::text IS NULL OR kind = $4::text)
+  AND ($6::smallint IS NULL OR shown = $6::smallint)
+ORDER BY seq LIMIT $5::integer
 
 -- name: list_dead
--- The same parameters, by the index of the dead.
+-- By the index of the dead.
 SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique",
        state, since, worker, error
 FROM {schema}.jobs
 WHERE queue = $1 AND state = 4 AND seq > $2::bigint AND seq <= $3::bigint
-  AND ($4::smallint = 4 AND $7::double precision IS NOT DISTINCT FROM $7::double precision)
-  AND ($5::text IS NULL OR kind = $5::text)
-ORDER BY seq LIMIT $6::integer
+  AND ($4::text IS NULL OR kind = $4::text)
+ORDER BY seq LIMIT $5::integer
 
 -- name: tokens
 SELECT seq, token FROM {schema}.jobs WHERE seq = ANY ($1::bigint[])
