@@ -21,6 +21,8 @@ from pollux.errors import ConfigError
 class Pacer(ABC):
     """A strategy at work on one source. Deterministic; never raises on a legal outcome."""
 
+    __slots__ = ()  # a fleet has a pacer for each of its targets
+
     @abstractmethod
     def first(self) -> Pause:
         """The pause before the first poll."""
