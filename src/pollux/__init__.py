@@ -13,6 +13,7 @@ from pollux.core.batch_fill import BatchFill
 from pollux.core.breaker import Breaker
 from pollux.core.ewma import Ewma
 from pollux.core.fixed import Fixed
+from pollux.core.freshness import Freshness
 from pollux.core.outcome import Outcome, Pause
 from pollux.core.presets import PollingStrategy
 from pollux.core.retry import Retry
@@ -56,6 +57,7 @@ __all__ = [
     "Events",
     "Ewma",
     "Fixed",
+    "Freshness",
     "HandlerError",
     "HandlerTimeout",
     "Hints",

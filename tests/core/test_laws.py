@@ -18,12 +18,13 @@ from pollux.core.adaptive import Adaptive
 from pollux.core.batch_fill import BatchFill
 from pollux.core.ewma import NEGLIGIBLE, Ewma, decayed
 from pollux.core.fixed import Fixed
+from pollux.core.freshness import Freshness
 from pollux.core.jitter import jittered
 from pollux.core.outcome import Outcome, Pause
 from pollux.core.strategy import Pacer, Strategy
 from tests.core.pacing import saw, turns
 
-KINDS: list[type[Any]] = [Fixed, Adaptive, BatchFill, Ewma]
+KINDS: list[type[Any]] = [Fixed, Adaptive, BatchFill, Ewma, Freshness]
 NAMES = {kind.__name__: kind for kind in KINDS}
 
 lengths = st.floats(1e-3, 1e6)
@@ -58,7 +59,12 @@ ewma = st.builds(
     lengths,
     st.booleans(),
 )  # fmt: skip
-recipes = fixed | adaptive | batch_fill | ewma
+freshness = st.builds(
+    lambda three: Freshness(floor=three[0], base=three[1], ceiling=three[2]), ordered(3)
+)
+#: Those to which a failed poll is no evidence, and an empty one no reason to hurry.
+calm = fixed | adaptive | batch_fill | ewma
+recipes = calm | freshness
 
 gaps = st.just(0.0) | st.floats(0, 100) | st.floats(0, 1e300)
 capacities = st.none() | st.just(10) | st.integers(0, 100) | st.integers(0, 10**400)
@@ -124,7 +130,7 @@ def test_pacers_share_nothing(
     assert beside == alone
 
 
-@given(recipes, histories())
+@given(calm, histories())
 def test_a_failed_poll_changes_nothing(strategy: Strategy, history: list[Outcome]) -> None:
     pacer = strategy.pacer()
     pause, before = pacer.first(), pacer.state()
@@ -139,7 +145,7 @@ def test_a_failed_poll_changes_nothing(strategy: Strategy, history: list[Outcome
     assert walk(strategy.pacer(), seen)[-1][2] == before
 
 
-@given(recipes, histories(), st.lists(st.tuples(gaps, capacities), max_size=30))
+@given(calm, histories(), st.lists(st.tuples(gaps, capacities), max_size=30))
 @example(Ewma(alpha=1), [saw(5, 100)], [(0.0, 1), (0.0, 0)])
 def test_the_interval_never_shrinks_while_idle(
     strategy: Strategy, history: list[Outcome], idle: list[tuple[float, int | None]]
@@ -380,6 +386,7 @@ def test_strategies_can_be_kept_in_sets() -> None:
         (Fixed(), "Fixed(interval=0.5, hold=0.0)"),
         (Adaptive(), "Adaptive(floor=0.1, ceiling=5.0, multiplier=2.0, hold=0.0)"),
         (BatchFill(), "BatchFill(floor=1.0, ceiling=8.0, batch=10, hold=0.0)"),
+        (Freshness(), "Freshness(base=10.0, floor=5.0, ceiling=300.0)"),
         (
             Ewma(low=9, medium=8, high=7),
             (
@@ -415,7 +422,9 @@ def test_settings_name_the_arguments_of_the_constructor(kind: type[Any]) -> None
 
 
 def test_settings_names() -> None:
-    assert [kind.name for kind in KINDS] == ["fixed", "adaptive", "batch_fill", "ewma"]
+    assert [kind.name for kind in KINDS] == [
+        *("fixed", "adaptive", "batch_fill", "ewma", "freshness")
+    ]
 
 
 @pytest.mark.parametrize("base", [Strategy, Pacer])

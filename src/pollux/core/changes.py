@@ -8,7 +8,7 @@ gap: with changes at a rate λ, a gap of τ shows one with the chance 1 - exp(-�
 What is believed about λ is a Gamma distribution, two numbers. An unchanged look keeps it one
 exactly. A changed look does not, so it is replaced by the Gamma of the same mean and variance,
 which are known in closed form. Where the reading tells when it last changed, even that is exact.
-Old looks are forgotten: they count no more than the newest `memory` changes do.
+Old looks are forgotten little by little, so that a target may turn busy, or quiet.
 """
 
 from __future__ import annotations
@@ -19,8 +19,12 @@ import sys
 #: What is believed at first counts as so many changes seen: little, for nothing is known, and a
 #: target that changes at every look has to be believed soon.
 FIRST_WEIGHT = 0.15
-#: The newest so many changes count.
-MEMORY = 30.0
+#: About so many looks count, the newest.
+MEMORY = 50.0
+#: A change that comes as a surprise, so unlikely or more, makes the quiet before it count only so
+#: much: a target that was quiet for long and turns busy is followed within some twenty looks.
+SURPRISE = 0.1
+QUIET_KEPT = 0.7
 
 _LEAST, _MOST = 1e-12, 1e12
 _TINY = sys.float_info.min
@@ -47,13 +51,13 @@ class ChangeRate:
 
     @property
     def weight(self) -> float:
-        """As how many changes the belief counts; it grows as it becomes more certain."""
+        """As how many changes the belief counts; the more, the more certain it is."""
         return self._changes
 
     def unchanged(self, gap: float) -> None:
         """A look `gap` seconds after the last one found the same reading."""
-        self._forget()
         if gap > 0:
+            self._forget()
             self._seconds = min(self._seconds + gap, self._changes / _LEAST)
 
     def changed(self, gap: float, age: float | None = None) -> None:
@@ -68,6 +72,8 @@ class ChangeRate:
             self._changes += 1.0
             self._seconds += min(max(age, 0.0), gap)
             return
+        if -math.expm1(-self.rate * gap) < SURPRISE:
+            self._seconds *= QUIET_KEPT
         n, s = self._changes, self._seconds
         # q^n is the chance that nothing changes within the gap.
         log_q = -math.log1p(gap / s)
@@ -76,14 +82,12 @@ class ChangeRate:
             return
         mean = n / s * -math.expm1((n + 1) * log_q) / chance
         square = n * (n + 1) / s / s * -math.expm1((n + 2) * log_q) / chance
-        # The spread is never so small that the belief could not be moved any more.
         variance = max(square - mean * mean, mean * mean / (2 * MEMORY))
-        if not (math.isfinite(mean) and math.isfinite(variance) and variance > 0):
-            return
-        self._changes = mean * mean / variance
-        self._seconds = mean / variance
+        if math.isfinite(mean) and math.isfinite(variance):
+            self._changes = mean * mean / variance
+            self._seconds = mean / variance
 
     def _forget(self) -> None:
-        if self._changes > MEMORY:
-            self._seconds *= MEMORY / self._changes
-            self._changes = MEMORY
+        kept = max(1.0 - 1.0 / MEMORY, min(FIRST_WEIGHT / self._changes, 1.0))
+        self._changes *= kept
+        self._seconds *= kept

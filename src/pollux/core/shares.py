@@ -5,9 +5,10 @@ best rates are known for two goals, given each target's rate of change λ and we
 
 - *delay*: a change shall stay unseen for as short as possible, on average over all changes, each by
   its weight. r = √(wλ / κ): who changes a hundred times as often is polled ten times as often.
-- *freshness*: as much of the time as possible, the last reading shall still be true.
-  r = (-λ + √(λ² + 4wλ / κ)) / 2, the form of LambdaCrawl. It gives up on targets that change far
-  faster than they can be polled, since their reading is never true for long.
+- *freshness*: the last reading shall lag behind by as few changes as possible, where the second
+  change missed counts half of the first, the third a third, and so on.
+  r = (-λ + √(λ² + 4wλ / κ)) / 2, the form of LambdaCrawl. Targets that change far faster than they
+  can be polled are all polled alike: a lost cause gets no more for being hopeless.
 
 κ is what one more poll a second would be worth, the same for everybody; it is found by bisection,
 so that all rates together make the budget. Each rate is kept within the target's own floor and
@@ -42,7 +43,7 @@ def delay_rate(change: float, weight: float, kappa: float) -> float:
 
 
 def freshness_rate(change: float, weight: float, kappa: float) -> float:
-    """The polls a second that keep the reading true for the most of the time."""
+    """The polls a second that keep the reading the fewest changes behind."""
     # As written in the head of this module, it would cancel where the root is hardly above λ.
     return 2 * weight / kappa / (1 + math.sqrt(1 + 4 * weight / (kappa * change)))
 

@@ -17,6 +17,7 @@ from pollux.core.adaptive import Adaptive
 from pollux.core.batch_fill import BatchFill
 from pollux.core.ewma import Ewma
 from pollux.core.fixed import Fixed
+from pollux.core.freshness import Freshness
 from pollux.core.strategy import Strategy
 from pollux.core.worth import Worth
 from pollux.errors import ConfigError
@@ -34,7 +35,7 @@ from pollux.settings.values import (
 )
 
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
-    {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma, Worth)}
+    {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma, Freshness, Worth)}
 )
 DEFAULT_STRATEGY = Adaptive.name
 #: What a lone `poll_interval` stands for.
