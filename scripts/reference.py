@@ -52,9 +52,12 @@ TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollux.Fixed("100ms"), "latency above all"),
 )
 NOTE = "<!-- Written by scripts/reference.py from the code; change the code, not this page. -->"
-SETTINGS_NOTE = """Defaults < `pollux.toml` < environment < arguments. `pollux config show` tells
-every value and where it came from. A duration is written `"250ms"`, `"5s"`, `"2m"` or as a number
-of seconds; each has a twin that ends in `_ms` and takes milliseconds."""
+SETTINGS_NOTE = """Defaults < `pollux.toml` < what was changed while a fleet ran < environment <
+arguments. `pollux config show` tells every value and where it came from. A duration is written
+`"250ms"`, `"5s"`, `"2m"` or as a number of seconds; each has a twin that ends in `_ms` and takes
+milliseconds. `[fleet.groups.NAME.polling]` sets `enabled`, `base_interval`, `min_interval` and
+`max_interval` for the targets of one group (`POLLUX_FLEET_GROUPS_NAME_POLLING_ENABLED`, …), which
+beat `[fleet.polling]`."""
 EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`. In logs an event is
 named by its `action`: `PollFailed` is `"poll_failed"`. What has no level in the last column is
 logged at debug only."""

@@ -162,3 +162,18 @@ def test_closing_ends_the_round_under_way() -> None:
         return clock.now(), ends
 
     assert virtually(main) == (11.0, ["cancelled"])
+
+
+def test_a_chore_is_hastened_once_and_never_delayed() -> None:
+    async def main(clock: VirtualClock) -> None:
+        house = House(clock, a=10)
+        house.chores.hasten("a", 1)  # it rests
+        assert timers() == 0
+        house.chores.wake("a")
+        house.chores.hasten("a", 50)
+        house.chores.hasten("a", 3)
+        await clock.advance(30)
+        assert house.ran["a"] == [3.0, 13.0, 23.0]
+        await house.chores.close()
+
+    virtually(main)

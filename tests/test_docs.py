@@ -135,7 +135,7 @@ def run_command(line: str) -> None:
     words = shlex.split(line)
     assert words[0] == "pollux", line
     command = [sys.executable, "-m", "pollux", *words[1:]]
-    if words[1] in ("worker", "demo"):
+    if words[1] in ("worker", "demo") or words[1:3] == ["fleet", "run"]:
         run_until_stopped(command, words[1])
         return
     run = subprocess.run(command, capture_output=True, text=True, timeout=50)
@@ -153,11 +153,11 @@ def run_until_stopped(command: list[str], name: str) -> None:
     )
     assert child.stderr is not None
     try:
-        if name == "worker":
+        if name in ("worker", "fleet"):
             line = child.stderr.readline()
-            while line and "worker_started" not in line:
+            while line and f"{name}_started" not in line:
                 line = child.stderr.readline()
-            assert line, "the worker ended before it started"
+            assert line, f"the {name} ended before it started"
             child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=50)
     finally:

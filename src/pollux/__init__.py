@@ -28,6 +28,9 @@ from pollux.errors import (
     MissingExtra,
     PayloadError,
     PolluxError,
+    ProbeError,
+    ProbeRefused,
+    ProbeTimeout,
     Reject,
     SchemaError,
     Snooze,
@@ -37,6 +40,7 @@ from pollux.errors import (
     Unsupported,
 )
 from pollux.events import Events
+from pollux.fleet import Fleet, Reading, Target
 from pollux.hints import Hints
 from pollux.jobs import Job, NewJob
 from pollux.loop import Batch, poll
@@ -57,6 +61,7 @@ __all__ = [
     "Events",
     "Ewma",
     "Fixed",
+    "Fleet",
     "Freshness",
     "HandlerError",
     "HandlerTimeout",
@@ -72,7 +77,11 @@ __all__ = [
     "PayloadError",
     "PollingStrategy",
     "PolluxError",
+    "ProbeError",
+    "ProbeRefused",
+    "ProbeTimeout",
     "Queue",
+    "Reading",
     "Reject",
     "Retry",
     "SchemaError",
@@ -80,6 +89,7 @@ __all__ = [
     "StoreError",
     "StoreUnavailable",
     "Strategy",
+    "Target",
     "UniqueConflict",
     "Unsupported",
     "Worker",

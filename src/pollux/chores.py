@@ -47,6 +47,13 @@ class Chores:
             self._agenda.upsert(name, self._clock.now() + self._chores[name].every)
             self._set_timer()
 
+    def hasten(self, name: str, within: float) -> None:
+        """Run a chore that is awake after so many seconds, if its turn would come later."""
+        due, sooner = self._agenda.due(name), self._clock.now() + within
+        if due is not None and sooner < due:
+            self._agenda.upsert(name, sooner)
+            self._set_timer()
+
     def rest(self, name: str) -> None:
         """Stop running a chore until it is woken again."""
         if self._agenda.remove(name):

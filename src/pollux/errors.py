@@ -12,6 +12,9 @@
     │   ├── StoreUnavailable   it may say yes later (locked, gone, full): polls back off
     │   └── SchemaError        its tables are not ours, or newer than this code
     ├── HandlerTimeout       a handler ran longer than its timeout
+    ├── ProbeError           a poll of a target failed; it may work later
+    │   ├── ProbeTimeout     it ran longer than the target's timeout
+    │   └── ProbeRefused     it never will as it is: not allowed, not found, not understood
     └── MissingExtra         an optional dependency is not installed
 
     Signal (raised by handlers, never an error)
@@ -93,6 +96,29 @@ class SchemaError(StoreError):
 
 class HandlerTimeout(PolluxError, TimeoutError):
     """A handler ran longer than its `timeout`."""
+
+
+class ProbeError(PolluxError):
+    """A poll of a target failed. It may work later.
+
+    retry_after: the source asked not to be polled again for so many seconds.
+    """
+
+    permanent = False
+    retry_after: float | None = None
+
+
+class ProbeTimeout(ProbeError, TimeoutError):
+    """A poll ran longer than the target's `timeout`."""
+
+
+class ProbeRefused(ProbeError):
+    """A poll failed for good: not allowed, not found, or not understood.
+
+    Trying again would not help, so the target becomes a dead letter at once.
+    """
+
+    permanent = True
 
 
 class MissingExtra(PolluxError, ImportError):

@@ -16,10 +16,14 @@ from prometheus_client import CollectorRegistry
 from pollux.core import breaker, outcome
 from pollux.errors import ConfigError
 from pollux.events import (
+    ActionFailed,
     BreakerChanged,
+    BudgetShort,
     ChoreFailed,
     Event,
     Events,
+    FleetStarted,
+    FleetStopped,
     HintsLost,
     HintsProven,
     JobDead,
@@ -35,6 +39,16 @@ from pollux.events import (
     PollFailed,
     PollFinished,
     PollRecovered,
+    TargetAdded,
+    TargetChanged,
+    TargetCondition,
+    TargetDead,
+    TargetFailed,
+    TargetPolled,
+    TargetPolling,
+    TargetRecovered,
+    TargetRemoved,
+    TargetStuck,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -51,6 +65,12 @@ from pollux.worker import Worker, WorkerRunOptions
 UNCOUNTED = {
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
+    FleetStarted: "its targets are counted one by one",
+    BudgetShort: "for people; the polls are counted",
+    TargetChanged: "counted as the result of a poll",
+    TargetFailed: "counted as the result of a poll",
+    TargetRecovered: "counted as the result of a poll",
+    TargetDead: "counted by how it fares",
 }
 ENDS: list[tuple[type[JobEvent], tuple[Any, ...], str]] = [
     (JobDone, (0.2,), "done"),
@@ -79,7 +99,7 @@ def series(sink: PrometheusSink, queue: str = "q") -> set[str]:
         sample.name
         for family in sink.registry.collect()
         for sample in family.samples
-        if sample.labels["queue"] == queue
+        if sample.labels.get("queue") == queue
     }
 
 
@@ -118,7 +138,26 @@ def test_names_say_unit_and_type_as_prometheus_wants(metric: Any) -> None:
     if metric.type == "histogram":
         assert metric.name.endswith("_seconds")
     assert metric.help.endswith(".")
-    assert metric.labels[0] == "queue"
+    if metric.name.startswith("pollux_fleet_"):
+        assert metric.labels in ((), ("type",), ("type", "target"), ("type", "target", "result"))
+    else:
+        assert metric.labels[0] == "queue"
+
+
+def fleet_events() -> Iterator[Event]:
+    t = ("f", "t", "http")
+    yield FleetStarted("f", 1, 64, "Freshness()", 2.0)
+    yield BudgetShort("f", 3.0, 2.0)
+    yield TargetAdded(*t)
+    yield TargetPolling(*t, 0.1)
+    yield TargetPolled(*t, "changed", 0.2, 10.0, 5)
+    yield TargetChanged(*t, "another")
+    yield TargetFailed(*t, "no", 3, 30.0)
+    yield TargetCondition(*t, "open")
+    yield TargetRecovered(*t, 3)
+    yield TargetDead(*t, "no", False, 1800.0)
+    yield TargetStuck(*t, 35.0)
+    yield ActionFailed(*t, "tell", "no")
 
 
 def every_event() -> Iterator[Event]:
@@ -136,8 +175,11 @@ def every_event() -> Iterator[Event]:
     yield ChoreFailed("q", "settle", "no")
     yield HintsProven("q", 0.01)
     yield HintsLost("q", "the line was cut", "look at it")
+    yield from fleet_events()
     yield WorkerStopping("q", "w", 0, 30.0)
     yield WorkerStopped("q", "w", 0)
+    yield TargetRemoved("f", "t", "http")
+    yield FleetStopped("f", 0)
 
 
 def test_every_metric_is_exported_as_the_table_says(sink: PrometheusSink) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from pollux.cli.output import print_json, print_table, say
-from pollux.settings import load, polling_table
+from pollux.cli.output import print_json, print_table, say, warn
+from pollux.errors import PolluxError
+from pollux.fleet.stores import open_store
+from pollux.settings import Settings, load, polling_table
+from pollux.urls import without_secrets
 
 app = typer.Typer(help="Look at the settings.\n\nExample: pollux config show", no_args_is_help=True)
 
@@ -19,13 +24,39 @@ File = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
+def with_stored(
+    file: Path | None = None, overrides: Mapping[str, object] | None = None
+) -> Settings:
+    """The settings, with what was changed while the fleet ran, if its store can be asked."""
+    settings = load(file, overrides=overrides)
+    url = settings.fleet.store
+    if url is None:
+        return settings
+    try:
+        stored = asyncio.run(_stored(url))
+    except PolluxError as error:
+        warn(f"what was changed while the fleet ran is not shown: {error}")
+        return settings
+    return load(file, overrides=overrides, stored=stored, stored_in=without_secrets(url))
+
+
+async def _stored(url: str) -> dict[str, Any]:
+    store = open_store(url, create=False)
+    path = getattr(store, "path", None)
+    try:
+        # A file that is made when the fleet first runs: nothing was changed yet.
+        return {} if path is not None and not path.exists() else await store.settings()
+    finally:
+        await store.close()
+
+
 @app.command("show")
 def show(file: File = None, as_json: Json = False) -> None:
     """Show every setting, its value and where it came from.
 
     Example: pollux config show --json
     """
-    rows = load(file).table()
+    rows = with_stored(file).table()
     if as_json:
         print_json([asdict(row) for row in rows])
         return
@@ -47,3 +78,5 @@ def check(file: File = None, as_json: Json = False) -> None:
         return
     say(("The settings are good. Polling:", "green"))
     say(polling_table(settings.worker.polling).strip())
+    if settings.is_set("fleet.polling"):
+        say(polling_table(settings.fleet.polling, "fleet.polling").strip())

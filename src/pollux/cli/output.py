@@ -6,6 +6,7 @@ a terminal's control sequence.
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import unicodedata
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -53,6 +54,11 @@ def say(*parts: str | tuple[str, str]) -> None:
     out.print(Text.assemble(*parts), soft_wrap=True)
 
 
+def say_aside(message: str) -> None:
+    """Say on standard error what belongs to no output."""
+    err.print(Text(visible_lines(message)), soft_wrap=True)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on one line of standard output, in ASCII: fit for any pipe and terminal."""
     try:
@@ -81,10 +87,21 @@ def print_table(
     for row in rows:
         table.add_row(*(_cell(cell, name == cut) for name, cell in zip(columns, row, strict=True)))
     if table.row_count:
-        console = out if out.is_terminal else _Pipe(highlight=False, width=PIPE_WIDTH)
-        console.print(table)
+        print_wide(table)
     else:
         say(empty)
+
+
+def print_wide(shown: RenderableType) -> None:
+    """Print what a terminal would cut, but a pipe shall have whole."""
+    if out.is_terminal:
+        out.print(shown)
+        return
+    wide = _Pipe(highlight=False, width=PIPE_WIDTH, file=io.StringIO())
+    wide.print(shown)
+    lines = wide.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    for line in lines:
+        say(line.rstrip())
 
 
 def _cell(value: object, cut: bool) -> Text:

@@ -23,6 +23,7 @@ class Metric:
 
 _QUEUE = ("queue",)
 _KIND = ("queue", "kind")
+_TARGET = ("type", "target")
 
 METRICS: tuple[Metric, ...] = (
     Metric("pollux_worker_poll_interval_seconds", "gauge", _QUEUE, "The pacer's interval now."),
@@ -72,5 +73,39 @@ METRICS: tuple[Metric, ...] = (
         "counter",
         _QUEUE,
         "What the polls cost, where a price a poll is given.",
+    ),
+    Metric(
+        "pollux_fleet_poll_total",
+        "counter",
+        ("type", "target", "result"),
+        "Polls of a target that ended: changed, unchanged, failed.",
+    ),
+    Metric("pollux_fleet_poll_duration_seconds", "histogram", _TARGET, "How long a poll took."),
+    Metric(
+        "pollux_fleet_poll_staleness_seconds",
+        "gauge",
+        _TARGET,
+        "The age of the last success, or since when there was none.",
+    ),
+    Metric("pollux_fleet_queue_depth", "gauge", (), "Targets on the agenda."),
+    Metric("pollux_fleet_inflight", "gauge", ("type",), "Polls under way."),
+    Metric(
+        "pollux_fleet_breaker_state",
+        "gauge",
+        _TARGET,
+        "The breaker of a target that fails: 0 closed, 1 half-open, 2 open.",
+    ),
+    Metric("pollux_fleet_dead_letters", "gauge", (), "Targets given up on; they are rechecked."),
+    Metric(
+        "pollux_fleet_stuck_total",
+        "counter",
+        _TARGET,
+        "Polls that went on though they were cancelled at their deadline.",
+    ),
+    Metric(
+        "pollux_fleet_action_failed_total",
+        "counter",
+        _TARGET,
+        "Times that what was to be done about a change raised or took too long.",
     ),
 )

@@ -31,6 +31,7 @@ from pollux.events import (
     WorkerStopped,
 )
 from pollux.observe.metrics import DURATION_BUCKETS, METRICS, Metric
+from pollux.observe.prometheus_fleet import FleetMetrics
 
 try:
     import prometheus_client
@@ -71,7 +72,8 @@ class PrometheusSink:
         self._price = price
         self._metrics: dict[str, Any] = {}
         for metric in METRICS:
-            arguments: dict[str, Any] = {"registry": self.registry}
+            # What has no labels would be shown as 0 by a process that has no fleet.
+            arguments: dict[str, Any] = {"registry": self.registry if metric.labels else None}
             if metric.type == "histogram":
                 arguments["buckets"] = DURATION_BUCKETS
             make = getattr(prometheus_client, metric.type.capitalize())
@@ -90,6 +92,7 @@ class PrometheusSink:
             WorkerStarted: self._worker_started,
             WorkerStopped: self._worker_stopped,
             **dict.fromkeys(RESULTS, self._job_ended),
+            **FleetMetrics(self._metrics, self.registry).react,
         }
 
     def subscribe(self, events: Events) -> Callable[[], None]:
@@ -187,8 +190,9 @@ class PrometheusSink:
             return
         del self._workers[event.source]
         self._running = {run for run in self._running if run[0] != event.source}
-        for metric in self._metrics.values():
-            metric.remove_by_labels({"queue": event.source})
+        for metric in METRICS:
+            if "queue" in metric.labels:
+                self._metrics[metric.name].remove_by_labels({"queue": event.source})
 
     def _count(self, name: str, *labels: str) -> None:
         self._metrics[name].labels(*labels).inc()

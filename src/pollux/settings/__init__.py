@@ -1,4 +1,4 @@
-"""Settings: defaults < pollux.toml < POLLUX_* variables < arguments.
+"""Settings: defaults < pollux.toml < what was changed at run time < POLLUX_* variables < arguments.
 
     settings = load()
     settings.worker.concurrency     # 8
@@ -20,15 +20,18 @@ from typing import Any
 from pydantic import ValidationError
 
 from pollux.errors import ConfigError
+from pollux.settings.groups import GroupPolling, groups_in, is_of_group, resolve_groups
 from pollux.settings.keys import DocumentedKey, documented_keys, polling_tables
 from pollux.settings.layers import Intake, Layer
-from pollux.settings.models import Row, Settings, WorkerSettings
+from pollux.settings.models import FleetSettings, Row, Settings, WorkerSettings, plain_keys
 from pollux.settings.polling import Polling, resolve
 from pollux.settings.strategies import STRATEGIES, polling_table, strategy_named
 
 __all__ = [
     "STRATEGIES",
     "DocumentedKey",
+    "FleetSettings",
+    "GroupPolling",
     "Row",
     "Settings",
     "WorkerSettings",
@@ -43,6 +46,8 @@ def load(
     file: Path | None = None,
     environ: Mapping[str, str] | None = None,
     overrides: Mapping[str, object] | None = None,
+    stored: Mapping[str, object] | None = None,
+    stored_in: str = "the fleet's store",
 ) -> Settings:
     """Read all layers and check them; a ConfigError tells all that is wrong.
 
@@ -51,14 +56,16 @@ def load(
     environ: the environment variables; those of the process unless given.
     overrides: what was given by hand, by key: {"worker.polling.min_interval": "50ms"}. None stands
         for a flag that was not used.
+    stored: what was changed while a fleet ran, by key, and kept; `stored_in` says where.
     """
     environ = os.environ if environ is None else environ
     intake = Intake()
     layers = [
         intake.file(None if file is None else Path(file), environ),
-        intake.environment(environ),
-        intake.arguments(overrides or {}),
+        intake.stored(stored or {}, f"changed at run time, kept in {stored_in}"),
     ]
+    layers.append(intake.environment(environ, groups_in(layers)))
+    layers.append(intake.arguments(overrides or {}))
     pollings = {table: resolve(table, layers) for table in polling_tables()}
     problems = [*intake.problems, *(each for it in pollings.values() for each in it.problems)]
     settings = _settings(layers, pollings, problems)
@@ -73,8 +80,9 @@ def _settings(
     layers: Sequence[Layer], pollings: Mapping[str, Polling], problems: list[str]
 ) -> Settings | None:
     """Merge and check; what is wrong is added to `problems`."""
+    keys = plain_keys()
     plain = [
-        {key: given for key, given in layer.items() if key.rpartition(".")[0] not in pollings}
+        {key: given for key, given in layer.items() if key in keys or _is_unknown(key, pollings)}
         for layer in layers
     ]
     used = {key: given for layer in plain for key, given in layer.items()}
@@ -86,6 +94,10 @@ def _settings(
         unused += polling.unused
         if polling.strategy is not None:
             strategies[table] = polling.strategy
+    paces = pollings["fleet.polling"].strategy
+    groups, of_groups = resolve_groups(layers, paces, problems)
+    used |= of_groups
+    strategies["fleet.groups"] = groups
     origins = {key: given.origin for key, given in used.items()}
     try:
         return Settings.from_layers(list(map(_nested, (*values, strategies))), origins, unused)
@@ -97,8 +109,12 @@ def _settings(
     return None
 
 
+def _is_unknown(key: str, pollings: Mapping[str, Polling]) -> bool:
+    return key.rpartition(".")[0] not in pollings and not is_of_group(key)
+
+
 def _nested(values: Mapping[str, object]) -> dict[str, Any]:
-    """{"worker.lease": "60s"} -> {"worker": {"lease": "60s"}}; a key has two parts here."""
+    """{"worker.lease": "60s"} -> {"worker": {"lease": "60s"}}; the rest of a key is one name."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         section, _, name = key.partition(".")

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from pollux.settings.models import fields, is_polling, reader_of
-from pollux.settings.strategies import DEFAULT_STRATEGY, STRATEGIES, parameters
+from pollux.settings import groups
+from pollux.settings.models import default_strategy, fields, is_polling, reader_of
+from pollux.settings.strategies import STRATEGIES, parameters
 from pollux.settings.values import Reader, Word, is_duration
 
 PREFIX = "POLLUX_"
@@ -58,7 +59,7 @@ def documented_keys() -> list[DocumentedKey]:
             continue
         chosen = f"{key}.strategy"
         kind, variable = Word(tuple(STRATEGIES)).kind, variables_of(chosen)[0]
-        rows.append(DocumentedKey(chosen, kind, meaning, DEFAULT_STRATEGY, variable))
+        rows.append(DocumentedKey(chosen, kind, meaning, default_strategy(key), variable))
         for strategy in STRATEGIES.values():
             for each in parameters(strategy):
                 written = f"{key}.{each.key}"
@@ -102,6 +103,15 @@ def spellings() -> Mapping[str, Spelling]:
     return known
 
 
+def spelling_of(written: str) -> Spelling | None:
+    """What a written key means; None when it is no key."""
+    known = spellings().get(written)
+    if known is None:
+        group = groups.parsed_key(written)
+        known = None if group is None else Spelling(*group)
+    return known
+
+
 @cache
 def variables() -> Mapping[str, str]:
     """Every environment variable, and the spelling it stands for."""
@@ -122,6 +132,9 @@ def advice_for_key(written: str) -> str:
         return f"is a table; write [{written}] and its keys: {_keys_in(written)}"
     if written in _misnomers():
         return f"is no setting; settings call it {_misnomers()[written]}"
+    of_group = groups.advice(written)
+    if of_group:
+        return of_group
     near = _nearest_key(written)
     if near:
         return f"is no setting; did you mean {near}?"
@@ -142,6 +155,9 @@ def advice_for_variable(name: str) -> str:
     for written, instead in _misnomers().items():
         if name in variables_of(written):
             return f"settings call it {variables_of(instead)[0]}"
+    of_worker = PREFIX + f"{SHORT_FOR}{name.removeprefix(PREFIX)}".upper().replace(".", "_")
+    if of_worker in variables():
+        return f"did you mean {of_worker}?"
     # Without the prefix, which all have in common and which would make all look alike.
     current = [each.removeprefix(PREFIX) for each, at in variables().items() if not _is_old(at)]
     near = _nearest(name.removeprefix(PREFIX), current)
@@ -186,6 +202,8 @@ def _nearest_key(written: str) -> str | None:
             if place is None or here == place:
                 by_last.setdefault(name, []).append(each)
         near = _nearest(last, by_last)
+        if near and not table:
+            return by_last[near][0]  # the worker's, if it has such a key
         if near:
             return difflib.get_close_matches(written, by_last[near], 1, cutoff=0)[0]
     return None

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pollux.errors import ConfigError
+from pollux.settings.groups import is_table, parsed_variable
 from pollux.settings.keys import (
     FILE_VARIABLE,
     MILLISECONDS,
@@ -20,7 +21,7 @@ from pollux.settings.keys import (
     advice_for_key,
     advice_for_table,
     advice_for_variable,
-    spellings,
+    spelling_of,
     tables,
     variables,
     variables_of,
@@ -72,8 +73,13 @@ class Intake:
             path, named_by = FILE, "found in the current directory"
         return self._layer(self._leaves(_parsed(path, named_by), str(path)))
 
-    def environment(self, environ: Mapping[str, str]) -> Layer:
-        return self._layer(self._set_variables(environ))
+    def stored(self, changes: Mapping[str, object], origin: str) -> Layer:
+        """What was changed while a fleet ran, and kept in its store."""
+        return self._layer(self._leaves(changes, origin))
+
+    def environment(self, environ: Mapping[str, str], groups: Sequence[str] = ()) -> Layer:
+        """The variables; `groups` are those that are known by now."""
+        return self._layer(self._set_variables(environ, groups))
 
     def arguments(self, overrides: Mapping[str, object]) -> Layer:
         """What was given by hand. None is a flag that was not used."""
@@ -83,24 +89,25 @@ class Intake:
     def _leaves(self, tree: Mapping[str, object], origin: str, above: str = "") -> Iterator[Entry]:
         for name, value in tree.items():
             written = f"{above}{name}"
-            if not isinstance(value, Mapping) or written in spellings():
+            if not isinstance(value, Mapping) or spelling_of(written) is not None:
                 yield written, value, origin
-            elif written in tables():
+            elif written in tables() or is_table(written):
                 yield from self._leaves(value, origin, f"{written}.")
             else:
                 advice = advice_for_table(written)
                 self.problems.append(f"[{written}] ({origin}) is no table of settings; {advice}")
 
-    def _set_variables(self, environ: Mapping[str, str]) -> Iterator[Entry]:
+    def _set_variables(self, environ: Mapping[str, str], groups: Sequence[str]) -> Iterator[Entry]:
         for name, value in sorted(environ.items()):
             if not name.startswith(PREFIX) or name == FILE_VARIABLE or _of_kubernetes(name, value):
                 continue
             origin = f"environment variable {name}"
-            if name not in variables():
+            written = variables().get(name) or parsed_variable(name, groups)
+            if written is None:
                 advice = advice_for_variable(name)
                 self.problems.append(f"{origin} = {shown(value, name)} is no setting; {advice}")
             elif value:  # Compose files and unit files write "not set" as an empty variable.
-                yield variables()[name], value, origin
+                yield written, value, origin
 
     def _layer(self, entries: Iterable[Entry]) -> Layer:
         layer: dict[str, Given] = {}
@@ -112,7 +119,7 @@ class Intake:
         return layer
 
     def _given(self, written: str, raw: object, origin: str) -> Iterator[Given]:
-        spelling = spellings().get(written)
+        spelling = spelling_of(written)
         if spelling is None:
             given = Given(written, written, raw, raw, origin)
             self._refuse(f"{given} {advice_for_key(written)}")

@@ -1,14 +1,16 @@
 """The settings themselves: sections, their fields, and the limits of each number.
 
 A section is a model; a field of type `Strategy` is a polling table. All else about settings (keys,
-variables, layers, the reference page) is read off these models, so that a further section, such as
-`[outbox]`, is one more model and one more field of `Settings`.
+variables, layers, the reference page) is read off these models, so that a further section is one
+more model and one more field of `Settings`. An alias with a dot puts a field into a table within.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr
@@ -16,10 +18,12 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pollux.core.adaptive import Adaptive
+from pollux.core.freshness import Freshness
 from pollux.core.strategy import Strategy
 from pollux.queues.base import MAX_LEASE
+from pollux.settings.groups import GroupPolling
 from pollux.settings.strategies import parameters
-from pollux.settings.values import Maybe, QueueUrl, Reader, Span, Text, Whole, Word
+from pollux.settings.values import Maybe, Number, QueueUrl, Reader, Span, Text, Truth, Whole, Word
 
 DEFAULT = "default"
 
@@ -32,6 +36,9 @@ MIN_TIMEOUT = 0.001
 MAX_TIMEOUT = 7 * 86400.0
 MAX_LONG_CEILING = 3600.0
 MAX_PORT = 65535
+MAX_POLLS = 10_000
+MIN_FLEET_LEASE = 1.0
+MAX_DEPTH = 10_000_000
 
 _LAYERS = "layers"
 
@@ -101,6 +108,84 @@ class WorkerSettings(Section):
     )
 
 
+class FleetSettings(Section):
+    """`[fleet]`: how a fleet runs; durations are seconds here, whatever they were written as."""
+
+    model_config = ConfigDict(populate_by_name=True)
+
+    file: Annotated[str, Text()] = Field(
+        default="fleet.toml", description="The file that lists the targets."
+    )
+    store: Annotated[str | None, Maybe(QueueUrl("fleet", "sqlite:///fleet.db"))] = Field(
+        default=None,
+        repr=False,
+        description="Where state is kept; none keeps it while the process runs.",
+    )
+    concurrency: Annotated[int, Whole(1, MAX_POLLS)] = Field(
+        default=64, description="How many polls are under way at a time."
+    )
+    per_host: Annotated[int | None, Maybe(Whole(1, MAX_POLLS))] = Field(
+        default=4, description="How many of them may ask one host; none for no limit."
+    )
+    budget: Annotated[float | None, Maybe(Number())] = Field(
+        default=None,
+        description="Polls a second over all targets and nodes, shared out by how often readings "
+        "change; none lets each target go at its own pace.",
+    )
+    lease: Annotated[float, Span(MIN_FLEET_LEASE, MAX_LEASE)] = Field(
+        default=30.0,
+        description="Where nodes share a fleet: after how long the targets of a killed node go "
+        "to others.",
+    )
+    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+        default=10.0, description="How long a stop waits for polls under way."
+    )
+    max_queue_depth: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
+        default=50, description="The goal of `pollux fleet check`: so many polls are overdue."
+    )
+    max_staleness: Annotated[float | None, Maybe(Span(0.0, None))] = Field(
+        default=None,
+        description="The goal of `pollux fleet check`: the last success of a target is no older; "
+        "none allows each twice its interval and its timeout.",
+    )
+    api_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
+        default=None,
+        description="Where the HTTP API is served; 0 takes any free port, none serves none.",
+    )
+    api_host: Annotated[str, Text()] = Field(
+        default="127.0.0.1", description="The address that the API is served at."
+    )
+    api_token_file: Annotated[str, Text()] = Field(
+        default="fleet-token.hash",
+        description="The file with the hash of the token that the API asks for; made, and the "
+        "token told, when it is missing.",
+    )
+    metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
+        default=None,
+        description="Where metrics are served; 0 takes any free port, none serves none.",
+    )
+    metrics_host: Annotated[str, Text()] = Field(
+        default="127.0.0.1", description="The address that metrics are served at."
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
+    ] = Field(default="info", description="The least severe log lines that are written.")
+    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
+        default="text", description="How log lines are written."
+    )
+    polling_enabled: Annotated[bool, Truth()] = Field(
+        default=True,
+        alias="polling.enabled",
+        description="Off, every target is polled at its base interval exactly.",
+    )
+    polling: Strategy = Field(
+        default_factory=Freshness, description="The strategy that paces the polls."
+    )
+    groups: Mapping[str, GroupPolling] = Field(
+        default_factory=lambda: MappingProxyType({}), description="Polling of groups of targets."
+    )
+
+
 class LayerSource(PydanticBaseSettingsSource):
     """One layer, for pydantic-settings to merge with the others."""
 
@@ -121,6 +206,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    fleet: FleetSettings = Field(default_factory=FleetSettings)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _unused: tuple[Row, ...] = PrivateAttr(())
@@ -161,11 +247,13 @@ class Settings(BaseSettings):
         rows: list[Row] = []
         for section, name, field in fields():
             key = f"{section}.{name}"
-            value = getattr(getattr(self, section), name)
+            value = getattr(getattr(self, section), name.replace(".", "_"))
             if isinstance(value, Strategy):
                 rows += self._polling_rows(key, value)
             else:
                 rows.append(self._row(key, reader_of(field).text(value)))
+        for group, polling in self.fleet.groups.items():
+            rows += [self._row(key, text) for key, text in polling.rows(group)]
         return rows
 
     def _polling_rows(self, table: str, strategy: Strategy) -> Iterator[Row]:
@@ -190,11 +278,29 @@ def fields() -> Iterator[tuple[str, str, FieldInfo]]:
         if not (isinstance(model, type) and issubclass(model, Section)):
             raise TypeError(f"{section} must be a Section, for its keys to be known")
         for name, field in model.model_fields.items():
-            yield section, name, field
+            if name != "groups":  # which are named by whoever has them
+                yield section, field.alias or name, field
 
 
 def is_polling(field: FieldInfo) -> bool:
     return field.annotation is Strategy
+
+
+def default_strategy(table: str) -> str:
+    """The name of the strategy that a polling table has unless it names one."""
+    for section, name, field in fields():
+        if f"{section}.{name}" == table:
+            strategy: Strategy = field.get_default(call_default_factory=True)
+            return strategy.name
+    raise KeyError(table)
+
+
+@cache
+def plain_keys() -> frozenset[str]:
+    """The keys that are no parameters of strategies."""
+    return frozenset(
+        f"{section}.{name}" for section, name, field in fields() if not is_polling(field)
+    )
 
 
 def reader_of(field: FieldInfo) -> Reader:

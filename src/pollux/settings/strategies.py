@@ -37,7 +37,6 @@ from pollux.settings.values import (
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
     {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma, Freshness, Worth)}
 )
-DEFAULT_STRATEGY = Adaptive.name
 #: What a lone `poll_interval` stands for.
 FIXED_STRATEGY = Fixed.name
 

@@ -1,0 +1,130 @@
+"""Pollux, for benchmarks/fleet.py: `ours.py cycle|run TARGETS POLLS [BUDGET]`.
+
+cycle: the scheduler alone: who is due, its pacer, its next time. No event loop, no probe.
+run: a whole fleet in virtual time, with event loop, task switches, deadlines and an empty probe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import sys
+import time
+from pathlib import Path
+from random import Random
+
+from pollux.clock import VirtualClock
+from pollux.core.agenda import Agenda
+from pollux.core.freshness import Freshness
+from pollux.events import Events
+from pollux.fleet import Fleet, ProbeContext, Reading, Target
+from pollux.fleet.agenda import TargetAgenda
+from pollux.fleet.budget import Budget
+from pollux.fleet.condition import Rules
+from pollux.fleet.entry import Entry
+from pollux.fleet.scheduler import Scheduler
+
+INTERVAL = 10.0
+
+
+def resident() -> int:
+    """The resident memory, in bytes."""
+    text = Path("/proc/self/statm").read_text(encoding="ascii")
+    return int(text.split()[1]) * 4096
+
+
+done = 0
+
+
+async def probe(target: Target, context: ProbeContext) -> Reading:
+    global done
+    done += 1
+    return Reading("0123456789abcdef0123456789abcdef", facts={"status": 200}, summary="200 OK")
+
+
+def targets(count: int) -> list[Target]:
+    return [Target(f"https://example.org/{n}", probe, host=None) for n in range(count)]
+
+
+def strategy() -> Freshness:
+    return Freshness(INTERVAL, INTERVAL / 2, 30 * INTERVAL)
+
+
+def cycle(count: int, polls: int, budget: float | None) -> dict[str, float]:
+    scheduler = Scheduler(Rules(), 4, Budget(budget) if budget else None, Random(1))
+    pace = strategy()
+    scheduler.add([Entry(each, probe, None, pace) for each in targets(count)], 0.0)
+    same, other = Reading("same"), Reading("other")
+    random = Random(2).random
+    gc.collect()
+    begun = time.process_time()
+    for _ in range(polls):
+        now = scheduler.agenda.first_due()
+        entry = scheduler.take(now)
+        assert entry is not None
+        scheduler.succeeded(entry, same if random() < 0.8 else other, now, now)
+    cpu = time.process_time() - begun
+    return {"cpu": cpu, "polls": polls, **agendas(scheduler, polls)}
+
+
+def agendas(scheduler: Scheduler, operations: int) -> dict[str, float]:
+    """What putting and taking cost alone, here and in core's agenda."""
+    agenda = TargetAgenda()
+    dues = Random(3)
+    for entry in scheduler.entries.values():
+        entry.node = None
+        agenda.put(entry, dues.random() * INTERVAL)
+    begun = time.process_time()
+    for _ in range(operations // 2):
+        taken = agenda.take_due(agenda.first_due())
+        assert taken is not None
+        agenda.put(taken, taken.due + INTERVAL * (1 + dues.random()))
+    ours = time.process_time() - begun
+    core = Agenda[str]()
+    for name in scheduler.entries:
+        core.upsert(name, dues.random() * INTERVAL)
+    begun = time.process_time()
+    for _ in range(operations // 2):
+        first = core.pop()
+        assert first is not None
+        core.upsert(first.key, first.due + INTERVAL * (1 + dues.random()))
+    return {"agenda": ours, "core_agenda": time.process_time() - begun, "operations": operations}
+
+
+def run(count: int, polls: int, budget: float | None) -> dict[str, float]:
+    clock = VirtualClock()
+
+    async def main() -> dict[str, float]:
+        gc.collect()
+        empty = resident()
+        begun = time.process_time()
+        fleet = Fleet(strategy(), 64, budget, clock=clock, events=Events(quiet=True), seed=1)
+        fleet.add(*targets(count))
+        running = asyncio.ensure_future(fleet.run(signals=False))
+        await asyncio.sleep(0)
+        started = time.process_time() - begun
+        every = count / budget if budget else INTERVAL
+        await asyncio.sleep(every * min(1.05, 2e5 / count))  # each once, where they are few
+        gc.collect()
+        full = resident()
+        before, begun = done, time.process_time()
+        while done - before < polls:
+            await asyncio.sleep(every * polls / count / 8)
+        cpu, polled = time.process_time() - begun, done - before
+        fleet.stop()
+        await running
+        return {
+            "cpu": cpu,
+            "polls": polled,
+            "memory": (full - empty) / count,
+            "start": started / count,
+        }
+
+    return clock.run(main())
+
+
+if __name__ == "__main__":
+    what, count, polls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    budget = float(sys.argv[4]) if len(sys.argv) > 4 else None
+    print(json.dumps((cycle if what == "cycle" else run)(count, polls, budget)))

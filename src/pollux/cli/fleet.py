@@ -1,0 +1,453 @@
+"""`pollux fleet …`: poll the targets of a file, look at them, and tell them what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from rich.live import Live
+
+from pollux.cli.fleet_run import run as run_fleet
+from pollux.cli.fleet_views import FRAME, Look, frame, rounded, word
+from pollux.cli.output import (
+    NOTHING,
+    fail,
+    moment,
+    out,
+    print_json,
+    print_table,
+    print_wide,
+    say,
+    visible,
+)
+from pollux.durations import seconds, short
+from pollux.errors import ConfigError, StoreError
+from pollux.fleet.file import FleetFile, read
+from pollux.fleet.report import Goals, shortfalls, stalest_first, states, told
+from pollux.fleet.store import FleetStore
+from pollux.fleet.stores import open_store
+from pollux.fleet.targets import Target
+from pollux.fleet.views import TargetState
+from pollux.observe import logs
+from pollux.settings import Settings, load
+from pollux.urls import without_secrets
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Poll thousands of targets, each at its own pace.\n\nExample: pollux fleet run",
+    no_args_is_help=True,
+)
+
+File = Annotated[Path | None, typer.Option("--file", help="The targets; else fleet.toml.")]
+Store = Annotated[
+    str | None, typer.Option("--store", help="Where state is kept: sqlite:///fleet.db")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Names = Annotated[list[str] | None, typer.Argument(help="The names of targets.")]
+All = Annotated[bool, typer.Option("--all", help="All targets that it makes sense for.")]
+
+
+@app.command("run")
+def run(
+    file: File = None,
+    store: Store = None,
+    budget: Annotated[float | None, typer.Option(help="Polls a second over all targets.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Polls at a time.")] = None,
+    api_port: Annotated[
+        int | None, typer.Option(help="Serve the HTTP API on this port; 0 takes any free one.")
+    ] = None,
+    metrics_port: Annotated[
+        int | None, typer.Option(help="Serve Prometheus metrics on this port; 0 takes any.")
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="What this node is called, where several share a fleet.")
+    ] = None,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: fleet.lease=30s")
+    ] = None,
+) -> None:
+    """Poll until SIGTERM or Ctrl-C; then finish the polls under way and save the state.
+
+    Example: pollux fleet run --file fleet.toml --store sqlite:///fleet.db --api-port 8765
+    """
+    overrides = _overrides(setting or [])
+    given: dict[str, object] = {
+        "fleet.file": None if file is None else str(file),
+        "fleet.store": store,
+        "fleet.budget": budget,
+        "fleet.concurrency": concurrency,
+        "fleet.api_port": api_port,
+        "fleet.metrics_port": metrics_port,
+        "fleet.log_format": log_format,
+        "fleet.log_level": log_level,
+    }
+    overrides |= {key: value for key, value in given.items() if value is not None}
+    settings = load(overrides=overrides).fleet
+    logs.set_up(settings.log_level, settings.log_format)
+    targets = read(settings.file)
+    asyncio.run(run_fleet(settings, targets, overrides, node))
+
+
+@app.command("check")
+def check(file: File = None, store: Store = None, as_json: Json = False) -> None:
+    """Tell whether the fleet keeps to its goals: exit code 0 if so, 1 if not.
+
+    The goals are fleet.max_queue_depth and fleet.max_staleness of the settings.
+
+    Example: pollux fleet check --store sqlite:///fleet.db || page-somebody
+    """
+    settings = _settings(file, store)
+    goals = Goals(settings.fleet.max_queue_depth, settings.fleet.max_staleness)
+    look = _look(settings)
+    missed = shortfalls(look.targets, goals, look.now)
+    if as_json:
+        print_json({"ok": not missed, "missed": missed, **look.facts()})
+    elif missed:
+        for each in missed:
+            fail(each)
+    else:
+        facts = look.facts()
+        oldest = facts["staleness"]
+        age = "never polled" if oldest is None else f"the stalest is {rounded(oldest)} old"
+        say(("within its goals", "green"), f": {facts['targets']} targets, {age}")
+    if missed:
+        raise typer.Exit(1)
+
+
+@app.command("status")
+def status(
+    names: Names = None,
+    file: File = None,
+    store: Store = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many targets.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show how the fleet fares, the stalest targets first; or the targets named, in full.
+
+    Example: pollux fleet status --store sqlite:///fleet.db --limit 10
+    """
+    look = _look(_settings(file, store))
+    if names:
+        found = [_named(look.targets, name) for name in names]
+        if as_json:
+            print_json([told(each) for each in found])
+            return
+        for each in found:
+            _show_one(each, look.now)
+        return
+    if as_json:
+        ordered = stalest_first(look.targets)[:limit]
+        print_json({**look.facts(), "target_list": [told(each) for each in ordered]})
+        return
+    print_wide(frame(look, limit, out.size.width if out.is_terminal else None))
+
+
+@app.command("top")
+def top(
+    file: File = None,
+    store: Store = None,
+    every: Annotated[str, typer.Option(help="How often to look again: 1s.")] = "1s",
+    lasting: Annotated[
+        str | None, typer.Option("--for", help="End after so long; else Ctrl-C ends it.")
+    ] = None,
+) -> None:
+    """Watch the fleet live: the stalest first, how each target fares, and its next poll.
+
+    Example: pollux fleet top --store sqlite:///fleet.db
+    """
+    pause = seconds(every, "every", positive=True)
+    left = None if lasting is None else seconds(lasting, "for")
+    settings = _settings(file, store)
+    try:
+        _with_store(settings, lambda opened: _top(opened, settings, max(pause, 0.1), left))
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+async def _top(store: FleetStore, settings: Settings, pause: float, left: float | None) -> None:
+    targets = _targets(settings)
+    until = None if left is None else time.monotonic() + left
+    look = await _looked(store, settings, targets)
+    if not out.is_terminal:  # one look, for a pipe
+        print_wide(frame(look, None))
+        return
+    with Live(_fitting(look), console=out, screen=True, auto_refresh=False) as live:
+        while until is None or time.monotonic() < until:
+            await asyncio.sleep(pause)
+            try:
+                look = await _looked(store, settings, targets)
+            except StoreError as error:
+                live.update(f"[red]{visible(str(error))}[/]", refresh=True)
+                continue
+            live.update(_fitting(look), refresh=True)
+
+
+def _fitting(look: Look) -> Any:
+    return frame(look, max(out.size.height - FRAME, 1), out.size.width)
+
+
+@app.command("dead")
+def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
+    """List the dead letters: targets given up on, and polled every half hour all the same.
+
+    Example: pollux fleet dead --store sqlite:///fleet.db
+    """
+    look = _look(_settings(file, store))
+    found = [each for each in look.targets if each.condition == "dead"]
+    if as_json:
+        print_json([told(each) for each in found])
+        return
+    print_table(
+        ("target", "type", "failures", "last success", "last error", "error"),
+        [
+            (
+                each.name,
+                each.type,
+                each.failures,
+                NOTHING if each.succeeded_at is None else moment(each.succeeded_at),
+                NOTHING if each.failed_at is None else moment(each.failed_at),
+                each.error,
+            )
+            for each in found
+        ],
+        empty="no dead letters",
+        narrow=("failures", "last success", "last error"),
+        cut="error",
+    )
+
+
+@app.command("retry")
+def retry(
+    names: Names = None,
+    every: All = False,
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Poll targets next; a success brings a dead letter back. --all: every dead letter.
+
+    Example: pollux fleet retry "front page" --store sqlite:///fleet.db
+    """
+    _order("retry", names, every, file, store, as_json, lambda each: each.condition == "dead")
+
+
+@app.command("reset")
+def reset(
+    names: Names = None,
+    every: All = False,
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Forget the failures of targets: breakers close. --all: every target that fails.
+
+    Example: pollux fleet reset "front page" --store sqlite:///fleet.db
+    """
+    _order("reset", names, every, file, store, as_json, lambda each: each.failures > 0)
+
+
+@app.command("pause")
+def pause(
+    names: Names = None,
+    every: All = False,
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Do not poll targets until they are resumed; that survives restarts. --all: every target.
+
+    Example: pollux fleet pause "front page" --store sqlite:///fleet.db
+    """
+    _order("pause", names, every, file, store, as_json, lambda each: not each.paused)
+
+
+@app.command("resume")
+def resume(
+    names: Names = None,
+    every: All = False,
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Poll paused targets again. --all: every target that is paused.
+
+    Example: pollux fleet resume --all --store sqlite:///fleet.db
+    """
+    _order("resume", names, every, file, store, as_json, lambda each: each.paused)
+
+
+@app.command("migrate")
+def migrate(
+    store: Store = None,
+    sql: Annotated[
+        bool, typer.Option("--sql", help="Print what would be run, and touch nothing.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Make or renew the tables of a fleet on Postgres; SQLite makes its own.
+
+    Example: pollux fleet migrate --store postgresql://app@db/shop
+    """
+    settings = _settings(None, store)
+    opened = _opened(settings)
+    renew: Callable[[], Awaitable[list[int]]] | None = getattr(opened, "migrate", None)
+    if renew is None:
+        raise ConfigError("a fleet on SQLite makes its tables by itself; there is nothing to do")
+    if sql:
+        say(getattr(opened, "migration")().rstrip())  # noqa: B009 - as `migrate`
+        return
+
+    async def main() -> list[int]:
+        try:
+            return await renew()
+        finally:
+            await opened.close()
+
+    applied = asyncio.run(main())
+    if as_json:
+        print_json({"applied": applied})
+    elif applied:
+        say(f"migrated to version {applied[-1]}")
+    else:
+        say("up to date")
+
+
+# What they share
+
+
+def _overrides(pairs: list[str]) -> dict[str, object]:
+    overrides: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair!r} has no value; write --set fleet.lease=30s")
+        overrides[key.strip()] = value.strip()
+    return overrides
+
+
+def _settings(file: Path | None, store: str | None) -> Settings:
+    given = {"fleet.file": None if file is None else str(file), "fleet.store": store}
+    return load(overrides=given)
+
+
+def _opened(settings: Settings) -> FleetStore:
+    url = settings.fleet.store
+    if url is None:
+        raise ConfigError(
+            "no store is named, and without one only the process that polls knows how a fleet "
+            "fares; give --store sqlite:///fleet.db, here and to `pollux fleet run`"
+        )
+    return open_store(url, create=False)
+
+
+def _with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) -> T:
+    async def main() -> T:
+        store = _opened(settings)
+        try:
+            return await work(store)
+        finally:
+            await store.close()
+
+    return asyncio.run(main())
+
+
+def _targets(settings: Settings) -> tuple[Target, ...]:
+    """The targets of the file; none where there is no file, and nobody named one."""
+    if not settings.is_set("fleet.file") and not Path(settings.fleet.file).exists():
+        return ()
+    found: FleetFile = read(settings.fleet.file)
+    return found.targets
+
+
+async def _looked(store: FleetStore, settings: Settings, targets: tuple[Target, ...]) -> Look:
+    saved = await store.load()
+    nodes = await getattr(store, "nodes", _no_nodes)()
+    now = time.time()
+    url = without_secrets(settings.fleet.store or "")
+    return Look(url, states(targets, saved, now), now, [tuple(each) for each in nodes])
+
+
+async def _no_nodes() -> list[Any]:
+    return []
+
+
+def _look(settings: Settings) -> Look:
+    targets = _targets(settings)
+    return _with_store(settings, lambda store: _looked(store, settings, targets))
+
+
+def _named(targets: Any, name: str) -> TargetState:
+    known = {each.name: each for each in targets}
+    found = known.get(name)
+    if found is None:
+        near = difflib.get_close_matches(name, known, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        fail(f"there is no target {name!r} in this fleet{hint}")
+        raise typer.Exit(1)
+    assert isinstance(found, TargetState)  # noqa: S101 - for the type checker
+    return found
+
+
+def _show_one(each: TargetState, now: float) -> None:
+    def at(when: float | None) -> str:
+        return "never" if when is None else f"{moment(when)} ({rounded(now - when)} ago)"
+
+    rows = [
+        ("target", each.name),
+        ("type", each.type),
+        ("group", each.group or NOTHING),
+        ("state", word(each)),
+        ("last success", at(each.succeeded_at)),
+        ("last change", at(each.changed_at)),
+        ("last error", at(each.failed_at)),
+        ("error", each.error or NOTHING),
+        ("failures in a row", each.failures),
+        ("next poll", NOTHING if each.next_at is None else moment(each.next_at)),
+        ("interval", short(each.interval) if each.interval else NOTHING),
+        ("reading", each.summary or NOTHING),
+        *((f"  {key}", value) for key, value in each.facts.items()),
+    ]
+    print_table(("", ""), rows)
+
+
+def _order(
+    what: str,
+    names: list[str] | None,
+    every: bool,
+    file: Path | None,
+    store: str | None,
+    as_json: bool,
+    fits: Callable[[TargetState], bool],
+) -> None:
+    if bool(names) == every:
+        raise ConfigError(f"name the targets to {what}, or give --all")
+    settings = _settings(file, store)
+    targets = _targets(settings)
+
+    async def work(opened: FleetStore) -> list[str]:
+        look = await _looked(opened, settings, targets)
+        chosen = (
+            [each for each in look.targets if fits(each)]
+            if every
+            else [_named(look.targets, name) for name in names or ()]
+        )
+        if chosen:
+            await opened.order(what, [each.name for each in chosen])
+        return [each.name for each in chosen]
+
+    ordered = _with_store(settings, work)
+    if as_json:
+        print_json({"order": what, "targets": ordered})
+    elif ordered:
+        listed = ", ".join(map(visible, ordered[:5])) + (", …" if len(ordered) > 5 else "")
+        say(f"{what}: {listed}; whoever polls takes it within seconds, or when it next runs")
+    else:
+        say(f"there is nothing to {what}")

@@ -1,0 +1,147 @@
+"""`pollux fleet run` at work: the fleet, its API and its metrics in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, nullcontext
+from pathlib import Path
+from typing import Any
+
+from pollux.cli.output import say_aside
+from pollux.errors import ConfigError, MissingExtra
+from pollux.events import Events
+from pollux.fleet import Fleet
+from pollux.fleet.control import Control
+from pollux.fleet.file import FleetFile
+from pollux.fleet.probes import connections
+from pollux.fleet.stores import NAME, open_store
+from pollux.settings import FleetSettings, Settings, load
+
+logger = logging.getLogger("pollux")
+
+#: How long the API finishes answers when the fleet stops, in seconds.
+API_GRACE = 2
+
+
+def note(level: int, action: str, text: str, **fields: object) -> None:
+    """Log what the command itself does, in the shape that events are logged in."""
+    logger.log(level, "%s", text, extra={"action": action, "fields": fields})
+
+
+def loader(overrides: Mapping[str, object]) -> Callable[[Mapping[str, Any], str], Settings]:
+    """What gives the settings again when something was changed."""
+
+    def again(stored: Mapping[str, Any], where: str) -> Settings:
+        return load(overrides=overrides, stored=stored, stored_in=where)
+
+    return again
+
+
+async def run(
+    settings: FleetSettings, file: FleetFile, overrides: Mapping[str, object], node: str | None
+) -> None:
+    """Poll the targets of a file until told to stop."""
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(file.close)
+        store = None if settings.store is None else open_store(settings.store)
+        if store is not None:
+            stack.push_async_callback(store.close)
+        events = Events()
+        fleet = Fleet(
+            settings.polling,
+            settings.concurrency,
+            settings.budget,
+            per_host=settings.per_host,
+            store=store,
+            grace=settings.grace,
+            lease=settings.lease,
+            name=str(getattr(store, "name", NAME)),
+            node=node,
+            events=events,
+        )
+        fleet.add(*file.targets)
+        control = Control(fleet, loader(overrides))
+        await control.start()
+        if settings.metrics_port is not None:
+            stack.callback(_serve_metrics(events, settings))
+        if settings.api_port is not None:
+            stop = await _serve_api(control, settings)
+            stack.push_async_callback(stop)
+        await stack.enter_async_context(connections())
+        await fleet.run_async()
+
+
+def _serve_metrics(events: Events, settings: FleetSettings) -> Callable[[], None]:
+    from pollux.observe.prometheus import PrometheusSink
+
+    sink = PrometheusSink()
+    sink.subscribe(events)
+    served = sink.serve(settings.metrics_port or 0, settings.metrics_host)
+    note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
+    return served.close
+
+
+async def _serve_api(control: Control, settings: FleetSettings) -> Callable[[], Awaitable[None]]:
+    """Serve the API beside the fleet, in its event loop; returns what ends that."""
+    from pollux.fleet.api import Bearer, served
+
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra("the fleet's HTTP API", "serve") from error
+
+    class Server(uvicorn.Server):
+        def capture_signals(self) -> Any:
+            return nullcontext()  # the fleet has them, and ends this too
+
+    listening = _listening(settings.api_host, settings.api_port or 0)
+    try:
+        path = Path(settings.api_token_file)
+        bearer, token = Bearer.from_file(path)
+        config = uvicorn.Config(
+            served(control, bearer),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=API_GRACE,
+        )
+        server = Server(config)
+        task = asyncio.ensure_future(server.serve([listening]))
+    except BaseException:
+        listening.close()
+        raise
+    host, port = listening.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if token is not None:
+        # Not into the log, which is kept.
+        say_aside(f"token of the API, shown this once: {token} (its hash is in {path})")
+    note(logging.INFO, "api_served", f"API on {url}/api/fleet/health", url=url)
+
+    async def stop() -> None:
+        server.should_exit = True
+        await asyncio.wait([task])
+
+    return stop
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    try:
+        if os.name == "posix":
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen()  # who is told of it may come at once
+    except OSError as error:
+        found.close()
+        raise ConfigError(
+            f"the API cannot be served on {host}:{port}: {error.strerror or error}; choose another "
+            "--api-port, or 0 for any that is free"
+        ) from None
+    return found

@@ -1,0 +1,155 @@
+"""What `pollux fleet status` and `top` show: the stalest first, its state, and its next poll."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pollux.cli.output import NOTHING, visible
+from pollux.fleet.report import overdue, stalest_first, summary
+from pollux.fleet.views import TargetState
+
+STYLES = {
+    "closed": "green",
+    "confirming": "yellow",
+    "backing off": "yellow",
+    "open": "red",
+    "half-open": "yellow",
+    "dead": "bold red",
+    "paused": "dim",
+    "new": "dim",
+}
+COLUMNS = ("target", "type", "state", "last success", "next", "every", "told")
+#: Those that a screen of fewer columns than WIDE has room for.
+NARROW = ("state", "last success", "next", "target")
+WIDE = 72
+NUMERIC = ("last success", "next", "every")
+#: The most columns of the screen that a name takes.
+NAME_WIDTH = 32
+#: The lines of a frame that are no targets: figures, nodes, the table's head, and how many more.
+FRAME = 5
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a fleet: its targets, its nodes, and when."""
+
+    where: str
+    targets: Sequence[TargetState]
+    now: float
+    nodes: Sequence[tuple[str, float, int]] = field(default=())
+
+    def facts(self) -> dict[str, Any]:
+        nodes = [{"node": each[0], "lasts": each[1], "held": each[2]} for each in self.nodes]
+        return {**summary(self.targets, self.now), "nodes": nodes}
+
+
+def frame(look: Look, rows: int | None, width: int | None = None) -> RenderableType:
+    """A whole look: figures, then the table of as many targets as there is room for.
+
+    width: of the screen, where that is narrow.
+    """
+    parts: list[RenderableType] = [headline(look)]
+    if look.nodes:
+        listed = ", ".join(f"{visible(name)} ({held})" for name, _, held in look.nodes)
+        parts.append(Text(f"nodes: {listed}", no_wrap=True, overflow="ellipsis"))
+    ordered = stalest_first(look.targets)
+    shown = ordered if rows is None else ordered[: max(rows, 1)]
+    narrow = width is not None and width < WIDE
+    parts.append(table(shown, look.now, NARROW if narrow else COLUMNS))
+    if len(shown) < len(ordered):
+        parts.append(Text(f"… and {len(ordered) - len(shown)} more", "dim"))
+    return Group(*parts)
+
+
+def headline(look: Look) -> Text:
+    figures = summary(look.targets, look.now)
+    conditions = figures["conditions"]
+    opened = conditions["open"] + conditions["half-open"]
+    parts: list[tuple[str, str]] = [
+        (f"{figures['targets']} targets", "bold"),
+        (f"{figures['due']} overdue", "yellow" if figures["due"] else ""),
+        (f"{figures['stale']} stale", "yellow" if figures["stale"] else ""),
+        (f"{opened} open", "red" if opened else ""),
+        (f"{figures['dead']} dead", "bold red" if figures["dead"] else ""),
+        (f"{figures['paused']} paused", ""),
+        (f"{figures['never']} never", ""),
+    ]
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for place, (words, style) in enumerate(parts):
+        text.append(" · " if place else "")
+        text.append(words, style)
+    return text
+
+
+def table(targets: Sequence[TargetState], now: float, columns: Sequence[str] = COLUMNS) -> Table:
+    """One line a target; what it told gives way where there is no room."""
+    every = (dict(zip(COLUMNS, cells(each, now), strict=True)) for each in targets)
+    rows = [[cell[column] for column in columns] for cell in every]
+    made = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for place, column in enumerate(columns):
+        widest = max([len(column), *(row[place].cell_len for row in rows)])
+        last = place == len(columns) - 1
+        made.add_column(
+            column,
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if column in NUMERIC else "left",
+            width=None if last else min(widest, NAME_WIDTH),
+            ratio=1 if last else None,
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def cells(each: TargetState, now: float) -> list[Text]:
+    told = each.error if each.failures and each.error else each.summary
+    state = word(each)
+    return [
+        Text(visible(each.name)),
+        Text(visible(each.type)),
+        Text(state, STYLES.get(state, "")),
+        Text("never" if each.staleness is None else f"{rounded(each.staleness)} ago",
+             "yellow" if each.stale else ""),
+        Text(coming(each, now)),
+        Text(rounded(each.interval) if each.interval else NOTHING),
+        Text(visible(told or ""), "red" if each.failures else ""),
+    ]  # fmt: skip
+
+
+def word(each: TargetState) -> str:
+    """How it fares, in a word."""
+    if each.paused:
+        return "paused"
+    if each.polled_at is None and each.condition == "closed":
+        return "new"
+    return each.condition
+
+
+def coming(each: TargetState, now: float) -> str:
+    if each.next_at is None:
+        return NOTHING
+    left = each.next_at - now
+    if overdue(each, now):
+        return f"late {rounded(-left)}"
+    return "now" if left <= 0 else f"in {rounded(left)}"
+
+
+def rounded(seconds: float) -> str:
+    """A duration for a glance: two digits or so of it."""
+    if 0 < seconds < 10 and seconds != round(seconds):
+        return f"{seconds:.1f}s"
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02}h"

@@ -1,0 +1,175 @@
+"""Reports: how a fleet fares by what its store says, for whoever does not run it; and its goals.
+
+A fleet saves at most once a second, so what the store says is that old. A target whose time has
+come a moment ago is being polled, as far as one can tell from outside.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pollux.durations import short
+from pollux.fleet.store import CONDITIONS, Saved
+from pollux.fleet.targets import TIMEOUT_MAX, Target
+from pollux.fleet.views import NAMES_MAX, STALE_INTERVALS, TargetState
+
+#: A target is overdue so many seconds after its time: until then its poll, or the saving of it, is
+#: under way.
+OVERDUE = 5.0
+UNKNOWN = "?"
+
+
+@dataclass(frozen=True, slots=True)
+class Goals:
+    """What a fleet should keep to.
+
+    max_queue_depth: so many polls are overdue at the most.
+    max_staleness: no target's last success is older; None allows each twice its interval and its
+        timeout.
+    """
+
+    max_queue_depth: int = 50
+    max_staleness: float | None = None
+
+
+def states(targets: Iterable[Target], saved: Iterable[Saved], now: float) -> list[TargetState]:
+    """How each target fares, by what was saved; those never saved were never polled."""
+    kept = {each.name: each for each in saved}
+    known = {target.name: target for target in targets}
+    names = known or kept  # without a file of targets, what the store has
+    return [state(known.get(name), kept.get(name, Saved(name)), now) for name in names]
+
+
+def state(target: Target | None, kept: Saved, now: float, *, held: bool = True) -> TargetState:
+    """How one target fares; `now` is in seconds since 1970, as all times."""
+    reading = kept.more.get("reading") or {}
+    changes = kept.more.get("changes")
+    age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
+    interval = kept.interval or 0.0
+    timeout = TIMEOUT_MAX if target is None else target.timeout
+    condition = kept.condition
+    due = kept.due if kept.due is not None and math.isfinite(kept.due) else None
+    if condition == "open" and due is not None and due <= now:
+        condition = "half-open"
+    quiet = target is not None and target.quiet is not None
+    stale = (
+        kept.failures > 0
+        if age is None
+        else age > STALE_INTERVALS * interval + min(timeout, TIMEOUT_MAX)
+    )
+    if kept.paused or (quiet and not kept.failures):
+        stale = False
+    return TargetState(
+        name=kept.name,
+        type=UNKNOWN if target is None else target.type,
+        group=None if target is None else target.group,
+        condition=condition,
+        paused=kept.paused,
+        polling=False,
+        waiting=False,
+        held=held,
+        next_at=None if kept.paused else due,
+        interval=interval,
+        failures=kept.failures,
+        error=kept.error,
+        permanent=bool(kept.more.get("permanent")),
+        polled_at=kept.polled_at,
+        succeeded_at=kept.succeeded_at,
+        failed_at=kept.failed_at,
+        changed_at=kept.changed_at,
+        staleness=age,
+        stale=stale,
+        changes_per_second=changes[0] if changes else None,
+        summary=reading.get("summary"),
+        facts=reading.get("facts") or {},
+    )
+
+
+def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
+    """How they fare together."""
+    conditions = Counter(each.condition for each in every)
+    dead = [each.name for each in every if each.condition == "dead"]
+    ages = [each for each in every if each.staleness is not None and not each.paused]
+    oldest = max(ages, key=lambda each: each.staleness or 0.0, default=None)
+    return {
+        "targets": len(every),
+        "due": sum(overdue(each, now) for each in every),
+        "paused": sum(each.paused for each in every),
+        "dead": len(dead),
+        "dead_letters": dead[:NAMES_MAX],
+        "conditions": {each: conditions[each] for each in CONDITIONS},
+        "stale": sum(each.stale for each in every),
+        "never": sum(each.succeeded_at is None for each in every),
+        "stalest": None if oldest is None else oldest.name,
+        "staleness": None if oldest is None else oldest.staleness,
+    }
+
+
+def overdue(each: TargetState, now: float) -> bool:
+    """Whether its poll should have been seen by now; of one never planned, nobody knows."""
+    return each.next_at is not None and each.next_at < now - OVERDUE
+
+
+def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:
+    """What deserves a look first: the oldest success, never before all, paused ones last."""
+
+    def order(each: TargetState) -> tuple[bool, float, str]:
+        never = float("inf") if each.staleness is None else each.staleness
+        return each.paused, -never, each.name
+
+    return sorted(every, key=order)
+
+
+def shortfalls(every: Sequence[TargetState], goals: Goals, now: float) -> list[str]:
+    """Where a fleet misses its goals, each as a sentence; none when it keeps to them.
+
+    Dead letters do not count: they are known to be broken, and `dead` lists them. A fleet of which
+    no target was ever polled keeps to nothing.
+    """
+    found = []
+    late = sum(overdue(each, now) for each in every)
+    if late > goals.max_queue_depth:
+        found.append(f"{late} polls are overdue; the goal is {goals.max_queue_depth} at the most")
+    live = [each for each in every if each.condition != "dead" and not each.paused]
+    stale = [each for each in live if _is_stale(each, goals)]
+    if stale:
+        first = stalest_first(stale)[0]
+        age = (
+            "which never had a success"
+            if first.staleness is None
+            else f"whose last success was {short(round(first.staleness))} ago"
+        )
+        limit = (
+            "twice their interval and their timeout"
+            if goals.max_staleness is None
+            else short(goals.max_staleness)
+        )
+        found.append(
+            f"{len(stale)} of {len(every)} targets are staler than {limit}; the stalest is "
+            f"{first.name!r}, {age}"
+        )
+    if every and all(each.polled_at is None for each in every):
+        found.append("no target was ever polled; does `pollux fleet run` run with this store?")
+    return found
+
+
+def _is_stale(each: TargetState, goals: Goals) -> bool:
+    if goals.max_staleness is None:
+        return each.stale
+    if each.staleness is None:
+        return each.failures > 0
+    return each.staleness > goals.max_staleness
+
+
+def told(each: TargetState) -> Mapping[str, Any]:
+    """One target for the API and for scripts: what happened last, and when; null when never."""
+    return {
+        **each.as_dict(),
+        "last_success_at": each.succeeded_at,
+        "last_error": each.error,
+        "last_error_at": each.failed_at,
+    }

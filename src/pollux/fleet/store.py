@@ -1,0 +1,139 @@
+"""The contract of what keeps a fleet's state: it survives restarts, and several nodes may share it.
+
+The fleet loads once, when it starts, and saves what changed in batches, at most once a second: one
+transaction a batch. A store never decides anything; what is due when is the fleet's business. What
+it keeps of a target is one `Saved`, whose times are seconds since 1970.
+
+Several nodes: a store with `shared = True` hands out targets by lease. A node polls only what it
+holds, and begins a poll only while its lease lasts longer than the poll may. The leases are renewed
+in one call; those of a node that is killed run out, and the others claim its targets.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+#: How a target fares, as `condition` of `Saved` and in views.
+CONDITIONS = ("closed", "confirming", "backing off", "open", "half-open", "dead")
+
+
+#: What people ask of a target.
+ORDERS = ("retry", "reset", "pause", "resume", "poll-now")
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """What is kept of one target.
+
+    due: when it is polled next; None when it is not known.
+    condition: one of CONDITIONS; "half-open" is kept as "open".
+    more: the rest as plain values (JSON): its last reading, and what is believed about its changes.
+    token: of the lease under which it was polled; None where nodes do not share.
+    """
+
+    name: str
+    due: float | None = None
+    paused: bool = False
+    condition: str = "closed"
+    failures: int = 0
+    error: str | None = None
+    polled_at: float | None = None
+    succeeded_at: float | None = None
+    failed_at: float | None = None
+    changed_at: float | None = None
+    interval: float | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+    token: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A target that a node holds for `lasts` more seconds, with what was last saved of it."""
+
+    name: str
+    token: int
+    lasts: float
+    saved: Saved | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a renewal found.
+
+    held: the names that this node still holds, for the whole lease again.
+    nodes: how many nodes take part, this one included.
+    free: how many targets nobody holds.
+    ends: in how many seconds the first of the other nodes' leases is over, unless it is renewed.
+    """
+
+    held: frozenset[str]
+    nodes: int = 1
+    free: int = 0
+    ends: float | None = None
+
+
+class FleetStore(ABC):
+    """What keeps the state of one fleet."""
+
+    #: Whether several nodes may share it: then all of the methods below are there.
+    shared: ClassVar[bool] = False
+
+    @abstractmethod
+    async def load(self) -> list[Saved]:
+        """All that is kept. The first call opens the store; StoreError says what to do."""
+
+    @abstractmethod
+    async def save(self, batch: Sequence[Saved]) -> list[str]:
+        """Keep these, each instead of what was kept under its name; all or none.
+
+        Returns the names that were refused, because their token is no longer the newest.
+        """
+
+    @abstractmethod
+    async def forget(self, names: Sequence[str]) -> None:
+        """Keep these no longer: the targets were removed."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of everything. A closed store is not used again."""
+
+    # What others ask of whoever runs the fleet, and settings that were changed while it ran
+
+    async def order(self, what: str, names: Sequence[str]) -> None:
+        """Leave word for whoever polls these targets: one of ORDERS."""
+        raise NotImplementedError
+
+    async def orders(self) -> list[tuple[str, str]]:
+        """Take what was left for the targets polled here, as (name, what), the oldest first."""
+        return []
+
+    async def settings(self) -> dict[str, Any]:
+        """Settings that were changed while the fleet ran, by their key."""
+        return {}
+
+    async def keep_settings(self, changes: Mapping[str, Any]) -> None:
+        """Keep these, besides others; what is None is forgotten."""
+        raise NotImplementedError
+
+    # Several nodes
+
+    async def claim(self, node: str, names: Sequence[str], limit: int, lease: float) -> list[Lease]:
+        """Take up to `limit` of these targets that nobody holds, the longest due first.
+
+        A name that the store does not know yet is free.
+        """
+        raise NotImplementedError
+
+    async def renew(self, node: str, lease: float) -> Renewal:
+        """Hold all that this node holds for `lease` seconds from now, in one statement.
+
+        It is also the node's sign of life: a node that holds nothing is counted by it.
+        """
+        raise NotImplementedError
+
+    async def give_back(self, node: str, names: Sequence[str] | None = None) -> None:
+        """Hold these no longer; None for all, and the node takes its leave."""
+        raise NotImplementedError

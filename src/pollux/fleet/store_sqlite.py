@@ -1,0 +1,182 @@
+"""A fleet's state in a SQLite file: for one node, nothing to run.
+
+It may be the file of a queue: the tables are apart, and each part migrates its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from pollux.errors import ConfigError, SchemaError, StoreError
+from pollux.fleet.store import FleetStore, Saved
+from pollux.queues.sql import migrations, statements
+from pollux.queues.sqlite_store import SqliteStore, _split, _transaction
+
+_DIALECT = "fleet_sqlite"
+
+
+class SqliteFleetStore(FleetStore):
+    """State in a SQLite file.
+
+    path: the database; made when missing, unless `create` is off.
+    fleet: whose state; several fleets may share a file.
+    """
+
+    def __init__(self, path: str | Path, fleet: str = "fleet", *, create: bool = True) -> None:
+        self.path = Path(path)
+        if self.path.name in ("", ".."):
+            raise ConfigError(f"path = {str(path)!r} names no file; give one such as fleet.db")
+        self._tables = _Tables(self.path, fleet, create=create)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-{self.path.name}")
+        self._closed = False
+
+    async def load(self) -> list[Saved]:
+        rows: list[Saved] = await self._call(self._tables.load)
+        return rows
+
+    async def save(self, batch: Sequence[Saved]) -> list[str]:
+        await self._call(self._tables.save, list(batch))
+        return []
+
+    async def forget(self, names: Sequence[str]) -> None:
+        await self._call(self._tables.forget, list(names))
+
+    async def order(self, what: str, names: Sequence[str]) -> None:
+        await self._call(self._tables.order, what, list(names))
+
+    async def orders(self) -> list[tuple[str, str]]:
+        found: list[tuple[str, str]] = await self._call(self._tables.orders)
+        return found
+
+    async def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._call(self._tables.settings)
+        return found
+
+    async def keep_settings(self, changes: Mapping[str, Any]) -> None:
+        await self._call(self._tables.keep_settings, dict(changes))
+
+    async def close(self) -> None:
+        if not self._closed:
+            closing = self._call(self._tables.close)
+            self._closed = True
+            try:
+                await closing
+            finally:
+                self._thread.shutdown(wait=False)
+
+    def _call(self, method: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        if self._closed:
+            raise StoreError(f"{self.path} is closed; open it again")
+        loop = asyncio.get_running_loop()
+        return loop.run_in_executor(self._thread, self._tables.call, method, *args)
+
+
+class _Tables(SqliteStore):
+    """Plain calls on one connection, made from one thread."""
+
+    def __init__(self, path: Path, fleet: str, *, create: bool) -> None:
+        # "normal": a power cut may undo the last moments, and the polls are made again.
+        super().__init__(path, fleet, synchronous="normal", create=create)
+        self._fleet = fleet
+        self._sql = statements(_DIALECT)
+
+    def load(self) -> list[Saved]:
+        return [
+            Saved(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
+            for name, due, paused, *rest, more in self._rows("load")
+        ]
+
+    def save(self, batch: list[Saved]) -> None:
+        rows = [
+            (
+                self._fleet, each.name, each.due, each.paused, each.condition, each.failures,
+                each.error, each.polled_at, each.succeeded_at, each.failed_at, each.changed_at,
+                each.interval, json.dumps(dict(each.more), separators=(",", ":"), default=str),
+            )
+            for each in batch
+        ]  # fmt: skip
+        connection = self.connect()
+        with _transaction(connection):
+            connection.executemany(self._sql["save"], rows)
+
+    def forget(self, names: list[str]) -> None:
+        connection = self.connect()
+        with _transaction(connection):
+            connection.executemany(self._sql["forget"], [(self._fleet, name) for name in names])
+
+    def order(self, what: str, names: list[str]) -> None:
+        connection = self.connect()
+        with _transaction(connection):
+            rows = [(self._fleet, name, what) for name in names]
+            connection.executemany(self._sql["order"], rows)
+
+    def orders(self) -> list[tuple[str, str]]:
+        connection = self.connect()
+        whose = (self._fleet,)
+        found = connection.execute(self._sql["orders"], whose).fetchall()
+        if found:  # only then a write, which others would have to wait for
+            with _transaction(connection):
+                found = connection.execute(self._sql["orders"], whose).fetchall()
+                connection.execute(self._sql["clear_orders"], whose)
+        return [(name, what) for name, what in found]
+
+    def settings(self) -> dict[str, Any]:
+        rows = self.connect().execute(self._sql["settings"], (self._fleet,))
+        return {key: json.loads(value) for key, value in rows}
+
+    def keep_settings(self, changes: dict[str, Any]) -> None:
+        connection = self.connect()
+        with _transaction(connection):
+            for key, value in changes.items():
+                if value is None:
+                    connection.execute(self._sql["forget_setting"], (self._fleet, key))
+                else:
+                    row = (self._fleet, key, json.dumps(value))
+                    connection.execute(self._sql["keep_setting"], row)
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        newest = migrations(_DIALECT)[-1][0]
+        if self._version(connection) == newest:
+            return
+        with _transaction(connection):
+            found = self._version(connection)  # again: another process may have been faster
+            for version, script in migrations(_DIALECT):
+                if version > found:
+                    for statement in _split(script):
+                        connection.execute(statement)
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS pollux_fleet_schema (version INTEGER NOT NULL)"
+            )
+            connection.execute("DELETE FROM pollux_fleet_schema")
+            connection.execute("INSERT INTO pollux_fleet_schema VALUES (?)", (newest,))
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        known = connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pollux_fleet_schema'"
+        ).fetchone()
+        if not known:
+            return 0
+        row = connection.execute("SELECT version FROM pollux_fleet_schema").fetchone()
+        found = int(row[0]) if row else 0
+        newest = migrations(_DIALECT)[-1][0]
+        if found > newest:
+            raise SchemaError(
+                f"{self.path} has fleet tables of version {found}; this code knows up to {newest}. "
+                "Upgrade pollux, or use another file."
+            )
+        return found
+
+
+def _plain(text: str) -> dict[str, Any]:
+    """What was kept as JSON; what somebody wrote by hand and is none counts as nothing."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

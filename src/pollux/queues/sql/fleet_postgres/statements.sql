@@ -1,0 +1,89 @@
+-- name: load
+SELECT name, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+       changed_at, "interval", more
+FROM {schema}.fleet_targets
+WHERE fleet = $1 AND ($2::text[] IS NULL OR name = ANY ($2::text[])) ORDER BY name
+
+-- name: figures
+SELECT count(*), count(*) FILTER (WHERE paused), count(*) FILTER (WHERE succeeded_at IS NULL)
+FROM {schema}.fleet_targets WHERE fleet = $1
+
+-- name: conditions
+SELECT condition, count(*) FROM {schema}.fleet_targets WHERE fleet = $1 GROUP BY condition
+
+-- name: dead
+SELECT name FROM {schema}.fleet_targets
+WHERE fleet = $1 AND condition = 'dead' ORDER BY name LIMIT $2::integer
+
+-- name: stalest
+SELECT name, {schema}.fleet_now($2::double precision) - succeeded_at FROM {schema}.fleet_targets
+WHERE fleet = $1 AND succeeded_at IS NOT NULL AND NOT paused ORDER BY succeeded_at LIMIT 1
+
+-- name: save
+SELECT {schema}.fleet_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+
+-- name: forget
+WITH ordered AS (DELETE FROM {schema}.fleet_orders WHERE fleet = $1 AND name = ANY ($2::text[]))
+DELETE FROM {schema}.fleet_targets WHERE fleet = $1 AND name = ANY ($2::text[])
+
+-- name: renew
+SELECT id, nodes, free, ends FROM {schema}.fleet_renew($1, $2, $3, $4)
+
+-- name: claim
+SELECT name, token, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+       changed_at, "interval", more
+FROM {schema}.fleet_claim($1, $2, $3, $4, $5, $6)
+
+-- name: give_back
+SELECT {schema}.fleet_give_back($1, $2, $3)
+
+-- name: nodes
+-- Who lives, how much it holds, and for how long its lease lasts.
+WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($2::double precision) AS now)
+SELECT n.node, n.until - now,
+       (SELECT count(*) FROM {schema}.fleet_targets AS t WHERE t.fleet = $1 AND t.holder = n.id)
+FROM {schema}.fleet_nodes AS n, clock
+WHERE n.fleet = $1 AND n.until > now ORDER BY n.node
+
+-- name: order
+INSERT INTO {schema}.fleet_orders (fleet, name, what, at)
+SELECT $1, given.name, $3::text, {schema}.fleet_now($4::double precision)
+FROM unnest($2::text[]) AS given (name)
+
+-- name: orders
+-- What was asked of the targets that this node holds. What nobody took for a day is dropped.
+WITH taken AS (
+    DELETE FROM {schema}.fleet_orders AS o
+    WHERE o.fleet = $1 AND (
+        EXISTS (
+            SELECT 1 FROM {schema}.fleet_targets AS t
+            WHERE t.fleet = $1 AND t.name = o.name AND t.holder = $2::bigint
+        )
+        OR o.at < {schema}.fleet_now($3::double precision) - 86400
+    )
+    RETURNING seq, name, what, at
+)
+SELECT name, what FROM taken
+WHERE at >= {schema}.fleet_now($3::double precision) - 86400 ORDER BY seq
+
+-- name: settings
+SELECT key, value FROM {schema}.fleet_settings WHERE fleet = $1 ORDER BY key
+
+-- name: keep_settings
+-- Those whose value is NULL are forgotten.
+WITH given AS (
+    SELECT * FROM unnest($2::text[], $3::text[]) AS g (key, value)
+), gone AS (
+    DELETE FROM {schema}.fleet_settings AS s USING given
+    WHERE s.fleet = $1 AND s.key = given.key AND given.value IS NULL
+)
+INSERT INTO {schema}.fleet_settings (fleet, key, value, at)
+SELECT $1, key, value, {schema}.fleet_now($4::double precision) FROM given
+WHERE value IS NOT NULL
+ON CONFLICT (fleet, key) DO UPDATE SET value = excluded.value, at = excluded.at
+
+-- name: versions
+SELECT version FROM {schema}.fleet_migrations
+
+-- name: version
+SELECT max(version), current_setting('transaction_isolation') FROM {schema}.fleet_migrations

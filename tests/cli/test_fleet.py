@@ -1,0 +1,371 @@
+"""`pollux fleet …`: run it, look at it from another process, tell it what to do."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sqlite3
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux.fleet.store_postgres import TABLES
+from pollux.fleet.store_sqlite import SqliteFleetStore
+from pollux.queues.postgres_schema import script
+from tests.cli.console import Command, Screen, good, plain, pollux
+from tests.daemons import wait_until
+from tests.servers import OwnPostgres, Postgres
+
+STORE = "sqlite:///fleet.db"
+FILE = """
+[[target]]
+name = "fine"
+type = "command"
+run = ["echo", "hello"]
+base = "1s"
+floor = "1s"
+
+[[target]]
+name = "broken"
+type = "command"
+run = ["false"]
+floor = "1s"
+group = "shaky"
+
+[[target]]
+name = "slow"
+type = "command"
+run = ["true"]
+interval = "1h"
+"""
+
+
+@pytest.fixture
+def file(folder: Path) -> Path:
+    path = folder / "fleet.toml"
+    path.write_text(FILE)
+    return path
+
+
+def row(name: str, **given: Any) -> dict[str, Any]:
+    """What a fleet saved of a target; times are so many seconds from now."""
+    now = time.time()
+    kept = {
+        "due": now + 5, "paused": 0, "condition": "closed", "failures": 0, "error": None,
+        "polled_at": now - 1, "succeeded_at": now - 1, "failed_at": None, "changed_at": None,
+        "interval": 10.0, "more": json.dumps({"reading": {"value": "x", "summary": "200 OK"}}),
+    }  # fmt: skip
+    for key, value in given.items():
+        kept[key] = now + value if key.endswith("_at") or key == "due" else value
+    return {"fleet": "fleet", "name": name, **kept}
+
+
+def saved(*rows: dict[str, Any]) -> None:
+    """A store as a fleet would have left it."""
+
+    async def made() -> None:
+        store = SqliteFleetStore("fleet.db")
+        await store.load()
+        await store.close()
+
+    asyncio.run(made())
+    with sqlite3.connect("fleet.db") as connection:
+        for each in rows:
+            marks = ", ".join("?" * len(each))
+            connection.execute(
+                f"INSERT INTO pollux_fleet_targets ({', '.join(each)}) VALUES ({marks})",
+                list(each.values()),
+            )
+    connection.close()
+
+
+def state(name: str) -> dict[str, Any]:
+    [found] = good("fleet", "status", name, "--store", STORE, "--json").json()
+    assert isinstance(found, dict)
+    return found
+
+
+def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
+    with Command("fleet", "run", "--store", STORE, "--api-port", 0) as command:
+        token = command.err.until(r"shown this once: (\S+)")[1]
+        url = command.err.until(r"API on (http://127.0.0.1:\d+)/api/fleet/health")[1]
+        wait_until(lambda: state("fine")["last_success_at"] is not None, "a success", within=20)
+        assert state("slow")["condition"] == "closed"
+        wait_until(lambda: state("broken")["failures"] >= 3, "an open breaker", within=30)
+        assert state("broken")["condition"] == "open"
+        assert state("broken")["last_error"] == "ProbeError: 'false' ended with 1"
+        # One broken target makes the process no less healthy.
+        with urllib.request.urlopen(f"{url}/healthz") as answer:
+            assert answer.status == 200
+        request = urllib.request.Request(
+            f"{url}/api/fleet/health", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert json.load(answer)["breakers"]["open"] == 1
+        # Orders from another process.
+        result = good("fleet", "pause", "fine", "--store", STORE)
+        assert "pause: fine" in result.out
+        wait_until(lambda: bool(state("fine")["paused"]), "the pause", within=20)
+        good("fleet", "reset", "--all", "--store", STORE)
+        wait_until(lambda: state("broken")["failures"] < 3, "the reset", within=20)
+        assert good("fleet", "resume", "--all", "--store", STORE, "--json").json() == {
+            "order": "resume", "targets": ["fine"]
+        }  # fmt: skip
+        wait_until(lambda: not state("fine")["paused"], "the resumption", within=20)
+        assert command.stopped() == 0
+    assert token not in "".join(
+        each.read_text(errors="replace") for each in Path().iterdir() if each.is_file()
+    )
+
+
+def test_a_change_by_the_api_survives_a_restart_and_config_show_says_which_won(file: Path) -> None:
+    Path("pollux.toml").write_text(f'[fleet]\nstore = "{STORE}"\n[fleet.polling]\nenabled = true\n')
+
+    def shown(env: dict[str, str] | None = None) -> tuple[str, str]:
+        with Command("config", "show", "--json", env=env) as command:
+            assert command.end() == 0
+            rows = {each["key"]: each for each in json.loads(command.out.all[0])}
+        return rows["fleet.polling.enabled"]["value"], rows["fleet.polling.enabled"]["origin"]
+
+    assert shown() == ("true", "pollux.toml")
+    assert not Path("fleet.db").exists()  # looking made nothing
+    with Command("fleet", "run", "--api-port", 0) as command:
+        token = command.err.until(r"shown this once: (\S+)")[1]
+        url = command.err.until(r"API on (http://127.0.0.1:\d+)/")[1]
+        request = urllib.request.Request(
+            f"{url}/api/fleet/polling",
+            data=b'{"enabled": false}',
+            headers={"Authorization": f"Bearer {token}"},
+            method="PATCH",
+        )
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+        assert command.stopped() == 0
+    assert shown() == ("false", f"changed at run time, kept in {STORE}")
+    variable = "POLLUX_FLEET_POLLING_ENABLED"
+    assert shown({variable: "true"}) == ("true", f"environment variable {variable}")
+    with Command("fleet", "run") as command:
+        command.err.until("fleet_started")
+        wait_until(lambda: state("fine")["interval"] == 1.0, "the base interval", within=20)
+        assert command.stopped() == 0
+
+
+def test_config_show_goes_on_when_the_store_cannot_be_asked(folder: Path) -> None:
+    Path("pollux.toml").write_text('[fleet]\nstore = "postgresql://a:hunter2@127.0.0.1:1/x"\n')
+    result = good("config", "show")
+    assert "is not shown: postgresql://a@127.0.0.1:1/x" in result.err
+    assert "fleet.polling.enabled" in result.out
+    assert "hunter2" not in result.out + result.err
+
+
+def test_check_tells_by_its_exit_code(file: Path) -> None:
+    saved(row("fine"), row("broken"), row("slow", interval=3600.0))
+    result = pollux("fleet", "check", "--store", STORE)
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith("within its goals: 3 targets, the stalest is")
+    found = good("fleet", "check", "--store", STORE, "--json").json()
+    assert (found["ok"], found["missed"], found["targets"]) == (True, [], 3)
+
+
+def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
+    saved(
+        row("fine", succeeded_at=-500),
+        row("broken", condition="dead", failures=9, succeeded_at=-90000),
+        row("slow", due=-60),
+    )
+    result = pollux("fleet", "check", "--store", STORE)
+    assert result.code == 1
+    assert "1 of 3 targets are staler than twice their interval" in result.err
+    assert "the stalest is 'fine', whose last success was 8m20s ago" in result.err
+    Path("pollux.toml").write_text('[fleet]\nmax_queue_depth = 0\nmax_staleness = "1h"\n')
+    found = pollux("fleet", "check", "--store", STORE, "--json")
+    assert found.code == 1
+    assert found.json()["missed"] == ["1 polls are overdue; the goal is 0 at the most"]
+    Path("pollux.toml").write_text('[fleet]\nmax_staleness = "10m"\n')
+    assert pollux("fleet", "check", "--store", STORE).code == 0
+
+
+def test_check_of_a_fleet_that_never_ran_is_no_success(file: Path) -> None:
+    saved()
+    result = pollux("fleet", "check", "--store", STORE)
+    assert result.code == 1
+    assert "no target was ever polled; does `pollux fleet run` run" in result.err
+
+
+def test_status_shows_the_stalest_first(file: Path) -> None:
+    saved(
+        row("fine", succeeded_at=-30),
+        row("slow", succeeded_at=-4000, due=-60),
+        row("broken", condition="open", failures=4, error="OSError: \x1b[31mno", succeeded_at=-70),
+    )
+    lines = good("fleet", "status", "--store", STORE).out.splitlines()
+    assert lines[0] == "3 targets · 1 overdue · 2 stale · 1 open · 0 dead · 0 paused · 0 never"
+    assert [line.split()[0] for line in lines[1:]] == ["target", "slow", "broken", "fine"]
+    assert "1h 06m ago" in lines[2]
+    assert "late 1m 00s" in lines[2]
+    assert "OSError: \\x1b[31mno" in lines[3]
+    assert "200 OK" in lines[4]
+    found = good("fleet", "status", "--store", STORE, "--json", "--limit", 1).json()
+    assert [each["name"] for each in found["target_list"]] == ["slow"]
+    one = good("fleet", "status", "broken", "--store", STORE).out
+    assert "group              shaky" in one
+    assert "failures in a row  4" in one
+
+
+def test_dead_letters_are_listed(file: Path) -> None:
+    saved(row("fine"), row("broken", condition="dead", failures=5, error="gone", failed_at=-9))
+    lines = good("fleet", "dead", "--store", STORE).out.splitlines()
+    assert lines[1].split()[0] == "broken"
+    assert lines[1].endswith("gone")
+    [found] = good("fleet", "dead", "--store", STORE, "--json").json()
+    assert (found["name"], found["last_error"]) == ("broken", "gone")
+    assert good("fleet", "retry", "--all", "--store", STORE, "--json").json()["targets"] == [
+        "broken"
+    ]
+
+
+def test_without_a_file_what_the_store_has_is_shown(folder: Path, file: Path) -> None:
+    saved(row("one"), row("two", paused=1))
+    file.unlink()
+    found = good("fleet", "status", "--store", STORE, "--json").json()
+    assert [each["name"] for each in found["target_list"]] == ["one", "two"]
+    assert good("fleet", "dead", "--store", STORE).out == "no dead letters\n"
+    assert "there is nothing to retry" in good("fleet", "retry", "--all", "--store", STORE).out
+
+
+def test_top_is_a_live_view(file: Path) -> None:
+    saved(
+        row("fine", succeeded_at=-30, due=8),
+        row("slow", succeeded_at=-4000, interval=3600.0, due=1800),
+        row("broken", condition="half-open", failures=4, error="no route to host"),
+    )
+    with Screen(100, 20, "fleet", "top", "--store", STORE, "--every", "200ms", env={}) as screen:
+        screen.until(r"3 targets · 0 overdue")
+        screen.until(r"slow +command +closed +1h 06m ago +in (?:30m 00s|29m \d+s) +1h 00m +200 OK")
+        screen.until(r"broken +command +half-open .* no route to host")
+        screen.until(r"fine +command +closed +3\ds ago +in \d+")
+        with sqlite3.connect("fleet.db") as connection:
+            connection.execute("UPDATE pollux_fleet_targets SET paused = 1 WHERE name = 'fine'")
+        connection.close()
+        screen.until(r"fine +command +paused")  # it looks again
+        assert "\x1b[?1049h" in screen.raw  # on a screen of its own
+        screen.send(signal.SIGINT)
+        assert screen.end() == 0
+        assert "\x1b[?1049l" in screen.raw
+
+
+@pytest.mark.parametrize(("columns", "rows"), [(40, 8), (200, 60)])
+def test_top_fits_any_terminal(file: Path, columns: int, rows: int) -> None:
+    saved(*(row(f"t{number:02}", succeeded_at=-number) for number in range(30)))
+    file.unlink()
+    words = ("fleet", "top", "--store", STORE, "--every", "100ms", "--for", "300ms")
+    with Screen(columns, rows, *words, env={}) as screen:
+        assert screen.end() == 0
+        lines = plain(screen.raw.replace("\x1b[H", "\n")).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert "t29" in screen.raw
+        assert ("… and" in screen.raw) is (rows < 30)
+
+
+def test_a_pipe_gets_one_look(file: Path) -> None:
+    saved(row("fine"))
+    lines = good("fleet", "top", "--store", STORE).out.splitlines()
+    assert len(lines) == 5
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (("status",), 2, "no store is named"),
+        (("status", "--store", "fleet.db"), 2, "is not a fleet URL"),
+        (("status", "--store", "sqlite:///none.db"), 2, "none.db"),
+        (("status", "--store", "sqlit:///none.db"), 2, "did you mean 'sqlite'?"),
+        (("status", "--store", "redis://x"), 2, "known: sqlite, postgresql"),
+        (("status", "--store", "sqlite:///x.db?flet=a"), 2, "did you mean 'fleet'?"),
+        (("status", "--store", "sqlite://"), 2, "names no file"),
+        (("pause", "--store", STORE), 2, "name the targets to pause, or give --all"),
+        (("pause", "a", "--all", "--store", STORE), 2, "or give --all"),
+        (("top", "--store", STORE, "--every", "0s"), 2, "every"),
+        (("migrate", "--store", STORE), 2, "makes its tables by itself"),
+        (("run", "--file", "none.toml"), 2, "none.toml cannot be read"),
+        (("run", "--set", "fleet.budgt=3"), 2, "did you mean fleet.budget?"),
+        (("run", "--set", "fleet.budget=0"), 2, "budget = 0.0 must be polls a second"),
+        (("run", "--api-port", "99999999"), 2, "fleet.api_port"),
+        (("run", "--concurrency", "0"), 2, "fleet.concurrency"),
+    ],
+)
+def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> None:
+    result = pollux("fleet", *words)
+    assert result.code == code, result.err
+    assert said in result.err
+    assert not Path("none.db").exists()
+
+
+def test_a_target_that_is_not_there_is_told_with_the_nearest(file: Path) -> None:
+    saved(row("fine"))
+    result = pollux("fleet", "pause", "fin", "--store", STORE)
+    assert (result.code, result.out) == (1, "")
+    assert "there is no target 'fin' in this fleet; did you mean 'fine'?" in result.err
+
+
+def test_a_file_with_bad_lines_starts_nothing(folder: Path) -> None:
+    Path("fleet.toml").write_text('[[target]]\nname = "a"\ntype = "htp"\n[[target]]\nname = "a"\n')
+    result = pollux("fleet", "run", "--store", STORE)
+    assert result.code == 2
+    assert "fleet.toml:3:" in result.err
+    assert not Path("fleet.db").exists()
+
+
+def test_an_api_port_that_is_taken_is_told(file: Path) -> None:
+    import socket
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = pollux("fleet", "run", "--api-port", port)
+    assert result.code == 2
+    assert f"cannot be served on 127.0.0.1:{port}" in result.err
+
+
+def test_several_nodes_on_postgres_from_the_command_line(
+    file: Path, own_postgres: OwnPostgres
+) -> None:
+    store = own_postgres().dsn()
+    refused = pollux("fleet", "run", "--store", store)
+    assert refused.code == 2
+    assert "Run `pollux fleet migrate`" in refused.err
+    assert "CREATE TABLE" in good("fleet", "migrate", "--store", store, "--sql").out
+    assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1]}
+    assert good("fleet", "migrate", "--store", store).out == "up to date\n"
+    options = ("--store", store, "--set", "fleet.lease=2s")
+
+    def held() -> dict[str, int]:
+        found = good("fleet", "status", "--store", store, "--json").json()
+        return {each["node"]: each["held"] for each in found["nodes"]}
+
+    with (
+        Command("fleet", "run", *options, "--node", "one") as one,
+        Command("fleet", "run", *options, "--node", "two") as two,
+    ):
+        wait_until(lambda: sorted(held().values()) == [1, 2], "fair shares", within=30)
+        assert "nodes: one (" in good("fleet", "status", "--store", store).out
+        good("fleet", "pause", "fine", "slow", "broken", "--store", store)
+        wait_until(
+            lambda: good("fleet", "status", "--store", store, "--json").json()["paused"] == 3,
+            "the pauses on both nodes", within=30,
+        )  # fmt: skip
+        two.send(signal.SIGKILL)
+        wait_until(lambda: held() == {"one": 3}, "the take-over", within=30)
+        assert one.stopped() == 0
+
+
+def test_the_tables_are_those_the_migration_makes(postgres: Postgres) -> None:
+    assert (
+        script("pollux", TABLES) in good("fleet", "migrate", "--sql", "--store", postgres.dsn()).out
+    )

@@ -1,0 +1,370 @@
+"""The fleet over HTTP: what it tells, what it does, and whom it lets in."""
+
+from __future__ import annotations
+
+import itertools
+import stat
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.routing import Mount
+
+from pollux.clock import VirtualClock
+from pollux.errors import ConfigError, ProbeRefused, StoreUnavailable
+from pollux.fleet import Fleet, Reading, Target
+from pollux.fleet.api import BODY_MAX, Bearer, Scope, application, served
+from pollux.fleet.control import LOOK_EVERY, Control
+from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
+from pollux.fleet.store_sqlite import SqliteFleetStore
+from pollux.queues.postgres_schema import script
+from pollux.settings import Settings, load
+from tests.fleet.world import Watch, fleet_for, running
+from tests.servers import Postgres
+
+fleets = (f"api {number}" for number in itertools.count())
+NEVER = ("last_success_at", "last_error_at", "last_error", "polled_at", "changed_at", "staleness")
+
+
+def loader(stored: Mapping[str, Any], where: str) -> Settings:
+    return load(None, {}, stored=stored, stored_in=where)
+
+
+class Desk:
+    """A client of a fleet's API, with its token."""
+
+    def __init__(self, client: httpx.AsyncClient, token: str) -> None:
+        self._client = client
+        self.token = token
+
+    async def ask(
+        self, method: str, path: str, body: Any = None, *, token: str | None = None, **more: Any
+    ) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token if token is None else token}"}
+        return await self._client.request(method, path, json=body, headers=headers, **more)
+
+    async def good(self, method: str, path: str, body: Any = None) -> Any:
+        answer = await self.ask(method, path, body)
+        assert answer.status_code < 300, answer.text
+        return answer.json()
+
+    async def bad(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, str]:
+        answer = await self.ask(method, path, body, **more)
+        return answer.status_code, answer.json()["error"]
+
+
+@asynccontextmanager
+async def desk(control: Control, folder: Path) -> AsyncIterator[Desk]:
+    bearer, token = Bearer.from_file(folder / "token")
+    assert token is not None
+    transport = httpx.ASGITransport(served(control, bearer))
+    async with httpx.AsyncClient(transport=transport, base_url="http://fleet") as client:
+        yield Desk(client, token)
+
+
+def in_virtual_time(main: Callable[[VirtualClock, Watch], Any]) -> None:
+    clock, watch = VirtualClock(), Watch()
+    clock.run(main(clock, watch))
+    assert not watch.wrong
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        facts: Any = {"ms": 1.5, "odd": float("inf"), "thing": object()}
+        fleet.add(
+            Target("good", watch.probe(lambda _: Reading("x", facts=facts)), "10s"),
+            Target("gone/away?", watch.probe(lambda _: ProbeRefused("no such page")), "10s"),
+            Target("late", watch.probe(), "10h"),
+            Target("shy", watch.probe(lambda _: OSError("refused")), "10s", group="g"),
+        )
+        async with running(fleet), desk(Control(fleet), folder) as client:
+            await clock.advance(60)
+            health = await client.good("GET", "/api/fleet/health")
+            every = {each["name"]: each for each in health["target_list"]}
+            assert (health["targets"], health["due"], health["dead_letters"]) == (
+                4, 0, ["gone/away?"]
+            )  # fmt: skip
+            assert health["breakers"] == {"closed": 2, "open": 1, "half-open": 0}
+            assert health["stalest"] == "good"
+            assert 0 <= health["staleness"] <= 10
+            assert every["good"]["last_success_at"] == pytest.approx(clock.epoch(), abs=10)
+            assert every["good"]["last_error_at"] is None
+            assert every["good"]["facts"]["odd"] is None
+            assert every["gone/away?"]["last_success_at"] is None
+            assert every["gone/away?"]["last_error"] == "ProbeRefused: no such page"
+            assert {every["late"][key] for key in NEVER} == {None}
+            assert health["next"] is None
+            # A page, and a choice.
+            page = await client.good("GET", "/api/fleet/health?limit=2&after=gone/away%3f")
+            assert [each["name"] for each in page["target_list"]] == ["good", "late"]
+            page = await client.good("GET", "/api/fleet/health?limit=1")
+            assert page["next"] == "gone/away?"
+            dead = await client.good("GET", "/api/fleet/health?condition=dead")
+            assert [each["name"] for each in dead["target_list"]] == ["gone/away?"]
+            group = await client.good("GET", "/api/fleet/health?group=g")
+            assert [each["name"] for each in group["target_list"]] == ["shy"]
+            one = await client.good("GET", "/api/fleet/targets/gone/away%3F")
+            assert one["condition"] == "dead"
+            # However broken targets are, the process lives.
+            alive = await client.ask("GET", "/healthz", token="none")
+            assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
+
+    in_virtual_time(main)
+
+
+def test_an_error_of_the_past_is_told_with_its_time_after_a_recovery(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        answers = iter([OSError("once")])
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(lambda _: next(answers, Reading("x"))), "10s"))
+        async with running(fleet), desk(Control(fleet), folder) as client:
+            await clock.advance(60)
+            one = await client.good("GET", "/api/fleet/targets/a")
+            assert (one["condition"], one["failures"]) == ("closed", 0)
+            assert one["last_error"] == "OSError: once"
+            assert one["last_error_at"] < one["last_success_at"]
+
+    in_virtual_time(main)
+
+
+def test_orders_are_carried_out(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        broken = {"on": True}
+        fleet = fleet_for(clock)
+
+        def answer(_: Target) -> object:
+            return ProbeRefused("no") if broken["on"] else Reading("x")
+
+        fleet.add(Target("a b", watch.probe(answer), "10s"), Target("c", watch.probe(), "1h"))
+        async with running(fleet), desk(Control(fleet), folder) as client:
+            await clock.advance(30)
+            assert fleet.state("a b").condition == "dead"
+            broken["on"] = False
+            assert await client.good("POST", "/api/fleet/targets/a%20b/retry") == {
+                "order": "retry", "targets": ["a b"]
+            }  # fmt: skip
+            await clock.advance(1)
+            assert fleet.state("a b").condition == "closed"
+            broken["on"] = True
+            await clock.advance(30)
+            broken["on"] = False
+            await client.good("POST", "/api/fleet/targets/a b/reset")
+            assert fleet.state("a b").failures == 0
+            await client.good("POST", "/api/fleet/pause", {"targets": ["a b", "c"]})
+            assert fleet.state("c").paused
+            await client.good("POST", "/api/fleet/targets/c/resume")
+            assert not fleet.state("c").paused
+            polls = len(watch.at["c"])
+            await client.good("POST", "/api/fleet/targets/c/poll-now")
+            await clock.advance(0.1)
+            assert len(watch.at["c"]) == polls + 1
+
+    in_virtual_time(main)
+
+
+def test_settings_are_patched_told_and_kept(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db")
+        fleet = fleet_for(clock, store=store)
+        fleet.add(Target("a", watch.probe(), group="g"))
+        control = Control(fleet, loader)
+        await control.start()
+        async with running(fleet), desk(control, folder) as client:
+            await client.good("PATCH", "/api/fleet/polling", {"group": "g", "enabled": False})
+            told = await client.good("PATCH", "/api/fleet/polling", {"base_interval": "20s"})
+            rows = {each["key"]: each for each in told["settings"]}
+            assert rows["fleet.groups.g.polling.enabled"]["value"] == "false"
+            assert "fleet.db" in rows["fleet.polling.base_interval"]["from"]
+            assert await store.settings() == {
+                "fleet.groups.g.polling.enabled": False, "fleet.polling.base_interval": "20s"
+            }  # fmt: skip
+            assert fleet.state("a").interval == 20.0
+            await client.good("PATCH", "/api/fleet/polling", {"group": "g", "enabled": None})
+            assert "fleet.groups.g.polling.enabled" not in await store.settings()
+            assert await client.good("GET", "/api/fleet/polling") == {
+                "kept_in": f"sqlite:///{folder / 'fleet.db'}", "settings": control.polling()
+            }  # fmt: skip
+        await store.close()
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status", "said"),
+    [
+        ("GET", "/api/fleet/health?limit=x", None, 400, "whole number from 0"),
+        ("GET", "/api/fleet/health?limit=-1", None, 400, "whole number from 0"),
+        ("GET", "/api/fleet/health?limit=99999999999999999999", None, 400, "whole number"),
+        ("GET", "/api/fleet/health?condition=tired", None, 400, "one of closed"),
+        ("GET", "/api/fleet/targets/nobody", None, 404, "no target 'nobody'"),
+        ("POST", "/api/fleet/targets/nobody/pause", None, 404, "no target 'nobody'"),
+        ("POST", "/api/fleet/targets/a/explode", None, 404, "known: retry, reset"),
+        ("POST", "/api/fleet/explode", {"targets": ["a"]}, 404, "known: retry, reset"),
+        ("POST", "/api/fleet/pause", {"targets": "a"}, 400, "give the names"),
+        ("POST", "/api/fleet/pause", {"targets": [1]}, 400, "give the names"),
+        ("POST", "/api/fleet/pause", {"targets": ["a", "b"]}, 404, "no target 'b'"),
+        ("POST", "/api/fleet/pause", [], 400, "no JSON object"),
+        ("PATCH", "/api/fleet/polling", {}, 400, "give what shall change"),
+        ("PATCH", "/api/fleet/polling", {"group": 1, "enabled": True}, 400, "name of one"),
+        ("PATCH", "/api/fleet/polling", {"enabled": "perhaps"}, 400, "must be true or false"),
+        ("PATCH", "/api/fleet/polling", {"min_interval": "1h"}, 400, "is above"),
+        ("PATCH", "/api/fleet/polling", {"ceiling": 1}, 400, "cannot be changed"),
+        ("DELETE", "/api/fleet/polling", None, 405, "Method Not Allowed"),
+        ("GET", "/api/fleet/nowhere", None, 405, "Method Not Allowed"),
+        ("GET", "/nowhere", None, 404, "Not Found"),
+    ],
+)
+def test_bad_requests_are_told_why(
+    folder: Path, method: str, path: str, body: Any, status: int, said: str
+) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        control = Control(fleet, loader)
+        await control.start()
+        async with running(fleet), desk(control, folder) as client:
+            found = await client.bad(method, path, body)
+            assert found[0] == status
+            assert said in found[1]
+            assert not fleet.state("a").paused
+
+    in_virtual_time(main)
+
+
+def test_a_body_that_is_none_or_too_large_is_refused(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        async with running(fleet), desk(Control(fleet), folder) as client:
+            path = "/api/fleet/pause"
+            for content in (b"{", b"\xff", b"[" * 100_000):
+                assert (await client.bad("POST", path, content=content))[0] == 400
+            assert (await client.bad("POST", path, content=b"x" * (BODY_MAX + 1)))[0] == 413
+
+    in_virtual_time(main)
+
+
+@pytest.mark.parametrize("given", ["", "wrong", "Bearer", "é", "x" * 10_000])
+def test_nobody_comes_in_without_the_token(folder: Path, given: str) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        async with running(fleet), desk(Control(fleet, loader), folder) as client:
+            for header in (given, f"Bearer {given}", f"Basic {client.token}"):
+                headers = {b"Authorization": header.encode()}
+                for method, path in (
+                    ("GET", "/api/fleet/health"),
+                    ("GET", "/api/fleet/polling"),
+                    ("GET", "/api/fleet/targets/a"),
+                    ("POST", "/api/fleet/targets/a/pause"),
+                    ("POST", "/api/fleet/pause"),
+                    ("PATCH", "/api/fleet/polling"),
+                ):
+                    answer = await client._client.request(method, path, headers=headers)
+                    assert answer.status_code == 401
+                    assert answer.headers["www-authenticate"] == "Bearer"
+            assert not fleet.state("a").paused
+
+    in_virtual_time(main)
+
+
+def test_another_may_decide_who_is_let_in(folder: Path) -> None:
+    async def only_read(request: Request, scope: Scope) -> None:
+        if scope != "read":
+            raise HTTPException(403, "you may only look")
+
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        mounted = Starlette(routes=[Mount("/api/fleet", application(Control(fleet), only_read))])
+        transport = httpx.ASGITransport(mounted)
+        async with running(fleet), httpx.AsyncClient(transport=transport) as client:
+            assert (await client.get("http://f/api/fleet/health")).status_code == 200
+            answer = await client.post("http://f/api/fleet/targets/a/pause")
+            assert (answer.status_code, answer.json()) == (403, {"error": "you may only look"})
+
+    in_virtual_time(main)
+
+
+def test_the_token_is_kept_as_a_hash_that_only_its_owner_reads(folder: Path) -> None:
+    path = folder / "token"
+    _, token = Bearer.from_file(path)
+    assert token is not None
+    assert len(token) >= 40
+    assert token not in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    _, again = Bearer.from_file(path)
+    assert again is None
+    path.write_text("my secret")
+    with pytest.raises(ConfigError, match="holds no hash"):
+        Bearer.from_file(path)
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Bearer.from_file(folder / "nowhere" / "token")
+
+
+def test_a_store_that_cannot_be_asked_is_503_and_the_process_lives(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db")
+
+        async def broken(changes: Mapping[str, Any]) -> None:
+            raise StoreUnavailable("the disk is full")
+
+        store.keep_settings = broken  # type: ignore[method-assign]
+        fleet = fleet_for(clock, store=store)
+        control = Control(fleet, loader)
+        await control.start()
+        async with running(fleet), desk(control, folder) as client:
+            found = await client.bad("PATCH", "/api/fleet/polling", {"enabled": False})
+            assert found == (503, "the disk is full")
+            assert (await client.ask("GET", "/healthz")).status_code == 200
+            assert (await client.ask("GET", "/api/fleet/health")).status_code == 200
+        await store.close()
+
+    in_virtual_time(main)
+
+
+def test_any_node_tells_of_all_targets_and_takes_orders_for_them(
+    folder: Path, postgres: Postgres
+) -> None:
+    postgres.execute(script("pollux", TABLES))
+
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        name = next(fleets)
+        both: list[Fleet] = []
+        for number in range(2):
+            store = PostgresFleetStore(postgres.dsn(), name, clock=clock)
+            fleet = fleet_for(clock, store=store, node=f"n{number}")
+            fleet.add(*(Target(f"t{n}", watch.probe(), "10s") for n in range(6)))
+            both.append(fleet)
+        controls = [Control(fleet) for fleet in both]
+        async with AsyncExitStack() as stack:
+            for fleet in both:
+                await stack.enter_async_context(running(fleet))
+            client = await stack.enter_async_context(desk(controls[0], folder))
+            await clock.advance(60)
+            health = await client.good("GET", "/api/fleet/health")
+            assert (health["node"], health["held"], health["targets"]) == ("n0", 3, 6)
+            assert health["never"] == 0
+            assert all(each["last_success_at"] for each in health["target_list"])
+            names = [each["name"] for each in health["target_list"]]
+            await client.good("POST", "/api/fleet/pause", {"targets": names})
+            await clock.advance(LOOK_EVERY + 1.5)
+            health = await client.good("GET", "/api/fleet/health")
+            assert health["paused"] == 6
+        for fleet in both:
+            assert fleet.store is not None
+            await fleet.store.close()
+
+    in_virtual_time(main)

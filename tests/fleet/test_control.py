@@ -1,0 +1,346 @@
+"""Orders and settings of a fleet that runs: applied, kept, taken by whoever polls the target."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux.clock import VirtualClock
+from pollux.core.fixed import Fixed
+from pollux.core.freshness import Freshness
+from pollux.errors import ConfigError
+from pollux.fleet import Fleet, Pace, Target
+from pollux.fleet.control import LOOK_EVERY, Control, NoSuchTarget
+from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
+from pollux.fleet.store_sqlite import SqliteFleetStore
+from pollux.queues.postgres_schema import script
+from pollux.settings import Settings, load
+from tests.fleet.world import Watch, fleet_for, running
+from tests.proxy import Proxy
+from tests.servers import Postgres
+
+fleets = (f"control {number}" for number in itertools.count())
+
+
+def loader(environ: dict[str, str] | None = None) -> Any:
+    def again(stored: Mapping[str, Any], where: str) -> Settings:
+        return load(None, environ or {}, stored=stored, stored_in=where)
+
+    return again
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def every(watch: Watch, name: str, since: float) -> list[float]:
+    """The gaps between polls of a target since then."""
+    at = [each for each in watch.at[name] if each >= since]
+    return [round(after - before, 6) for before, after in itertools.pairwise(at)]
+
+
+def test_switched_off_while_it_runs_each_target_goes_at_its_base_interval() -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        fleet = fleet_for(clock)
+        fleet.add(
+            Target("plain", watch.probe()),
+            Target("own", watch.probe(), base="7s", floor="5s"),
+            Target("fixed", watch.probe(), "13s"),
+        )
+        control = Control(fleet, loader())
+        await control.start()
+        async with running(fleet):
+            await clock.advance(2000)
+            assert max(every(watch, "plain", 1000)) > 30  # it learned that nothing changes
+            began = clock.now()
+            await control.change(None, {"enabled": False})
+            await clock.advance(500)
+            assert next(at for at in watch.at["plain"] if at > began) - began <= 10
+            assert set(every(watch, "plain", began)) == {10.0}
+            assert set(every(watch, "own", began)) == {7.0}
+            assert set(every(watch, "fixed", 0)) == {13.0}
+            await control.change(None, {"enabled": None})
+            await clock.advance(3000)
+            assert max(every(watch, "plain", clock.now() - 1500)) > 30  # nothing was forgotten
+
+    clock.run(main())
+    assert not watch.wrong
+
+
+def test_only_a_group_is_switched() -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        fleet = fleet_for(clock)
+        fleet.add(
+            Target("a", watch.probe(), group="canary"), Target("b", watch.probe(), group="rest")
+        )
+        control = Control(fleet, loader())
+        await control.start()
+        async with running(fleet):
+            await clock.advance(2000)
+            await control.change("canary", {"enabled": False, "base_interval": "20s"})
+            began = clock.now()
+            await clock.advance(400)
+            assert set(every(watch, "a", began)) == {20.0}
+            assert len(every(watch, "b", began)) < 15
+
+    clock.run(main())
+
+
+def test_a_change_of_pace_never_pushes_a_poll_away_and_spreads_what_it_brings_nearer() -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        fleet = fleet_for(clock, strategy=Fixed("1h"))
+        fleet.add(*(Target(f"t{n}", watch.probe()) for n in range(100)))
+        async with running(fleet):
+            await clock.advance(10)
+            before = {each.name: each.next_at for each in fleet.targets()}
+            fleet.pace({None: Pace(Fixed("10s"))})
+            after = {each.name: each.next_at for each in fleet.targets()}
+            assert all((after[name] or 0) <= (before[name] or 0) for name in before)
+            assert max(each or 0 for each in after.values()) <= clock.epoch() + 10
+            fleet.pace({None: Pace(Fixed("2h"))})
+            assert {each.name: each.next_at for each in fleet.targets()} == after
+            assert len({round(each or 0, 1) for each in after.values()}) > 50
+
+    clock.run(main())
+
+
+def test_paces_hold_for_targets_added_before_and_after() -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("before", watch.probe(), group="g"))
+        fleet.pause("before")
+        fleet.pace({"g": Pace(Freshness("20s", "15s", "60s"))})
+        async with running(fleet):
+            fleet.add(Target("after", watch.probe(), group="g"))
+            assert fleet.state("before").paused
+            fleet.resume("before")
+            await clock.advance(300)
+            assert min(every(watch, "before", 0) + every(watch, "after", 0)) >= 14
+
+    clock.run(main())
+
+
+def test_what_is_changed_survives_a_restart_and_the_environment_beats_it(folder: Path) -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def once(environ: dict[str, str], changes: dict[str, Any] | None) -> list[dict[str, Any]]:
+        store = SqliteFleetStore(folder / "fleet.db")
+        fleet = fleet_for(clock, store=store)
+        fleet.add(Target("a", watch.probe()))
+        control = Control(fleet, loader(environ))
+        await control.start()
+        async with running(fleet):
+            if changes is not None:
+                await control.change(None, changes)
+            await clock.advance(5)
+        await store.close()
+        return control.polling()
+
+    async def main() -> None:
+        await once({}, {"enabled": False, "base_interval": "8s"})
+        told = {each["key"]: each for each in await once({}, None)}
+        assert told["fleet.polling.enabled"]["value"] == "false"
+        assert "fleet.db" in told["fleet.polling.base_interval"]["from"]
+        variable = "POLLUX_FLEET_POLLING_BASE_INTERVAL"
+        told = {each["key"]: each for each in await once({variable: "9s"}, None)}
+        assert told["fleet.polling.base_interval"]["value"] == "9s"
+        assert variable in told["fleet.polling.base_interval"]["from"]
+
+    clock.run(main())
+
+
+def test_a_change_that_contradicts_itself_changes_nothing(folder: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        store = SqliteFleetStore(folder / "fleet.db")
+        fleet = fleet_for(clock, store=store)
+        control = Control(fleet, loader())
+        await control.start()
+        with pytest.raises(ConfigError, match="is above"):
+            await control.change(None, {"min_interval": "1h"})
+        with pytest.raises(ConfigError, match="'floor' cannot be changed"):
+            await control.change(None, {"floor": "1s"})
+        with pytest.raises(ConfigError, match="paced by its code"):
+            await Control(fleet).change(None, {"enabled": False})
+        assert await store.settings() == {}
+        await store.close()
+
+    clock.run(main())
+
+
+def test_orders_left_in_the_store_are_taken_within_seconds(folder: Path) -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        store, person = (SqliteFleetStore(folder / "fleet.db") for _ in range(2))
+        fleet = fleet_for(clock, store=store)
+        fleet.add(*(Target(name, watch.probe(), "10s") for name in "ab"))
+        Control(fleet, loader())
+        async with running(fleet):
+            await clock.advance(15)
+            await person.order("pause", ["a", "gone"])
+            await person.order("nonsense", ["b"])
+            await person.keep_settings({"fleet.polling.enabled": False})
+            await clock.advance(LOOK_EVERY + 0.1)
+            assert fleet.state("a").paused
+            assert not fleet.state("b").paused
+            polls = len(watch.at["a"])
+            await clock.advance(60)
+            assert len(watch.at["a"]) == polls
+            await person.order("poll-now", ["a"])
+            await clock.advance(LOOK_EVERY + 0.1)
+            assert len(watch.at["a"]) == polls + 1
+        await store.close()
+        await person.close()
+
+    clock.run(main())
+
+
+def test_an_order_for_nobody_is_refused_and_nothing_is_done() -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe()))
+        control = Control(fleet)
+        async with running(fleet):
+            with pytest.raises(NoSuchTarget, match="'b'"):
+                await control.order("pause", ["a", "b"])
+            assert not fleet.state("a").paused
+            with pytest.raises(ConfigError, match="none of retry, reset"):
+                await control.order("explode", ["a"])
+
+    clock.run(main())
+
+
+# Several nodes, in virtual time, on a real server
+
+
+def nodes(dsn: str, clock: VirtualClock, watch: Watch, count: int, **given: Any) -> list[Fleet]:
+    name = next(fleets)
+    made = []
+    for number in range(2):
+        store = PostgresFleetStore(dsn, name, clock=clock)
+        fleet = fleet_for(clock, store=store, node=f"n{number}", **given)
+        fleet.add(*(Target(f"t{n:02}", watch.probe(takes=0.01)) for n in range(count)))
+        made.append(fleet)
+    return made
+
+
+async def closed(made: list[Fleet]) -> None:
+    for fleet in made:
+        assert fleet.store is not None
+        await fleet.store.close()
+
+
+def test_nodes_share_the_budget_and_an_order_reaches_the_node_that_polls(
+    postgres: Postgres,
+) -> None:
+    postgres.execute(script("pollux", TABLES))
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        both = nodes(postgres.dsn(), clock, watch, 20, budget=2.0)
+        controls = [Control(fleet) for fleet in both]
+        async with AsyncExitStack() as stack:
+            for fleet in both:
+                await stack.enter_async_context(running(fleet))
+            await clock.advance(100)
+            assert [sum(each.held for each in fleet.targets()) for fleet in both] == [10, 10]
+            began = clock.now()
+            await clock.advance(200)
+            polls = sum(at >= began for times in watch.at.values() for at in times)
+            assert polls == pytest.approx(2.0 * 200, rel=0.15)
+            theirs = next(each.name for each in both[1].targets() if each.held)
+            await controls[0].order("pause", [theirs])
+            await clock.advance(LOOK_EVERY + 0.5)
+            assert both[1].state(theirs).paused
+        await closed(both)
+
+    clock.run(main())
+    assert not watch.wrong
+
+
+def test_a_pause_goes_with_the_target_to_the_next_node(postgres: Postgres) -> None:
+    postgres.execute(script("pollux", TABLES))
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        first, second = nodes(postgres.dsn(), clock, watch, 4)
+        async with running(first):
+            await clock.advance(5)
+            first.pause("t00")
+            await clock.advance(2)
+        polls = len(watch.at["t00"])
+        async with running(second):
+            await clock.advance(100)
+            assert second.state("t00").paused
+            assert len(watch.at["t00"]) == polls
+            assert len(watch.at["t01"]) > 3
+        await closed([first, second])
+
+    clock.run(main())
+
+
+def test_a_claim_whose_answer_is_lost_is_made_again(postgres: Postgres) -> None:
+    postgres.execute(script("pollux", TABLES))
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        with Proxy(postgres.port) as proxy:
+            store = PostgresFleetStore(proxy.through(postgres.dsn()), next(fleets), clock=clock)
+            fleet = fleet_for(clock, store=store)
+            fleet.add(Target("a", watch.probe(), "10s"))
+            async with running(fleet):
+                await clock.advance(30)
+                fleet.add(Target("b", watch.probe(), "10s"))
+                proxy.lose_answer(to=b"fleet_claim")
+                await clock.advance(60)
+                assert len(watch.at["b"]) >= 3
+            await store.close()
+
+    clock.run(main())
+
+
+def test_a_node_that_cannot_reach_the_store_stops_polling_in_time_and_goes_on_later(
+    postgres: Postgres,
+) -> None:
+    postgres.execute(script("pollux", TABLES))
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        with Proxy(postgres.port) as proxy:
+            store = PostgresFleetStore(proxy.through(postgres.dsn()), next(fleets), clock=clock)
+            fleet = fleet_for(clock, store=store, lease="30s")
+            fleet.add(*(Target(name, watch.probe(), "2s") for name in "abc"))
+            async with running(fleet):
+                await clock.advance(60)
+                proxy.refuse()
+                proxy.cut()
+                away = clock.now()
+                await clock.advance(100)
+                last = max(max(at) for at in watch.at.values())
+                assert 10 < last - away < 30
+                proxy.accept()
+                await clock.advance(40)
+                assert min(at[-1] for at in watch.at.values()) > clock.now() - 3
+            await store.close()
+
+    clock.run(main())
+    assert not watch.wrong

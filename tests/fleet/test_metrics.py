@@ -1,0 +1,88 @@
+"""The metrics of a fleet: by the names of the design, and gone with their target."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pollux.clock import VirtualClock
+from pollux.errors import ProbeRefused
+from pollux.fleet import Target
+from pollux.observe.metrics import METRICS
+from pollux.observe.prometheus import PrometheusSink
+from pollux.observe.prometheus_fleet import FleetMetrics
+from tests.fleet.world import SAME, Watch, fleet_for, now, running
+from tests.kit import Seen, virtually
+
+
+def value(sink: PrometheusSink, name: str, **labels: str) -> float | None:
+    found: float | None = sink.registry.get_sample_value(name, labels)
+    return found
+
+
+def of_fleets(sink: PrometheusSink) -> set[str]:
+    return {
+        sample.name
+        for family in sink.registry.collect()
+        for sample in family.samples
+        if sample.name.startswith("pollux_fleet")
+    }
+
+
+def test_the_names_of_the_design() -> None:
+    labels = {metric.name: metric.labels for metric in METRICS}
+    assert labels["pollux_fleet_poll_total"] == ("type", "target", "result")
+    assert labels["pollux_fleet_poll_duration_seconds"] == ("type", "target")
+    assert labels["pollux_fleet_poll_staleness_seconds"] == ("type", "target")
+    assert labels["pollux_fleet_queue_depth"] == ()
+    assert labels["pollux_fleet_inflight"] == ("type",)
+
+
+def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along() -> None:
+    async def main(clock: VirtualClock) -> None:
+        seen, sink = Seen(), PrometheusSink()
+        metrics = FleetMetrics(sink._metrics, sink.registry, now)
+        sink._react |= metrics.react
+        sink.subscribe(seen.events)
+        assert of_fleets(sink) == set()
+        watch, right = Watch(), False
+
+        def answer(target: Target) -> object:
+            return SAME if target.name == "well" or right else ProbeRefused("no")
+
+        fleet = fleet_for(clock, seen)
+        fleet.add(Target("well", watch.probe(answer, takes=1.0), "10s"))
+        fleet.add(Target("ill", watch.probe(answer), "10s", type="http"))
+        async with running(fleet):
+            await asyncio.sleep(100)
+            well, ill = {"type": "function", "target": "well"}, {"type": "http", "target": "ill"}
+            assert value(sink, "pollux_fleet_poll_total", **well, result="unchanged") in (9, 10)
+            assert value(sink, "pollux_fleet_poll_total", **ill, result="failed") == 1
+            assert value(sink, "pollux_fleet_poll_duration_seconds_sum", **well) in (9, 10)
+            age = value(sink, "pollux_fleet_poll_staleness_seconds", **well)
+            assert age is not None
+            assert age <= 10
+            assert value(sink, "pollux_fleet_poll_staleness_seconds", **ill) == 100.0
+            assert value(sink, "pollux_fleet_dead_letters") == 1
+            assert value(sink, "pollux_fleet_breaker_state", **ill) == 2
+            assert value(sink, "pollux_fleet_queue_depth") in (1, 2)
+            right = True
+            fleet.retry("ill")
+            await asyncio.sleep(1)
+            assert value(sink, "pollux_fleet_dead_letters") == 0
+            assert value(sink, "pollux_fleet_breaker_state", **ill) == 0
+            while not fleet.state("well").polling:
+                await asyncio.sleep(0.1)
+            assert value(sink, "pollux_fleet_inflight", type="function") == 1
+            fleet.remove("well")  # while it is being polled
+            await asyncio.sleep(30)
+            gone = [
+                sample
+                for family in sink.registry.collect()
+                for sample in family.samples
+                if sample.labels.get("target") == "well"
+            ]
+            assert gone == []
+            assert value(sink, "pollux_fleet_inflight", type="function") == 0
+        assert of_fleets(sink) == set()
+
+    virtually(main)

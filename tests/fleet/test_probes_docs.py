@@ -1,0 +1,26 @@
+"""The files of targets that the docs show are right, and every option they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pollux.fleet.file import read_text
+from pollux.fleet.probes import MAKERS
+
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "fleet-probes.md"
+FILES = re.findall(r"^```toml[^\n]*\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+ENVIRONMENT = dict.fromkeys(("API_TOKEN", "DB_PASSWORD", "HOOK_PATH", "HOOK_SECRET"), "x")
+
+
+@pytest.mark.parametrize("text", FILES, ids=lambda text: text.split('name = "')[1].split('"')[0])
+def test_a_file_of_the_docs_is_right(text: str) -> None:
+    assert read_text(text, environment=ENVIRONMENT).targets
+
+
+def test_every_type_is_documented() -> None:
+    page = PAGE.read_text("utf-8")
+    for name in MAKERS:
+        assert f"[`{name}`](#" in page
