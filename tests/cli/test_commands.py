@@ -42,6 +42,8 @@ def test_the_commands_of_the_design_are_there() -> None:
         "queue stats", "queue list", "queue show", "queue migrate",
         "dead list", "dead retry", "dead drop",
         "config show", "config check",
+        "fleet run", "fleet check", "fleet status", "fleet top", "fleet dead", "fleet retry",
+        "fleet reset", "fleet pause", "fleet resume", "fleet migrate",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
     }  # fmt: skip
 
@@ -65,7 +67,8 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
-    assert ("--json" in options) == (path != ("worker",))  # whose facts are logs and metrics
+    tells_by_logs = path in {("worker",), ("fleet", "run")}  # and by metrics
+    assert ("--json" in options) != tells_by_logs
 
 
 @pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)

@@ -90,7 +90,9 @@ def state(name: str) -> dict[str, Any]:
 
 
 def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
-    with Command("fleet", "run", "--store", STORE, "--api-port", 0) as command:
+    words = ("--store", STORE, "--api-port", 0, "--metrics-port", 0)
+    with Command("fleet", "run", *words) as command:
+        metrics = command.err.until(r"metrics on (http://\S+)")[1]
         token = command.err.until(r"shown this once: (\S+)")[1]
         url = command.err.until(r"API on (http://127.0.0.1:\d+)/api/fleet/health")[1]
         wait_until(lambda: state("fine")["last_success_at"] is not None, "a success", within=20)
@@ -106,6 +108,8 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
         )
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["breakers"]["open"] == 1
+        with urllib.request.urlopen(metrics) as answer:
+            assert "pollux_fleet_poll_total{" in answer.read().decode()
         # Orders from another process.
         result = good("fleet", "pause", "fine", "--store", STORE)
         assert "pause: fine" in result.out
@@ -276,6 +280,7 @@ def test_a_pipe_gets_one_look(file: Path) -> None:
     lines = good("fleet", "top", "--store", STORE).out.splitlines()
     assert len(lines) == 5
     assert "\x1b" not in "".join(lines)
+    assert good("fleet", "top", "--store", STORE, "--json").json()["targets"] == 3
 
 
 @pytest.mark.parametrize(

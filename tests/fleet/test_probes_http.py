@@ -206,7 +206,15 @@ def test_garbage_and_a_cut_answer_may_pass() -> None:
 
     answers: tuple[Any, ...] = (b"\x16\x03\x01 no HTTP\r\n\r\n", cut, lambda _: hang_up)
     for answer in answers:
-        error = failure(answer=answer)
+        asked: list[Request] = []
+
+        def noted(request: Request, answer: Any = answer, asked: Any = asked) -> Answer:
+            asked.append(request)
+            said: Answer = answer if isinstance(answer, bytes) else answer(request)
+            return said
+
+        error = failure(answer=noted)
+        assert len(asked) == 1
         assert not error.permanent
         assert HOST in str(error)
 

@@ -159,6 +159,30 @@ def test_a_target_that_hangs_is_cancelled_at_its_deadline() -> None:
     virtually(main)
 
 
+def test_a_deadline_leaves_no_trace_in_the_place_it_was_met() -> None:
+    """A task that stays marked as cancelled misleads the timeouts and groups of later probes."""
+
+    async def main(clock: VirtualClock) -> None:
+        marks: list[int] = []
+
+        async def hangs(target: Target, context: ProbeContext) -> None:
+            await asyncio.sleep(10**6)
+
+        async def looks(target: Target, context: ProbeContext) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            marks.append(task.cancelling())
+
+        fleet = fleet_for(clock, concurrency=1)
+        fleet.add(Target("hangs", hangs, "10s", timeout="3s"), Target("looks", looks, "10s"))
+        async with running(fleet):
+            await asyncio.sleep(100)
+            assert fleet.state("hangs").failures > 1
+        assert set(marks) == {0}
+
+    virtually(main)
+
+
 def test_a_probe_that_ignores_its_cancellation_loses_its_place_and_is_not_polled_twice() -> None:
     async def main(clock: VirtualClock) -> None:
         watch, seen = Watch(), Seen()

@@ -58,6 +58,8 @@ def test_what_is_saved_is_loaded_again(dsn: str) -> None:
                 'all "of\\it" 🙂', 12.5, True, "open", 3, "no: \\ \" 'x' {,}", 1.0, 2.0, 3.0, 4.0,
                 60.0, {"reading": {"value": "x\0y"}, "changes": [0.5, 2.0]},
             )  # fmt: skip
+            await store.save([Saved("odd", more={"facts": {"thing": object()}})])
+            await store.forget(["odd"])
             assert await store.save([whole, Saved("none")]) == []
             assert await store.load() == [whole, Saved("none")]
             assert await store.save([Saved("none", failures=1)]) == []
@@ -133,6 +135,17 @@ def test_a_lease_that_is_over_is_not_renewed_though_nobody_claimed(dsn: str) -> 
             renewal = await store.renew("one", 30)
             assert (renewal.held, renewal.free, renewal.nodes) == (frozenset(), 4, 1)
             assert len(await store.claim("one", NAMES, 10, 30)) == 4
+
+    run(main)
+
+
+def test_two_processes_of_one_name_are_two_nodes(dsn: str) -> None:
+    async def main(clock: VirtualClock) -> None:
+        async with stores(dsn, clock, 2) as [one, two]:
+            assert len(await one.claim("same", NAMES, 2, 30)) == 2
+            assert len(await two.claim("same", NAMES, 9, 30)) == 2
+            assert (await one.renew("same", 30)).nodes == 2
+            assert len((await two.renew("same", 30)).held) == 2
 
     run(main)
 

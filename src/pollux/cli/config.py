@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,11 +23,9 @@ File = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
-def with_stored(
-    file: Path | None = None, overrides: Mapping[str, object] | None = None
-) -> Settings:
+def _with_stored(file: Path | None) -> Settings:
     """The settings, with what was changed while the fleet ran, if its store can be asked."""
-    settings = load(file, overrides=overrides)
+    settings = load(file)
     url = settings.fleet.store
     if url is None:
         return settings
@@ -37,7 +34,7 @@ def with_stored(
     except PolluxError as error:
         warn(f"what was changed while the fleet ran is not shown: {error}")
         return settings
-    return load(file, overrides=overrides, stored=stored, stored_in=without_secrets(url))
+    return load(file, stored=stored, stored_in=without_secrets(url))
 
 
 async def _stored(url: str) -> dict[str, Any]:
@@ -56,7 +53,7 @@ def show(file: File = None, as_json: Json = False) -> None:
 
     Example: pollux config show --json
     """
-    rows = with_stored(file).table()
+    rows = _with_stored(file).table()
     if as_json:
         print_json([asdict(row) for row in rows])
         return

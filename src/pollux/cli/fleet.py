@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 from rich.live import Live
+from rich.text import Text
 
 from pollux.cli.fleet_run import run as run_fleet
 from pollux.cli.fleet_views import FRAME, Look, frame, rounded, word
@@ -144,8 +145,7 @@ def status(
             _show_one(each, look.now)
         return
     if as_json:
-        ordered = stalest_first(look.targets)[:limit]
-        print_json({**look.facts(), "target_list": [told(each) for each in ordered]})
+        print_json(_facts(look, stalest_first(look.targets)[:limit]))
         return
     print_wide(frame(look, limit, out.size.width if out.is_terminal else None))
 
@@ -158,6 +158,9 @@ def top(
     lasting: Annotated[
         str | None, typer.Option("--for", help="End after so long; else Ctrl-C ends it.")
     ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one look as a JSON document, and end.")
+    ] = False,
 ) -> None:
     """Watch the fleet live: the stalest first, how each target fares, and its next poll.
 
@@ -166,6 +169,10 @@ def top(
     pause = seconds(every, "every", positive=True)
     left = None if lasting is None else seconds(lasting, "for")
     settings = _settings(file, store)
+    if as_json:
+        look = _look(settings)
+        print_json(_facts(look, stalest_first(look.targets)))
+        return
     try:
         _with_store(settings, lambda opened: _top(opened, settings, max(pause, 0.1), left))
     except KeyboardInterrupt:
@@ -185,7 +192,7 @@ async def _top(store: FleetStore, settings: Settings, pause: float, left: float 
             try:
                 look = await _looked(store, settings, targets)
             except StoreError as error:
-                live.update(f"[red]{visible(str(error))}[/]", refresh=True)
+                live.update(Text(visible(str(error)), "red"), refresh=True)
                 continue
             live.update(_fitting(look), refresh=True)
 
@@ -382,6 +389,10 @@ async def _no_nodes() -> list[Any]:
 def _look(settings: Settings) -> Look:
     targets = _targets(settings)
     return _with_store(settings, lambda store: _looked(store, settings, targets))
+
+
+def _facts(look: Look, listed: list[TargetState]) -> dict[str, Any]:
+    return {**look.facts(), "target_list": [told(each) for each in listed]}
 
 
 def _named(targets: Any, name: str) -> TargetState:

@@ -105,7 +105,9 @@ class Nodes:
                 if entry is None:
                     continue
                 if lease.saved is not None and entry.place == AGENDA:
+                    ordered = entry.paused and entry.token is None  # before it ever ran here
                     restore(entry, lease.saved, scheduler, now)
+                    entry.paused = entry.paused or ordered
                 until = asked_at + lease.lasts - self.lease * MARGIN
                 scheduler.hold(entry, lease.token, until, now)
             if len(leases) < limit:

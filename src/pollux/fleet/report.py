@@ -14,13 +14,15 @@ from typing import Any
 
 from pollux.durations import short
 from pollux.fleet.store import CONDITIONS, Saved
-from pollux.fleet.targets import TIMEOUT_MAX, Target
+from pollux.fleet.targets import Target
 from pollux.fleet.views import NAMES_MAX, STALE_INTERVALS, TargetState
 
 #: A target is overdue so many seconds after its time: until then its poll, or the saving of it, is
 #: under way.
 OVERDUE = 5.0
+#: The type, and the timeout, of a target that only the store knows.
 UNKNOWN = "?"
+TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ def state(target: Target | None, kept: Saved, now: float, *, held: bool = True) 
     changes = kept.more.get("changes")
     age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
     interval = kept.interval or 0.0
-    timeout = TIMEOUT_MAX if target is None else target.timeout
+    timeout = TIMEOUT if target is None else target.timeout
     condition = kept.condition
     due = kept.due if kept.due is not None and math.isfinite(kept.due) else None
     if condition == "open" and due is not None and due <= now:
@@ -59,7 +61,7 @@ def state(target: Target | None, kept: Saved, now: float, *, held: bool = True) 
     stale = (
         kept.failures > 0
         if age is None
-        else age > STALE_INTERVALS * interval + min(timeout, TIMEOUT_MAX)
+        else age > STALE_INTERVALS * interval + timeout
     )
     if kept.paused or (quiet and not kept.failures):
         stale = False

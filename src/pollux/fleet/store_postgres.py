@@ -155,7 +155,7 @@ class PostgresFleetStore(FleetStore):
                 numbers([each.failed_at for each in batch]),
                 numbers([each.changed_at for each in batch]),
                 numbers([each.interval for each in batch]),
-                texts([json.dumps(dict(each.more)) for each in batch]),
+                texts([json.dumps(dict(each.more), default=str) for each in batch]),
             ],
             safe=True,  # under a token, saving twice is saving once
         )
@@ -193,11 +193,19 @@ class PostgresFleetStore(FleetStore):
 
     async def renew(self, node: str, lease: float) -> Renewal:
         _checked_name(node, "node")
-        [(number_, nodes, free, ends)] = await self._rows(
-            "renew", [self._fleet, text(node), number(lease), self._now()], safe=True
+        [(known_as, nodes, free, ends)] = await self._rows(
+            "renew",
+            [
+                self._fleet,
+                text(node),
+                None if self._id is None else number(self._id),
+                number(lease),
+                self._now(),
+            ],
+            safe=True,
         )
-        if number_ != self._id:  # it is new, or its lease was over: it holds nothing any more
-            self._id = number_
+        if known_as != self._id:  # it is new, or its lease was over: it holds nothing any more
+            self._id = known_as
             self._held.clear()
         return Renewal(frozenset(self._held), nodes, free, ends)
 

@@ -21,6 +21,9 @@ import httpx
 IDLE_MAX = 128
 IDLE_SECONDS = 30.0
 
+#: Methods of requests that may be sent twice.
+SAFE = frozenset({"GET", "HEAD"})
+
 _Origin = tuple[str, str, int]
 _PORTS = {"http": 80, "https": 443}
 
@@ -40,7 +43,21 @@ class Carrier:
         """Send a request; the answer's body is still to be read, and the answer to be closed."""
         url = request.url
         origin = (url.scheme, url.host, url.port or _PORTS[url.scheme])
-        connection = await self._taken(origin) or self._opened(url, origin)
+        kept = await self._taken(origin)
+        if kept is not None:
+            try:
+                return await self._sent(request, origin, kept)
+            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+                # The server may have closed it just now, which is no failure of anybody's: what
+                # can be asked twice is asked once more.
+                if request.method not in SAFE:
+                    raise
+        return await self._sent(request, origin, self._opened(url, origin))
+
+    async def _sent(
+        self, request: httpx.Request, origin: _Origin, connection: httpcore.AsyncHTTPConnection
+    ) -> httpx.Response:
+        url = request.url
         try:
             with _told_as_httpx():
                 response = await connection.handle_async_request(

@@ -22,7 +22,6 @@ from pollux.fleet.probes.extract import digest
 from pollux.fleet.probes.failed import failed
 from pollux.fleet.probes.fetch import Fetch
 from pollux.fleet.probes.http import (
-    fingerprint,
     summary_of,
     unchanged,
     validators_for,
@@ -76,8 +75,8 @@ class FeedProbe:
         options.finish()
 
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:
-        last, mark = context.last, fingerprint(target)
-        answer = await self._fetch(context.epoch, validators_of(last, mark))
+        last = context.last
+        answer = await self._fetch(context.epoch, validators_of(last, target))
         if answer.unchanged and last is not None:
             return unchanged(last, answer)
         try:
@@ -94,7 +93,7 @@ class FeedProbe:
             answer.changed_at if newest is None or moments[newest] is None else moments[newest],
             facts,
             summary_of(answer, title[:80] or f"{len(entries)} entries"),
-            validators_for(answer, mark),
+            validators_for(answer, target),
         )
 
 

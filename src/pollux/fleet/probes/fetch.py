@@ -28,6 +28,8 @@ from pollux.urls import without_secrets
 
 try:
     import httpx
+
+    from pollux.fleet.probes.carrier import SAFE
 except ImportError as error:
     raise MissingExtra("a probe over HTTP", "fleet") from error
 
@@ -44,8 +46,6 @@ RETRY_AFTER_MAX = 86400.0
 
 TRANSIENT = frozenset({408, 425, 429})
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
-#: Safe to send again, where a kept connection turned out to be closed.
-_SAFE = frozenset({"GET", "HEAD"})
 _USUAL_TLS = Tls()
 _NO_HEADERS: dict[str, str] = {}
 _SUCCESS: frozenset[int] = frozenset()
@@ -104,7 +104,7 @@ class Fetch:
         self.body: bytes | None = None
         if "POST" in methods and options.has("body"):
             self.body = options.text("body").encode()
-            if self.method in _SAFE:
+            if self.method in SAFE:
                 options.wrong("body", f"is not sent with {self.method}; give method = 'post'")
         self.expect = _checked_statuses(options)
         self.redirects = options.whole("redirects", REDIRECTS, 0, 20)
@@ -151,7 +151,8 @@ class Fetch:
                     request = self._redirected(request, response.status_code, location, headers)
                     continue
                 facts: dict[str, Plain] = {"status": status}
-                self._note_certificate(facts, response, epoch)
+                if request.url.scheme == "https":
+                    self._note_certificate(facts, response, epoch)
                 if status != 304 or not validators:
                     self._check_status(status, response.headers, epoch)
                 body = b""
@@ -167,23 +168,16 @@ class Fetch:
 
     async def _skim(self, response: httpx.Response) -> None:
         """Read past a body that nobody wants, if it is short: so the connection can be kept."""
-        length = response.headers.get("content-length", "")
-        if response.status_code == 304 or (length.isdecimal() and int(length) <= SKIM_MAX):
+        length = _length(response)
+        if response.status_code == 304 or (length is not None and length <= SKIM_MAX):
             await self._read(response, unpacked=False)
 
     async def _sent(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         carrier = transport(self.tls, url.scheme, url.host)
         try:
-            try:
-                return await carrier.handle_async_request(request)
-            except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError) as broken:
-                # A kept connection may have been closed by the server just now: that is no
-                # failure of the target. What was not answered is asked once more.
-                if self.method not in _SAFE or not _is_closed(broken):
-                    raise
-                return await carrier.handle_async_request(request)
-        except (httpx.TransportError, ssl.SSLError, OSError, UnicodeError) as error:
+            return await carrier.handle_async_request(request)
+        except (httpx.TransportError, ssl.SSLError, OSError, ValueError) as error:
             raise failed(f"{self._said()}: {_reason(error)}") from None
 
     def _redirected(
@@ -225,8 +219,8 @@ class Fetch:
                 f"{self._said()}: the body is packed with {encoding[:40]!r}, which was not asked "
                 "for and cannot be read"
             )
-        length = response.headers.get("content-length", "")
-        if unpacked and self.method != "HEAD" and length.isdecimal() and int(length) > self.limit:
+        length = _length(response)
+        if unpacked and self.method != "HEAD" and length is not None and length > self.limit:
             raise self._too_large()
         parts: list[bytes] = []
         size = 0
@@ -337,14 +331,14 @@ def _checked_statuses(options: Options) -> frozenset[int]:
     return frozenset(listed)
 
 
+def _length(response: httpx.Response) -> int | None:
+    """How many bytes the body is said to have."""
+    said: str = response.headers.get("content-length", "")
+    return int(said[:18]) if said.isdecimal() else None
+
+
 def _origin(url: httpx.URL) -> tuple[str, str, int]:
     return url.scheme, url.host.lower(), url.port or (443 if url.scheme == "https" else 80)
-
-
-def _is_closed(error: Exception) -> bool:
-    """Whether a connection was closed before a word of the answer came."""
-    said = str(error).lower()
-    return not isinstance(error, httpx.RemoteProtocolError) or "disconnected without" in said
 
 
 def _reason(error: BaseException) -> str:

@@ -42,8 +42,8 @@ class HttpProbe:
         options.finish()
 
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:
-        last, mark = context.last, fingerprint(target)
-        known = validators_of(last, mark) if self._fetch.method != "POST" else {}
+        last = context.last
+        known = validators_of(last, target) if self._fetch.method != "POST" else {}
         answer = await self._fetch(context.epoch, known)
         if answer.unchanged and last is not None:
             return unchanged(last, answer)
@@ -58,7 +58,7 @@ class HttpProbe:
             answer.changed_at,
             {**answer.facts, "bytes": len(answer.body)},
             summary_of(answer, summary),
-            validators_for(answer, mark),
+            validators_for(answer, target),
         )
 
     @property
@@ -72,20 +72,20 @@ def fingerprint(target: Target) -> str:
     return hashlib.sha256(f"{target.type} {written}".encode()).hexdigest()[:16]
 
 
-def validators_of(last: Reading | None, mark: str) -> dict[str, str]:
+def validators_of(last: Reading | None, target: Target) -> dict[str, str]:
     """What the last answer gave to ask for news only, unless the target was changed since."""
-    if last is None or last.validators.get("of") != mark:
+    if last is None or not last.validators or last.validators.get("of") != fingerprint(target):
         return {}
     return {key: each for key, each in last.validators.items() if key != "of"}
 
 
-def validators_for(answer: Answer, mark: str) -> dict[str, str]:
+def validators_for(answer: Answer, target: Target) -> dict[str, str]:
     found = {
         key: answer.headers[key]
         for key in ("etag", "last-modified")
         if key in answer.headers and len(answer.headers[key]) <= 512
     }
-    return {**found, "of": mark} if found else {}
+    return {**found, "of": fingerprint(target)} if found else {}
 
 
 def unchanged(last: Reading, answer: Answer) -> Reading:

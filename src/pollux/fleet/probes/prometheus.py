@@ -20,7 +20,6 @@ from pollux.core.outcome import Plain
 from pollux.fleet.probes.failed import failed
 from pollux.fleet.probes.fetch import Fetch
 from pollux.fleet.probes.http import (
-    fingerprint,
     summary_of,
     unchanged,
     validators_for,
@@ -64,8 +63,8 @@ class PrometheusProbe:
         options.finish()
 
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:
-        last, mark = context.last, fingerprint(target)
-        answer = await self._fetch(context.epoch, validators_of(last, mark))
+        last = context.last
+        answer = await self._fetch(context.epoch, validators_of(last, target))
         if answer.unchanged and last is not None:
             return unchanged(last, answer)
         values = [
@@ -89,7 +88,7 @@ class PrometheusProbe:
             None,
             facts,
             summary_of(answer, f"{self._metric} = {text}"),
-            validators_for(answer, mark),
+            validators_for(answer, target),
         )
 
 

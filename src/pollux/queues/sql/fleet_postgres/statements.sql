@@ -27,7 +27,7 @@ WITH ordered AS (DELETE FROM {schema}.fleet_orders WHERE fleet = $1 AND name = A
 DELETE FROM {schema}.fleet_targets WHERE fleet = $1 AND name = ANY ($2::text[])
 
 -- name: renew
-SELECT id, nodes, free, ends FROM {schema}.fleet_renew($1, $2, $3, $4)
+SELECT id, nodes, free, ends FROM {schema}.fleet_renew($1, $2, $3, $4, $5)
 
 -- name: claim
 SELECT name, token, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
