@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -167,12 +168,15 @@ def run_until_stopped(command: list[str], name: str) -> None:
 
 
 def commands() -> list[str]:
-    root = typer.main.get_command(app)
-    found = []
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
-        subcommands = getattr(command, "commands", None)
-        found += [f"{name} {sub}" for sub in subcommands] if subcommands else [name]
-    return found
+    def inside(group: Any, before: str = "") -> list[str]:
+        subcommands = getattr(group, "commands", None)
+        if subcommands is None:
+            return [before.strip()]
+        return [
+            each for name, sub in subcommands.items() for each in inside(sub, f"{before} {name}")
+        ]
+
+    return inside(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize("command", commands())

@@ -42,6 +42,8 @@ def test_the_commands_of_the_design_are_there() -> None:
         "queue stats", "queue list", "queue show", "queue migrate",
         "dead list", "dead retry", "dead drop",
         "config show", "config check",
+        "serve run", "serve token create", "serve token list", "serve token revoke",
+        "serve token rotate", "agent",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
     }  # fmt: skip
 
@@ -65,7 +67,8 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
-    assert ("--json" in options) == (path != ("worker",))  # whose facts are logs and metrics
+    # What runs until it is stopped tells its facts by logs and metrics.
+    assert ("--json" in options) == (path not in {("worker",), ("agent",), ("serve", "run")})
 
 
 @pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)

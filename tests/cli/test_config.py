@@ -55,7 +55,8 @@ def test_what_belongs_to_another_strategy_is_marked(
     rows = {row["key"]: row for row in good("config", "show", "--json").json()}
     assert rows["worker.polling.strategy"]["used"] is True
     assert rows["worker.polling.max_interval"]["used"] is False
-    (line,) = [line for line in good("config", "show").out.splitlines() if "max_interval" in line]
+    shown = good("config", "show").out.splitlines()
+    (line,) = [line for line in shown if "worker.polling.max_interval" in line]
     assert line.split() == ["worker.polling.max_interval", "9s", "pollux.toml", "(unused)"]
 
 

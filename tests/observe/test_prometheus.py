@@ -18,23 +18,35 @@ from pollux.errors import ConfigError
 from pollux.events import (
     BreakerChanged,
     ChoreFailed,
+    ControllerCounted,
     Event,
     Events,
+    HintPushed,
     HintsLost,
     HintsProven,
     JobDead,
+    JobDelivered,
     JobDone,
     JobEvent,
     JobGivenBack,
+    JobGivenUp,
     JobLost,
+    JobReassigned,
+    JobReported,
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobSubmitted,
     JobUnhandled,
     PaceChanged,
+    PollAnswered,
     PollFailed,
     PollFinished,
     PollRecovered,
+    PushChanged,
+    RequestAnswered,
+    WorkerGone,
+    WorkerRegistered,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -51,6 +63,8 @@ from pollux.worker import Worker, WorkerRunOptions
 UNCOUNTED = {
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
+    WorkerRegistered: "workers are counted when somebody asks for it",
+    WorkerGone: "workers are counted when somebody asks for it",
 }
 ENDS: list[tuple[type[JobEvent], tuple[Any, ...], str]] = [
     (JobDone, (0.2,), "done"),
@@ -136,8 +150,26 @@ def every_event() -> Iterator[Event]:
     yield ChoreFailed("q", "settle", "no")
     yield HintsProven("q", 0.01)
     yield HintsLost("q", "the line was cut", "look at it")
+    yield from of_the_controller()
     yield WorkerStopping("q", "w", 0, 30.0)
     yield WorkerStopped("q", "w", 0)
+
+
+def of_the_controller() -> Iterator[Event]:
+    run = ("q", "w", "1", "greet", 1)
+    yield WorkerRegistered("q", "w", "mini")
+    yield PollAnswered("q", "w", "empty", 0, 0.001)
+    yield PushChanged("q", "w", 1)
+    yield HintPushed("q", "w")
+    yield JobSubmitted("q", "1", "greet")
+    yield JobDelivered(*run, 0.5)
+    yield JobDelivered(*run, 0.0, True)
+    yield JobReported(*run, "failed", 2.0, "no")
+    yield JobReassigned(*run)
+    yield JobGivenUp(*run, "silent")
+    yield ControllerCounted("q", (("queued", 3),), 2, 1, 0)
+    yield RequestAnswered("q", "GET", "/api/jobs", 200, 0.01)
+    yield WorkerGone("q", "w", "silent")
 
 
 def test_every_metric_is_exported_as_the_table_says(sink: PrometheusSink) -> None:
@@ -281,7 +313,8 @@ def test_runs_are_told_apart_by_queue_and_worker(sink: PrometheusSink) -> None:
 
 def test_counters_begin_at_zero_so_that_a_rate_sees_the_first_step(sink: PrometheusSink) -> None:
     sink(worker_started())
-    zeros = {m.name for m in METRICS if m.type == "counter" and m.labels == ("queue",)}
+    counters = {m.name for m in METRICS if m.type == "counter" and m.labels == ("queue",)}
+    zeros = {name for name in counters if not name.startswith("pollux_controller_")}
     assert {name: value(sink, name) for name in zeros} == dict.fromkeys(zeros, 0.0)
     for kind in ("greet", "mail"):
         assert value(sink, "pollux_worker_job_running", kind=kind) == 0

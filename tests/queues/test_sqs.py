@@ -447,8 +447,8 @@ def test_groups_stay_in_order_through_a_worker(cloud: Cloud) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["http://controller:8080", "http://controller:8080/", "https://u:hunter2@host/api",
-     "https://host//jobs", "https://host/1/no name"],
+    ["https://sqs.eu-west-1.amazonaws.com/jobs", "https://u:hunter2@sqs.x.amazonaws.com/jobs",
+     "https://sqs.x.amazonaws.com//jobs", "https://host/1/no name"],
 )  # fmt: skip
 def test_a_url_that_is_no_queues_is_refused(url: str) -> None:
     right = "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"

@@ -73,4 +73,48 @@ METRICS: tuple[Metric, ...] = (
         _QUEUE,
         "What the polls cost, where a price a poll is given.",
     ),
+    Metric(
+        "pollux_controller_poll_total",
+        "counter",
+        ("queue", "result"),
+        "Polls that the controller answered: job, empty, too_soon.",
+    ),
+    Metric(
+        "pollux_controller_poll_duration_seconds",
+        "histogram",
+        _QUEUE,
+        "From a poll to its answer, the time that it was held included.",
+    ),
+    Metric(
+        "pollux_controller_request_total",
+        "counter",
+        ("queue", "method", "route", "status"),
+        "Other requests, by how they were answered.",
+    ),
+    Metric(
+        "pollux_controller_job_total",
+        "counter",
+        ("queue", "kind", "result"),
+        "Jobs: submitted, delivered, redelivered, reassigned, and as they ended: done, failed, "
+        "dead, cancelled.",
+    ),
+    Metric("pollux_controller_job_wait_seconds", "histogram", _KIND, "From due to delivered."),
+    Metric(
+        "pollux_controller_job_duration_seconds", "histogram", _KIND, "From delivered to reported."
+    ),
+    Metric(
+        "pollux_controller_jobs",
+        "gauge",
+        ("queue", "status"),
+        "Jobs by status, as of the scrape.",
+    ),
+    Metric(
+        "pollux_controller_workers",
+        "gauge",
+        ("queue", "status"),
+        "Registered workers, online and offline, as of the scrape.",
+    ),
+    Metric("pollux_controller_held_polls", "gauge", _QUEUE, "Polls that are held now."),
+    Metric("pollux_controller_push_connections", "gauge", _QUEUE, "WebSockets that are open now."),
+    Metric("pollux_controller_hint_total", "counter", _QUEUE, "Hints sent to workers."),
 )

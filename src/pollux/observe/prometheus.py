@@ -11,22 +11,32 @@ from pollux.errors import ConfigError, MissingExtra
 from pollux.events import (
     BreakerChanged,
     ChoreFailed,
+    ControllerCounted,
     Event,
     Events,
+    HintPushed,
     HintsLost,
     HintsProven,
     JobDead,
+    JobDelivered,
     JobDone,
     JobEvent,
     JobGivenBack,
+    JobGivenUp,
     JobLost,
+    JobReassigned,
+    JobReported,
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobSubmitted,
     JobUnhandled,
     PaceChanged,
+    PollAnswered,
     PollFailed,
     PollFinished,
+    PushChanged,
+    RequestAnswered,
     WorkerStarted,
     WorkerStopped,
 )
@@ -90,6 +100,16 @@ class PrometheusSink:
             WorkerStarted: self._worker_started,
             WorkerStopped: self._worker_stopped,
             **dict.fromkeys(RESULTS, self._job_ended),
+            PollAnswered: self._poll_answered,
+            RequestAnswered: self._request_answered,
+            JobSubmitted: self._job_submitted,
+            JobDelivered: self._job_delivered,
+            JobReported: self._job_reported,
+            JobReassigned: self._job_reassigned,
+            JobGivenUp: self._job_given_up,
+            PushChanged: self._push_changed,
+            HintPushed: self._hint_pushed,
+            ControllerCounted: self._counted,
         }
 
     def subscribe(self, events: Events) -> Callable[[], None]:
@@ -113,6 +133,11 @@ class PrometheusSink:
 
         name = f"[{host}]" if ":" in host else host
         return Served(f"http://{name}:{server.server_port}/metrics", close)
+
+    def exposed(self) -> tuple[bytes, str]:
+        """All metrics as a scrape gets them, and the content type of that."""
+        text: bytes = prometheus_client.generate_latest(self.registry)
+        return text, prometheus_client.CONTENT_TYPE_LATEST
 
     def __call__(self, event: Event) -> None:
         self._react[type(event)](event)
@@ -172,7 +197,8 @@ class PrometheusSink:
         self._workers[event.source] += 1
         # From 0, not from the first time on: a rate needs to see the step.
         for metric in METRICS:
-            if metric.labels == ("queue",) and self._begins_at_zero(metric):
+            ours = not metric.name.startswith("pollux_controller_")
+            if ours and metric.labels == ("queue",) and self._begins_at_zero(metric):
                 self._metrics[metric.name].labels(event.source)
         for kind in event.kinds:
             self._metrics["pollux_worker_job_running"].labels(event.source, kind)
@@ -189,6 +215,54 @@ class PrometheusSink:
         self._running = {run for run in self._running if run[0] != event.source}
         for metric in self._metrics.values():
             metric.remove_by_labels({"queue": event.source})
+
+    # The controller's
+
+    def _counted(self, event: ControllerCounted) -> None:
+        jobs = self._metrics["pollux_controller_jobs"]
+        for status, count in event.jobs:
+            jobs.labels(event.source, status).set(count)
+        workers = self._metrics["pollux_controller_workers"]
+        workers.labels(event.source, "online").set(event.online)
+        workers.labels(event.source, "offline").set(event.offline)
+        self._metrics["pollux_controller_held_polls"].labels(event.source).set(event.held)
+
+    def _poll_answered(self, event: PollAnswered) -> None:
+        self._count("pollux_controller_poll_total", event.source, event.result)
+        duration = self._metrics["pollux_controller_poll_duration_seconds"]
+        duration.labels(event.source).observe(event.took)
+
+    def _request_answered(self, event: RequestAnswered) -> None:
+        labels = (event.source, event.method, event.route, str(event.status))
+        self._count("pollux_controller_request_total", *labels)
+
+    def _job_submitted(self, event: JobSubmitted) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, "submitted")
+
+    def _job_delivered(self, event: JobDelivered) -> None:
+        result = "redelivered" if event.again else "delivered"
+        self._count("pollux_controller_job_total", event.source, event.kind, result)
+        if not event.again:
+            wait = self._metrics["pollux_controller_job_wait_seconds"]
+            wait.labels(event.source, event.kind).observe(event.waited)
+
+    def _job_reported(self, event: JobReported) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, event.result)
+        duration = self._metrics["pollux_controller_job_duration_seconds"]
+        duration.labels(event.source, event.kind).observe(event.took)
+
+    def _job_reassigned(self, event: JobReassigned) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, "reassigned")
+
+    def _job_given_up(self, event: JobGivenUp) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, "dead")
+
+    def _push_changed(self, event: PushChanged) -> None:
+        gauge = self._metrics["pollux_controller_push_connections"]
+        gauge.labels(event.source).set(event.connections)
+
+    def _hint_pushed(self, event: HintPushed) -> None:
+        self._count("pollux_controller_hint_total", event.source)
 
     def _count(self, name: str, *labels: str) -> None:
         self._metrics[name].labels(*labels).inc()

@@ -146,9 +146,14 @@ class Queue(ABC):
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids; news of them goes out as a hint."""
+        ids, _ = await self.put_counted(jobs)
+        return ids
+
+    async def put_counted(self, jobs: NewJob | Iterable[NewJob]) -> tuple[list[str], int]:
+        """As `put`; and how many of the jobs are new, not there already by their `unique`."""
         batch = self._checked_jobs(jobs)
         if not batch:
-            return []
+            return [], 0
         ids, fresh = await self._put(batch)
         if fresh:
             kinds = {job.kind for job in batch}
@@ -156,7 +161,7 @@ class Queue(ABC):
                 self._hints.notify(fresh, kinds)
             else:
                 self._announce(fresh, kinds)
-        return ids
+        return ids, fresh
 
     async def claim(
         self,

@@ -41,7 +41,7 @@ def open_objects(
         )
     if not parts.netloc:
         raise ConfigError(f"{shown} names no bucket; write {parts.scheme}://bucket/prefix")
-    store = _remote_store(parts.scheme, parts.netloc, options)
+    store = remote_store(parts.scheme, parts.netloc, options)
     location = f"{parts.scheme}://{parts.netloc}"
     return ObjectQueue(store, prefix, name, location=location, clock=clock, **ours)
 
@@ -55,11 +55,17 @@ def local_store(folder: Path) -> Any:
     return LocalStore(str(folder), mkdir=True, automatic_cleanup=True)
 
 
-def _remote_store(scheme: str, bucket: str, options: dict[str, Any]) -> Any:
+def remote_store(
+    scheme: str, bucket: str, options: dict[str, Any], *, retries: int = 0, what: str = "a queue"
+) -> Any:
+    """A bucket as a store of obstore; `options` are region, endpoint, account and timeout.
+
+    retries: how often the store repeats a request by itself; what: what is kept in it, in errors.
+    """
     try:
         from obstore import store as stores
     except ModuleNotFoundError:
-        raise _missing() from None
+        raise _missing(what) from None
     endpoint = options.get("endpoint")
     if endpoint is None and scheme == "s3":  # as every AWS tool has it
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
@@ -71,8 +77,8 @@ def _remote_store(scheme: str, bucket: str, options: dict[str, Any]) -> Any:
         "connect_timeout": CONNECT,
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
     }
-    # The queue retries by itself: it knows what a lost answer means for each request.
-    again: Any = {"max_retries": 0}
+    # A queue retries by itself: it knows what a lost answer means for each request.
+    again: Any = {"max_retries": retries}
     config: Any = {}
     if endpoint is not None:
         config["endpoint"] = endpoint
@@ -91,5 +97,5 @@ def _remote_store(scheme: str, bucket: str, options: dict[str, Any]) -> Any:
         raise ConfigError(f"{scheme}://{bucket} cannot be opened: {text}") from None
 
 
-def _missing() -> MissingExtra:
-    return MissingExtra("a queue in a bucket", "objects")
+def _missing(what: str = "a queue") -> MissingExtra:
+    return MissingExtra(f"{what} in a bucket", "objects")

@@ -1,4 +1,4 @@
-"""The tables and functions of a queue on Postgres: made by a script, and only when told to.
+"""The tables and functions in a schema on Postgres: made by a script, and only when told to.
 
 One script serves the command, the call and whoever wants to read it first: it makes what is missing
 and leaves the rest, so running it twice, or twice at once, does no harm.
@@ -7,6 +7,7 @@ and leaves the rest, so running it twice, or twice at once, does no harm.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from pollux.errors import ConfigError, SchemaError, StoreError
 from pollux.queues.sql import migrations
@@ -15,6 +16,23 @@ from pollux.queues.sql import migrations
 SCHEMA_LENGTH_MAX = 63
 #: What would end the quotes, or the parts of the script, that the name stands in.
 _SPECIAL = frozenset("'\"\\{$")
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables that are migrated together: a dialect of `sql`, and the table of their versions."""
+
+    dialect: str
+    versions: str
+    command: str
+
+    @property
+    def newest(self) -> int:
+        return migrations(self.dialect)[-1][0]
+
+
+#: The tables of queues.
+QUEUE = Tables("postgres", "migrations", "pollux queue migrate URL")
 
 
 def checked_schema(schema: object) -> str:
@@ -40,7 +58,7 @@ def quoted(name: str) -> str:
 
 
 def newest() -> int:
-    return migrations("postgres")[-1][0]
+    return QUEUE.newest
 
 
 def lock_of(schema: str) -> int:
@@ -49,15 +67,20 @@ def lock_of(schema: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def script(schema: str) -> str:
+def script(schema: str, tables: Tables = QUEUE) -> str:
     """All that has to be there, as SQL; what is there already is left as it is."""
     begin = _BEGIN.format(
-        name=quoted(schema), text=f"'{schema}'", version=newest(), lock=lock_of(schema)
+        name=quoted(schema),
+        text=f"'{schema}'",
+        version=tables.newest,
+        versions=tables.versions,
+        lock=lock_of(schema),
     )
+    step = _STEP.replace("{versions}", tables.versions)
     steps = [
         # By replacing, not by format: the bodies of the functions have braces of their own.
-        _STEP.replace("{body}", text).replace("{version}", str(version))
-        for version, text in migrations("postgres")
+        step.replace("{body}", text).replace("{version}", str(version))
+        for version, text in migrations(tables.dialect)
     ]
     made = "\n\n".join([begin, *steps, "COMMIT;"])
     return made.replace("{schema}", quoted(schema)) + "\n"
@@ -78,9 +101,9 @@ IF NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = {text}) THEN
     CREATE SCHEMA {name};
 END IF;
 IF NOT EXISTS (
-    SELECT 1 FROM pg_tables WHERE schemaname = {text} AND tablename = 'migrations'
+    SELECT 1 FROM pg_tables WHERE schemaname = {text} AND tablename = '{versions}'
 ) THEN
-    CREATE TABLE {name}.migrations (
+    CREATE TABLE {name}.{versions} (
         version integer PRIMARY KEY,
         applied_at timestamptz NOT NULL DEFAULT now()
     );
@@ -89,21 +112,21 @@ END $migrate$;"""
 
 _STEP = """\
 DO $migrate$ BEGIN
-IF EXISTS (SELECT 1 FROM {schema}.migrations WHERE version = {version}) THEN
+IF EXISTS (SELECT 1 FROM {schema}.{versions} WHERE version = {version}) THEN
     RETURN;
 END IF;
 {body}
-INSERT INTO {schema}.migrations (version) VALUES ({version});
+INSERT INTO {schema}.{versions} (version) VALUES ({version});
 END $migrate$;"""
 
 
-def check_version(found: int | None, schema: str, where: str) -> None:
+def check_version(found: int | None, schema: str, where: str, tables: Tables = QUEUE) -> None:
     """Refuse tables that are older or newer than this code."""
-    known = newest()
+    known = tables.newest
     if found is None or found < known:
         raise SchemaError(
             f"{where}: the tables in schema {schema!r} are of version {found or 0}; this code "
-            f"needs {known}. Run `pollux queue migrate URL`."
+            f"needs {known}. Run `{tables.command}`."
         )
     if found > known:
         raise SchemaError(

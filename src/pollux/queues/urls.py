@@ -30,6 +30,7 @@ _OBJECTS = {
     "az": (*_COMMON, "account", "endpoint", "timeout"),
     "file": _COMMON,
 }
+_HTTP = (*_COMMON, "token_file", "timeout")
 _SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
 
 
@@ -47,7 +48,14 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
     `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
     `dead=name`, `timeout=10s` and `linger=20s`.
+    `http://host:8420` or `https://…`, a controller, with `token_file=path` and `timeout=30s`.
     """
+    at = address_of(url, clock, create)
+    return SCHEMES[at.parts.scheme](at)
+
+
+def address_of(url: str, clock: Clock | None = None, create: bool = True) -> Address:
+    """The parts of a queue URL, or what is wrong with it."""
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(
             f"{_shown(url)} is not a queue URL; give one like {', '.join(EXAMPLES[:-1])} "
@@ -67,7 +75,7 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
         )
     if parts.fragment:
         raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")
-    return SCHEMES[parts.scheme](Address(url, parts, clock, create))
+    return Address(url, parts, clock, create)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +135,12 @@ def _memory(at: Address) -> Queue:
 def _sqlite(at: Address) -> Queue:
     from pollux.queues.sqlite import SqliteQueue
 
+    path, options = sqlite_place(at)
+    return SqliteQueue(path, clock=at.clock, create=at.create, **options)
+
+
+def sqlite_place(at: Address) -> tuple[str, dict[str, Any]]:
+    """The path of the file, and the options."""
     options = at.options((*_COMMON, "synchronous", "watch"))
     if at.parts.netloc or len(at.parts.path) < 2:
         raise ConfigError(
@@ -135,11 +149,18 @@ def _sqlite(at: Address) -> Queue:
     path = unquote(at.parts.path[1:])
     if path == ":memory:" or "\0" in path:
         raise ConfigError(f"{at.shown} names no file; for a queue in memory, use memory://")
-    return SqliteQueue(path, clock=at.clock, create=at.create, **options)
+    return path, options
 
 
 def _postgres(at: Address) -> Queue:
     from pollux.queues.postgres import PostgresQueue
+
+    conninfo, options = postgres_place(at)
+    return PostgresQueue(conninfo, clock=at.clock, **options)
+
+
+def postgres_place(at: Address) -> tuple[str, dict[str, Any]]:
+    """The conninfo, and the options that are ours."""
     from pollux.queues.postgres_conninfo import connection_options
 
     theirs = connection_options()
@@ -147,7 +168,7 @@ def _postgres(at: Address) -> Queue:
     passed = [(key, value) for key, value in at.query() if key in theirs]
     for key, _ in passed:
         del options[key]
-    return PostgresQueue(at.without_query(passed), clock=at.clock, **options)
+    return at.without_query(passed), options
 
 
 def _redis(at: Address) -> Queue:
@@ -174,6 +195,30 @@ def _sqs(at: Address) -> Queue:
     return open_sqs(at.parts, at.clock, options)
 
 
+def _http(at: Address) -> Queue:
+    """A controller, or a queue of SQS by its URL: that ends in an account and a name."""
+    *_, account, _ = ("", "", *at.parts.path.rstrip("/").split("/"))
+    theirs = (at.parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    if theirs or (account.isascii() and account.isdigit()):
+        return _sqs(at)
+    if "token" in dict(at.query()):
+        raise ConfigError(
+            f"{at.shown}: a token does not belong into a URL, which ends in logs; write "
+            "token_file=path, or set POLLUX_TOKEN_FILE or POLLUX_TOKEN"
+        )
+    given = [key for key, _ in at.query() if key in _SQS and key not in _HTTP]
+    if given:
+        raise ConfigError(
+            f"{at.shown} is the URL of a controller, and {given[0]!r} is an option of SQS; the URL "
+            "of an SQS queue ends in an account and a name, like "
+            "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
+        )
+    from pollux.queues.http import HttpQueue
+
+    options = at.options(_HTTP)
+    return HttpQueue(at.without_query(), clock=at.clock, **options)
+
+
 SCHEMES: dict[str, Callable[[Address], Queue]] = {
     "memory": _memory,
     "sqlite": _sqlite,
@@ -183,8 +228,8 @@ SCHEMES: dict[str, Callable[[Address], Queue]] = {
     "rediss": _redis,
     **dict.fromkeys(_OBJECTS, _objects),
     "sqs": _sqs,
-    "https": _sqs,
-    "http": _sqs,
+    "https": _http,
+    "http": _http,
 }
 
 #: Options that are whole numbers.
