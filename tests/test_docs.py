@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -11,12 +12,18 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import aio_pika
+import nats
 import pytest
 import typer
 
 from pollux.cli.app import app
+from tests.brokers import Nats, RabbitMQ
 from tests.clouds import BUCKET, CREDENTIALS, MiniStack
+from tests.daemons import free_port
+from tests.kafka import Kafka
 from tests.servers import PgBouncer, Postgres, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -75,12 +82,70 @@ def bucket_url(request: pytest.FixtureRequest, folder: Path) -> str:
     return f"s3://{BUCKET}/{folder.name}"
 
 
+def clouds(request: pytest.FixtureRequest) -> Any:
+    """A client maker for MiniStack, where the examples find it too."""
+    from botocore.session import Session
+
+    server: MiniStack = request.getfixturevalue("ministack")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": server.endpoint}.items():
+        patch.setenv(name, value)
+    return Session().create_client
+
+
+def sqs_queue(request: pytest.FixtureRequest, folder: Path) -> str:
+    clouds(request)("sqs").create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})
+    return "orders.fifo"
+
+
+def sns_topic(request: pytest.FixtureRequest, folder: Path) -> str:
+    return str(clouds(request)("sns").create_topic(Name="orders")["TopicArn"])
+
+
+def rabbitmq_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """A broker with the exchange `events`, and a queue that gets all."""
+    server: RabbitMQ = request.getfixturevalue("rabbitmq")
+
+    async def declare() -> None:
+        async with await aio_pika.connect(server.url()) as connection:
+            channel = await connection.channel()
+            exchange = await channel.declare_exchange("events", "topic")
+            await (await channel.declare_queue("all")).bind(exchange, "#")
+
+    asyncio.run(declare())
+    return server.url()
+
+
+def nats_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """A server with the stream ORDERS."""
+    server: Nats = request.getfixturevalue("nats")
+
+    async def declare() -> None:
+        client = await nats.connect(server.url())
+        await client.jetstream().add_stream(name="ORDERS", subjects=["order.>"])
+        await client.close()
+
+    asyncio.run(declare())
+    return server.url()
+
+
+def kafka_servers(request: pytest.FixtureRequest, folder: Path) -> str:
+    server: Kafka = request.getfixturevalue("kafka")
+    return server.servers
+
+
 #: Whatever server an example names, and where a real one is.
 SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "postgresql://app@db/shop": postgres_url,
     "postgresql://app@pooler:6432/shop": pooler_url,
     "redis://cache/0": redis_url,
     "s3://jobs/pollux": bucket_url,
+    "amqp://app:secret@broker/": rabbitmq_url,
+    "nats://app:secret@broker:4222": nats_url,
+    "broker:9092": kafka_servers,
+    "orders.fifo": sqs_queue,
+    "arn:aws:sns:us-east-1:000000000000:orders": sns_topic,
+    "8008": lambda *_: str(free_port()),
 }
 
 

@@ -20,6 +20,7 @@ from pollux.core.strategy import Strategy
 from pollux.core.worth import Worth
 from pollux.durations import seconds
 from pollux.errors import ConfigError
+from pollux.outbox import OutboxRunOptions
 from pollux.settings import (
     STRATEGIES,
     Row,
@@ -96,6 +97,36 @@ def test_the_defaults_are_those_of_the_worker(folder: Folder) -> None:
     assert worker.grace == seconds(options.grace)
     assert worker.timeout == options.timeout
     assert worker.polling == options.polling
+
+
+def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
+    outbox, options = folder.load().outbox, OutboxRunOptions()
+    assert (outbox.batch, outbox.run) == (options.batch, options.run)
+    assert outbox.concurrency == options.concurrency
+    assert (outbox.lease, outbox.grace) == (seconds(options.lease), seconds(options.grace))
+    assert (outbox.timeout, outbox.long_ceiling) == (options.timeout, options.long_ceiling)
+    assert outbox.polling == options.polling == BatchFill("1s", "8s")
+
+
+@pytest.mark.parametrize(
+    ("key", "within", "outside"),
+    [
+        ("batch", [1, 1000], [0, 1001]),
+        ("run", [1, 1000], [0, 1001]),
+        ("concurrency", [1, 1000], [0, 1001]),
+        ("lease", [0.1, "7d"], [0.09, "8d"]),
+        ("long_ceiling", [0.001, 3600], [0, 3601]),
+    ],
+)
+def test_every_number_of_the_outbox_has_limits(
+    folder: Folder, key: str, within: list[object], outside: list[object]
+) -> None:
+    for value in within:
+        read = getattr(folder.load(overrides={f"outbox.{key}": value}).outbox, key)
+        OutboxRunOptions(**{key: read})
+    for value in outside:
+        refusal = folder.refusal(overrides={f"outbox.{key}": value})
+        assert refusal.startswith(f"outbox.{key} = {value!r} (argument) must be ")
 
 
 @pytest.mark.parametrize(
@@ -453,11 +484,14 @@ def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) ->
         ("[worker.polling]\nmin_intervall_ms = 4", "did you mean worker.polling.min_interval_ms?"),
         ("[worker.polling]\nlease = 4", "did you mean worker.lease?"),
         ("[worker.polling]\nzzz = 4", "[worker.polling] has strategy, min_interval, max_interval,"),
-        ("zzz = 4", "the tables are [worker], [worker.polling]"),
+        ("zzz = 4", "the tables are [worker], [outbox], [worker.polling], [outbox.polling]"),
         ("[wroker]\nqueue = 'x'", "[wroker] (pollux.toml) is no table of settings"),
         ("[wroker]\nqueue = 'x'", "did you mean [worker]?"),
         ("[worker.poling]\nhold = 1", "did you mean [worker.polling]?"),
-        ("[zzz]\nhold = 1", "the tables are [worker], [worker.polling]"),
+        (
+            "[zzz]\nhold = 1",
+            "the tables are [worker], [outbox], [worker.polling], [outbox.polling]",
+        ),
         ("[worker]\npolling = 'fixed'", "worker.polling = 'fixed' (pollux.toml) is a table; write"),
         ("worker = 4", "is a table; write [worker]"),
         ("[worker.lease]\nlong = 1", "worker.lease = {…} (pollux.toml) is a dict; give"),
@@ -692,7 +726,27 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         {"POLLUX_POLLING_MAX_INTERVAL_MS": "30000"},
         {"worker.concurrency": "4"},
     )
-    assert [(each.key, each.value, each.origin) for each in settings.table()] == [
+    shown = [(each.key, each.value, each.origin) for each in settings.table()]
+    assert [row for row in shown if row[0].startswith("outbox.")] == [
+        ("outbox.database", "none", "default"),
+        ("outbox.batch", "100", "default"),
+        ("outbox.run", "20", "default"),
+        ("outbox.concurrency", "64", "default"),
+        ("outbox.lease", "30s", "default"),
+        ("outbox.grace", "30s", "default"),
+        ("outbox.timeout", "none", "default"),
+        ("outbox.long_ceiling", "1m", "default"),
+        ("outbox.metrics_port", "none", "default"),
+        ("outbox.metrics_host", "127.0.0.1", "default"),
+        ("outbox.log_level", "info", "default"),
+        ("outbox.log_format", "text", "default"),
+        ("outbox.polling.strategy", "batch_fill", "default"),
+        ("outbox.polling.min_interval", "1s", "default"),
+        ("outbox.polling.max_interval", "8s", "default"),
+        ("outbox.polling.batch_size", "10", "default"),
+        ("outbox.polling.hold", "0s", "default"),
+    ]
+    assert [row for row in shown if row[0].startswith("worker.")] == [
         ("worker.queue", "sqlite:///jobs.db", "pollux.toml"),
         ("worker.concurrency", "4", "argument"),
         ("worker.prefetch", "none", "default"),
@@ -903,11 +957,14 @@ def test_a_strategy_that_settings_do_not_know_has_no_table() -> None:
 def test_the_documented_keys_are_complete(folder: Folder) -> None:
     rows = documented_keys()
     for name, strategy in STRATEGIES.items():
-        chosen = {"worker.polling.strategy": name, **GOALS.get(name, {})}
+        goals = GOALS.get(name, {})
+        ours = {key.replace("worker.", "outbox."): goal for key, goal in goals.items()}
+        chosen = {"worker.polling.strategy": name, "outbox.polling.strategy": name, **goals, **ours}
         shown = folder.load(overrides=chosen).table()
         documented = [each for each in rows if each.strategy in {"", name}]
         assert [each.key for each in documented] == [each.key for each in shown]
-        parameters = [each for each in documented if each.strategy]
+        of_worker = [each for each in documented if each.key.startswith("worker.")]
+        parameters = [each for each in of_worker if each.strategy]
         assert len(parameters) == len(strategy.settings)
         defaults = {each.key: each.value for each in shown if each.key.count(".") > 1}
         for each in parameters:
@@ -922,10 +979,11 @@ def test_every_documented_variable_works(folder: Folder) -> None:
         if each.default == "none":
             continue
         environ = {each.variable: each.default}
+        polling = "POLLUX_OUTBOX_POLLING" if each.key.startswith("outbox.") else "POLLUX_POLLING"
         if each.strategy:
-            environ["POLLUX_POLLING_STRATEGY"] = each.strategy
+            environ[f"{polling}_STRATEGY"] = each.strategy
         if each.strategy == "worth":
-            environ["POLLUX_POLLING_P95_WAIT"] = "2s"
+            environ[f"{polling}_P95_WAIT"] = "2s"
         origin = folder.load("", environ).origins()[each.key]
         assert origin == f"environment variable {each.variable}"
 

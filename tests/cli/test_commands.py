@@ -41,6 +41,8 @@ def test_the_commands_of_the_design_are_there() -> None:
         "demo", "worker", "submit", "doctor",
         "queue stats", "queue list", "queue show", "queue migrate",
         "dead list", "dead retry", "dead drop",
+        "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
+        "outbox skip", "outbox prune", "outbox migrate",
         "config show", "config check",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
     }  # fmt: skip
@@ -65,7 +67,8 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
-    assert ("--json" in options) == (path != ("worker",))  # whose facts are logs and metrics
+    runs = path in {("worker",), ("outbox", "run")}  # whose facts are logs and metrics
+    assert ("--json" in options) == (not runs)
 
 
 @pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)

@@ -1,4 +1,4 @@
-"""The tables and functions of a queue on Postgres: made by a script, and only when told to.
+"""The tables and functions of queues and outboxes on Postgres: made by a script, when told to.
 
 One script serves the command, the call and whoever wants to read it first: it makes what is missing
 and leaves the rest, so running it twice, or twice at once, does no harm.
@@ -7,9 +7,32 @@ and leaves the rest, so running it twice, or twice at once, does no harm.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 from pollux.errors import ConfigError, SchemaError, StoreError
 from pollux.queues.sql import migrations
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables that are migrated together, apart from others in the same schema.
+
+    folder: of their migrations. record: the table of the versions that were applied.
+    command: migrates them. what: they serve.
+    """
+
+    folder: str
+    record: str
+    command: str
+    what: str
+
+    @property
+    def newest(self) -> int:
+        return migrations(self.folder)[-1][0]
+
+
+QUEUE = Tables("postgres", "migrations", "pollux queue migrate URL", "queue")
+OUTBOX = Tables("outbox_postgres", "outbox_migrations", "pollux outbox migrate URL", "outbox")
 
 #: Postgres cuts longer names off.
 SCHEMA_LENGTH_MAX = 63
@@ -40,7 +63,7 @@ def quoted(name: str) -> str:
 
 
 def newest() -> int:
-    return migrations("postgres")[-1][0]
+    return QUEUE.newest
 
 
 def lock_of(schema: str) -> int:
@@ -49,15 +72,22 @@ def lock_of(schema: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def script(schema: str) -> str:
+def script(schema: str, tables: Tables = QUEUE) -> str:
     """All that has to be there, as SQL; what is there already is left as it is."""
     begin = _BEGIN.format(
-        name=quoted(schema), text=f"'{schema}'", version=newest(), lock=lock_of(schema)
+        name=quoted(schema),
+        text=f"'{schema}'",
+        version=tables.newest,
+        lock=lock_of(schema),
+        record=tables.record,
+        whose="pollux" if tables is QUEUE else f"the {tables.what} of pollux",
     )
     steps = [
         # By replacing, not by format: the bodies of the functions have braces of their own.
-        _STEP.replace("{body}", text).replace("{version}", str(version))
-        for version, text in migrations("postgres")
+        _STEP.replace("{body}", text)
+        .replace("{version}", str(version))
+        .replace("{record}", tables.record)
+        for version, text in migrations(tables.folder)
     ]
     made = "\n\n".join([begin, *steps, "COMMIT;"])
     return made.replace("{schema}", quoted(schema)) + "\n"
@@ -65,7 +95,7 @@ def script(schema: str) -> str:
 
 # The name was checked: it holds nothing that could end its quotes.
 _BEGIN = """\
--- The schema {name} of pollux, version {version}: makes what is missing. Run it as a role that may
+-- The schema {name} of {whose}, version {version}: makes what is missing. Run it as a role that may
 -- create the schema, or that owns it.
 BEGIN;
 
@@ -78,9 +108,9 @@ IF NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = {text}) THEN
     CREATE SCHEMA {name};
 END IF;
 IF NOT EXISTS (
-    SELECT 1 FROM pg_tables WHERE schemaname = {text} AND tablename = 'migrations'
+    SELECT 1 FROM pg_tables WHERE schemaname = {text} AND tablename = '{record}'
 ) THEN
-    CREATE TABLE {name}.migrations (
+    CREATE TABLE {name}.{record} (
         version integer PRIMARY KEY,
         applied_at timestamptz NOT NULL DEFAULT now()
     );
@@ -89,21 +119,21 @@ END $migrate$;"""
 
 _STEP = """\
 DO $migrate$ BEGIN
-IF EXISTS (SELECT 1 FROM {schema}.migrations WHERE version = {version}) THEN
+IF EXISTS (SELECT 1 FROM {schema}.{record} WHERE version = {version}) THEN
     RETURN;
 END IF;
 {body}
-INSERT INTO {schema}.migrations (version) VALUES ({version});
+INSERT INTO {schema}.{record} (version) VALUES ({version});
 END $migrate$;"""
 
 
-def check_version(found: int | None, schema: str, where: str) -> None:
+def check_version(found: int | None, schema: str, where: str, tables: Tables = QUEUE) -> None:
     """Refuse tables that are older or newer than this code."""
-    known = newest()
+    known = tables.newest
     if found is None or found < known:
         raise SchemaError(
             f"{where}: the tables in schema {schema!r} are of version {found or 0}; this code "
-            f"needs {known}. Run `pollux queue migrate URL`."
+            f"needs {known}. Run `{tables.command}`."
         )
     if found > known:
         raise SchemaError(
@@ -112,10 +142,10 @@ def check_version(found: int | None, schema: str, where: str) -> None:
         )
 
 
-def check_isolation(found: str, where: str) -> None:
-    """Refuse transactions that go by an old view: they would not see a job put behind another."""
+def check_isolation(found: str, where: str, tables: Tables = QUEUE) -> None:
+    """Refuse transactions that go by an old view: they would not see what was put meanwhile."""
     if found != "read committed":
         raise StoreError(
-            f"{where}: transactions are {found} here, and a queue needs read committed. Set "
-            "default_transaction_isolation so for its role: ALTER ROLE … SET …"
+            f"{where}: transactions are {found} here, and the {tables.what} needs read committed. "
+            "Set default_transaction_isolation so for its role: ALTER ROLE … SET …"
         )

@@ -103,7 +103,7 @@ class SqliteStore:
                 busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
                 if not busy or time.monotonic() > give_up:
                     raise
-                with _transaction(connection):
+                with transaction(connection):
                     pass  # waits until the other process is through
         if mode != "wal":
             raise StoreError(
@@ -115,11 +115,11 @@ class SqliteStore:
         newest = migrations("sqlite")[-1][0]
         if self._version(connection) == newest:
             return
-        with _transaction(connection):
+        with transaction(connection):
             found = self._version(connection)  # again: another process may have been faster
             for version, script in migrations("sqlite"):
                 if version > found:
-                    for statement in _split(script):
+                    for statement in script_statements(script):
                         connection.execute(statement)
             connection.execute(
                 "CREATE TABLE IF NOT EXISTS pollux_schema (version INTEGER NOT NULL)"
@@ -153,23 +153,16 @@ class SqliteStore:
         try:
             return method(*args)
         except sqlite3.Error as error:
-            raise self._explained(error) from error
+            raise explained(error, self.path) from error
         except OSError as error:
             raise StoreError(f"{error}. Check the path and its permissions.") from error
-
-    def _explained(self, error: sqlite3.Error) -> StoreError:
-        name = getattr(error, "sqlite_errorname", "")
-        for prefix, kind, advice in _EXPLANATIONS:
-            if name.startswith(prefix):
-                return kind(f"{self.path}: {error}. {advice}")
-        return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
 
     # Jobs
 
     def put(self, jobs: Sequence[NewJob], now: float) -> tuple[list[str], int]:
         connection = self.connect()
         ids, fresh = [], 0
-        with _transaction(connection):
+        with transaction(connection):
             for job in jobs:
                 values = {
                     "queue": self._queue,
@@ -206,7 +199,7 @@ class SqliteStore:
         if not anything and (due is None or due > now):
             return [], due
         while True:
-            with _transaction(self.connect()):
+            with transaction(self.connect()):
                 if due is not None and due <= now:
                     self._rows("promote", now=now, most=MOST_AT_ONCE)
                 rows = self._claim(kinds, worker, limit, now + lease)
@@ -258,7 +251,7 @@ class SqliteStore:
             by_verdict[s.verdict].append(row)
         settled: list[tuple[Any, ...]] = []
         names = {"done": "settle_kept" if keep else "settle_done"}
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             for verdict, batch in by_verdict.items():
                 if batch:
                     name = names.get(verdict, f"settle_{verdict}")
@@ -267,7 +260,7 @@ class SqliteStore:
 
     def extend(self, claims: Sequence[Claim], until: float) -> list[str]:
         batch = json.dumps([[number_of(c.job.id), c.token, c.worker] for c in claims])
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             held = self._rows("extend", batch=batch, until=until)
         return _missing(claims, held)
 
@@ -303,7 +296,7 @@ class SqliteStore:
 
     def redrive(self, ids: Sequence[str] | None, now: float) -> int:
         connection = self.connect()
-        with _transaction(connection):
+        with transaction(connection):
             dead = self._rows("dead_ids", batch=_id_batch(ids))
             # One at a time, so that two jobs of one key see each other.
             for (seq,) in dead:
@@ -311,11 +304,11 @@ class SqliteStore:
         return len(dead)
 
     def drop(self, ids: Sequence[str] | None) -> int:
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             return len(self._rows("drop", batch=_id_batch(ids)))
 
     def prune(self, before: float) -> int:
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             return len(self._rows("prune", before=before, most=MOST_AT_ONCE))
 
     def _rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -345,8 +338,17 @@ _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
 )
 
 
+def explained(error: sqlite3.Error, path: Path) -> StoreError:
+    """SQLite's error, told in ours: what it was, and what to do about it."""
+    name = getattr(error, "sqlite_errorname", "")
+    for prefix, kind, advice in _EXPLANATIONS:
+        if name.startswith(prefix):
+            return kind(f"{path}: {error}. {advice}")
+    return StoreError(f"{path}: {error} ({name or type(error).__name__})")
+
+
 @contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -357,7 +359,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _split(script: str) -> Iterator[str]:
+def script_statements(script: str) -> Iterator[str]:
     """The statements of a script; a trigger with its inner statements is one."""
     statement = ""
     for line in script.splitlines(keepends=True):
