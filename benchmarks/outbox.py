@@ -6,8 +6,8 @@ machine, one after the other, with `synchronous_commit = off` and fsync on. A re
 with an empty handler; every run starts on fresh ground and checks that each record was handled, and
 that none is left over.
 
-Not alike: Pollux keeps 1,000 keys in order; the peers know no keys and no order. django-outbox-pattern
-keeps what it has published; the others delete it.
+Not alike: Pollux keeps 1,000 keys in order; the peers know no keys and no order.
+django-outbox-pattern keeps what it has published; the others delete it.
 
     benchmarks/outbox.py --only loads,order --peers faststream-outbox
 """
@@ -61,11 +61,9 @@ SETUPS = (
 )  # fmt: skip
 PEERS = tuple(dict.fromkeys(setup.peer for setup in SETUPS if not setup.ours))
 
-#: What Namastack Outbox publishes of itself.
 NAMASTACK = """\
-Namastack Outbox (Kotlin, Spring) publishes 5,000 to 10,000 records/s with 4 to 6 instances and a p99
-of 0.2 to 0.7 s. That was another machine, and handlers of its own: not to be compared with the
-figures above, only beside them."""
+Beside it, what Namastack Outbox (Kotlin, Spring) publishes of itself: 5,000 to 10,000 records/s
+with 4 to 6 instances, p99 0.2 to 0.7 s. That was another machine, and not this benchmark."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """django-outbox-pattern, on Django 5.2 and psycopg, publishing to nobody.
 
-It publishes by STOMP. What is measured is the outbox, so its connection class (a setting of its own)
-is one that sends nothing. It takes all that is there in one transaction, saves each record by itself,
-and then sleeps: `wait=0`, the least that its setting takes, is fastest and polls without a pause when
-there is nothing; `wait=1` is its default. Records have no keys; they are kept for 30 days, its default.
+It publishes by STOMP. What is measured is the outbox, so its connection class (a setting of its
+own) is one that sends nothing. It takes all that is there in one transaction, saves each record by
+itself, and then sleeps: `wait=0`, the least that its setting takes, is fastest and polls without a
+pause when there is nothing; `wait=1` is its default. Records have no keys; they are kept for 30
+days, its default.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ class DjangoDriver(Driver):
             factory_producer,
         )
 
-        Nowhere.handle = staticmethod(handle)  # type: ignore[assignment]
+        Nowhere.handle = staticmethod(handle)
         producer = factory_producer()
         while True:  # what its command `publish` does
             producer.publish_message_from_database()

@@ -68,7 +68,7 @@ class FaststreamDriver(Driver):
             logging.disable(logging.WARNING)
             self._open()
 
-            @self._broker.subscriber(  # type: ignore[untyped-decorator]
+            @self._broker.subscriber(
                 "orders",
                 max_workers=self.workers,
                 fetch_batch_size=self.batch,

@@ -8,8 +8,8 @@ Each key has a counter in a table. A transaction of a writer locks a few counter
 puts a record for each step; so the order of a key is that of its numbers, 1, 2, 3, … without a gap,
 whoever wrote them. Some transactions stay open for a while, some are rolled back.
 
-A relay writes its line by one call of the kernel before the handler returns: `kill -9` cannot undo it,
-and the lines of all relays stand in the order in which they were written.
+A relay writes its line by one call of the kernel before the handler returns: `kill -9` cannot undo
+it, and the lines of all relays stand in the order in which they were written.
 """
 
 from __future__ import annotations
@@ -97,7 +97,9 @@ def relay(url: str, file: str) -> None:
 
 if __name__ == "__main__":
     command, *arguments = sys.argv[1:]
-    if command == "relay":
-        relay(*arguments)
+    if command == "setup":
+        asyncio.run(setup(*arguments))
+    elif command == "write":
+        asyncio.run(write(*arguments))
     else:
-        asyncio.run({"setup": setup, "write": write}[command](*arguments))
+        relay(*arguments)

@@ -47,7 +47,7 @@ class Loaded:
 
 @dataclass
 class Rates:
-    """What so many relay processes of a setup gave. `backlog`: records a second without a writer."""
+    """What so many relay processes of a setup gave. `backlog`: records/s without a writer."""
 
     backlog: list[float] = field(default_factory=list)
     at: dict[int, Loaded] = field(default_factory=dict)
@@ -60,7 +60,7 @@ Found = dict[str, dict[int, Rates]]
 
 @dataclass(frozen=True)
 class Size:
-    """seconds: of one load. runs: of the backlog. narrow: how often the highest is narrowed down."""
+    """seconds: of a load. runs: of the backlog. narrow: how often the highest is narrowed down."""
 
     processes: tuple[int, ...]
     rates: tuple[int, ...]
@@ -177,10 +177,10 @@ def load(crew: Sequence[Peer], writer: Peer, rate: float, seconds: float) -> Loa
 def show_loads(found: Found, size: Size) -> None:
     heading("Records a second, empty handler: from a backlog, and the highest rate sustained")
     print("`backlog`: what relays handle of records that are there already; best of the runs. The")
-    print("others: one writer commits what is due every 10 ms in one transaction, for")
     print(
-        f"{size.seconds:g} s. A rate is sustained when p99 is at most {P99:g} ms. p50 and p99 in ms,"
+        f"others: one writer commits what is due every 10 ms in one transaction, {size.seconds:g} s"
     )
+    print(f"long. A rate is sustained when p99 is at most {P99:g} ms. p50 and p99 in ms,")
     print("from just before the put to the start of the handler. × is Pollux's figure divided by")
     print("the peer's. (w): the writer came to its limit before the relays did. -: not measured,")
     print("since it would only fall behind; or no rate was sustained.\n")
@@ -191,7 +191,7 @@ def show_loads(found: Found, size: Size) -> None:
             mine = ours.get(count)
             backlog = max(rates.backlog)
             cells = [f"{name.removesuffix(' postgres')}, {count}"]
-            cells += [number(backlog), ratio(mine and max(mine.backlog), backlog)]
+            cells += [number(backlog), ratio(max(mine.backlog) if mine else None, backlog)]
             for rate in size.rates:
                 loaded = rates.at.get(rate)
                 cells += (

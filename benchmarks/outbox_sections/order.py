@@ -1,7 +1,7 @@
 """Order under kills: relays are killed at random while writers commit; a checker reads what came.
 
-A line of the file is `process key number`, and a key's numbers are 1, 2, 3, …: outbox_peers/ordered.py.
-After the line before it of the same key, a line is
+A line of the file is `process key number`, and a key's numbers are 1, 2, 3, … (see
+outbox_peers/ordered.py). After the line before it of the same key, a line is
 
 - the next number: in order;
 - a number that was there already: a repeat, which "at least once" allows, after a kill;
@@ -18,7 +18,6 @@ import time
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-
 from typing import Any, LiteralString
 
 import psycopg
@@ -57,20 +56,16 @@ class Order(Checked):
 def check(lines: Iterable[bytes], last_of: dict[str, int]) -> Checked:
     """Read lines; last_of: the last number of each key."""
     found = Checked()
-    before: dict[str, int] = {}
-    highest: dict[str, int] = {}
+    before = dict.fromkeys(last_of, 0)
+    seen = {key: bytearray(last + 1) for key, last in last_of.items()}
     for line in lines:
         _, key, text = line.decode().split()
         n = int(text)
         found.handled += 1
-        if n <= highest.get(key, 0):
-            found.repeats += 1
-        if n != before.get(key, 0) + 1 and n > before.get(key, 0):
-            found.violations += 1
-        before[key] = n
-        highest[key] = max(n, highest.get(key, 0))
-    seen = found.handled - found.repeats
-    found.missing = sum(last_of.values()) - seen
+        found.repeats += seen[key][n]
+        found.violations += n > before[key] + 1
+        before[key], seen[key][n] = n, 1
+    found.missing = sum(each[1:].count(0) for each in seen.values())
     return found
 
 
@@ -128,7 +123,9 @@ def killed(bench: Bench, url: str, records: int) -> Order:
                 time.sleep(0.1)
             order.seconds = time.monotonic() - began
             order.dead = _number(connection, "state = 2")
-            last_of = dict(connection.execute("SELECT key, n FROM counters").fetchall())
+            last_of: dict[str, int] = dict(
+                connection.execute("SELECT key, n FROM counters").fetchall()
+            )
     if sum(last_of.values()) != order.records:
         raise RuntimeError(f"{order.records} records, but counters at {sum(last_of.values())}")
     with file.open("rb") as lines:
@@ -145,16 +142,15 @@ def _number(connection: psycopg.Connection[Any], where: LiteralString) -> int:
 def show_order(order: Order) -> None:
     heading("Order under kills")
     print(
-        f"{WRITERS} writers of 4 connections each commit to {KEYS} keys, transactions of 15 records;"
+        f"{WRITERS} writers of 4 connections each commit to {KEYS} keys, 15 records a transaction;"
     )
+    print(f"3 % stay open for up to 100 ms, 3 % are rolled back. Of {RELAYS} relays one is killed")
+    print(f"(SIGKILL) every {KILL_EVERY:g} s on average, at random, and another started; leases")
+    print("are 2 s.\n")
     print(
-        "3 % stay open for up to 100 ms, 3 % are rolled back. Of 3 relays one is killed (SIGKILL)"
-    )
-    print(f"every {KILL_EVERY:g} s on average, at random, and started anew; leases are 2 s.\n")
-    print(
-        f"records committed    {order.records:,} in {number(order.seconds)} s, all kills included"
+        f"records committed    {order.records:,}; handled {number(order.seconds)} s after the start"
     )
     print(f"relays killed        {order.kills}")
     print(f"handled again        {order.repeats:,} (at least once: repeats after a kill)")
-    print(f"never handled        {order.missing}, dead {order.dead}")
+    print(f"never handled        {order.missing}, and dead {order.dead}")
     print(f"out of order         {order.violations}", flush=True)

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import asyncpg  # type: ignore[import-not-found]  # noqa: E402
+import asyncpg  # noqa: E402
 import uvloop  # type: ignore[import-not-found]  # noqa: E402
 from pgqueuer import PgQueuer, Queries  # type: ignore[import-not-found]  # noqa: E402
 
