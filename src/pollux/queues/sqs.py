@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, quote, urlencode
 
@@ -351,21 +352,8 @@ class SqsFifoQueue(SqsQueue):
     payload. SQS delays no single message here, so neither can a put.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        priorities=False,
-        delay=False,
-        exact_unique=False,
-        ordered=False,
-        kinds=False,
-        views=False,
-        keep=False,
-        uncounted=False,
-        fenced=False,
-        atomic_put=False,
-        atomic_settle=False,
-        long_poll=True,
-        next_due=False,
-        exact_depth=False,
+    capabilities: ClassVar[Capabilities] = replace(
+        SqsQueue.capabilities, keys=True, unique=True, delay=False
     )
     _fifo: ClassVar[bool] = True
     _by_content: bool | None = None
