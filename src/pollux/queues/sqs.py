@@ -32,6 +32,7 @@ from pollux.queues.sqs_client import (
     BATCH_BYTES,
     HIDE_MAX,
     HOLD_MAX,
+    NAME,
     PARALLEL,
     Place,
     SqsClient,
@@ -382,9 +383,10 @@ def open_sqs(parts: SplitResult, clock: Clock | None, options: dict[str, Any]) -
     """The queue at `sqs://name`, or at the URL that SQS itself gives it."""
     place = f"{parts.scheme}://{parts.netloc}{parts.path}"
     if parts.scheme == "sqs":
-        if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
+        if not NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
             raise ConfigError(
-                f"{without_secrets(place)!r} names no SQS queue; write sqs://jobs?region=eu-west-1"
+                f"{without_secrets(place)!r} names no SQS queue; write "
+                "sqs://jobs?region=eu-west-1. A name has up to 80 letters, digits, '-' and '_'"
             )
         place = parts.netloc
     kind = SqsFifoQueue if place.rstrip("/").endswith(".fifo") else SqsQueue
