@@ -360,12 +360,14 @@ def held_or_not() -> str:
     """Strategies on SQS, held and not, on one trace: requests, dollars and waiting."""
     price = PRICES["sqs"]
     trace = workload("bursty", seed=0, hours=6)
+    worth: dict[str, Any] = {"poll_cost": price.dollars, "wait_cost": 0.01 / 3600}
     rows = []
     for shown, strategy in (
         ("fixed 500 ms", pollux.Fixed("500ms")),
         ("ewma", pollux.Ewma()),
         ("ewma, held", pollux.Ewma(held=True)),
-        ("worth, a cent an hour", pollux.Worth(poll_cost=price.dollars, wait_cost=0.01 / 3600)),
+        ("worth, a cent an hour", pollux.Worth(**worth)),
+        ("worth, a cent an hour, held", pollux.Worth(**worth, hold="20s")),
         ("adaptive 100 ms to 5 s", pollux.Adaptive("100ms", "5s")),
         ("adaptive 100 ms to 5 s, held", pollux.Adaptive("100ms", "5s", hold="20s")),
     ):

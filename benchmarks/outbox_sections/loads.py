@@ -54,6 +54,11 @@ class Rates:
     highest: Loaded | None = None
     by_writer: bool = False
 
+    @property
+    def sustained(self) -> float:
+        """Records a second, at the highest rate; 0 when none was sustained."""
+        return self.highest.handled if self.highest is not None else 0.0
+
 
 Found = dict[str, dict[int, Rates]]
 
@@ -202,8 +207,8 @@ def show_loads(found: Found, size: Size) -> None:
                 cells += ["-", "-", "-", "-"]
             else:
                 shown = number(best.handled) + (" (w)" if rates.by_writer else "")
-                top = mine.highest.handled if mine and mine.highest else None
-                cells += [shown, ratio(top, best.handled), number(best.p50), number(best.p99)]
+                by = ratio(mine.sustained if mine else None, best.handled)
+                cells += [shown, by, number(best.p50), number(best.p99)]
             rows.append(cells)
     at = [cell for rate in size.rates for cell in (f"at {rate:,}: p50", "p99")]
     head = ["relay processes", "backlog", "×", *at, "highest", "×", "p50", "p99"]

@@ -15,11 +15,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pollux.errors import SchemaError, StoreError, StoreUnavailable, UniqueConflict
-from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
+from pollux.errors import SchemaError, StoreError, StoreUnavailable
+from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import Stats
 from pollux.queues.ids import number_of, place_after
 from pollux.queues.sql import migrations, statements
+from pollux.queues.twins import check_twin
 
 #: The oldest SQLite with all that the statements use (RETURNING, UPDATE FROM, JSON built in).
 OLDEST_SQLITE = (3, 38, 0)
@@ -184,11 +185,7 @@ class SqliteStore:
 
     def _twin(self, job: NewJob) -> str:
         seq, kind, payload = self._rows("twin", unique=job.unique)[0]
-        if kind != job.kind or not same_payload(payload, job.encoded):
-            raise UniqueConflict(
-                f"unique = {job.unique!r} stands for job {seq} of kind {kind!r} with another "
-                "kind or payload; nothing was put"
-            )
+        check_twin(job, seq, kind, payload)
         return str(seq)
 
     def claim(

@@ -107,7 +107,7 @@ class Address:
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise ConfigError(
-                    f"a {self.parts.scheme} {self.what} URL takes no option {key!r}; {hint}"
+                    f"{self.what} URLs of {self.parts.scheme} take no option {key!r}; {hint}"
                 )
             name = "name" if key == self.what else key
             options[name] = _whole(key, value) if key in _WHOLE else value
@@ -179,8 +179,9 @@ def _redis(at: Address) -> Queue:
 
 
 def _objects(at: Address) -> Queue:
-    from pollux.queues.objects_open import open_objects
+    from pollux.queues.objects_open import open_objects, refuse_shards
 
+    refuse_shards(key for key, _ in at.query())
     options = at.options(_OBJECTS[at.parts.scheme])
     return open_objects(at.parts, at.clock, at.create, options)
 
