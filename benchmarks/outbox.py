@@ -6,7 +6,8 @@ machine, one after the other, with `synchronous_commit = off` and fsync on. A re
 with an empty handler; every run starts on fresh ground and checks that each record was handled, and
 that none is left over.
 
-Not alike: Pollux keeps 1,000 keys in order; the peers know no keys and no order.
+Not alike: Pollux keeps 1,000 keys in order; the peers know no keys and no order, so it is also
+measured without keys.
 django-outbox-pattern keeps what it has published; the others delete it.
 
     benchmarks/outbox.py --only loads,order --peers faststream-outbox
@@ -33,11 +34,13 @@ from benchmarks.queue_sections.kit import Bench, Setup  # noqa: E402
 from benchmarks.queue_sections.latency import Idle, Patience, measure_idle  # noqa: E402
 from tests.servers import Servers  # noqa: E402
 
-OURS, WITHOUT_KEYS = "pollux postgres", "pollux keys=none postgres"
+#: With its defaults; and as the peers have it: without keys, and with a batch as large as theirs.
+OURS, WITHOUT_KEYS = "pollux postgres", "pollux keys=none batch=500 postgres"
 _LEFT = ("SELECT count(*) FROM pollux.outbox_records",)
 SETUPS = (
     Setup("pollux", "postgres", "", "pollux", 20_000, left=_LEFT),
-    Setup("pollux", "postgres", "", "pollux", 10_000, "keys=none", left=_LEFT),
+    Setup("pollux", "postgres", "", "pollux", 10_000, "keys=none batch=500", left=_LEFT),
+    Setup("pollux", "postgres", "", "pollux", 10_000, "keys=none", left=_LEFT, aside=True),
     Setup(
         "faststream-outbox", "postgres", "faststream-outbox", "faststream-outbox", 8_000,
         "workers=1 batch=500", left=("SELECT count(*) FROM outbox",), strong=True,

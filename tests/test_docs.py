@@ -59,7 +59,17 @@ def postgres_url(request: pytest.FixtureRequest, folder: Path) -> str:
     if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]):
         url = server.create_database(name)
         run_command(f"pollux queue migrate {url}")
+        run_command(f"pollux outbox migrate {url}")
     return server.dsn(name)
+
+
+def driven_by(driver: str) -> Callable[[pytest.FixtureRequest, Path], str]:
+    """The same database, as SQLAlchemy writes it."""
+
+    def url(request: pytest.FixtureRequest, folder: Path) -> str:
+        return postgres_url(request, folder).replace("postgresql:", f"postgresql+{driver}:")
+
+    return url
 
 
 def pooler_url(request: pytest.FixtureRequest, folder: Path) -> str:
@@ -137,6 +147,8 @@ def kafka_servers(request: pytest.FixtureRequest, folder: Path) -> str:
 #: Whatever server an example names, and where a real one is.
 SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "postgresql://app@db/shop": postgres_url,
+    "postgresql+psycopg://app@db/shop": driven_by("psycopg"),
+    "postgresql+asyncpg://app@db/shop": driven_by("asyncpg"),
     "postgresql://app@pooler:6432/shop": pooler_url,
     "redis://cache/0": redis_url,
     "s3://jobs/pollux": bucket_url,
@@ -200,11 +212,15 @@ def run_command(line: str) -> None:
     words = shlex.split(line)
     assert words[0] == "pollux", line
     command = [sys.executable, "-m", "pollux", *words[1:]]
-    if words[1] in ("worker", "demo"):
+    if words[1] in ("worker", "demo") or words[1:3] == ["outbox", "run"]:
         run_until_stopped(command, words[1])
         return
     run = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
+
+
+#: By command: what it logs when it works.
+STARTED = {"worker": "worker_started", "outbox": "relay_started"}
 
 
 def run_until_stopped(command: list[str], name: str) -> None:
@@ -218,11 +234,11 @@ def run_until_stopped(command: list[str], name: str) -> None:
     )
     assert child.stderr is not None
     try:
-        if name == "worker":
+        if name in STARTED:
             line = child.stderr.readline()
-            while line and "worker_started" not in line:
+            while line and STARTED[name] not in line:
                 line = child.stderr.readline()
-            assert line, "the worker ended before it started"
+            assert line, f"the {name} ended before it started"
             child.send_signal(signal.SIGTERM)
         _, errors = child.communicate(timeout=50)
     finally:

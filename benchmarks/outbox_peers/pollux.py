@@ -1,7 +1,8 @@
 """An outbox of Pollux: a relay with its defaults, an async handler, asyncio's own loop.
 
 Records go to 1,000 keys, one after the other, and are put on a connection of psycopg, in its
-transaction. Completed ones are deleted, the default. `keys=none` puts records without keys.
+transaction. Completed ones are deleted, the default. `keys=none` puts records without keys, each of
+which is claimed by itself; `batch=B` lets a poll claim that many keys (100 unless given).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import psycopg  # noqa: E402
 
 from benchmarks.queue_peers.protocol import Driver, Handle, main  # noqa: E402
-from pollux import NewRecord, Outbox, Record  # noqa: E402
+from pollux import NewRecord, Outbox, OutboxRunOptions, Record  # noqa: E402
 
 KEYS = 1_000
 
@@ -28,7 +29,9 @@ class PolluxDriver(Driver):
     def __init__(self, url: str, options: argparse.Namespace) -> None:
         super().__init__(url, options)
         self._outbox = Outbox(url)
-        names = [None] if options.way == "keys=none" else [f"order-{n}" for n in range(KEYS)]
+        given = dict(pair.split("=") for pair in options.way.split())
+        self._batch = int(given.get("batch", OutboxRunOptions().batch))
+        names = [None] if "keys" in given else [f"order-{n}" for n in range(KEYS)]
         self._keys = itertools.cycle(names)
 
     async def setup(self) -> None:
@@ -48,7 +51,7 @@ class PolluxDriver(Driver):
         async def empty(record: Record) -> None:
             handle(record.payload["sent"])
 
-        self._outbox.run()
+        self._outbox.run(OutboxRunOptions(batch=self._batch))
 
 
 if __name__ == "__main__":

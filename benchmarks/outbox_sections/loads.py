@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from benchmarks import common
-from benchmarks.common import heading, number, percentile
+from benchmarks.common import heading, median, number, percentile
 from benchmarks.queue_sections.kit import Bench, Peer, Setup, counts, drain, workers
 
 #: A rate is sustained when 99 % of the records of a window were handled within this, in ms, …
@@ -50,6 +50,8 @@ class Rates:
     """What so many relay processes of a setup gave. `backlog`: records/s without a writer."""
 
     backlog: list[float] = field(default_factory=list)
+    relay_cpu: list[float] = field(default_factory=list)
+    server_cpu: list[float] = field(default_factory=list)
     at: dict[int, Loaded] = field(default_factory=dict)
     highest: Loaded | None = None
     by_writer: bool = False
@@ -94,6 +96,8 @@ def measure_loads(bench: Bench, size: Size) -> Found:
 def plain(rates: Rates) -> dict[str, Any]:
     return {
         "backlog": rates.backlog,
+        "relay_cpu": rates.relay_cpu,
+        "server_cpu": rates.server_cpu,
         "at": {rate: vars(loaded) for rate, loaded in rates.at.items()},
         "highest": rates.highest and vars(rates.highest),
         "by_writer": rates.by_writer,
@@ -107,7 +111,10 @@ def measure_one(bench: Bench, setup: Setup, count: int, size: Size, rates: Rates
             bench.ground(setup, records) as url,
             workers(bench, setup, url, count) as crew,
         ):
-            rates.backlog.append(drain(bench, setup, url, crew, records, PATIENCE).rate)
+            run = drain(bench, setup, url, crew, records, PATIENCE)
+        rates.backlog.append(run.rate)
+        rates.relay_cpu.append(run.cpu_per_job * 1e6)
+        rates.server_cpu.append(run.server_cpu_per_job * 1e6)
     if setup.aside:
         return
     reached = max(rates.backlog)
@@ -181,7 +188,8 @@ def load(crew: Sequence[Peer], writer: Peer, rate: float, seconds: float) -> Loa
 
 def show_loads(found: Found, size: Size) -> None:
     heading("Records a second, empty handler: from a backlog, and the highest rate sustained")
-    print("`backlog`: what relays handle of records that are there already; best of the runs. The")
+    print("`backlog`: what relays handle of records that are there already, best of the runs;")
+    print("`relay` and `server`: the CPU time of one of these records, in µs, median. The")
     print(
         f"others: one writer commits what is due every 10 ms in one transaction, {size.seconds:g} s"
     )
@@ -197,6 +205,7 @@ def show_loads(found: Found, size: Size) -> None:
             backlog = max(rates.backlog)
             cells = [f"{name.removesuffix(' postgres')}, {count}"]
             cells += [number(backlog), ratio(max(mine.backlog) if mine else None, backlog)]
+            cells += [number(median(cpu)) for cpu in (rates.relay_cpu, rates.server_cpu)]
             for rate in size.rates:
                 loaded = rates.at.get(rate)
                 cells += (
@@ -211,7 +220,7 @@ def show_loads(found: Found, size: Size) -> None:
                 cells += [shown, by, number(best.p50), number(best.p99)]
             rows.append(cells)
     at = [cell for rate in size.rates for cell in (f"at {rate:,}: p50", "p99")]
-    head = ["relay processes", "backlog", "×", *at, "highest", "×", "p50", "p99"]
+    head = ["relay processes", "backlog", "×", "relay", "server", *at, "highest", "×", "p50", "p99"]
     common.table(head, rows)
 
 
