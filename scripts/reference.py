@@ -30,6 +30,19 @@ from pollux.lab.replay import replay
 from pollux.lab.results import Situation
 from pollux.lab.synthetic import workload
 from pollux.observe.metrics import METRICS
+from pollux.outbox.postgres_store import PostgresOutboxStore
+from pollux.outbox.records import (
+    BlockedKey,
+    Held,
+    KeyClaim,
+    KeyEnd,
+    OutboxStats,
+    RecordInfo,
+    RelayInfo,
+)
+from pollux.outbox.sqlite_store import SqliteOutboxStore
+from pollux.outbox.store import OutboxStore
+from pollux.outbox.urls import open_store
 from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.queues.objects import ObjectQueue
@@ -55,12 +68,16 @@ NOTE = "<!-- Written by scripts/reference.py from the code; change the code, not
 SETTINGS_NOTE = """Defaults < `pollux.toml` < environment < arguments. `pollux config show` tells
 every value and where it came from. A duration is written `"250ms"`, `"5s"`, `"2m"` or as a number
 of seconds; each has a twin that ends in `_ms` and takes milliseconds."""
-EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`. In logs an event is
-named by its `action`: `PollFailed` is `"poll_failed"`. What has no level in the last column is
-logged at debug only."""
-METRICS_NOTE = """`pollux worker … --metrics-port 9091` serves them on 127.0.0.1; they need
-`pip install 'pollux[metrics]'`. The label sets of a queue go when its last worker in the process
-stops."""
+EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`, and
+`outbox.events` likewise. In logs an event is named by its `action`: `PollFailed` is
+`"poll_failed"`. What has no level in the last column is logged at debug only. `source` is the name
+of a queue, or `outbox:` and the name of an outbox."""
+METRICS_NOTE = """`pollux worker … --metrics-port 9091`, and `pollux outbox run … --metrics-port
+9091`, serve them on 127.0.0.1; they need `pip install 'pollux[metrics]'`. The label sets of a queue
+go when its last worker in the process stops, and those of an outbox with its last relay."""
+OUTBOX_NOTE = """The tables of an outbox are in the user's own database; `pollux.Outbox` and
+`OutboxRunOptions` are under [Python names](python.md), the settings `[outbox]` under
+[Settings](settings.md)."""
 COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input,
 or a store that cannot be reached or refuses. `--json` prints one JSON document on standard
 output."""
@@ -110,8 +127,8 @@ def signature(thing: Callable[..., Any], name: str) -> str:
     words, starred = [], False
     for parameter in parameters:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
-            starred = True
             words.append("*")
+        starred = starred or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         words.append(str(parameter).replace("'", ""))
     returned = found.return_annotation
     arrow = "" if returned in (inspect.Signature.empty, None, "None") else f" -> {returned}"
@@ -227,6 +244,21 @@ def _differs(name: str, method: Callable[..., object]) -> bool:
     )
 
 
+def outbox_page() -> str:
+    parts = ["# Outbox", OUTBOX_NOTE, "## Opening a store", describe(open_store, "open_store")]
+    for store in (SqliteOutboxStore, PostgresOutboxStore):
+        where = f"`from {store.__module__} import {store.__name__}`"
+        parts += [f"## {store.__name__}", where, describe(store, store.__name__)]
+    parts += ["## What every store does"]
+    for name, method in vars(OutboxStore).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            parts += [f"### {name}", describe(method, f"store.{name}")]
+    parts += ["## Values"]
+    for value in (RecordInfo, OutboxStats, BlockedKey, KeyClaim, Held, KeyEnd, RelayInfo):
+        parts += [f"### {value.__name__}", describe(value, value.__name__)]
+    return "\n\n".join(parts)
+
+
 def python_page() -> str:
     parts = ["# Python names", "Everything that `import pollux` gives."]
     errors = []
@@ -328,12 +360,14 @@ def held_or_not() -> str:
     """Strategies on SQS, held and not, on one trace: requests, dollars and waiting."""
     price = PRICES["sqs"]
     trace = workload("bursty", seed=0, hours=6)
+    worth: dict[str, Any] = {"poll_cost": price.dollars, "wait_cost": 0.01 / 3600}
     rows = []
     for shown, strategy in (
         ("fixed 500 ms", pollux.Fixed("500ms")),
         ("ewma", pollux.Ewma()),
         ("ewma, held", pollux.Ewma(held=True)),
-        ("worth, a cent an hour", pollux.Worth(poll_cost=price.dollars, wait_cost=0.01 / 3600)),
+        ("worth, a cent an hour", pollux.Worth(**worth)),
+        ("worth, a cent an hour, held", pollux.Worth(**worth, hold="20s")),
         ("adaptive 100 ms to 5 s", pollux.Adaptive("100ms", "5s")),
         ("adaptive 100 ms to 5 s, held", pollux.Adaptive("100ms", "5s", hold="20s")),
     ):
@@ -358,6 +392,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": commands_page,
     "events.md": events_page,
     "metrics.md": metrics_page,
+    "outbox.md": outbox_page,
     "python.md": python_page,
 }
 

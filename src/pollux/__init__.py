@@ -25,10 +25,14 @@ from pollux.errors import (
     JobError,
     LeaseLost,
     MissingExtra,
+    OutboxError,
     PayloadError,
     PolluxError,
+    PublishError,
+    PublishRefused,
     Reject,
     SchemaError,
+    SignatureError,
     Snooze,
     StoreError,
     StoreUnavailable,
@@ -39,6 +43,8 @@ from pollux.events import Events
 from pollux.hints import Hints
 from pollux.jobs import Job, NewJob
 from pollux.loop import Batch, poll
+from pollux.outbox import Outbox, OutboxRunOptions
+from pollux.outbox.records import NewRecord, Record
 from pollux.queues.base import Queue
 from pollux.queues.urls import open_queue as open
 from pollux.worker import Worker, WorkerRunOptions
@@ -64,16 +70,24 @@ __all__ = [
     "LeaseLost",
     "MissingExtra",
     "NewJob",
+    "NewRecord",
+    "Outbox",
+    "OutboxError",
+    "OutboxRunOptions",
     "Outcome",
     "Pacer",
     "Pause",
     "PayloadError",
     "PollingStrategy",
     "PolluxError",
+    "PublishError",
+    "PublishRefused",
     "Queue",
+    "Record",
     "Reject",
     "Retry",
     "SchemaError",
+    "SignatureError",
     "Snooze",
     "StoreError",
     "StoreUnavailable",

@@ -41,6 +41,8 @@ def test_the_commands_of_the_design_are_there() -> None:
         "demo", "worker", "submit", "doctor",
         "queue stats", "queue list", "queue show", "queue migrate",
         "dead list", "dead retry", "dead drop",
+        "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
+        "outbox skip", "outbox prune", "outbox migrate",
         "config show", "config check",
         "serve run", "serve token create", "serve token list", "serve token revoke",
         "serve token rotate", "agent",
@@ -68,7 +70,8 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
 def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
     # What runs until it is stopped tells its facts by logs and metrics.
-    assert ("--json" in options) == (path not in {("worker",), ("agent",), ("serve", "run")})
+    runs = path in {("worker",), ("agent",), ("serve", "run"), ("outbox", "run")}
+    assert ("--json" in options) == (not runs)
 
 
 @pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)

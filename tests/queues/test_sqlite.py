@@ -303,8 +303,8 @@ async def pause(queue: Queue, seconds: float) -> bool:
         hints.leave(hint)
 
 
-def no_watch_left(path: Path) -> int:
-    raise OSError(24, f"no watch left for {path}")
+def no_watch_left(paths: list[Path], events: int) -> int:
+    raise OSError(24, f"no watch left for {paths}")
 
 
 @pytest.fixture(params=["told by the kernel", "looking"])
@@ -319,7 +319,7 @@ def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
 
     monkeypatch.setattr(WatchedFile, "_stamp", counted)
     if request.param == "looking":
-        monkeypatch.setattr("pollux.queues.watched_file._inotify", no_watch_left)
+        monkeypatch.setattr("pollux.queues.watched_file.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):
         pytest.skip("only Linux tells")
     return found

@@ -17,7 +17,7 @@ def open_state(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     Nothing is touched before its first call. Other stores keep jobs and nothing else: a controller
     on one of those keeps its state elsewhere.
     """
-    at = address_of(url, clock, create)
+    at = address_of(url, clock=clock, create=create)
     if at.parts.scheme == "sqlite":
         path, options = sqlite_place(at)
         return SqliteState(path, create=create, clock=clock, **_only(options, "synchronous"))

@@ -53,7 +53,9 @@ from pollux.queues.postgres_schema import (
 )
 
 #: The tables of the controller.
-CONTROLLER = Tables("controller_postgres", "controller_migrations", "pollux serve URL --migrate")
+CONTROLLER = Tables(
+    "controller_postgres", "controller_migrations", "pollux serve URL --migrate", "controller"
+)
 
 _LOCKED = ("kind", "requires_hash", "unique")
 
@@ -83,7 +85,7 @@ class PostgresState(ControllerState):
             timeout=seconds(timeout, "timeout", positive=True),
             most=connections,
         )
-        filled = rows.filled(statements(CONTROLLER.dialect))
+        filled = rows.filled(statements(CONTROLLER.folder))
         self._sql = {
             name: statement.replace("{schema}", quoted(schema)).encode()
             for name, statement in filled.items()

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, unquote
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from pollux.clock import Clock
 from pollux.durations import seconds
 from pollux.errors import ConfigError, MissingExtra
 from pollux.queues.objects import ObjectQueue
+from pollux.queues.objects_credentials import aws_settings
 from pollux.urls import without_secrets
 
 #: How long one request may take, and making its connection.
 TIMEOUT, CONNECT = "10s", "5s"
+
+
+def refuse_shards(keys: Iterable[str]) -> None:
+    """Shards are what other queues in buckets have; say what serves here instead."""
+    if "shards" in keys:
+        raise ConfigError(
+            "a queue in a bucket has no shards, so that one LIST shows all of it; leave the option "
+            "out. If it has more to do than a store lets one prefix have (S3: 3,500 writes a "
+            "second), put jobs into several queues, ?queue=mail-0, ?queue=mail-1, …, with workers "
+            "on each"
+        )
 
 
 def open_objects(
@@ -71,6 +84,11 @@ def remote_store(
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"endpoint = {without_secrets(endpoint)!r} must be an http(s) URL")
+    if endpoint is not None and "@" in urlsplit(endpoint).netloc:
+        raise ConfigError(
+            f"endpoint = {without_secrets(endpoint)!r} holds credentials; leave them to the "
+            "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
     timeout = seconds(options.get("timeout", TIMEOUT), "timeout", positive=True)
     client: Any = {
         "timeout": f"{round(timeout * 1000)}ms",
@@ -84,9 +102,12 @@ def remote_store(
         config["endpoint"] = endpoint
     try:
         if scheme == "s3":
+            found = aws_settings()
             if "region" in options:
-                config["region"] = options["region"]
-            return stores.S3Store(bucket, config=config, client_options=client, retry_config=again)
+                found["region"] = options["region"]
+            return stores.S3Store(
+                bucket, config=config, client_options=client, retry_config=again, **found
+            )
         if scheme == "gs":
             return stores.GCSStore(bucket, client_options=client, retry_config=again)
         if "account" in options:

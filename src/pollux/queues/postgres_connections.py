@@ -193,13 +193,22 @@ class Connections:
     """Up to `most` connections, made when they are needed and kept.
 
     where: names the store in errors.
+    told: how a refusal is put.
     """
 
     def __init__(
-        self, conninfo: str, where: str, clock: Clock, *, timeout: float, most: int
+        self,
+        conninfo: str,
+        where: str,
+        clock: Clock,
+        *,
+        timeout: float,
+        most: int,
+        told: Callable[[Refused, str], StoreError] = refused_error,
     ) -> None:
         self._conninfo = conninfo
         self._where = where
+        self._told = told
         self._clock = clock
         self._timeout = timeout
         self._most = most
@@ -331,7 +340,7 @@ class Connections:
                     raise self._cut_short() from None
                 except Refused as refused:
                     if refused.sqlstate not in AGAIN or tries == TRIES:
-                        raise refused_error(refused, self._where) from None
+                        raise self._told(refused, self._where) from None
                 except psycopg.Error as error:
                     if not safe or tries > 1:
                         raise lost_error(error, self._where) from None

@@ -85,8 +85,11 @@ def completed(parts: dict[str, Any]) -> str:
     return make_conninfo(**{**_DEFAULTS, **parts, **_FIXED})
 
 
-def shown(parts: dict[str, Any], name: str, schema: str) -> str:
-    """The URL of a queue, fit to be printed, and to open the queue again but for the password."""
+def shown(parts: dict[str, Any], name: str, schema: str, what: str = "queue") -> str:
+    """The URL of a queue, fit to be printed, and to open the queue again but for the password.
+
+    what: it is, where it is no queue.
+    """
     left = {key: str(parts[key]) for key in _SHOWN if parts.get(key)}
     user = quote(left.pop("user", ""), safe="")
     host, port = left.pop("host", ""), left.pop("port", "")
@@ -97,7 +100,7 @@ def shown(parts: dict[str, Any], name: str, schema: str) -> str:
         where = f"[{host}]" if ":" in host else quote(host, safe="")
         where += f":{port}" if port else ""
     database = quote(left.pop("dbname", ""), safe="")
-    left["queue"] = name
+    left[what] = name
     if schema != "pollux":
         left["schema"] = schema
     options = urlencode(left, quote_via=quote, safe="")

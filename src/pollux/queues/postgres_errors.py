@@ -77,11 +77,11 @@ _CONNECTING: tuple[tuple[str, str], ...] = (
 )
 
 
-def refused_error(refused: Refused, where: str) -> StoreError:
-    """The server said no to a statement."""
+def refused_error(refused: Refused, where: str, migrate: str = MIGRATE) -> StoreError:
+    """The server said no to a statement. migrate: what to do where tables are missing."""
     for prefix, kind, advice in _REFUSED:
         if refused.sqlstate.startswith(prefix):
-            return kind(f"{where}: {refused}. {advice}")
+            return kind(f"{where}: {refused}. {migrate if advice is MIGRATE else advice}")
     return StoreError(f"{where}: {refused} (SQLSTATE {refused.sqlstate})")
 
 

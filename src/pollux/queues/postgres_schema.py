@@ -1,4 +1,4 @@
-"""The tables and functions in a schema on Postgres: made by a script, and only when told to.
+"""Tables and functions in a schema on Postgres: made by a script, and only when told to.
 
 One script serves the command, the call and whoever wants to read it first: it makes what is missing
 and leaves the rest, so running it twice, or twice at once, does no harm.
@@ -12,27 +12,32 @@ from dataclasses import dataclass
 from pollux.errors import ConfigError, SchemaError, StoreError
 from pollux.queues.sql import migrations
 
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables that are migrated together, apart from others in the same schema.
+
+    folder: of their migrations. record: the table of the versions that were applied.
+    command: migrates them. what: they serve.
+    """
+
+    folder: str
+    record: str
+    command: str
+    what: str
+
+    @property
+    def newest(self) -> int:
+        return migrations(self.folder)[-1][0]
+
+
+QUEUE = Tables("postgres", "migrations", "pollux queue migrate URL", "queue")
+OUTBOX = Tables("outbox_postgres", "outbox_migrations", "pollux outbox migrate URL", "outbox")
+
 #: Postgres cuts longer names off.
 SCHEMA_LENGTH_MAX = 63
 #: What would end the quotes, or the parts of the script, that the name stands in.
 _SPECIAL = frozenset("'\"\\{$")
-
-
-@dataclass(frozen=True, slots=True)
-class Tables:
-    """Tables that are migrated together: a dialect of `sql`, and the table of their versions."""
-
-    dialect: str
-    versions: str
-    command: str
-
-    @property
-    def newest(self) -> int:
-        return migrations(self.dialect)[-1][0]
-
-
-#: The tables of queues.
-QUEUE = Tables("postgres", "migrations", "pollux queue migrate URL")
 
 
 def checked_schema(schema: object) -> str:
@@ -73,14 +78,16 @@ def script(schema: str, tables: Tables = QUEUE) -> str:
         name=quoted(schema),
         text=f"'{schema}'",
         version=tables.newest,
-        versions=tables.versions,
         lock=lock_of(schema),
+        record=tables.record,
+        whose="pollux" if tables is QUEUE else f"the {tables.what} of pollux",
     )
-    step = _STEP.replace("{versions}", tables.versions)
     steps = [
         # By replacing, not by format: the bodies of the functions have braces of their own.
-        step.replace("{body}", text).replace("{version}", str(version))
-        for version, text in migrations(tables.dialect)
+        _STEP.replace("{body}", text)
+        .replace("{version}", str(version))
+        .replace("{record}", tables.record)
+        for version, text in migrations(tables.folder)
     ]
     made = "\n\n".join([begin, *steps, "COMMIT;"])
     return made.replace("{schema}", quoted(schema)) + "\n"
@@ -88,7 +95,7 @@ def script(schema: str, tables: Tables = QUEUE) -> str:
 
 # The name was checked: it holds nothing that could end its quotes.
 _BEGIN = """\
--- The schema {name} of pollux, version {version}: makes what is missing. Run it as a role that may
+-- The schema {name} of {whose}, version {version}: makes what is missing. Run it as a role that may
 -- create the schema, or that owns it.
 BEGIN;
 
@@ -101,9 +108,9 @@ IF NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = {text}) THEN
     CREATE SCHEMA {name};
 END IF;
 IF NOT EXISTS (
-    SELECT 1 FROM pg_tables WHERE schemaname = {text} AND tablename = '{versions}'
+    SELECT 1 FROM pg_tables WHERE schemaname = {text} AND tablename = '{record}'
 ) THEN
-    CREATE TABLE {name}.{versions} (
+    CREATE TABLE {name}.{record} (
         version integer PRIMARY KEY,
         applied_at timestamptz NOT NULL DEFAULT now()
     );
@@ -112,11 +119,11 @@ END $migrate$;"""
 
 _STEP = """\
 DO $migrate$ BEGIN
-IF EXISTS (SELECT 1 FROM {schema}.{versions} WHERE version = {version}) THEN
+IF EXISTS (SELECT 1 FROM {schema}.{record} WHERE version = {version}) THEN
     RETURN;
 END IF;
 {body}
-INSERT INTO {schema}.{versions} (version) VALUES ({version});
+INSERT INTO {schema}.{record} (version) VALUES ({version});
 END $migrate$;"""
 
 
@@ -135,10 +142,10 @@ def check_version(found: int | None, schema: str, where: str, tables: Tables = Q
         )
 
 
-def check_isolation(found: str, where: str) -> None:
-    """Refuse transactions that go by an old view: they would not see a job put behind another."""
+def check_isolation(found: str, where: str, tables: Tables = QUEUE) -> None:
+    """Refuse transactions that go by an old view: they would not see what was put meanwhile."""
     if found != "read committed":
         raise StoreError(
-            f"{where}: transactions are {found} here, and a queue needs read committed. Set "
-            "default_transaction_isolation so for its role: ALTER ROLE … SET …"
+            f"{where}: transactions are {found} here, and the {tables.what} needs read committed. "
+            "Set default_transaction_isolation so for its role: ALTER ROLE … SET …"
         )

@@ -112,7 +112,7 @@ class SqliteFile:
             found = self._version(connection)  # again: another process may have been faster
             for version, script in migrations(self.dialect):
                 if version > found:
-                    for statement in _split(script):
+                    for statement in script_statements(script):
                         connection.execute(statement)
             table = self.version_table
             connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL)")
@@ -145,16 +145,9 @@ class SqliteFile:
         try:
             return method(*args)
         except sqlite3.Error as error:
-            raise self._explained(error) from error
+            raise explained(error, self.path) from error
         except OSError as error:
             raise StoreError(f"{error}. Check the path and its permissions.") from error
-
-    def _explained(self, error: sqlite3.Error) -> StoreError:
-        name = getattr(error, "sqlite_errorname", "")
-        for prefix, kind, advice in _EXPLANATIONS:
-            if name.startswith(prefix):
-                return kind(f"{self.path}: {error}. {advice}")
-        return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
 
 
 _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
@@ -171,6 +164,15 @@ _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
 )
 
 
+def explained(error: sqlite3.Error, path: Path) -> StoreError:
+    """SQLite's error, told in ours: what it was, and what to do about it."""
+    name = getattr(error, "sqlite_errorname", "")
+    for prefix, kind, advice in _EXPLANATIONS:
+        if name.startswith(prefix):
+            return kind(f"{path}: {error}. {advice}")
+    return StoreError(f"{path}: {error} ({name or type(error).__name__})")
+
+
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     connection.execute("BEGIN IMMEDIATE")
@@ -183,7 +185,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _split(script: str) -> Iterator[str]:
+def script_statements(script: str) -> Iterator[str]:
     """The statements of a script; a trigger with its inner statements is one."""
     statement = ""
     for line in script.splitlines(keepends=True):

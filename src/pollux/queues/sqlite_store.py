@@ -10,11 +10,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux.errors import UniqueConflict
-from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
+from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import Stats
 from pollux.queues.ids import number_of, place_after
 from pollux.queues.sqlite_file import SqliteFile, transaction
+from pollux.queues.twins import check_twin
 
 #: The most jobs one claim makes ready, or one prune deletes: bounds the time the lock is held.
 MOST_AT_ONCE = 1000
@@ -64,11 +64,7 @@ class SqliteStore(SqliteFile):
 
     def _twin(self, job: NewJob) -> str:
         seq, kind, payload = self._rows("twin", unique=job.unique)[0]
-        if kind != job.kind or not same_payload(payload, job.encoded):
-            raise UniqueConflict(
-                f"unique = {job.unique!r} stands for job {seq} of kind {kind!r} with another "
-                "kind or payload; nothing was put"
-            )
+        check_twin(job, seq, kind, payload)
         return str(seq)
 
     def claim(

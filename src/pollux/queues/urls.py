@@ -8,7 +8,7 @@ is told by the store's own module.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -50,45 +50,59 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     `dead=name`, `timeout=10s` and `linger=20s`.
     `http://host:8420` or `https://…`, a controller, with `token_file=path` and `timeout=30s`.
     """
-    at = address_of(url, clock, create)
+    at = address_of(url, clock=clock, create=create)
     return SCHEMES[at.parts.scheme](at)
 
 
-def address_of(url: str, clock: Clock | None = None, create: bool = True) -> Address:
-    """The parts of a queue URL, or what is wrong with it."""
+def address_of(
+    url: str,
+    schemes: Iterable[str] | None = None,
+    examples: Sequence[str] = EXAMPLES,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    what: str = "queue",
+) -> Address:
+    """A URL in its parts; its scheme is one of these. `what`: a queue, or an outbox."""
+    schemes = SCHEMES if schemes is None else schemes
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(
-            f"{_shown(url)} is not a queue URL; give one like {', '.join(EXAMPLES[:-1])} "
-            f"or {EXAMPLES[-1]}"
+            f"{_shown(url)} is not {_a(what)} URL; give one like {', '.join(examples[:-1])} "
+            f"or {examples[-1]}"
         )
     try:
         parts = urlsplit(url)
     except ValueError:  # whose message may hold the password
         raise ConfigError(
-            f"{_shown(url)} is not a queue URL: its host cannot be read; write what is special in "
-            "a user or a password as %XX"
+            f"{_shown(url)} is not {_a(what)} URL: its host cannot be read; write what is special "
+            "in a user or a password as %XX"
         ) from None
-    if parts.scheme not in SCHEMES:
+    if parts.scheme not in schemes:
         raise ConfigError(
-            f"no queue has the scheme {parts.scheme!r}; known: {', '.join(SCHEMES)} "
-            f"(for example {EXAMPLES[0]})"
+            f"no {what} has the scheme {parts.scheme!r}; known: {', '.join(schemes)} "
+            f"(for example {examples[0]})"
         )
     if parts.fragment:
         raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")
-    return Address(url, parts, clock, create)
+    return Address(url, parts, clock, create, what)
+
+
+def _a(what: str) -> str:
+    return f"an {what}" if what[0] in "aeiou" else f"a {what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A URL in its parts, and how its queue shall be opened."""
+    """A URL in its parts, and how what it names shall be opened: a queue, or an outbox."""
 
     url: str
     parts: SplitResult
     clock: Clock | None
     create: bool
+    what: str = "queue"
 
     def options(self, known: Iterable[str]) -> dict[str, Any]:
-        """The options of the URL, each once and each known; `name` is the queue's."""
+        """The options of the URL, each once and each known; `name` is its own."""
         known = tuple(known)
         options: dict[str, Any] = {"name": "default"}
         for key, value in self.query():
@@ -96,9 +110,9 @@ class Address:
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise ConfigError(
-                    f"a {self.parts.scheme} queue URL takes no option {key!r}; {hint}"
+                    f"{self.what} URLs of {self.parts.scheme} take no option {key!r}; {hint}"
                 )
-            name = "name" if key == "queue" else key
+            name = "name" if key == self.what else key
             options[name] = _whole(key, value) if key in _WHOLE else value
         return options
 
@@ -181,8 +195,9 @@ def _redis(at: Address) -> Queue:
 
 
 def _objects(at: Address) -> Queue:
-    from pollux.queues.objects_open import open_objects
+    from pollux.queues.objects_open import open_objects, refuse_shards
 
+    refuse_shards(key for key, _ in at.query())
     options = at.options(_OBJECTS[at.parts.scheme])
     return open_objects(at.parts, at.clock, at.create, options)
 

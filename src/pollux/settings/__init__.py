@@ -22,7 +22,14 @@ from pydantic import ValidationError
 from pollux.errors import ConfigError
 from pollux.settings.keys import DocumentedKey, documented_keys, polling_tables
 from pollux.settings.layers import Intake, Layer
-from pollux.settings.models import AgentSettings, ControllerSettings, Row, Settings, WorkerSettings
+from pollux.settings.models import (
+    AgentSettings,
+    ControllerSettings,
+    OutboxSettings,
+    Row,
+    Settings,
+    WorkerSettings,
+)
 from pollux.settings.polling import Polling, resolve
 from pollux.settings.strategies import STRATEGIES, polling_table, strategy_named
 
@@ -31,6 +38,7 @@ __all__ = [
     "AgentSettings",
     "ControllerSettings",
     "DocumentedKey",
+    "OutboxSettings",
     "Row",
     "Settings",
     "WorkerSettings",

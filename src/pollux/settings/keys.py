@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 
-from pollux.settings.models import fields, is_polling, reader_of
-from pollux.settings.strategies import DEFAULT_STRATEGY, STRATEGIES, parameters
+from pollux.settings.models import default_strategy, fields, is_polling, reader_of
+from pollux.settings.strategies import STRATEGIES, parameters
 from pollux.settings.values import Reader, Word, is_duration
 
 PREFIX = "POLLUX_"
@@ -58,7 +58,7 @@ def documented_keys() -> list[DocumentedKey]:
             continue
         chosen = f"{key}.strategy"
         kind, variable = Word(tuple(STRATEGIES)).kind, variables_of(chosen)[0]
-        rows.append(DocumentedKey(chosen, kind, meaning, DEFAULT_STRATEGY, variable))
+        rows.append(DocumentedKey(chosen, kind, meaning, default_strategy(key), variable))
         for strategy in STRATEGIES.values():
             for each in parameters(strategy):
                 written = f"{key}.{each.key}"

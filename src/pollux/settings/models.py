@@ -1,8 +1,8 @@
 """The settings themselves: sections, their fields, and the limits of each number.
 
 A section is a model; a field of type `Strategy` is a polling table. All else about settings (keys,
-variables, layers, the reference page) is read off these models, so that a further section, such as
-`[outbox]`, is one more model and one more field of `Settings`.
+variables, layers, the reference page) is read off these models, so that a further section is one
+more model and one more field of `Settings`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pollux.core.adaptive import Adaptive
+from pollux.core.batch_fill import BatchFill
 from pollux.core.strategy import Strategy
 from pollux.queues.base import MAX_LEASE
 from pollux.settings.strategies import parameters
@@ -23,7 +24,9 @@ from pollux.settings.values import Maybe, QueueUrl, Reader, Span, Text, Truth, W
 
 DEFAULT = "default"
 
-# The worker checks its options by the same limits; a test keeps the two alike.
+# The worker and the outbox check their options by the same limits; a test keeps them alike.
+MAX_KEYS = 1000
+MAX_RUN = 1000
 MAX_CONCURRENCY = 1000
 MAX_PREFETCH = 1000
 MIN_LEASE = 0.1
@@ -98,6 +101,55 @@ class WorkerSettings(Section):
     )
     polling: Strategy = Field(
         default_factory=Adaptive, description="The strategy that paces the polls."
+    )
+
+
+class OutboxSettings(Section):
+    """`[outbox]`: how a relay runs; durations are seconds here, whatever they were written as."""
+
+    database: Annotated[str | None, Maybe(QueueUrl("outbox", "sqlite:///shop.db"))] = Field(
+        default=None, repr=False, description="The database that the outbox is in."
+    )
+    batch: Annotated[int, Whole(1, MAX_KEYS)] = Field(
+        default=100,
+        description="How many keys a poll claims at the most; what strategies take for full.",
+    )
+    run: Annotated[int, Whole(1, MAX_RUN)] = Field(
+        default=20, description="How many records of a key are claimed together at the most."
+    )
+    concurrency: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
+        default=64, description="How many keys are handled at a time."
+    )
+    lease: Annotated[float, Span(MIN_LEASE, MAX_LEASE)] = Field(
+        default=30.0, description="How long a claim holds without renewal."
+    )
+    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+        default=30.0,
+        description="How long a stop waits for handlers before it gives their keys back.",
+    )
+    timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
+        default=None, description="How long a handler may run, unless it has a timeout of its own."
+    )
+    long_ceiling: Annotated[float, Span(MIN_TIMEOUT, MAX_LONG_CEILING)] = Field(
+        default=60.0,
+        description="The longest pause while it is proven that hints arrive; "
+        "else the strategy's own ceiling holds.",
+    )
+    metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
+        default=None,
+        description="Where metrics are served; 0 takes any free port, none serves none.",
+    )
+    metrics_host: Annotated[str, Text()] = Field(
+        default="127.0.0.1", description="The address that metrics are served at."
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
+    ] = Field(default="info", description="The least severe log lines that are written.")
+    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
+        default="text", description="How log lines are written."
+    )
+    polling: Strategy = Field(
+        default_factory=BatchFill, description="The strategy that paces the polls."
     )
 
 
@@ -244,6 +296,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    outbox: OutboxSettings = Field(default_factory=OutboxSettings)
     controller: ControllerSettings = Field(default_factory=ControllerSettings)
     agent: AgentSettings = Field(default_factory=AgentSettings)
 
@@ -320,6 +373,15 @@ def fields() -> Iterator[tuple[str, str, FieldInfo]]:
 
 def is_polling(field: FieldInfo) -> bool:
     return field.annotation is Strategy
+
+
+def default_strategy(table: str) -> str:
+    """The name of the strategy that a polling table has unless it names one."""
+    for section, name, field in fields():
+        if f"{section}.{name}" == table:
+            strategy: Strategy = field.get_default(call_default_factory=True)
+            return strategy.name
+    raise KeyError(table)
 
 
 def reader_of(field: FieldInfo) -> Reader:

@@ -16,8 +16,8 @@ from pollux import durations
 from pollux.core.strategy import Strategy
 from pollux.errors import ConfigError
 from pollux.settings.layers import Given, Layer
-from pollux.settings.models import DEFAULT, Row
-from pollux.settings.strategies import DEFAULT_STRATEGY, STRATEGIES, parameters, strategies_with
+from pollux.settings.models import DEFAULT, Row, default_strategy
+from pollux.settings.strategies import STRATEGIES, parameters, strategies_with
 from pollux.settings.values import Word, shown
 
 
@@ -38,7 +38,7 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
     deciding = max((depth for depth, layer in enumerate(layers) if key in layer), default=-1)
     chosen = layers[deciding][key] if deciding >= 0 else None
     try:
-        name = Word(tuple(STRATEGIES)).read(chosen.value if chosen else DEFAULT_STRATEGY)
+        name = Word(tuple(STRATEGIES)).read(chosen.value if chosen else default_strategy(table))
     except ValueError as error:
         result.problems.append(f"{chosen} {error}")
         return result

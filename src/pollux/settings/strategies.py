@@ -36,7 +36,6 @@ from pollux.settings.values import (
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
     {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma, Worth)}
 )
-DEFAULT_STRATEGY = Adaptive.name
 #: What a lone `poll_interval` stands for.
 FIXED_STRATEGY = Fixed.name
 

@@ -199,15 +199,22 @@ class Text(Reader):
 
 @dataclass(frozen=True)
 class QueueUrl(Text):
-    """The URL of a queue. Only its shape is looked at: what it names is known when it is opened."""
+    """The URL of a queue, or of an outbox's database.
+
+    Only its shape is looked at: what it names is known when it is opened.
+    """
+
+    what: str = "queue"
+    example: str = "sqlite:///jobs.db"
 
     @property
     def kind(self) -> str:
-        return "queue URL"
+        return f"{self.what} URL"
 
     def read(self, value: object) -> str:
         if not isinstance(value, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value):
-            raise ValueError("is not a queue URL; give one like 'sqlite:///jobs.db'")
+            a = "an" if self.what[0] in "aeiou" else "a"
+            raise ValueError(f"is not {a} {self.what} URL; give one like {self.example!r}")
         return value
 
 
