@@ -37,6 +37,8 @@ SECTIONS_FOLDER = common.HERE / "controller_sections"
 SECTIONS = ("rates", "work", "fleets", "memory", "pickup")
 #: A claim of a controller that found nothing stands for so long; and no poll is too soon here.
 UNLIMITED = {"min_interval": 0}
+#: The least seconds between two empty polls of a worker, unless told otherwise.
+MIN_INTERVAL = 5.0
 #: What is polled by the hammer, and by how many connections.
 WORKERS, CONNECTIONS = 200, 32
 
@@ -50,6 +52,7 @@ class Scale:
     jobs: int
     fleet_seconds: float
     fleets: tuple[int, ...]
+    paces: tuple[tuple[str, float | None], ...]
     known: int
     samples: int
     polling_samples: int
@@ -57,11 +60,12 @@ class Scale:
 
 FULL = Scale(
     rate_seconds=4, rate_runs=5, jobs=5_000, fleet_seconds=60, fleets=(1_000, 10_000),
+    paces=(("as suggested", None), ("30 s", 30.0), ("5 s", 5.0)),
     known=10_000, samples=200, polling_samples=3,
 )  # fmt: skip
 QUICK = Scale(
     rate_seconds=0.7, rate_runs=2, jobs=300, fleet_seconds=5, fleets=(1_000, 10_000),
-    known=3_000, samples=20, polling_samples=1,
+    paces=(("as suggested", None),), known=3_000, samples=20, polling_samples=1,
 )  # fmt: skip
 
 
@@ -81,6 +85,12 @@ def serving(store: Path | str, **options: Any) -> Iterator[Controller]:
     script = SECTIONS_FOLDER / "serve.py"
     with Child([sys.executable, script, str(store), json.dumps(options)]) as child:
         yield Controller(child, int(child.hear()["value"]))
+
+
+def prepare(store: Path, workers: Path, count: int) -> None:
+    """Register so many workers, in a hurry."""
+    with serving(f"{store}?synchronous=off") as hasty:
+        hasty.command("workers", count, str(workers))
 
 
 def load(do: str, port: int, timeout: float = 600.0, **given: Any) -> Plain:
@@ -176,20 +186,20 @@ def measure_fleets(folder: Path, scale: Scale) -> Plain:
     rows, found = [], {}
     for count in scale.fleets:
         store, workers = folder / f"fleet{count}.db", folder / f"fleet{count}.json"
+        prepare(store, workers, count)
         with serving(store) as ours:
-            ours.command("workers", count, str(workers))
-            for name, pace in (("as suggested", None), ("30 s", 30.0), ("5 s", 5.0)):
-                if name == "5 s" and count < max(scale.fleets):
-                    continue
-                load("greet", ours.port, workers=str(workers))  # all are known, and idle
-                ask = {"workers": str(workers), "seconds": scale.fleet_seconds, "pace": pace}
+            for name, pace in scale.paces:
+                told = load("greet", ours.port, workers=str(workers))["told"]  # all are idle now
+                time.sleep(MIN_INTERVAL)  # else the first polls come too soon
+                ask: Plain = {"workers": str(workers), "seconds": scale.fleet_seconds}
+                ask |= {"pace": pace, "told": told}
                 run = measured(ours, lambda ask=ask, ours=ours: load("fleet", ours.port, **ask))  # type: ignore[misc]
                 share = 100 * run["cpu"] / run["wall"]
                 said = run["answered"]
                 found[f"{count} {name}"] = {**run, "cpu_percent": share}
-                told = f"{name} ({run['pace']:g} s)" if pace is None else f"every {name}"
+                how = f"{name} ({run['pace']:g} s)" if pace is None else f"every {name}"
                 rows.append((
-                    f"{count:,} workers, {told}", number(run["polls"] / scale.fleet_seconds),
+                    f"{count:,} workers, {how}", number(run["polls"] / scale.fleet_seconds),
                     f"{share:.2f} %", number(run["p50_ms"]), number(run["p99_ms"]),
                     ", ".join(f"{status}: {times}" for status, times in sorted(said.items())),
                 ))  # fmt: skip
@@ -202,8 +212,7 @@ def measure_memory(folder: Path, scale: Scale) -> Plain:
     """What a worker takes that is known: by a controller that was restarted, from its polls."""
     heading("Memory a known worker")
     store, workers = folder / "memory.db", folder / "memory.json"
-    with serving(store) as ours:
-        ours.command("workers", scale.known, str(workers))
+    prepare(store, workers, scale.known)
     warm = scale.known // 5
     with serving(store) as ours:
         load("greet", ours.port, workers=str(workers), count=warm)
@@ -227,8 +236,8 @@ def measure_pickup(folder: Path, scale: Scale) -> Plain:
     with serving(folder / "pickup.db") as ours:
         token = ours.command("token")
         for way, samples, at_once in (
-            ("push", scale.samples + 1, 1),
-            ("long poll", scale.samples + 1, 1),
+            ("push", scale.samples, 1),
+            ("long poll", scale.samples, 1),
             ("polling", scale.polling_samples, 20),
         ):
             ask = {"token": token, "way": way, "samples": samples, "at_once": at_once}

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,6 +80,21 @@ go when its last worker in the process stops, and those of an outbox with its la
 OUTBOX_NOTE = """The tables of an outbox are in the user's own database; `pollux.Outbox` and
 `OutboxRunOptions` are under [Python names](python.md), the settings `[outbox]` under
 [Settings](settings.md)."""
+#: Answers that any route may give; they are told of once.
+ANY_ROUTE = ("401", "403", "503")
+HTTP_NOTE = """What `pollux serve` answers; a running controller has the same, for programs, at
+`/openapi.json`. Every request but those of health needs `Authorization: Bearer <token>`: `admin`
+may do everything, `submit` whatever concerns jobs, `worker` register workers; the token that a
+worker gets when it registers is for its own polls and jobs. Times are ISO 8601 in UTC.
+
+Errors are JSON, everywhere of one form:
+`{"error": {"code": "no_such_job", "message": "…", "what_to_do": "…"}}`. Any route may answer 401
+(no token, or one that does not hold), 403 (its scope does not allow it) and 503 (the store does not
+answer; `Retry-After` says when to try again).
+
+The WebSocket `/api/workers/ws?worker_id=…` takes the token in the same header, or as its first
+message, `{"token": "…"}`. It says `{"hint": true}` when a poll may find something,
+`{"cancel": "<job id>"}`, and `{"ping": true}` now and then. It never carries a job."""
 COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input,
 or a store that cannot be reached or refuses. `--json` prints one JSON document on standard
 output."""
@@ -324,6 +341,97 @@ def _option(parameter: Any) -> tuple[str, str, str]:
     return names, getattr(parameter, "help", None) or "", f"`{default}`" if plain else ""
 
 
+def http_api_page() -> str:
+    """Every route of the controller, as its OpenAPI schema has it."""
+    from pollux.controller import create_app, queue_api
+
+    with tempfile.TemporaryDirectory() as folder:
+        schema = create_app("memory://", artefacts=folder).openapi()
+    by_tag: dict[str, list[tuple[str, str, Any]]] = {}
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            by_tag.setdefault(operation["tags"][0], []).append((method.upper(), path, operation))
+    parts = ["# HTTP API", HTTP_NOTE]
+    every = [route for routes in by_tag.values() for route in routes]
+    rows = ((f"[`{m} {p}`](#{_anchor(m, p)})", o["summary"]) for m, p, o in every)
+    parts += [table(("route", "what it does"), rows)]
+    for tag, routes in by_tag.items():
+        parts += [f"## {tag.capitalize()}"]
+        for method, path, operation in routes:
+            parts += list(_route(method, path, operation))
+    parts += ["## Queues", prose(queue_api), "## What is sent and answered"]
+    for name, model in sorted(schema["components"]["schemas"].items()):
+        if name not in ("Error", "ErrorDetail") and "properties" in model:
+            parts += [f"### {name} {{#model-{name.lower()}}}"]
+            parts += [model["description"]] if "description" in model else []
+            parts += [table(("field", "type", "meaning"), _fields(model))]
+    return "\n\n".join(parts)
+
+
+def _anchor(method: str, path: str) -> str:
+    return re.sub(r"[^a-z]+", "-", f"{method}{path}".lower()).strip("-")
+
+
+def _route(method: str, path: str, operation: Any) -> Iterable[str]:
+    yield f"### {method} {path} {{#{_anchor(method, path)}}}"
+    needs = "" if operation.get("security") != [] else " Needs no token."
+    yield f"{operation['summary']}.{needs} {operation.get('description', '')}".strip().replace(
+        "?.", "?"
+    )
+    parameters = [
+        (f"`{p['name']}`", p["in"], _type(p["schema"]), p.get("description", ""))
+        for p in operation.get("parameters", ())
+    ]
+    if parameters:
+        yield table(("parameter", "in", "type", "meaning"), parameters)
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        yield f"Body, `{kind}`: {_type(content.get('schema', {}))}."
+    answers = operation["responses"].items()
+    rows = (_answered(status, said) for status, said in answers if status not in ANY_ROUTE)
+    yield table(("answer", "what"), rows)
+
+
+def _answered(status: str, answer: Any) -> tuple[str, str]:
+    models = [
+        shown
+        for content in answer.get("content", {}).values()
+        if (shown := _type(content.get("schema", {}))) and "Error" not in shown
+    ]
+    about = answer["description"].removesuffix("Successful Response").strip()
+    return f"{status}", " ".join([about, *([f"({', '.join(models)})"] if models else [])]).strip()
+
+
+def _fields(model: Any) -> Iterable[tuple[str, str, str]]:
+    needed = model.get("required", ())
+    for name, field in model["properties"].items():
+        about = field.get("description", "")
+        if "default" in field and field["default"] not in (None, {}, []):
+            about = f"{about} Default: `{json.dumps(field['default'])}`.".strip()
+        mark = "" if name in needed else ", optional"
+        yield f"`{name}`", f"{_type(field)}{mark}", about
+
+
+def _type(schema: Any) -> str:
+    """What a value may be, in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#model-{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(each) for each in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{each}`" for each in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "any JSON")
+    if kind == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    names = {"string": "text", "integer": "whole number", "boolean": "true or false"}
+    if schema.get("format") == "binary":
+        return "bytes"
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    span = "" if low is None or high is None else f" from {low:,.10g} to {high:,.10g}"
+    return f"{names.get(kind, kind)}{span}"
+
+
 def tradeoff() -> str:
     """What an idle worker costs and how late it may be, measured under the virtual clock."""
     rows = []
@@ -389,6 +497,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "strategies.md": strategies_page,
     "settings.md": settings_page,
     "queues.md": queues_page,
+    "http-api.md": http_api_page,
     "commands.md": commands_page,
     "events.md": events_page,
     "metrics.md": metrics_page,

@@ -149,7 +149,7 @@ async def ask_once(port: int, data: bytes) -> tuple[float, bytes]:
 
 
 async def fleet(
-    port: int, workers: list[tuple[str, str]], seconds: float, pace: float | None
+    port: int, workers: list[tuple[str, str]], seconds: float, pace: float | None, told: float
 ) -> Any:
     """Workers that poll at the pace they are told (or at this one), each on a new connection."""
     took: list[float] = []
@@ -164,9 +164,8 @@ async def fleet(
         answered[answer[9:12].decode()] += 1
         took.append(one)
         found = _NEXT.search(answer)
-        told = float(found[1]) if found else 5.0
-        paces.append(told)
-        later = loop.time() + (pace or told) * random.uniform(0.9, 1.1)
+        paces.append(float(found[1]) if found else told)
+        later = loop.time() + (pace or paces[-1]) * random.uniform(0.9, 1.1)
         if later < until:
             loop.call_at(later, start, worker)
 
@@ -175,9 +174,8 @@ async def fleet(
         asking.add(task)
         task.add_done_callback(asking.discard)
 
-    spread = pace or 120.0
     for worker in workers:
-        first = random.uniform(0, spread)
+        first = random.uniform(0, pace or told)
         if first < seconds:
             loop.call_later(first, start, worker)
     await asyncio.sleep(seconds)
@@ -201,9 +199,12 @@ async def greet(port: int, workers: list[tuple[str, str]], at_a_time: int = 50) 
         async with turns:
             _, answer = await ask_once(port, request(worker, close=True))
             answered[answer[9:12].decode()] += 1
+            found = _NEXT.search(answer)
+            told.append(float(found[1]) if found else 0.0)
 
+    told: list[float] = []
     await asyncio.gather(*map(one, workers))
-    return {"answered": dict(answered)}
+    return {"answered": dict(answered), "told": max(told)}
 
 
 async def pickup(port: int, token: str, way: str, samples: int, at_once: int) -> Any:
@@ -238,7 +239,8 @@ async def pickup(port: int, token: str, way: str, samples: int, at_once: int) ->
                 if answer["job"] is not None:
                     got.set_result(now)
                     finished = [{"job_id": answer["job"]["id"], "status": "done"}]
-                    body = {"worker_id": me, "max": 0, "running": [], "finished": finished}
+                    # It asks for the next one as well, so it counts as idle again.
+                    body = {"worker_id": me, "running": [], "finished": finished}
                     await http.post(POLL, json=body, headers=own)
                 return answer
 
@@ -259,6 +261,11 @@ async def pickup(port: int, token: str, way: str, samples: int, at_once: int) ->
                     told.append(answer["next_poll_s"])
                     await asyncio.sleep(answer["next_poll_s"])
 
+            # The kind shall be known: workers of unknown kinds are alike, and told to take turns.
+            await people.post("/api/jobs", json={"kind": kind})
+            await poll()
+            await got
+            got = asyncio.get_running_loop().create_future()
             ways = {"push": listen, "long poll": hold, "polling": look}
             at_work = asyncio.ensure_future(ways[way]())
             try:
@@ -271,8 +278,7 @@ async def pickup(port: int, token: str, way: str, samples: int, at_once: int) ->
                     submitting.append(time.perf_counter() - sent)
                     assert answer.status_code == 201, answer.text
                     taken = await asyncio.wait_for(asyncio.shield(got), 120)
-                    if turn or way == "polling":  # the first of a kind makes the kind known
-                        picked.append(taken - sent)
+                    picked.append(taken - sent)
                     got = asyncio.get_running_loop().create_future()
             finally:
                 at_work.cancel()
@@ -316,7 +322,7 @@ async def main(given: dict[str, Any]) -> Any:
     if given["do"] == "work":
         return await work(port, workers, given["jobs"])
     if given["do"] == "fleet":
-        return await fleet(port, workers, given["seconds"], given.get("pace"))
+        return await fleet(port, workers, given["seconds"], given.get("pace"), given["told"])
     return await greet(port, workers)
 
 

@@ -57,22 +57,26 @@ class Commands:
 
     async def workers(self, count: int, target: str) -> int:
         """Register workers, each with its token, in a file."""
-        made = []
         expires_at = self._controller.clock.epoch() + self._options.span("registered_for")
-        for number in range(count):
+
+        async def one(number: int) -> list[str]:
             secret = new_secret()
             row = await self._controller.registry.register(
                 f"worker-{number}", {"platform": "linux", "memory_gb": 16}, 1,
                 token_hash=hash_of(secret), expires_at=expires_at, who="bench", address="127.0.0.1",
             )  # fmt: skip
-            made.append([row.id, secret])
+            return [row.id, secret]
+
+        made = await asyncio.gather(*map(one, range(count)))
         await asyncio.to_thread(Path(target).write_text, json.dumps(made))
         return count
 
     async def jobs(self, count: int) -> int:
-        for number in range(count):
+        async def one(number: int) -> None:
             spec = spec_from({"kind": "build", "payload": {"ref": number}}, self._options, ())
             await self._controller.jobs.submit(spec, "bench", None)
+
+        await asyncio.gather(*map(one, range(count)))
         return count
 
     async def memory(self) -> float:
