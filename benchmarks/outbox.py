@@ -7,8 +7,7 @@ with an empty handler; every run starts on fresh ground and checks that each rec
 that none is left over.
 
 Not alike: Pollux keeps 1,000 keys in order; the peers know no keys and no order, so it is also
-measured without keys.
-django-outbox-pattern keeps what it has published; the others delete it.
+measured without keys. django-outbox-pattern keeps what it has published; the others delete it.
 
     benchmarks/outbox.py --only loads,order --peers faststream-outbox
 """
@@ -43,11 +42,11 @@ SETUPS = (
     Setup("pollux", "postgres", "", "pollux", 10_000, "keys=none", left=_LEFT, aside=True),
     Setup(
         "faststream-outbox", "postgres", "faststream-outbox", "faststream-outbox", 8_000,
-        "workers=1 batch=500", left=("SELECT count(*) FROM outbox",), strong=True,
+        "workers=1 batch=500", left=("SELECT count(*) FROM outbox",),
     ),
     Setup(
         "faststream-outbox", "postgres", "faststream-outbox", "faststream-outbox", 8_000,
-        "workers=4 batch=500", left=("SELECT count(*) FROM outbox",), aside=True,
+        "workers=4 batch=500", left=("SELECT count(*) FROM outbox",), strong=True,
     ),
     Setup(
         "faststream-outbox", "postgres", "faststream-outbox", "faststream-outbox", 800,

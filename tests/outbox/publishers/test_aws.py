@@ -246,14 +246,14 @@ def test_faults_on_the_way(place: Place, service: str) -> None:
     async def main() -> None:
         with Proxy(place.server.port) as proxy:
             endpoint = f"http://127.0.0.1:{proxy.port}"
-            publisher = place.publisher(service, endpoint=endpoint, timeout="1s")
+            publisher = place.publisher(service, endpoint=endpoint, timeout="4s")
             async with opened(publisher):
                 proxy.refuse()
                 assert "cannot be reached" in str(await failure(publisher(record(1))))
                 proxy.accept()
                 await publisher(record(1))
                 proxy.hold()
-                assert "within 1 s" in str(await failure(publisher(record(2))))
+                assert "within 4 s" in str(await failure(publisher(record(2))))
                 proxy.release()
                 await publisher(record(2))
                 proxy.cut()
