@@ -12,11 +12,12 @@ from typing import Any
 
 import httpx
 import pytest
+from websockets.asyncio.client import connect
 
-from pollux.controller import create_app
+from pollux.controller import ControllerOptions, create_app
 from tests.controller.attackers import DEADLINE, Served, dialled, is_cut, said
-from tests.controller.farm import Farm, virtually_on_farm
-from tests.controller.test_live import run, served
+from tests.controller.farm import Agent, Farm, virtually_on_farm
+from tests.controller.test_live import heard, run, served
 from tests.servers import Servers
 
 #: How many connections one attacker opens.
@@ -67,15 +68,25 @@ def test_whoever_drips_is_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_websocket_is_not_cut_off_with_them(tmp_path: Path) -> None:
-    """It is silent by nature: what a worker that polls is told is what keeps it open."""
-    from tests.controller.test_live import heard, live, pushed
+    """Its head is over, though no answer ever completes: the limit of heads is not for it."""
 
     async def main() -> None:
-        async with live(tmp_path, idle_ping=1.0) as farm:
-            agent = await farm.register()
-            async with pushed(farm, agent) as socket:
-                for _ in range(3):
+        app = create_app(
+            f"sqlite:///{tmp_path}/jobs.db",
+            artefacts=tmp_path / "a",
+            options=ControllerOptions(idle_ping=1.0),
+        )
+        async with served(app, app, head_within=HEAD_WITHIN) as (url, _):
+            _, secret = await app.controller.tokens.make("admin", "test")
+            admin = {"Authorization": f"Bearer {secret}"}
+            async with httpx.AsyncClient(base_url=url, headers=admin) as http:
+                told = await http.post("/api/workers/register", json={"name": "mini"})
+            agent = Agent(http, told.json())
+            line = f"{url.replace('http', 'ws')}/api/workers/ws?worker_id={agent.id}"
+            async with connect(line, additional_headers=agent.headers) as socket:
+                for _ in range(4):  # three times as long as a head may take
                     assert await heard(socket, "ping") is True
+                    await socket.send("still here")
 
     run(main())
 

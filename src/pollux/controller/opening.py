@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -128,6 +129,8 @@ def assembled(
     controller = Controller(
         queue, kept, files, options=chosen, clock=clock or queue.clock, events=events
     )
+    if temporary is not None:  # also of one that never began, and so never ends
+        weakref.finalize(controller, shutil.rmtree, temporary, ignore_errors=True)
     if isinstance(store, str):
         controller.open_queue = lambda name, keep: queue_named(store, name, keep, clock)
 
