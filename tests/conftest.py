@@ -18,8 +18,10 @@ from contextlib import ExitStack, closing
 import pytest
 from hypothesis import settings
 
+from tests.brokers import Nats, OwnNats, OwnRabbitMQ, RabbitMQ
 from tests.clouds import MiniStack
 from tests.daemons import Missing
+from tests.kafka import Kafka
 from tests.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
 
 settings.register_profile("ci", derandomize=True)
@@ -75,6 +77,25 @@ def fast_ministack(servers: Servers) -> MiniStack:
     return servers.ministack(fast=True)
 
 
+@pytest.fixture(scope="session")
+def rabbitmq(servers: Servers) -> RabbitMQ:
+    """RabbitMQ, shared: each test has exchanges and queues of its own."""
+    return servers.begin(RabbitMQ(servers), {})
+
+
+@pytest.fixture(scope="session")
+def nats(servers: Servers) -> Nats:
+    """NATS with JetStream, shared: each test has a stream of its own."""
+    return servers.begin(Nats(servers), {})
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[Kafka]:
+    """A mock cluster of Kafka, shared: each test has a topic of its own."""
+    with Kafka() as kafka:
+        yield kafka
+
+
 @pytest.fixture
 def own_postgres(servers: Servers) -> Iterator[OwnPostgres]:
     """`own_postgres(oldest=False, **settings)` starts one that the test may break."""
@@ -87,6 +108,20 @@ def own_redis(servers: Servers) -> Iterator[OwnRedis]:
     """`own_redis(oldest=False, **settings)` starts one that the test may break."""
     with ExitStack() as stack:
         yield lambda **given: stack.enter_context(closing(servers.redis(**given)))
+
+
+@pytest.fixture
+def own_rabbitmq(servers: Servers) -> Iterator[OwnRabbitMQ]:
+    """`own_rabbitmq(**settings)` starts one that the test may break."""
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(closing(servers.begin(RabbitMQ(servers), given)))
+
+
+@pytest.fixture
+def own_nats(servers: Servers) -> Iterator[OwnNats]:
+    """`own_nats(**settings)` starts one that the test may break."""
+    with ExitStack() as stack:
+        yield lambda **given: stack.enter_context(closing(servers.begin(Nats(servers), given)))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -168,6 +168,8 @@ class Server:
     ready = b""
     #: What ends it at once and leaves nothing behind.
     end_signal = signal.SIGKILL
+    #: Seconds it may take to start.
+    patience = PATIENCE
 
     def __init__(self, keeper: Keeper, program: Path) -> None:
         self.keeper = keeper
@@ -223,7 +225,9 @@ class Server:
             self._process = self._popen(self.command(), log)
         self.keeper.watch("+", self.pid, self.end_signal)
         try:
-            wait_until(lambda: not self.running or self.answers(), f"start of {self}")
+            wait_until(
+                lambda: not self.running or self.answers(), f"start of {self}", self.patience
+            )
         except ServerFailed as error:
             raise ServerFailed(f"{error}\n{self.log()}") from None
         if not self.running:

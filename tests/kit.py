@@ -118,16 +118,9 @@ class Counted(Queue):
             raise StoreUnavailable(f"the answer to {name} is lost on purpose")
         return result
 
-    async def claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: Duration,
-        hold: Duration = 0,
-        kinds: Sequence[str] | None = None,
-    ) -> list[Claim]:
+    async def claim(self, *given: Any, **named: Any) -> list[Claim]:
         real = super().claim
-        return await self._counted("claim", lambda: real(worker, limit, lease, hold, kinds))
+        return await self._counted("claim", lambda: real(*given, **named))
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         real, batch = super().settle, list(settlements)
@@ -147,6 +140,17 @@ class CountedMemory(Counted, MemoryQueue):
 
 class CountedSqlite(Counted, SqliteQueue):
     pass
+
+
+def each_way(claims: Sequence[Claim]) -> list[Settlement]:
+    """Settlements of four claims, each in another way."""
+    done, retry, dead, back = claims
+    return [
+        Settlement.done(done),
+        Settlement.retry(retry, error="again"),
+        Settlement.dead(dead, "broken"),
+        Settlement.give_back(back),
+    ]
 
 
 @asynccontextmanager

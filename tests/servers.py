@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
-from tests.clouds import MiniStack, Weed
+from tests.clouds import MiniStack, Rclone, Weed
 from tests.daemons import HOST, UNPRIVILEGED, Keeper, Missing, Server, ServerFailed, wait_until
 
 if TYPE_CHECKING:
@@ -358,6 +358,10 @@ class Servers(Keeper):
     def weed(self) -> Weed:
         """Another server that speaks S3."""
         return self.begin(Weed(self), {})
+
+    def rclone(self) -> Rclone:
+        """One that speaks S3 and ignores conditions."""
+        return self.begin(Rclone(self), {})
 
     def _reachable(self, programs: Path) -> Path:
         """Programs where the unprivileged user reaches them: a copy if the tree is private."""

@@ -1,7 +1,8 @@
 """The layers of Pollux, guarded: no module imports from a layer above its own.
 
     errors, durations ← core ← clock, hints, events, loop, jobs ← queues
-        ← worker, outbox, fleet, settings ← controller, observe, dashboard, lab, testing ← cli
+        ← worker, outbox, fleet, settings
+        ← controller, agent, observe, dashboard, lab, testing ← cli
 
 Imports count wherever they stand: at the top, inside a function, behind
 `TYPE_CHECKING`, or as `import_module("pollux.x")`. A type-only import is an
@@ -34,7 +35,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("clock", "hints", "events", "loop", "jobs", "chores"),
     ("queues",),
     ("worker", "outbox", "fleet", "settings"),
-    ("controller", "observe", "dashboard", "lab", "testing"),
+    ("controller", "agent", "observe", "dashboard", "lab", "testing"),
     ("cli",),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
@@ -11,12 +12,18 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import aio_pika
+import nats
 import pytest
 import typer
 
 from pollux.cli.app import app
+from tests.brokers import Nats, RabbitMQ
 from tests.clouds import BUCKET, CREDENTIALS, MiniStack
+from tests.daemons import free_port
+from tests.kafka import Kafka
 from tests.servers import PgBouncer, Postgres, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -52,7 +59,17 @@ def postgres_url(request: pytest.FixtureRequest, folder: Path) -> str:
     if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]):
         url = server.create_database(name)
         run_command(f"pollux queue migrate {url}")
+        run_command(f"pollux outbox migrate {url}")
     return server.dsn(name)
+
+
+def driven_by(driver: str) -> Callable[[pytest.FixtureRequest, Path], str]:
+    """The same database, as SQLAlchemy writes it."""
+
+    def url(request: pytest.FixtureRequest, folder: Path) -> str:
+        return postgres_url(request, folder).replace("postgresql:", f"postgresql+{driver}:")
+
+    return url
 
 
 def pooler_url(request: pytest.FixtureRequest, folder: Path) -> str:
@@ -75,12 +92,72 @@ def bucket_url(request: pytest.FixtureRequest, folder: Path) -> str:
     return f"s3://{BUCKET}/{folder.name}"
 
 
+def clouds(request: pytest.FixtureRequest) -> Any:
+    """A client maker for MiniStack, where the examples find it too."""
+    from botocore.session import Session
+
+    server: MiniStack = request.getfixturevalue("ministack")
+    patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
+    for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": server.endpoint}.items():
+        patch.setenv(name, value)
+    return Session().create_client
+
+
+def sqs_queue(request: pytest.FixtureRequest, folder: Path) -> str:
+    clouds(request)("sqs").create_queue(QueueName="orders.fifo", Attributes={"FifoQueue": "true"})
+    return "orders.fifo"
+
+
+def sns_topic(request: pytest.FixtureRequest, folder: Path) -> str:
+    return str(clouds(request)("sns").create_topic(Name="orders")["TopicArn"])
+
+
+def rabbitmq_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """A broker with the exchange `events`, and a queue that gets all."""
+    server: RabbitMQ = request.getfixturevalue("rabbitmq")
+
+    async def declare() -> None:
+        async with await aio_pika.connect(server.url()) as connection:
+            channel = await connection.channel()
+            exchange = await channel.declare_exchange("events", "topic")
+            await (await channel.declare_queue("all")).bind(exchange, "#")
+
+    asyncio.run(declare())
+    return server.url()
+
+
+def nats_url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """A server with the stream ORDERS."""
+    server: Nats = request.getfixturevalue("nats")
+
+    async def declare() -> None:
+        client = await nats.connect(server.url())
+        await client.jetstream().add_stream(name="ORDERS", subjects=["order.>"])
+        await client.close()
+
+    asyncio.run(declare())
+    return server.url()
+
+
+def kafka_servers(request: pytest.FixtureRequest, folder: Path) -> str:
+    server: Kafka = request.getfixturevalue("kafka")
+    return server.servers
+
+
 #: Whatever server an example names, and where a real one is.
 SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "postgresql://app@db/shop": postgres_url,
+    "postgresql+psycopg://app@db/shop": driven_by("psycopg"),
+    "postgresql+asyncpg://app@db/shop": driven_by("asyncpg"),
     "postgresql://app@pooler:6432/shop": pooler_url,
     "redis://cache/0": redis_url,
     "s3://jobs/pollux": bucket_url,
+    "amqp://app:secret@broker/": rabbitmq_url,
+    "nats://app:secret@broker:4222": nats_url,
+    "broker:9092": kafka_servers,
+    "orders.fifo": sqs_queue,
+    "arn:aws:sns:us-east-1:000000000000:orders": sns_topic,
+    "8008": lambda *_: str(free_port()),
 }
 
 
@@ -135,11 +212,15 @@ def run_command(line: str) -> None:
     words = shlex.split(line)
     assert words[0] == "pollux", line
     command = [sys.executable, "-m", "pollux", *words[1:]]
-    if words[1] in ("worker", "demo") or words[1:3] == ["fleet", "run"]:
+    if words[1] in ("worker", "demo") or words[1:3] in (["outbox", "run"], ["fleet", "run"]):
         run_until_stopped(command, words[1])
         return
     run = subprocess.run(command, capture_output=True, text=True, timeout=50)
     assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
+
+
+#: By command: what it logs when it works.
+STARTED = {"worker": "worker_started", "outbox": "relay_started", "fleet": "fleet_started"}
 
 
 def run_until_stopped(command: list[str], name: str) -> None:
@@ -153,9 +234,9 @@ def run_until_stopped(command: list[str], name: str) -> None:
     )
     assert child.stderr is not None
     try:
-        if name in ("worker", "fleet"):
+        if name in STARTED:
             line = child.stderr.readline()
-            while line and f"{name}_started" not in line:
+            while line and STARTED[name] not in line:
                 line = child.stderr.readline()
             assert line, f"the {name} ended before it started"
             child.send_signal(signal.SIGTERM)
@@ -167,12 +248,15 @@ def run_until_stopped(command: list[str], name: str) -> None:
 
 
 def commands() -> list[str]:
-    root = typer.main.get_command(app)
-    found = []
-    for name, command in root.commands.items():  # type: ignore[attr-defined]
-        subcommands = getattr(command, "commands", None)
-        found += [f"{name} {sub}" for sub in subcommands] if subcommands else [name]
-    return found
+    def inside(group: Any, before: str = "") -> list[str]:
+        subcommands = getattr(group, "commands", None)
+        if subcommands is None:
+            return [before.strip()]
+        return [
+            each for name, sub in subcommands.items() for each in inside(sub, f"{before} {name}")
+        ]
+
+    return inside(typer.main.get_command(app))
 
 
 @pytest.mark.parametrize("command", commands())

@@ -84,7 +84,7 @@ def test_items_need_only_a_length() -> None:
 @pytest.mark.parametrize(
     "answer",
     ["text", b"bytes", {"items": []}, 7, (n for n in [1]), object(), True, Batch(iter([1]))],  # type: ignore[arg-type]
-    ids=repr,
+    ids=lambda answer: type(answer).__name__,
 )
 def test_what_is_no_list_is_refused_and_not_polled_again(answer: Any) -> None:
     with pytest.raises(ConfigError, match="not a list of items"):

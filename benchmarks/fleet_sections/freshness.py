@@ -195,7 +195,10 @@ def synthetic() -> list[Mix]:
             changes += _poisson(rng, rate * 2 if busy else rate / 20, at, until)
             at, busy = until, not busy
         bursty.append(changes)
-    return [Mix("synthetic, steady", steady, seconds), Mix("synthetic, on and off", bursty, seconds)]
+    return [
+        Mix("synthetic, steady", steady, seconds),
+        Mix("synthetic, on and off", bursty, seconds),
+    ]
 
 
 def _poisson(rng: random.Random, rate: float, start: float, end: float) -> list[float]:
@@ -208,7 +211,9 @@ def _poisson(rng: random.Random, rate: float, start: float, end: float) -> list[
 
 def mixes(folder: Path | None) -> list[Mix]:
     real = [] if folder is None else sorted(folder.glob("*.csv.gz"))
-    read = [(path.name.removesuffix(".csv.gz"), traces.read(path).arrivals.tolist()) for path in real]
+    read = [
+        (path.name.removesuffix(".csv.gz"), traces.read(path).arrivals.tolist()) for path in real
+    ]
     # Fewer changes than fifty a target are over before anything is learned.
     dealt_out = [dealt(name, times) for name, times in read if len(times) >= 50 * TARGETS]
     return [*dealt_out, *synthetic()]
@@ -244,9 +249,7 @@ def measure(folder: Path | None, quick: bool) -> tuple[Plain, list[Goal]]:
     head = ("targets", "polls/change", *names, *(f"p95 {name}" for name in names), "to optimum")
     table(head, rows)
     overall = math.exp(sum(map(math.log, to_best)) / len(to_best))
-    print(
-        f"\nBudgeted to optimum: {overall:.3f} on geometric average, {number(max(to_best))} at worst."
-    )
+    print(f"\nBudgeted to optimum: {overall:.3f} on average, {number(max(to_best))} at worst.")
     goals = [
         Goal("unseen time, budgeted ÷ optimum with known rates", overall, 1.1, "×"),
         Goal("unseen time, budgeted ÷ even polling, worst mix", max(to_even), 0.6, "×"),

@@ -16,8 +16,8 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import asyncpg  # type: ignore[import-not-found]  # noqa: E402
-import uvloop  # type: ignore[import-not-found]  # noqa: E402
+import asyncpg  # noqa: E402
+import uvloop  # noqa: E402
 from pgqueuer import PgQueuer, Queries  # type: ignore[import-not-found]  # noqa: E402
 
 from benchmarks.queue_peers.protocol import Driver, Handle, main  # noqa: E402

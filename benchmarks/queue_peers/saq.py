@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import uvloop  # type: ignore[import-not-found]  # noqa: E402
+import uvloop  # noqa: E402
 from saq import Queue, Worker  # type: ignore[import-not-found]  # noqa: E402
 
 from benchmarks.queue_peers.protocol import Driver, Handle, main  # noqa: E402

@@ -16,7 +16,7 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import uvloop  # type: ignore[import-not-found]  # noqa: E402
+import uvloop  # noqa: E402
 from taskiq.api import run_receiver_task  # type: ignore[import-not-found]  # noqa: E402
 from taskiq_redis import (  # type: ignore[import-not-found]  # noqa: E402
     ListQueueBroker,

@@ -1,4 +1,5 @@
-"""What the sections of benchmarks/queues.py share: setups, servers, children, counters.
+"""What the sections of benchmarks/queues.py share, and outbox.py's: setups, servers, children,
+counters.
 
 Every run gets fresh ground: on Postgres a database cloned from a template that holds the peer's
 schema (or its backlog), on Redis an emptied server.
@@ -16,6 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -44,7 +46,8 @@ class Setup:
 
     environment: of .venv-peers, "" for our own. package: whose version is told.
     pace: about how many jobs a second it handles here; only the size of the runs hangs on it.
-    left: SQL, or Redis commands, that tell how many jobs are not done; Pollux is asked itself.
+    left: SQL, or Redis commands, that tell how many jobs are not done; a queue of Pollux is asked
+        itself.
     multiply: SQL or Lua that copies the one job of a store :n times, to fill a large backlog faster
         than the peer could; where there is none, the peer fills it by itself.
     bulk: about how many jobs a second it puts by a call for many; 0 where it has none.
@@ -173,6 +176,8 @@ class Bench:
     setups: Sequence[Setup]
     facts: dict[str, Any] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
+    #: The folder of the peers' drivers.
+    drivers: Path = DRIVERS
     _postgres: Postgres | None = None
     _redis: Redis | None = None
     _templates: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -208,7 +213,7 @@ class Bench:
     def child(self, setup: Setup, command: str, url: str, *arguments: object) -> Peer:
         python = common.peer(setup.environment) if setup.environment else sys.executable
         way = ["--way", setup.way] if setup.way else []
-        script = DRIVERS / f"{setup.peer}.py"
+        script = self.drivers / f"{setup.peer.replace('-', '_')}.py"
         return Peer([python, script, command, url, *way, *map(str, arguments)])
 
     def do(self, setup: Setup, command: str, url: str, *arguments: object) -> None:
@@ -290,7 +295,7 @@ class Bench:
 
 def left(setup: Setup, url: str) -> int:
     """How many jobs are not done."""
-    if setup.ours:
+    if setup.ours and not setup.left:
         return asyncio.run(_left_of_ours(url))
     if setup.store == "postgres":
         with psycopg.connect(url, autocommit=True) as connection:

@@ -26,13 +26,17 @@ from pollux.errors import (
     JobError,
     LeaseLost,
     MissingExtra,
+    OutboxError,
     PayloadError,
     PolluxError,
     ProbeError,
     ProbeRefused,
     ProbeTimeout,
+    PublishError,
+    PublishRefused,
     Reject,
     SchemaError,
+    SignatureError,
     Snooze,
     StoreError,
     StoreUnavailable,
@@ -44,6 +48,8 @@ from pollux.fleet import Fleet, Reading, Target
 from pollux.hints import Hints
 from pollux.jobs import Job, NewJob
 from pollux.loop import Batch, poll
+from pollux.outbox import Outbox, OutboxRunOptions
+from pollux.outbox.records import NewRecord, Record
 from pollux.queues.base import Queue
 from pollux.queues.urls import open_queue as open
 from pollux.worker import Worker, WorkerRunOptions
@@ -71,6 +77,10 @@ __all__ = [
     "LeaseLost",
     "MissingExtra",
     "NewJob",
+    "NewRecord",
+    "Outbox",
+    "OutboxError",
+    "OutboxRunOptions",
     "Outcome",
     "Pacer",
     "Pause",
@@ -80,11 +90,15 @@ __all__ = [
     "ProbeError",
     "ProbeRefused",
     "ProbeTimeout",
+    "PublishError",
+    "PublishRefused",
     "Queue",
     "Reading",
+    "Record",
     "Reject",
     "Retry",
     "SchemaError",
+    "SignatureError",
     "Snooze",
     "StoreError",
     "StoreUnavailable",

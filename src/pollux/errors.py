@@ -6,6 +6,7 @@
     │   ├── PayloadError     not JSON, or too large
     │   ├── UniqueConflict   the same `unique` with another kind or payload
     │   └── Unsupported      this store cannot do what was asked
+    ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
     ├── LeaseLost            the lease is no longer ours; nothing was changed
     ├── StoreError           the store said no
@@ -15,6 +16,9 @@
     ├── ProbeError           a poll of a target failed; it may work later
     │   ├── ProbeTimeout     it ran longer than the target's timeout
     │   └── ProbeRefused     it never will as it is: not allowed, not found, not understood
+    ├── PublishError         a broker or receiver did not take a record; it may later
+    │   └── PublishRefused   it will never take this one
+    ├── SignatureError       a webhook is not from whom it says, or an old one
     └── MissingExtra         an optional dependency is not installed
 
     Signal (raised by handlers, never an error)
@@ -57,6 +61,15 @@ class UniqueConflict(JobError):
 
 class Unsupported(JobError):
     """This store cannot do what was asked; `queue.capabilities` tells what it can."""
+
+
+class OutboxError(PolluxError, ValueError):
+    """A record cannot be put as it is, or not by what was given as the transaction.
+
+    Nothing was put.
+    """
+
+    permanent = True
 
 
 class HandlerError(PolluxError, TypeError):
@@ -117,6 +130,29 @@ class ProbeRefused(ProbeError):
 
     Trying again would not help, so the target becomes a dead letter at once.
     """
+
+
+class PublishError(PolluxError):
+    """A broker or receiver did not take a record, or did not say so; another attempt may help.
+
+    retry_after: how many seconds the receiver asked to be left alone, where it did.
+    """
+
+    permanent = False
+
+    def __init__(self, text: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(text)
+
+
+class PublishRefused(PublishError):
+    """This record will never be taken as it is: too large, or with a name that is not allowed."""
+
+    permanent = True
+
+
+class SignatureError(PolluxError, ValueError):
+    """A webhook has no signature, a wrong one, or one that is too old: do not trust it."""
 
     permanent = True
 

@@ -134,6 +134,11 @@ class Hints:
         self._alarm = loop.call_at(when, self._alarm_rings)
         self._alarm_loop = loop
 
+    @property
+    def rings_at(self) -> float | None:
+        """When the earliest `notify_at` falls due, in the event loop's time."""
+        return None if self._alarm is None else self._alarm.when()
+
     def close(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()

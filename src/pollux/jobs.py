@@ -134,7 +134,7 @@ class Settlement:
         if self.verdict not in VERDICTS:
             raise ConfigError(f"verdict = {self.verdict!r} is none of {', '.join(VERDICTS)}")
         object.__setattr__(self, "delay", seconds(self.delay, "delay"))
-        object.__setattr__(self, "error", _storable(self.error))
+        object.__setattr__(self, "error", storable(self.error))
 
     @classmethod
     def done(cls, claim: Claim) -> Settlement:
@@ -221,7 +221,7 @@ def _checked_moment(value: datetime | float) -> float:
     return float(value)
 
 
-def _storable(error: str | None) -> str | None:
+def storable(error: str | None) -> str | None:
     """An error's text as any store can keep it: not too long, no NUL, no half of a character."""
     if error is None:
         return None

@@ -121,7 +121,7 @@ URLS = {
     "sqlit:///jobs.db": ("no queue has the scheme 'sqlit'", "sqlite"),
     "sqlite://jobs.db": ("names no file", "sqlite:///relative.db"),
     "sqlite:///": ("names no file",),
-    "sqlite:///jobs.db?qeue=mail": ("takes no option 'qeue'", "did you mean 'queue'?"),
+    "sqlite:///jobs.db?qeue=mail": ("take no option 'qeue'", "did you mean 'queue'?"),
     "sqlite:///jobs.db?queue=": ("queue = ''",),
     "sqlite:///jobs.db?watch=often": ("watch = 'often' is not a duration",),
     "sqlite:///jobs.db?synchronous=maybe": ("synchronous = 'maybe'", "full, normal, off"),

@@ -41,7 +41,11 @@ def test_the_commands_of_the_design_are_there() -> None:
         "demo", "worker", "submit", "doctor",
         "queue stats", "queue list", "queue show", "queue migrate",
         "dead list", "dead retry", "dead drop",
+        "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
+        "outbox skip", "outbox prune", "outbox migrate",
         "config show", "config check",
+        "serve run", "serve token create", "serve token list", "serve token revoke",
+        "serve token rotate", "agent",
         "fleet run", "fleet check", "fleet status", "fleet top", "fleet dead", "fleet retry",
         "fleet reset", "fleet pause", "fleet resume", "fleet migrate",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
@@ -67,8 +71,11 @@ def test_every_argument_and_option_is_explained(path: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     options = {option for parameter in COMMANDS[path].params for option in parameter.opts}
-    tells_by_logs = path in {("worker",), ("fleet", "run")}  # and by metrics
-    assert ("--json" in options) != tells_by_logs
+    # What runs until it is stopped tells its facts by logs and metrics.
+    runs = path in {
+        ("worker",), ("agent",), ("serve", "run"), ("outbox", "run"), ("fleet", "run")
+    }  # fmt: skip
+    assert ("--json" in options) == (not runs)
 
 
 @pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)

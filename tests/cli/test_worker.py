@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pollux.cli import worker as command
+from pollux.cli import running as command
 from pollux.core.adaptive import Adaptive
 from pollux.core.ewma import Ewma
 from pollux.core.fixed import Fixed
@@ -191,7 +191,7 @@ def test_logs_go_to_standard_error_as_json(ran: Ran, capsys: pytest.CaptureFixtu
     [(None, [None] * 3), (0, [0] * 3), (9000, [9000, 9001, 9002]), (65533, [65533, 65534, 65535])],
 )
 def test_each_process_has_a_port_of_its_own(first: int | None, ports: list[int | None]) -> None:
-    assert command._ports(first, 3) == ports
+    assert command.ports_of(first, 3) == ports
 
 
 @pytest.mark.parametrize(

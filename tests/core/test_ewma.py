@@ -545,3 +545,8 @@ def test_refused(arguments: dict[str, Any], message: str) -> None:
 def test_equal_intervals_are_allowed() -> None:
     strategy = Ewma(idle=5, low=5, medium=5, high=5, very_high=5)
     assert (strategy.floor, strategy.ceiling) == (5.0, 5.0)
+
+
+def test_a_class_of_the_same_interval_is_told_without_a_turn_of_the_interval() -> None:
+    pacer = Ewma(low=10, medium=10, idle=10, high=10, very_high=10).pacer()
+    assert turns(pacer.after(saw(3))) == [("class", "idle", "low")]

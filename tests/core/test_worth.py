@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
+import math
 import pickle
 import random
 from collections.abc import Sequence
@@ -38,7 +39,11 @@ latencies = st.builds(
     lambda wait, pair, key: Worth(floor=pair[0], ceiling=pair[1], **{key: wait + pair[0]}),
     st.floats(0, 1e300), pairs, st.sampled_from(["mean_wait", "p95_wait"]),
 )  # fmt: skip
-recipes = priced | budgets | latencies
+unheld = priced | budgets | latencies
+held = st.builds(
+    lambda strategy, hold: dataclasses.replace(strategy, hold=hold), unheld, st.floats(0, 1e6)
+)
+recipes = unheld | held
 
 gaps = st.just(0.0) | st.floats(0, 100) | st.floats(0, 1e300)
 capacities = st.none() | st.just(10) | st.integers(0, 100) | st.integers(0, 10**400)
@@ -81,8 +86,35 @@ def walk(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, Any, Any]]:
 def test_pauses_keep_within_the_bounds(strategy: Worth, history: list[Outcome]) -> None:
     for pause, _, state in walk(strategy.pacer(), history):
         assert strategy.floor <= pause.delay <= strategy.ceiling
-        assert pause.hold == strategy.longest_hold == 0.0
+        assert pause.hold == strategy.longest_hold == strategy.hold
         assert state["interval"] == pause.delay
+
+
+@given(unheld, st.floats(0, 1e6), histories())
+def test_a_poll_that_is_held_follows_no_later(
+    strategy: Worth, hold: float, history: list[Outcome]
+) -> None:
+    """A hold shortens pauses, and teaches nothing else than what its polls found."""
+    pacer, other = strategy.pacer(), dataclasses.replace(strategy, hold=hold).pacer()
+    for outcome in history:
+        assert other.after(outcome).delay <= pacer.after(outcome).delay
+        for key in ("rate", "forecast_rate", "long_run_rate", "usual_interval"):
+            assert other.state()[key] == pacer.state()[key]
+
+
+def test_the_pause_before_a_hold_is_what_the_hold_leaves_of_it() -> None:
+    """The price of a poll buys the pause and the holding: T = √(T₀² + g²) - g."""
+    bare = Worth(poll_cost=1, wait_cost=0.01, floor="1ms", ceiling="1h")
+    history = [saw(1, at=40.0 * n) for n in range(200)]
+    pacer, held_pacer = bare.pacer(), dataclasses.replace(bare, hold=20.0).pacer()
+    alone, before_hold = 0.0, 0.0
+    for outcome in history:
+        alone, before_hold = pacer.after(outcome).delay, held_pacer.after(outcome).delay
+    rate = float(held_pacer.state()["forecast_rate"] or 0.0)
+    assert rate == pytest.approx(1 / 40, rel=0.3)
+    seconds = (1 - math.exp(-20 * rate)) / rate
+    assert before_hold == pytest.approx(math.hypot(alone, seconds) - seconds)
+    assert before_hold < 0.9 * alone
 
 
 @given(recipes, histories())

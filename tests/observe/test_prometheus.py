@@ -20,25 +20,53 @@ from pollux.events import (
     BreakerChanged,
     BudgetShort,
     ChoreFailed,
+    ControllerCounted,
     Event,
     Events,
     FleetStarted,
     FleetStopped,
+    HandlersDiffer,
+    HintPushed,
     HintsLost,
     HintsProven,
     JobDead,
+    JobDelivered,
     JobDone,
     JobEvent,
     JobGivenBack,
+    JobGivenUp,
     JobLost,
+    JobReassigned,
+    JobReported,
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobSubmitted,
     JobUnhandled,
+    KeyBlocked,
+    KeyGivenBack,
+    KeyLost,
+    KeyUnblocked,
+    OutboxMeasured,
     PaceChanged,
+    PatternUnmatched,
+    PollAnswered,
     PollFailed,
     PollFinished,
     PollRecovered,
+    PushChanged,
+    RecordDead,
+    RecordFellBack,
+    RecordHandled,
+    RecordRetried,
+    RecordSnoozed,
+    RecordUnhandled,
+    RelayResumed,
+    RelayStandsBy,
+    RelayStarted,
+    RelayStopped,
+    RelayStopping,
+    RequestAnswered,
     TargetAdded,
     TargetChanged,
     TargetCondition,
@@ -49,6 +77,8 @@ from pollux.events import (
     TargetRecovered,
     TargetRemoved,
     TargetStuck,
+    WorkerGone,
+    WorkerRegistered,
     WorkerStarted,
     WorkerStopped,
     WorkerStopping,
@@ -65,6 +95,11 @@ from pollux.worker import Worker, WorkerRunOptions
 UNCOUNTED = {
     PollRecovered: "the polls that failed were counted, and so is the one that came back",
     WorkerStopping: "the end is counted by what becomes of the jobs",
+    WorkerRegistered: "workers are counted when somebody asks for it",
+    WorkerGone: "workers are counted when somebody asks for it",
+    RelayStopping: "the end is counted by what becomes of the keys",
+    HandlersDiffer: "told once, at the start; standing by has a gauge",
+    PatternUnmatched: "told once, at the start",
     FleetStarted: "its targets are counted one by one",
     BudgetShort: "for people; the polls are counted",
     TargetChanged: "counted as the result of a poll",
@@ -141,7 +176,8 @@ def test_names_say_unit_and_type_as_prometheus_wants(metric: Any) -> None:
     if metric.name.startswith("pollux_fleet_"):
         assert metric.labels in ((), ("type",), ("type", "target"), ("type", "target", "result"))
     else:
-        assert metric.labels[0] == "queue"
+        outbox = metric.name.startswith("pollux_outbox_")
+        assert metric.labels[0] == ("outbox" if outbox else "queue")
 
 
 def fleet_events() -> Iterator[Event]:
@@ -175,18 +211,100 @@ def every_event() -> Iterator[Event]:
     yield ChoreFailed("q", "settle", "no")
     yield HintsProven("q", 0.01)
     yield HintsLost("q", "the line was cut", "look at it")
+    yield from of_the_controller()
     yield from fleet_events()
     yield WorkerStopping("q", "w", 0, 30.0)
+    yield from every_event_of_an_outbox()
     yield WorkerStopped("q", "w", 0)
     yield TargetRemoved("f", "t", "http")
     yield FleetStopped("f", 0)
+
+
+def of_the_controller() -> Iterator[Event]:
+    run = ("q", "w", "1", "greet", 1)
+    yield WorkerRegistered("q", "w", "mini")
+    yield PollAnswered("q", "w", "empty", 0, 0.001)
+    yield PushChanged("q", "w", 1)
+    yield HintPushed("q", "w")
+    yield JobSubmitted("q", "1", "greet")
+    yield JobDelivered(*run, 0.5)
+    yield JobDelivered(*run, 0.0, True)
+    yield JobReported(*run, "failed", 2.0, "no")
+    yield JobReassigned(*run)
+    yield JobGivenUp(*run, "silent")
+    yield ControllerCounted("q", (("queued", 3),), 2, 1, 0)
+    yield RequestAnswered("q", "GET", "/api/jobs", 200, 0.01)
+    yield WorkerGone("q", "w", "silent")
+
+
+def every_event_of_an_outbox() -> Iterator[Event]:
+    at = "outbox:shop"
+    record = (at, "r", "7", "order.placed", "order-7")
+    yield RelayStarted(at, "r", ("publish",), 64, "BatchFill()")
+    yield polled(3, at, hinted=True)
+    yield polled(0, at)
+    yield PollFailed(at, "OSError: gone", 1, 1.0)
+    yield PaceChanged(at, "back-off", 1.0, 2.0)
+    yield RecordHandled(*record, 0.02, 0.01)
+    yield RecordRetried(*record, "publish", 1, "no", 2.0)
+    yield RecordSnoozed(*record, "publish", 2.0)
+    yield RecordFellBack(*record, "publish", 4, "no")
+    yield RecordUnhandled(*record, 1.0)
+    yield RecordDead(*record, "no")
+    yield KeyBlocked(at, "r", "order-7", "7")
+    yield KeyUnblocked(at, "r", "order-7")
+    yield KeyGivenBack(at, "r", "order-7", 3, "the relay stops")
+    yield KeyLost(at, "r", "order-7", "7")
+    yield OutboxMeasured(at, "r", 5, 1, 1, 2, 1, 4, 60.0)
+    yield RelayStandsBy(at, "r", "newer", ("publish",))
+    yield RelayResumed(at, "r")
+    yield HandlersDiffer(at, "r", "older", ("publish",))
+    yield PatternUnmatched(at, "r", "publish", "order.*", ("invoice.sent",))
+    yield BreakerChanged(at, "publish", "open")
+    yield ChoreFailed(at, "settle", "no")
+    yield HintsProven(at, 0.01)
+    yield HintsLost(at, "the line was cut", "look at it")
+    yield RelayStopping(at, "r", 0, 30.0)
+
+
+def of_outbox(sink: PrometheusSink, name: str, **labels: str) -> float | None:
+    found: float | None = sink.registry.get_sample_value(name, {"outbox": "shop", **labels})
+    return found
+
+
+def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
+    sink: PrometheusSink,
+) -> None:
+    for event in every_event_of_an_outbox():
+        if type(event) not in UNCOUNTED:
+            sink(event)
+    for result in ("handled", "retried", "snoozed", "fell_back", "unhandled", "dead"):
+        labels = {"kind": "order.placed", "result": result}
+        assert of_outbox(sink, "pollux_outbox_record_total", **labels) == 1
+    for result in ("blocked", "unblocked", "given_back", "lost"):
+        assert of_outbox(sink, "pollux_outbox_key_total", result=result) == 1
+    assert of_outbox(sink, "pollux_outbox_poll_total") == 2
+    assert of_outbox(sink, "pollux_outbox_found_total") == 3
+    assert of_outbox(sink, "pollux_outbox_keys_blocked") == 1
+    assert of_outbox(sink, "pollux_outbox_records_behind") == 4
+    assert of_outbox(sink, "pollux_outbox_records", state="dead") == 2
+    assert of_outbox(sink, "pollux_outbox_oldest_age_seconds") == 60
+    assert of_outbox(sink, "pollux_outbox_standing_by") == 0
+    lag = "pollux_outbox_record_lag_seconds_sum"
+    assert of_outbox(sink, lag, kind="order.placed") == 0.02
+    assert of_outbox(sink, "pollux_outbox_breaker_state", handler="publish") == 2
+    sink(worker_started(queue="shop"))  # a queue of the same name
+    sink(RelayStopped("outbox:shop", "r", 0))
+    left = {s.name for f in sink.registry.collect() for s in f.samples if "outbox" in s.labels}
+    assert left == set()
+    assert value(sink, "pollux_worker_poll_total", "shop") == 0
 
 
 def test_every_metric_is_exported_as_the_table_says(sink: PrometheusSink) -> None:
     events = Events(quiet=True)
     sink.subscribe(events)
     for event in every_event():
-        if isinstance(event, WorkerStopped):
+        if isinstance(event, (WorkerStopped, RelayStopped)):
             break
         events.emit(event)
     families = {family.name: family for family in sink.registry.collect()}
@@ -213,7 +331,7 @@ def test_histograms_have_our_buckets(sink: PrometheusSink) -> None:
 def test_every_event_is_counted_or_knowingly_not(sink: PrometheusSink) -> None:
     assert set(sink._react) | set(UNCOUNTED) == set(all_events())
     assert not set(sink._react) & set(UNCOUNTED)
-    assert {type(event) for event in every_event()} == set(all_events())
+    assert {type(event) for event in every_event()} | {RelayStopped} == set(all_events())
 
 
 def test_a_sink_takes_only_what_it_counts(caplog: pytest.LogCaptureFixture) -> None:
@@ -323,7 +441,8 @@ def test_runs_are_told_apart_by_queue_and_worker(sink: PrometheusSink) -> None:
 
 def test_counters_begin_at_zero_so_that_a_rate_sees_the_first_step(sink: PrometheusSink) -> None:
     sink(worker_started())
-    zeros = {m.name for m in METRICS if m.type == "counter" and m.labels == ("queue",)}
+    counters = {m.name for m in METRICS if m.type == "counter" and m.labels == ("queue",)}
+    zeros = {name for name in counters if not name.startswith("pollux_controller_")}
     assert {name: value(sink, name) for name in zeros} == dict.fromkeys(zeros, 0.0)
     for kind in ("greet", "mail"):
         assert value(sink, "pollux_worker_job_running", kind=kind) == 0
@@ -426,7 +545,7 @@ def test_metrics_are_served_on_loopback_until_closed(sink: PrometheusSink) -> No
 
 
 def test_an_address_that_is_not_ours_is_refused(sink: PrometheusSink) -> None:
-    with pytest.raises(ConfigError, match=r"worker\.metrics_host"):
+    with pytest.raises(ConfigError, match="metrics_host"):
         sink.serve(0, "192.0.2.1")
 
 

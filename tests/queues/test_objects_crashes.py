@@ -469,7 +469,7 @@ def chaos(seed: int, jobs: int = 120, workers: int = 6, grain: float = 0.0) -> C
 
     def handle(store: Any, clock: VirtualClock) -> ObjectQueue:
         queue = ObjectQueue(store, clock=clock)
-        queue._core.rng = random.Random(rng.random())
+        queue._core.rng.seed(rng.random())
         return queue
 
     with patch("pollux.queues.objects_names.secrets", Seeded(rng)):

@@ -21,7 +21,7 @@ from obstore.store import MemoryStore
 
 from pollux import open as open_queue
 from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, StoreError
+from pollux.errors import ConfigError, StoreError, StoreUnavailable
 from pollux.jobs import NewJob, Settlement
 from pollux.queues.objects import ObjectQueue
 from pollux.queues.objects_open import local_store
@@ -283,6 +283,52 @@ def test_a_server_that_ignores_the_header_is_refused() -> None:
     asyncio.run(main())
 
 
+def test_keys_and_region_come_from_a_profile(
+    weed: Weed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in CREDENTIALS:
+        monkeypatch.delenv(name, raising=False)
+    profile = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profile))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+
+    async def put() -> None:
+        async with open_queue(weed.url("profile")) as queue:
+            await queue.put(NewJob("job"))
+
+    (tmp_path / "config").write_text("[default]\nregion = us-east-1\n")
+    with pytest.raises(StoreError, match="no credentials were found"):
+        asyncio.run(put())
+    key, secret = CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"]
+    profile.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
+    asyncio.run(put())
+    monkeypatch.setenv("AWS_PROFILE", "nobody")
+    with pytest.raises(ConfigError, match=r"cannot be opened.*nobody"):
+        asyncio.run(put())
+
+
+def test_an_endpoint_that_does_not_answer_is_named(credentials: None) -> None:
+    async def main() -> None:
+        async with open_queue("s3://jobs/p?endpoint=http://127.0.0.1:1") as queue:
+            with pytest.raises(StoreUnavailable, match=r"http://127\.0\.0\.1:1 does not answer"):
+                await queue.stats()
+
+    asyncio.run(main())
+
+
+def test_rclone_which_ignores_the_header_is_refused(servers: Servers, credentials: None) -> None:
+    rclone = servers.rclone()
+
+    async def main() -> None:
+        async with open_queue(rclone.url("p")) as queue:
+            with pytest.raises(StoreError, match="ignores create-only writes"):
+                await queue.put(NewJob("job"))
+        assert [*rclone.store().list("p")] == []
+
+    asyncio.run(main())
+
+
 def test_a_conflict_is_tried_again() -> None:
     """S3 answers 409 when two writes of a name meet, and neither may have come to anything."""
 
@@ -360,7 +406,8 @@ def test_a_server_that_is_down_is_unavailable() -> None:
         ("s3://user:hunter2@bucket/prefix", "holds credentials"),
         ("s3://bucket/a b", "prefix"),
         ("s3://bucket/../x", "prefix"),
-        ("s3://bucket?shards=4", "no option 'shards'"),
+        ("s3://bucket?endpoint=http://me:hunter2@host", r"me:\*\*\*@host' holds credentials"),
+        ("s3://bucket?shards=4", r"has no shards.*\?queue=mail-0, \?queue=mail-1"),
         ("s3://bucket?endpoint=localhost:9000", "http"),
         ("s3://bucket?timeout=0", "timeout"),
         ("file://", "names no folder"),

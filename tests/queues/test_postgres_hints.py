@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import psycopg
-import pytest
 
 from pollux.clock import Clock
 from pollux.events import Events, HintsLost, HintsProven
@@ -17,18 +14,11 @@ from pollux.jobs import NewJob
 from pollux.queues.base import Queue
 from pollux.queues.postgres import PostgresQueue
 from tests.proxy import Proxy
-from tests.queues.benches import migrated
+from tests.queues.postgres_kit import names, run
 from tests.servers import PgBouncer, Postgres
 
 #: Seconds within which what is waited for has to happen.
 PATIENCE = 20.0
-
-names = (f"hints {number}" for number in itertools.count())
-
-
-@pytest.fixture
-def dsn(postgres: Postgres) -> str:
-    return migrated(postgres.dsn())
 
 
 class Sleeper:
@@ -56,10 +46,6 @@ class Sleeper:
         async with asyncio.timeout(PATIENCE):
             while tuple(map(type, self.seen))[-len(wanted) :] != wanted:
                 await asyncio.sleep(0.005)  # real time: messages are under way
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(main())
 
 
 def test_all_queues_of_a_process_share_one_listening_connection(

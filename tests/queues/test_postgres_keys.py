@@ -7,7 +7,6 @@ the queue waits is seen by a short look, which can only let a mistake pass, neve
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,13 +17,10 @@ import pytest
 from pollux.errors import LeaseLost
 from pollux.jobs import Claim, NewJob, Settlement
 from pollux.queues.postgres import PostgresQueue
-from tests.queues.benches import migrated
-from tests.servers import Postgres
+from tests.queues.postgres_kit import names
 
 #: How long a look takes whether somebody waits, in seconds.
 LOOK = 0.15
-
-names = (f"keys {number}" for number in itertools.count())
 
 
 class Rival:
@@ -70,9 +66,7 @@ Main = Callable[[PostgresQueue, Rival], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
-def race(postgres: Postgres) -> Callable[[Main], None]:
-    dsn = migrated(postgres.dsn())
-
+def race(dsn: str) -> Callable[[Main], None]:
     @asynccontextmanager
     async def both() -> AsyncIterator[tuple[PostgresQueue, Rival]]:
         async with PostgresQueue(dsn, next(names), timeout="10s") as queue:

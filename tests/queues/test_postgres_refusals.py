@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import itertools
 import subprocess
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import psycopg
@@ -21,21 +19,11 @@ from pollux.queues.postgres import PostgresQueue
 from tests.daemons import wait_until
 from tests.proxy import Proxy
 from tests.queues.benches import migrated
+from tests.queues.postgres_kit import names, run
 from tests.servers import OwnPostgres, Postgres
 
 #: Seconds within which what does not hang has ended, on the slowest machine.
 PATIENCE = 20.0
-
-names = (f"refusals {number}" for number in itertools.count())
-
-
-@pytest.fixture
-def dsn(postgres: Postgres) -> str:
-    return migrated(postgres.dsn())
-
-
-def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(main())
 
 
 async def waiting_for_locks(dsn: str, application: str) -> int:

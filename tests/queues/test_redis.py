@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 from redis.crc import key_slot
@@ -24,23 +22,8 @@ from pollux.queues.base import Queue
 from pollux.queues.lua import script
 from pollux.queues.redis import RedisQueue
 from tests.daemons import wait_until
+from tests.queues.redis_kit import within
 from tests.servers import OwnRedis, Redis
-
-SECRET = "s3cret%2F"
-
-
-@pytest.fixture
-def name() -> str:
-    return f"test-{secrets.token_hex(6)}"
-
-
-def within(url: str, name: str, work: Callable[[Queue], Coroutine[Any, Any, Any]]) -> Any:
-    async def main() -> Any:
-        async with RedisQueue(url, name) as queue:
-            return await work(queue)
-
-    return asyncio.run(main())
-
 
 # Trouble that passes
 

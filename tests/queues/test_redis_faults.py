@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +16,7 @@ from pollux.jobs import Job, NewJob, Settlement
 from pollux.queues.base import Queue
 from pollux.queues.lua import script
 from pollux.queues.redis import RedisQueue
-from tests.kit import options
+from tests.kit import each_way, options
 from tests.proxy import Proxy
 from tests.servers import OwnRedis, Redis
 
@@ -29,9 +28,8 @@ def proxy(redis: Redis) -> Iterator[Proxy]:
 
 
 @pytest.fixture
-def queue(redis: Redis, proxy: Proxy) -> RedisQueue:
-    url = proxy.through(redis.url())
-    return RedisQueue(url, f"test-{secrets.token_hex(6)}", timeout="5s", keep="1d")
+def queue(redis: Redis, proxy: Proxy, name: str) -> RedisQueue:
+    return RedisQueue(proxy.through(redis.url()), name, timeout="5s", keep="1d")
 
 
 def call(name: str) -> bytes:
@@ -73,15 +71,7 @@ def test_a_settle_that_is_cut_off_counts_once(
             claims = await queue.claim("w", 10, 60)
             lose = proxy.lose_answer if reached else proxy.lose_request
             lose(call("settle"))
-            await queue.settle(
-                [
-                    Settlement.done(claims[0]),
-                    Settlement.retry(claims[1], error="again"),
-                    Settlement.dead(claims[2], "why"),
-                    Settlement.give_back(claims[3]),
-                    Settlement.done(claims[4]),
-                ]
-            )
+            await queue.settle([*each_way(claims[:4]), Settlement.done(claims[4])])
             assert proxy.counts.lost == 1
             stats = await queue.stats()
             assert (stats.ready, stats.dead, stats.leased, stats.blocked) == (3, 1, 0, 0)
@@ -144,6 +134,34 @@ def test_a_settle_cut_off_twice_is_unavailable(queue: RedisQueue, proxy: Proxy) 
                 await queue.settle([Settlement.done(claim) for claim in claims])
             proxy.mend()
             await queue.settle([Settlement.done(claim) for claim in claims])
+
+    asyncio.run(main())
+
+
+def test_who_settles_again_after_all_answers_were_lost_is_believed(
+    queue: RedisQueue, proxy: Proxy
+) -> None:
+    async def main() -> None:
+        async with queue:
+            await warm_up(queue)
+            await queue.put([NewJob("job", n) for n in range(5)])
+            *claims, late = await queue.claim("w", 10, 60)
+            ways = each_way(claims)
+            proxy.lose_answer(call("settle"))
+            proxy.lose_answer(call("settle"))
+            with pytest.raises(StoreUnavailable):
+                await queue.settle(ways)
+            first, second, *others = ways
+            await queue.settle([first])  # in batches as they come
+            proxy.lose_answer(call("page"))  # that look is lost too: then all is in doubt again
+            with pytest.raises(StoreUnavailable):
+                await queue.settle([second, Settlement.done(late)])
+            await queue.settle([second, Settlement.done(late), *others])
+            stats = await queue.stats()
+            assert (stats.ready, stats.dead, stats.leased) == (2, 1, 0)
+            with pytest.raises(LeaseLost) as lost:
+                await queue.settle(ways)
+            assert len(lost.value.lost) == 4, "nothing is in doubt any more"
 
     asyncio.run(main())
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -16,17 +16,12 @@ from pollux.jobs import Job, NewJob
 from pollux.queues.base import Queue
 from pollux.queues.redis import RedisQueue
 from pollux.queues.redis_line import SEND_TIMEOUT
-from tests.kit import Seen, options
+from tests.kit import Seen, options, until, virtually, working
 from tests.proxy import Proxy
 from tests.servers import OwnRedis, Redis
 
 #: Real seconds within which a hint comes, on the slowest machine.
 PATIENCE = 20.0
-
-
-@pytest.fixture
-def name() -> str:
-    return f"test-{secrets.token_hex(6)}"
 
 
 async def proven(queue: Queue, hint: Hint) -> None:
@@ -105,66 +100,53 @@ def test_databases_do_not_hear_each_other(own_redis: OwnRedis, name: str) -> Non
     asyncio.run(main())
 
 
-def test_a_line_that_is_cut_heals(redis: Redis, name: str) -> None:
-    clock = VirtualClock()
-
-    async def main(proxy: Proxy) -> None:
-        seen = Seen()
-        async with RedisQueue(proxy.through(redis.url()), name, clock=clock) as queue:
-            worker = Worker(queue, options(), events=seen.events, clock=clock)
-            worker.handle("job")(nothing)
-            run = asyncio.ensure_future(worker.run())
-            await until(seen, HintsProven, 1)
-            proxy.cut()
-            await until(seen, HintsLost, 1)
-            await until(seen, HintsProven, 2)
-            [lost] = seen.of(HintsLost)
-            assert "pub/sub" in str(lost)
-            worker.stop()
-            await run
-
-    with Proxy(redis.port) as proxy:
-        clock.run(main(proxy))
-
-
-async def until(seen: Seen, kind: type, count: int) -> None:
-    for _ in range(1000):
-        if len(seen.of(kind)) >= count:
-            return
-        await asyncio.sleep(1)
-    raise AssertionError(f"no {kind.__name__} in {seen.names()}")
+@asynccontextmanager
+async def idle_worker(url: str, name: str, clock: VirtualClock) -> AsyncIterator[Seen]:
+    """A worker with nothing to do and a proven line, and what befalls it."""
+    seen = Seen()
+    async with RedisQueue(url, name, clock=clock) as queue:
+        worker = Worker(queue, events=seen.events, clock=clock)
+        worker.handle("job")(nothing)
+        async with working(worker, options()):
+            await until(lambda: len(seen.of(HintsProven)) == 1)
+            yield seen
 
 
 async def nothing(job: Job) -> None:
     pass
 
 
+def test_a_line_that_is_cut_heals(redis: Redis, name: str) -> None:
+    async def main(clock: VirtualClock) -> None:
+        with Proxy(redis.port) as proxy:
+            async with idle_worker(proxy.through(redis.url()), name, clock) as seen:
+                proxy.cut()
+                await until(lambda: len(seen.of(HintsLost)) >= 1)
+                await until(lambda: len(seen.of(HintsProven)) >= 2)
+                [lost] = seen.of(HintsLost)
+                assert "pub/sub" in str(lost)
+
+    virtually(main)
+
+
 def test_an_idle_hour_is_quiet(redis: Redis, name: str) -> None:
-    clock = VirtualClock()
+    async def main(clock: VirtualClock) -> None:
+        with Proxy(redis.port) as proxy:
+            async with idle_worker(proxy.through(redis.url()), name, clock) as seen:
+                await clock.advance(60)
+                polls, exchanges = len(seen.of(PollFinished)), proxy.counts.exchanges
+                await clock.advance(3600)
+                polls = len(seen.of(PollFinished)) - polls
+                exchanges = proxy.counts.exchanges - exchanges
+                assert len(seen.of(HintsProven)) == 1
+                assert not seen.of(HintsLost)
+                assert 50 <= polls <= 70, "about one poll a minute"
+                # The listening connection only hears, so what it hears follows no request of its
+                # own.
+                assert exchanges <= polls + 1, "nothing is sent but the polls"
+                assert exchanges / 3600 <= 0.05
 
-    async def main(proxy: Proxy) -> None:
-        seen = Seen()
-        async with RedisQueue(proxy.through(redis.url()), name, clock=clock) as queue:
-            worker = Worker(queue, options(), events=seen.events, clock=clock)
-            worker.handle("job")(nothing)
-            run = asyncio.ensure_future(worker.run())
-            await until(seen, HintsProven, 1)
-            await clock.advance(60)
-            polls, exchanges = len(seen.of(PollFinished)), proxy.counts.exchanges
-            await clock.advance(3600)
-            polls = len(seen.of(PollFinished)) - polls
-            exchanges = proxy.counts.exchanges - exchanges
-            assert len(seen.of(HintsProven)) == 1
-            assert not seen.of(HintsLost)
-            assert 50 <= polls <= 70, "about one poll a minute"
-            # The listening connection only hears, so what it hears follows no request of its own.
-            assert exchanges <= polls + 1, "nothing is sent but the polls"
-            assert exchanges / 3600 <= 0.05
-            worker.stop()
-            await run
-
-    with Proxy(redis.port) as proxy:
-        clock.run(main(proxy))
+    virtually(main)
 
 
 def test_who_may_not_listen_does_not_disturb_the_others(own_redis: OwnRedis, name: str) -> None:

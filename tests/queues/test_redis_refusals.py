@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 import threading
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -25,22 +23,10 @@ from pollux.queues import redis_store
 from pollux.queues.base import Queue
 from pollux.queues.redis import RedisQueue
 from pollux.queues.redis_connections import Address, explained
+from tests.queues.redis_kit import within
 from tests.servers import OwnRedis, Redis
 
 SECRET = "s3cret%2F"
-
-
-@pytest.fixture
-def name() -> str:
-    return f"test-{secrets.token_hex(6)}"
-
-
-def within(url: str, name: str, work: Callable[[Queue], Coroutine[Any, Any, Any]]) -> Any:
-    async def main() -> Any:
-        async with RedisQueue(url, name) as queue:
-            return await work(queue)
-
-    return asyncio.run(main())
 
 
 def refusal(url: str, **options: Any) -> PolluxError:

@@ -15,7 +15,7 @@ import pytest
 from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollux.hints import Hint
 from pollux.jobs import NewJob, Settlement
-from pollux.queues import sqlite_store
+from pollux.queues import sqlite_file, sqlite_store
 from pollux.queues.base import Queue
 from pollux.queues.sqlite import SqliteQueue
 from pollux.queues.watched_file import WatchedFile
@@ -205,7 +205,7 @@ def write_lock(path: Path) -> Iterator[None]:
 
 
 def test_a_lock_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "BUSY_TIMEOUT", 0.02)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT", 0.02)
 
     async def main(queue: SqliteQueue) -> None:
         await put_one(queue)
@@ -228,7 +228,7 @@ def test_a_lock_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_an_idle_claim_takes_no_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_store, "BUSY_TIMEOUT", 0.02)
+    monkeypatch.setattr(sqlite_file, "BUSY_TIMEOUT", 0.02)
     path = tmp_path / "jobs.db"
 
     async def idle(queue: SqliteQueue) -> None:
@@ -303,8 +303,8 @@ async def pause(queue: Queue, seconds: float) -> bool:
         hints.leave(hint)
 
 
-def no_watch_left(path: Path) -> int:
-    raise OSError(24, f"no watch left for {path}")
+def no_watch_left(paths: list[Path], events: int) -> int:
+    raise OSError(24, f"no watch left for {paths}")
 
 
 @pytest.fixture(params=["told by the kernel", "looking"])
@@ -319,7 +319,7 @@ def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
 
     monkeypatch.setattr(WatchedFile, "_stamp", counted)
     if request.param == "looking":
-        monkeypatch.setattr("pollux.queues.watched_file._inotify", no_watch_left)
+        monkeypatch.setattr("pollux.queues.watched_file.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):
         pytest.skip("only Linux tells")
     return found

@@ -445,20 +445,6 @@ def test_groups_stay_in_order_through_a_worker(cloud: Cloud) -> None:
 # Errors
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["http://controller:8080", "http://controller:8080/", "https://u:hunter2@host/api",
-     "https://host//jobs", "https://host/1/no name"],
-)  # fmt: skip
-def test_a_url_that_is_no_queues_is_refused(url: str) -> None:
-    right = "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
-    with pytest.raises(ConfigError, match=f"no URL of an SQS queue.*{right}") as raised:
-        pollux.open(url)
-    assert "hunter2" not in str(raised.value)
-    for good in (right, "http://localhost:4566/queue/eu-west-1/000000000000/jobs"):
-        assert pollux.open(good).name == "jobs"
-
-
 def test_errors_are_plain(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refused(queue: Queue, error: type[Exception], *words: str) -> None:
         with pytest.raises(error) as raised:

@@ -74,7 +74,7 @@ def test_the_clock_is_passed_on() -> None:
         ("memory://mail", "memory://?queue=name"),
         ("memory:///mail", "memory://?queue=name"),
         ("memory://?que=mail", "did you mean 'queue'?"),
-        ("memory://?synchronous=off", "takes no option 'synchronous'"),
+        ("memory://?synchronous=off", "take no option 'synchronous'"),
         ("sqlite:///jobs.db?timeout=5", "known: queue, keep, max_payload_bytes, synchronous"),
         ("sqlite:///jobs.db?queue=a&queue=b", "queue is given twice: 'a' and 'b'"),
         ("sqlite:///jobs.db?queue=", "queue = ''"),

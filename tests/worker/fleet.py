@@ -12,7 +12,7 @@ import random
 import secrets
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -138,14 +138,9 @@ class Noted(Queue):
         return time.time() if imposed is None else imposed
 
     async def claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: Duration,
-        hold: Duration = 0,
-        kinds: Sequence[str] | None = None,
+        self, worker: str, limit: int, lease: Duration, *others: Any, **named: Any
     ) -> list[Claim]:
-        work = super().claim(worker, limit, lease, hold, kinds)
+        work = super().claim(worker, limit, lease, *others, **named)
         claims = await self._struck("claim", work)
         for claim in claims:
             began = claim.until - seconds(lease, "lease")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -33,6 +33,7 @@ from tests.worker.fleet import (
     server_of,
 )
 
+T = TypeVar("T")
 Server = Postgres | Redis
 JOBS = 60
 
@@ -123,25 +124,12 @@ def test_a_cut_in_the_middle_of_a_settle(
     store: str, lost: str, times: int, request: pytest.FixtureRequest
 ) -> None:
     """The batch counts, once, whether the request came through or not."""
-    server = shared(store, request)
-
-    async def main(clock: VirtualClock, proxy: Proxy) -> None:
-        fleet = fleet_behind(clock, server, proxy)
-        async with fleet.at_work(hints=False):
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.ran) > 5)
-            for _ in range(times):
-                lose(proxy, lost, request_of(store, "settle"))
-            await until(lambda: proxy.counts.lost == times)
-            await fleet.all_done()
-            await fleet.check()
-        # The queue asks again by itself, once; after that it is up to the worker.
-        assert len(fleet.of(ChoreFailed)) == times - 1
-        assert not fleet.of(JobLost, PollFailed)
-        for job_id in fleet.ids:
-            assert fleet.story.attempts(job_id) in ([1], [1, 2]), "no attempt was lost"
-
-    through_a_proxy(server, main)
+    fleet = cut_in_the_middle_of("settle", store, lost, request, times)
+    # The queue asks again by itself, once; after that it is up to the worker.
+    assert len(fleet.of(ChoreFailed)) == times - 1
+    assert not fleet.of(JobLost, PollFailed)
+    for job_id in fleet.ids:
+        assert fleet.story.attempts(job_id) in ([1], [1, 2]), "no attempt was lost"
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
@@ -150,24 +138,33 @@ def test_a_cut_in_the_middle_of_a_claim(
     store: str, lost: str, request: pytest.FixtureRequest
 ) -> None:
     """A batch whose answer is lost is leased to nobody: it comes back when its leases end."""
+    fleet = cut_in_the_middle_of("claim", store, lost, request)
+    assert len(fleet.seen[0].of(PollFailed)) == 1
+    fleet.check_backed_off(most=1, every=False)
+    unseen = [job_id for job_id in fleet.ids if fleet.story.attempts(job_id)[0] == 2]
+    assert bool(unseen) is (lost == "answer")
+    assert len(unseen) <= 5, "no more than one claim took"
+
+
+def cut_in_the_middle_of(
+    call: Call, store: str, lost: str, request: pytest.FixtureRequest, times: int = 1
+) -> Fleet:
+    """A fleet, after one of it lost some requests or answers, and all was done all the same."""
     server = shared(store, request)
 
-    async def main(clock: VirtualClock, proxy: Proxy) -> None:
+    async def main(clock: VirtualClock, proxy: Proxy) -> Fleet:
         fleet = fleet_behind(clock, server, proxy)
         async with fleet.at_work(hints=False):
             await fleet.put(JOBS)
             await until(lambda: len(fleet.story.ran) > 5)
-            lose(proxy, lost, request_of(store, "claim"))
-            await until(lambda: proxy.counts.lost == 1)
+            for _ in range(times):
+                lose(proxy, lost, request_of(store, call))
+            await until(lambda: proxy.counts.lost == times)
             await fleet.all_done()
             await fleet.check()
-        assert len(fleet.seen[0].of(PollFailed)) == 1
-        fleet.check_backed_off(most=1, every=False)
-        unseen = [job_id for job_id in fleet.ids if fleet.story.attempts(job_id)[0] == 2]
-        assert bool(unseen) is (lost == "answer")
-        assert len(unseen) <= 5, "no more than one claim took"
+        return fleet
 
-    through_a_proxy(server, main)
+    return through_a_proxy(server, main)
 
 
 @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
@@ -240,10 +237,10 @@ def shared(store: str, request: pytest.FixtureRequest) -> Server:
 
 
 def through_a_proxy(
-    server: Server, main: Callable[[VirtualClock, Proxy], Coroutine[Any, Any, None]]
-) -> None:
+    server: Server, main: Callable[[VirtualClock, Proxy], Coroutine[Any, Any, T]]
+) -> T:
     with Proxy(server.port) as proxy:
-        virtually(lambda clock: main(clock, proxy))
+        return virtually(lambda clock: main(clock, proxy))
 
 
 # All of that

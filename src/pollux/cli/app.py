@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from pollux import __version__
-from pollux.cli import config, demo, doctor, fleet, lab, queue, worker
+from pollux.cli import agent, config, demo, doctor, fleet, lab, outbox, queue, serve, worker
 
 app = typer.Typer(
     name="pollux",
@@ -38,6 +38,9 @@ app.command("worker")(worker.worker)
 app.command("submit")(queue.submit)
 app.add_typer(queue.queue_app, name="queue")
 app.add_typer(queue.dead_app, name="dead")
+app.add_typer(outbox.app, name="outbox")
+app.add_typer(serve.app, name="serve")
+app.command("agent")(agent.agent)
 app.add_typer(fleet.app, name="fleet")
 app.add_typer(lab.app, name="lab")
 app.add_typer(config.app, name="config")

@@ -75,5 +75,7 @@ def check(file: File = None, as_json: Json = False) -> None:
         return
     say(("The settings are good. Polling:", "green"))
     say(polling_table(settings.worker.polling).strip())
+    if settings.is_set("outbox"):
+        say(polling_table(settings.outbox.polling, "outbox.polling").strip())
     if settings.is_set("fleet.polling"):
         say(polling_table(settings.fleet.polling, "fleet.polling").strip())

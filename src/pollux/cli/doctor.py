@@ -17,7 +17,7 @@ from pollux.durations import seconds
 from pollux.errors import PolluxError
 from pollux.events import Events, HintsLost, HintsProven
 from pollux.hints import Hint
-from pollux.queues.sqlite_store import OLDEST_SQLITE
+from pollux.queues.sqlite_file import OLDEST_SQLITE
 from pollux.queues.urls import open_queue
 from pollux.settings import load
 

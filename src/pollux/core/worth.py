@@ -28,6 +28,11 @@ chosen in hindsight: where bursts begin and end at random and the
 silence between them is very long beside a pause. A ceiling that is lower than what the rule would
 choose is kept, and costs polls.
 
+**Held polls.** A poll that a server holds, for g seconds on average, looks all that time, and what
+comes then does not wait. The price of a poll buys the pause and the holding: c + w·λT²/2 for T + g
+seconds. That is cheapest at T = √(T₀² + g²) - g, with T₀ the pause of a poll that is not held: next
+to nothing where items come while polls are held, and T₀ again where so many come that none is.
+
 **Goals.** Instead of prices, a budget or a latency may be given; `pollux.core.goals` steers c/w.
 """
 
@@ -75,6 +80,7 @@ class Worth(Strategy):
     mean_wait: how long items shall wait on average, with as few polls as that takes.
     p95_wait: how long all but one item in twenty shall wait at most.
     floor, ceiling: no pause is shorter, and none is longer, whatever the goal.
+    hold: how long each poll may block at the server.
     """
 
     poll_cost: float | None
@@ -86,6 +92,7 @@ class Worth(Strategy):
     p95_wait: float | None
     floor: float
     ceiling: float
+    hold: float
 
     name: ClassVar[str] = "worth"
     settings: ClassVar[Mapping[str, str]] = {
@@ -98,6 +105,7 @@ class Worth(Strategy):
         "p95_wait": "p95_wait",
         "min_interval": "floor",
         "max_interval": "ceiling",
+        "hold": "hold",
     }
 
     def __init__(
@@ -112,6 +120,7 @@ class Worth(Strategy):
         p95_wait: Duration | None = None,
         floor: Duration = FLOOR,
         ceiling: Duration = CEILING,
+        hold: Duration = 0,
     ) -> None:
         numbers = (
             ("poll_cost", poll_cost, "what one poll costs"),
@@ -129,6 +138,7 @@ class Worth(Strategy):
         low, high = bounds(floor, ceiling)
         object.__setattr__(self, "floor", low)
         object.__setattr__(self, "ceiling", high)
+        object.__setattr__(self, "hold", seconds(hold, "hold"))
         self._check_goal()
         self._check_reach()
 
@@ -172,6 +182,7 @@ class Worth(Strategy):
         price: float | None = None,
         floor: Duration = FLOOR,
         ceiling: Duration = CEILING,
+        hold: Duration = 0,
     ) -> Worth:
         """As little waiting as so many polls, or so many dollars at a price per poll, can buy."""
         return cls(
@@ -180,6 +191,7 @@ class Worth(Strategy):
             price=price,
             floor=floor,
             ceiling=ceiling,
+            hold=hold,
         )
 
     @classmethod
@@ -190,13 +202,14 @@ class Worth(Strategy):
         p95: Duration | None = None,
         floor: Duration = FLOOR,
         ceiling: Duration = CEILING,
+        hold: Duration = 0,
     ) -> Worth:
         """As few polls as keep the waiting at this mean, or at this 95th percentile."""
-        return cls(mean_wait=mean, p95_wait=p95, floor=floor, ceiling=ceiling)
+        return cls(mean_wait=mean, p95_wait=p95, floor=floor, ceiling=ceiling, hold=hold)
 
     @property
     def longest_hold(self) -> float:
-        return 0.0
+        return self.hold
 
     def _polls_per_hour(self) -> float | None:
         if self.dollars_per_month is not None and self.price is not None:
@@ -238,15 +251,15 @@ class WorthPacer(Pacer):
         self._polls = 0
 
     def first(self) -> Pause:
-        return Pause(self._delay)
+        return Pause(self._delay, self._strategy.hold)
 
     def after(self, outcome: Outcome) -> Pause:
         if outcome.failed:
-            return Pause(self._delay)
+            return Pause(self._delay, self._strategy.hold)
         at = max(-AT_MAX, min(outcome.at, AT_MAX))
         if self._last_at is None:  # what it found came in no time that is known
             self._last_at = self._from = self._item_at = at
-            return Pause(self._delay)
+            return Pause(self._delay, self._strategy.hold)
         self._goal.polled(at - self._last_at)
         self._last_at = at
         before = self._delay
@@ -254,10 +267,10 @@ class WorthPacer(Pacer):
         if outcome.full or at - self._from < SPAN_MIN:
             delay = 0.5 * before
         else:
-            delay = self._decide(at, outcome.waits)
+            delay = self._before_a_hold(self._decide(at, outcome.waits))
         delay = max(delay, self._goal.soonest())
         self._delay = max(self._strategy.floor, min(delay, self._strategy.ceiling))
-        return Pause(self._delay, 0.0, _turn(before, self._delay))
+        return Pause(self._delay, self._strategy.hold, _turn(before, self._delay))
 
     def _decide(self, at: float, waits: Sequence[float]) -> float:
         """Learn from all items since the last decision, and decide how long to pause."""
@@ -277,6 +290,14 @@ class WorthPacer(Pacer):
         return self._rhythms[self._busy].interval(
             price, self._rate, at - self._item_at, self._interval, self._strategy.ceiling
         )
+
+    def _before_a_hold(self, pause: float) -> float:
+        """How long to pause if the poll that follows looks on while it is held."""
+        hold, rate = self._strategy.hold, self._rate
+        if not hold:
+            return pause
+        held = hold if rate * hold < 1e-6 else -math.expm1(-rate * hold) / rate
+        return pause * (pause / (math.hypot(pause, held) + held))
 
     def _learn(self, found: int, start: float, at: float, waits: Sequence[float]) -> None:
         """Compare the last forecast with what came."""

@@ -58,11 +58,7 @@ def state(target: Target | None, kept: Saved, now: float, *, held: bool = True) 
     if condition == "open" and due is not None and due <= now:
         condition = "half-open"
     quiet = target is not None and target.quiet is not None
-    stale = (
-        kept.failures > 0
-        if age is None
-        else age > STALE_INTERVALS * interval + timeout
-    )
+    stale = kept.failures > 0 if age is None else age > STALE_INTERVALS * interval + timeout
     if kept.paused or (quiet and not kept.failures):
         stale = False
     return TargetState(

@@ -7,18 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from pollux.errors import ConfigError, SchemaError, StoreError
+from pollux.errors import ConfigError, StoreError
 from pollux.fleet.store import FleetStore, Saved
-from pollux.queues.sql import migrations, statements
-from pollux.queues.sqlite_store import SqliteStore, _split, _transaction
-
-_DIALECT = "fleet_sqlite"
+from pollux.queues.sqlite_file import SqliteFile, transaction
 
 
 class SqliteFleetStore(FleetStore):
@@ -77,19 +73,23 @@ class SqliteFleetStore(FleetStore):
         return loop.run_in_executor(self._thread, self._tables.call, method, *args)
 
 
-class _Tables(SqliteStore):
+class _Tables(SqliteFile):
     """Plain calls on one connection, made from one thread."""
+
+    dialect = "fleet_sqlite"
+    version_table = "pollux_fleet_schema"
+    holds = "fleet"
 
     def __init__(self, path: Path, fleet: str, *, create: bool) -> None:
         # "normal": a power cut may undo the last moments, and the polls are made again.
-        super().__init__(path, fleet, synchronous="normal", create=create)
+        super().__init__(path, synchronous="normal", create=create)
         self._fleet = fleet
-        self._sql = statements(_DIALECT)
 
     def load(self) -> list[Saved]:
+        rows = self.connect().execute(self._sql["load"], (self._fleet,))
         return [
             Saved(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
-            for name, due, paused, *rest, more in self._rows("load")
+            for name, due, paused, *rest, more in rows
         ]
 
     def save(self, batch: list[Saved]) -> None:
@@ -102,17 +102,17 @@ class _Tables(SqliteStore):
             for each in batch
         ]  # fmt: skip
         connection = self.connect()
-        with _transaction(connection):
+        with transaction(connection):
             connection.executemany(self._sql["save"], rows)
 
     def forget(self, names: list[str]) -> None:
         connection = self.connect()
-        with _transaction(connection):
+        with transaction(connection):
             connection.executemany(self._sql["forget"], [(self._fleet, name) for name in names])
 
     def order(self, what: str, names: list[str]) -> None:
         connection = self.connect()
-        with _transaction(connection):
+        with transaction(connection):
             rows = [(self._fleet, name, what) for name in names]
             connection.executemany(self._sql["order"], rows)
 
@@ -121,7 +121,7 @@ class _Tables(SqliteStore):
         whose = (self._fleet,)
         found = connection.execute(self._sql["orders"], whose).fetchall()
         if found:  # only then a write, which others would have to wait for
-            with _transaction(connection):
+            with transaction(connection):
                 found = connection.execute(self._sql["orders"], whose).fetchall()
                 connection.execute(self._sql["clear_orders"], whose)
         return [(name, what) for name, what in found]
@@ -132,45 +132,13 @@ class _Tables(SqliteStore):
 
     def keep_settings(self, changes: dict[str, Any]) -> None:
         connection = self.connect()
-        with _transaction(connection):
+        with transaction(connection):
             for key, value in changes.items():
                 if value is None:
                     connection.execute(self._sql["forget_setting"], (self._fleet, key))
                 else:
                     row = (self._fleet, key, json.dumps(value))
                     connection.execute(self._sql["keep_setting"], row)
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        newest = migrations(_DIALECT)[-1][0]
-        if self._version(connection) == newest:
-            return
-        with _transaction(connection):
-            found = self._version(connection)  # again: another process may have been faster
-            for version, script in migrations(_DIALECT):
-                if version > found:
-                    for statement in _split(script):
-                        connection.execute(statement)
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS pollux_fleet_schema (version INTEGER NOT NULL)"
-            )
-            connection.execute("DELETE FROM pollux_fleet_schema")
-            connection.execute("INSERT INTO pollux_fleet_schema VALUES (?)", (newest,))
-
-    def _version(self, connection: sqlite3.Connection) -> int:
-        known = connection.execute(
-            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pollux_fleet_schema'"
-        ).fetchone()
-        if not known:
-            return 0
-        row = connection.execute("SELECT version FROM pollux_fleet_schema").fetchone()
-        found = int(row[0]) if row else 0
-        newest = migrations(_DIALECT)[-1][0]
-        if found > newest:
-            raise SchemaError(
-                f"{self.path} has fleet tables of version {found}; this code knows up to {newest}. "
-                "Upgrade pollux, or use another file."
-            )
-        return found
 
 
 def _plain(text: str) -> dict[str, Any]:

@@ -23,6 +23,7 @@ class Metric:
 
 _QUEUE = ("queue",)
 _KIND = ("queue", "kind")
+_OUTBOX = ("outbox",)
 _TARGET = ("type", "target")
 
 METRICS: tuple[Metric, ...] = (
@@ -74,6 +75,135 @@ METRICS: tuple[Metric, ...] = (
         _QUEUE,
         "What the polls cost, where a price a poll is given.",
     ),
+    Metric("pollux_outbox_poll_interval_seconds", "gauge", _OUTBOX, "The pacer's interval now."),
+    Metric("pollux_outbox_poll_total", "counter", _OUTBOX, "Polls that came back."),
+    Metric("pollux_outbox_poll_empty_total", "counter", _OUTBOX, "Polls that found nothing."),
+    Metric("pollux_outbox_poll_failed_total", "counter", _OUTBOX, "Polls that raised."),
+    Metric("pollux_outbox_poll_hinted_total", "counter", _OUTBOX, "Polls a hint brought forward."),
+    Metric("pollux_outbox_poll_duration_seconds", "histogram", _OUTBOX, "How long a poll took."),
+    Metric("pollux_outbox_found_total", "counter", _OUTBOX, "Keys that polls claimed."),
+    Metric("pollux_outbox_backoff_total", "counter", _OUTBOX, "Times the interval grew."),
+    Metric(
+        "pollux_outbox_pace_change_total",
+        "counter",
+        ("outbox", "what"),
+        "Turns of the pacer: back-off, speed-up, reset, class, decay.",
+    ),
+    Metric(
+        "pollux_outbox_record_total",
+        "counter",
+        ("outbox", "kind", "result"),
+        "Records by what came of them: handled, dead; and on the way there: retried, snoozed, "
+        "fell_back, unhandled, by each handler.",
+    ),
+    Metric(
+        "pollux_outbox_record_lag_seconds",
+        "histogram",
+        ("outbox", "kind"),
+        "From put to handled, by the store's clock.",
+    ),
+    Metric(
+        "pollux_outbox_record_duration_seconds",
+        "histogram",
+        ("outbox", "kind"),
+        "How long the handlers of a record took.",
+    ),
+    Metric(
+        "pollux_outbox_key_total",
+        "counter",
+        ("outbox", "result"),
+        "Keys that were blocked, unblocked, given_back or lost.",
+    ),
+    Metric(
+        "pollux_outbox_records",
+        "gauge",
+        ("outbox", "state"),
+        "Records in the outbox, looked up once a minute: ready, leased, waiting, dead.",
+    ),
+    Metric(
+        "pollux_outbox_keys_blocked",
+        "gauge",
+        _OUTBOX,
+        "Keys that stand still behind a dead record, looked up once a minute.",
+    ),
+    Metric("pollux_outbox_records_behind", "gauge", _OUTBOX, "Records behind blocked keys."),
+    Metric(
+        "pollux_outbox_oldest_age_seconds",
+        "gauge",
+        _OUTBOX,
+        "How old the oldest record is that is neither done nor dead; 0 when there is none.",
+    ),
+    Metric(
+        "pollux_outbox_standing_by",
+        "gauge",
+        _OUTBOX,
+        "Relays here that claim nothing, since a newer one has more handlers.",
+    ),
+    Metric(
+        "pollux_outbox_breaker_state",
+        "gauge",
+        ("outbox", "handler"),
+        "The breaker of a handler: 0 closed, 1 half-open, 2 open.",
+    ),
+    Metric(
+        "pollux_outbox_hints_proven",
+        "gauge",
+        _OUTBOX,
+        "Whether a probe of the hint channel came back: 1 proven, 0 not.",
+    ),
+    Metric(
+        "pollux_outbox_hints_lost_total", "counter", _OUTBOX, "Times the hint channel was lost."
+    ),
+    Metric(
+        "pollux_outbox_chore_failed_total",
+        "counter",
+        ("outbox", "chore"),
+        "Recurring chores that raised.",
+    ),
+    Metric(
+        "pollux_controller_poll_total",
+        "counter",
+        ("queue", "result"),
+        "Polls that the controller answered: job, empty, too_soon.",
+    ),
+    Metric(
+        "pollux_controller_poll_duration_seconds",
+        "histogram",
+        _QUEUE,
+        "From a poll to its answer, the time that it was held included.",
+    ),
+    Metric(
+        "pollux_controller_request_total",
+        "counter",
+        ("queue", "method", "route", "status"),
+        "Other requests, by how they were answered.",
+    ),
+    Metric(
+        "pollux_controller_job_total",
+        "counter",
+        ("queue", "kind", "result"),
+        "Jobs: submitted, delivered, redelivered, reassigned, and as they ended: done, failed, "
+        "dead, cancelled.",
+    ),
+    Metric("pollux_controller_job_wait_seconds", "histogram", _KIND, "From due to delivered."),
+    Metric(
+        "pollux_controller_job_duration_seconds", "histogram", _KIND, "From delivered to reported."
+    ),
+    Metric(
+        "pollux_controller_jobs",
+        "gauge",
+        ("queue", "status"),
+        "Jobs by status, as of the scrape.",
+    ),
+    Metric(
+        "pollux_controller_workers",
+        "gauge",
+        ("queue", "status"),
+        "Registered workers, online and offline, as of the scrape.",
+    ),
+    Metric("pollux_controller_held_polls", "gauge", _QUEUE, "Polls that are held now."),
+    Metric("pollux_controller_push_connections", "gauge", _QUEUE, "WebSockets that are open now."),
+    Metric("pollux_controller_hint_total", "counter", _QUEUE, "Hints sent to workers."),
     Metric(
         "pollux_fleet_poll_total",
         "counter",

@@ -11,22 +11,48 @@ from pollux.errors import ConfigError, MissingExtra
 from pollux.events import (
     BreakerChanged,
     ChoreFailed,
+    ControllerCounted,
     Event,
     Events,
+    HintPushed,
     HintsLost,
     HintsProven,
     JobDead,
+    JobDelivered,
     JobDone,
     JobEvent,
     JobGivenBack,
+    JobGivenUp,
     JobLost,
+    JobReassigned,
+    JobReported,
     JobRetried,
     JobSnoozed,
     JobStarted,
+    JobSubmitted,
     JobUnhandled,
+    KeyBlocked,
+    KeyGivenBack,
+    KeyLost,
+    KeyUnblocked,
+    OutboxMeasured,
     PaceChanged,
+    PollAnswered,
     PollFailed,
     PollFinished,
+    PushChanged,
+    RecordDead,
+    RecordEvent,
+    RecordFellBack,
+    RecordHandled,
+    RecordRetried,
+    RecordSnoozed,
+    RecordUnhandled,
+    RelayResumed,
+    RelayStandsBy,
+    RelayStarted,
+    RelayStopped,
+    RequestAnswered,
     WorkerStarted,
     WorkerStopped,
 )
@@ -47,6 +73,21 @@ RESULTS: dict[type[JobEvent], str] = {
     JobUnhandled: "unhandled",
     JobLost: "lost",
 }
+RECORD_RESULTS: dict[type[Event], str] = {
+    RecordHandled: "handled",
+    RecordRetried: "retried",
+    RecordDead: "dead",
+    RecordSnoozed: "snoozed",
+    RecordFellBack: "fell_back",
+    RecordUnhandled: "unhandled",
+}
+KEY_RESULTS: dict[type[Event], str] = {
+    KeyBlocked: "blocked",
+    KeyUnblocked: "unblocked",
+    KeyGivenBack: "given_back",
+    KeyLost: "lost",
+}
+WORKER, OUTBOX = "pollux_worker", "pollux_outbox"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 
 
@@ -62,7 +103,8 @@ class PrometheusSink:
     """Keep the metrics of `pollux.observe.metrics` in a registry.
 
     price: dollars a poll costs; 0 leaves the cost counter out.
-    When the last worker of a queue stops, the label sets of that queue are deleted.
+    When the last worker of a queue stops, the label sets of that queue are deleted; and those of an
+    outbox with its last relay.
     """
 
     def __init__(
@@ -90,8 +132,25 @@ class PrometheusSink:
             HintsLost: self._hints_lost,
             ChoreFailed: self._chore_failed,
             WorkerStarted: self._worker_started,
-            WorkerStopped: self._worker_stopped,
+            WorkerStopped: self._stopped,
+            RelayStarted: self._relay_started,
+            RelayStopped: self._stopped,
+            RelayStandsBy: self._stands_by,
+            RelayResumed: self._resumed,
+            OutboxMeasured: self._outbox_measured,
+            **dict.fromkeys(RECORD_RESULTS, self._record_noted),
+            **dict.fromkeys(KEY_RESULTS, self._key_noted),
             **dict.fromkeys(RESULTS, self._job_ended),
+            PollAnswered: self._poll_answered,
+            RequestAnswered: self._request_answered,
+            JobSubmitted: self._job_submitted,
+            JobDelivered: self._job_delivered,
+            JobReported: self._job_reported,
+            JobReassigned: self._job_reassigned,
+            JobGivenUp: self._job_given_up,
+            PushChanged: self._push_changed,
+            HintPushed: self._hint_pushed,
+            ControllerCounted: self._counted,
             **FleetMetrics(self._metrics, self.registry).react,
         }
 
@@ -106,7 +165,7 @@ class PrometheusSink:
         except OSError as error:
             raise ConfigError(
                 f"cannot serve metrics on {host}:{port}: {error.strerror or error}; choose another "
-                "worker.metrics_port (--metrics-port) or worker.metrics_host"
+                "metrics_port (--metrics-port) or metrics_host"
             ) from error
 
         def close() -> None:
@@ -117,30 +176,37 @@ class PrometheusSink:
         name = f"[{host}]" if ":" in host else host
         return Served(f"http://{name}:{server.server_port}/metrics", close)
 
+    def exposed(self) -> tuple[bytes, str]:
+        """All metrics as a scrape gets them, and the content type of that."""
+        text: bytes = prometheus_client.generate_latest(self.registry)
+        return text, prometheus_client.CONTENT_TYPE_LATEST
+
     def __call__(self, event: Event) -> None:
         self._react[type(event)](event)
 
     def _poll_finished(self, event: PollFinished) -> None:
-        queue = event.source
-        self._count("pollux_worker_poll_total", queue)
+        group, name = _place(event)
+        self._count(f"{group}_poll_total", name)
         if not event.found:
-            self._count("pollux_worker_poll_empty_total", queue)
+            self._count(f"{group}_poll_empty_total", name)
         else:
-            self._metrics["pollux_worker_found_total"].labels(queue).inc(event.found)
+            self._metrics[f"{group}_found_total"].labels(name).inc(event.found)
         if event.hinted:
-            self._count("pollux_worker_poll_hinted_total", queue)
-        self._metrics["pollux_worker_poll_interval_seconds"].labels(queue).set(event.interval)
-        self._metrics["pollux_worker_poll_duration_seconds"].labels(queue).observe(event.took)
-        if self._price:
-            self._metrics["pollux_poll_cost_dollars_total"].labels(queue).inc(self._price)
+            self._count(f"{group}_poll_hinted_total", name)
+        self._metrics[f"{group}_poll_interval_seconds"].labels(name).set(event.interval)
+        self._metrics[f"{group}_poll_duration_seconds"].labels(name).observe(event.took)
+        if self._price and group == WORKER:
+            self._metrics["pollux_poll_cost_dollars_total"].labels(name).inc(self._price)
 
     def _poll_failed(self, event: PollFailed) -> None:
-        self._count("pollux_worker_poll_failed_total", event.source)
+        group, name = _place(event)
+        self._count(f"{group}_poll_failed_total", name)
 
     def _pace_changed(self, event: PaceChanged) -> None:
-        self._count("pollux_worker_pace_change_total", event.source, event.what)
+        group, name = _place(event)
+        self._count(f"{group}_pace_change_total", name, event.what)
         if event.what == "back-off":
-            self._count("pollux_worker_backoff_total", event.source)
+            self._count(f"{group}_backoff_total", name)
 
     def _job_started(self, event: JobStarted) -> None:
         labels = (event.source, event.kind)
@@ -158,24 +224,65 @@ class PrometheusSink:
             self._metrics["pollux_worker_job_running"].labels(event.source, event.kind).dec()
 
     def _breaker_changed(self, event: BreakerChanged) -> None:
-        gauge = self._metrics["pollux_worker_breaker_state"]
-        gauge.labels(event.source, event.kind).set(BREAKER_STATES[event.state])
+        group, name = _place(event)
+        gauge = self._metrics[f"{group}_breaker_state"]
+        gauge.labels(name, event.kind).set(BREAKER_STATES[event.state])
 
     def _hints_proven(self, event: HintsProven) -> None:
-        self._metrics["pollux_worker_hints_proven"].labels(event.source).set(1)
+        group, name = _place(event)
+        self._metrics[f"{group}_hints_proven"].labels(name).set(1)
 
     def _hints_lost(self, event: HintsLost) -> None:
-        self._metrics["pollux_worker_hints_proven"].labels(event.source).set(0)
-        self._count("pollux_worker_hints_lost_total", event.source)
+        group, name = _place(event)
+        self._metrics[f"{group}_hints_proven"].labels(name).set(0)
+        self._count(f"{group}_hints_lost_total", name)
 
     def _chore_failed(self, event: ChoreFailed) -> None:
-        self._count("pollux_worker_chore_failed_total", event.source, event.chore)
+        group, name = _place(event)
+        self._count(f"{group}_chore_failed_total", name, event.chore)
+
+    def _record_noted(self, event: RecordEvent) -> None:
+        _, name = _place(event)
+        result = RECORD_RESULTS[type(event)]
+        self._count("pollux_outbox_record_total", name, event.kind, result)
+        if isinstance(event, RecordHandled):
+            lag = self._metrics["pollux_outbox_record_lag_seconds"]
+            lag.labels(name, event.kind).observe(event.lag)
+            took = self._metrics["pollux_outbox_record_duration_seconds"]
+            took.labels(name, event.kind).observe(event.took)
+
+    def _key_noted(self, event: Event) -> None:
+        self._count("pollux_outbox_key_total", _place(event)[1], KEY_RESULTS[type(event)])
+
+    def _outbox_measured(self, event: OutboxMeasured) -> None:
+        _, name = _place(event)
+        for state in ("ready", "leased", "waiting", "dead"):
+            gauge = self._metrics["pollux_outbox_records"]
+            gauge.labels(name, state).set(getattr(event, state))
+        self._metrics["pollux_outbox_keys_blocked"].labels(name).set(event.keys_blocked)
+        self._metrics["pollux_outbox_records_behind"].labels(name).set(event.behind)
+        self._metrics["pollux_outbox_oldest_age_seconds"].labels(name).set(event.oldest_age)
+
+    def _stands_by(self, event: RelayStandsBy) -> None:
+        self._metrics["pollux_outbox_standing_by"].labels(_place(event)[1]).inc()
+
+    def _resumed(self, event: RelayResumed) -> None:
+        self._metrics["pollux_outbox_standing_by"].labels(_place(event)[1]).dec()
+
+    def _relay_started(self, event: RelayStarted) -> None:
+        self._workers[event.source] += 1
+        for metric in METRICS:
+            if metric.labels == ("outbox",) and metric.type == "counter":
+                self._metrics[metric.name].labels(_place(event)[1])
+        for result in KEY_RESULTS.values():
+            self._metrics["pollux_outbox_key_total"].labels(_place(event)[1], result)
 
     def _worker_started(self, event: WorkerStarted) -> None:
         self._workers[event.source] += 1
         # From 0, not from the first time on: a rate needs to see the step.
         for metric in METRICS:
-            if metric.labels == ("queue",) and self._begins_at_zero(metric):
+            ours = not metric.name.startswith("pollux_controller_")
+            if ours and metric.labels == ("queue",) and self._begins_at_zero(metric):
                 self._metrics[metric.name].labels(event.source)
         for kind in event.kinds:
             self._metrics["pollux_worker_job_running"].labels(event.source, kind)
@@ -184,15 +291,65 @@ class PrometheusSink:
         priced = metric.name == "pollux_poll_cost_dollars_total"
         return bool(self._price) if priced else metric.type == "counter"
 
-    def _worker_stopped(self, event: WorkerStopped) -> None:
+    def _stopped(self, event: WorkerStopped | RelayStopped) -> None:
         self._workers[event.source] -= 1
         if self._workers[event.source] > 0:
             return
         del self._workers[event.source]
         self._running = {run for run in self._running if run[0] != event.source}
+        group, name = _place(event)
+        label = "queue" if group == WORKER else "outbox"
         for metric in METRICS:
-            if "queue" in metric.labels:
-                self._metrics[metric.name].remove_by_labels({"queue": event.source})
+            if label in metric.labels:
+                self._metrics[metric.name].remove_by_labels({label: name})
+
+    # The controller's
+
+    def _counted(self, event: ControllerCounted) -> None:
+        jobs = self._metrics["pollux_controller_jobs"]
+        for status, count in event.jobs:
+            jobs.labels(event.source, status).set(count)
+        workers = self._metrics["pollux_controller_workers"]
+        workers.labels(event.source, "online").set(event.online)
+        workers.labels(event.source, "offline").set(event.offline)
+        self._metrics["pollux_controller_held_polls"].labels(event.source).set(event.held)
+
+    def _poll_answered(self, event: PollAnswered) -> None:
+        self._count("pollux_controller_poll_total", event.source, event.result)
+        duration = self._metrics["pollux_controller_poll_duration_seconds"]
+        duration.labels(event.source).observe(event.took)
+
+    def _request_answered(self, event: RequestAnswered) -> None:
+        labels = (event.source, event.method, event.route, str(event.status))
+        self._count("pollux_controller_request_total", *labels)
+
+    def _job_submitted(self, event: JobSubmitted) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, "submitted")
+
+    def _job_delivered(self, event: JobDelivered) -> None:
+        result = "redelivered" if event.again else "delivered"
+        self._count("pollux_controller_job_total", event.source, event.kind, result)
+        if not event.again:
+            wait = self._metrics["pollux_controller_job_wait_seconds"]
+            wait.labels(event.source, event.kind).observe(event.waited)
+
+    def _job_reported(self, event: JobReported) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, event.result)
+        duration = self._metrics["pollux_controller_job_duration_seconds"]
+        duration.labels(event.source, event.kind).observe(event.took)
+
+    def _job_reassigned(self, event: JobReassigned) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, "reassigned")
+
+    def _job_given_up(self, event: JobGivenUp) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, "dead")
+
+    def _push_changed(self, event: PushChanged) -> None:
+        gauge = self._metrics["pollux_controller_push_connections"]
+        gauge.labels(event.source).set(event.connections)
+
+    def _hint_pushed(self, event: HintPushed) -> None:
+        self._count("pollux_controller_hint_total", event.source)
 
     def _count(self, name: str, *labels: str) -> None:
         self._metrics[name].labels(*labels).inc()
@@ -200,3 +357,10 @@ class PrometheusSink:
 
 def _run_of(event: JobEvent) -> tuple[str, str, str]:
     return event.source, event.worker, event.job
+
+
+def _place(event: Event) -> tuple[str, str]:
+    """Whose metrics an event belongs to, and the name of its queue or outbox."""
+    if event.source.startswith("outbox:"):
+        return OUTBOX, event.source.removeprefix("outbox:")
+    return WORKER, event.source

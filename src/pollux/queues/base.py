@@ -146,9 +146,14 @@ class Queue(ABC):
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids; news of them goes out as a hint."""
+        ids, _ = await self.put_counted(jobs)
+        return ids
+
+    async def put_counted(self, jobs: NewJob | Iterable[NewJob]) -> tuple[list[str], int]:
+        """As `put`; and how many of the jobs are new, not there already by their `unique`."""
         batch = self._checked_jobs(jobs)
         if not batch:
-            return []
+            return [], 0
         ids, fresh = await self._put(batch)
         if fresh:
             kinds = {job.kind for job in batch}
@@ -156,7 +161,7 @@ class Queue(ABC):
                 self._hints.notify(fresh, kinds)
             else:
                 self._announce(fresh, kinds)
-        return ids
+        return ids, fresh
 
     async def claim(
         self,
@@ -175,13 +180,13 @@ class Queue(ABC):
         checked_name(worker, "worker", ConfigError)
         if limit < 1:
             raise ConfigError(f"limit = {limit!r} must be at least 1")
-        lease_s = _checked_lease(lease)
+        lease_s = checked_lease(lease)
         hold_s = seconds(hold, "hold")
         if hold_s and not self.capabilities.long_poll:
             raise Unsupported(
                 f"{self.url} cannot hold a poll (hold = {hold!r}); use a strategy without a hold"
             )
-        wanted = _distinct(kinds, "kinds")
+        wanted = distinct(kinds, "kinds")
         if wanted is not None and not wanted:
             return []
         if wanted is not None and not self.capabilities.kinds:
@@ -202,7 +207,7 @@ class Queue(ABC):
         settlements of one claim in a batch the first counts, and the second is refused.
         """
         batch = list(settlements)
-        _check_batch(batch, "settle")
+        check_batch(batch, "settle")
         if not batch:
             return
         once: dict[tuple[str, int], Settlement] = {}
@@ -220,10 +225,10 @@ class Queue(ABC):
     async def extend(self, claims: Iterable[Claim], lease: Duration) -> None:
         """Renew the leases of claims, from now. Raises `LeaseLost` for those that are lost."""
         batch = list(claims)
-        _check_batch(batch, "extend")
+        check_batch(batch, "extend")
         if not batch:
             return
-        lost = await self._extend(batch, _checked_lease(lease))
+        lost = await self._extend(batch, checked_lease(lease))
         if lost:
             raise LeaseLost(lost)
 
@@ -260,14 +265,14 @@ class Queue(ABC):
 
     async def redrive(self, ids: Sequence[str] | None = None) -> int:
         """Make dead jobs ready again with fresh attempts (all, when None); return how many."""
-        count = await self._redrive(_distinct(ids, "ids"))
+        count = await self._redrive(distinct(ids, "ids"))
         if count:
             self._announce(count)
         return count
 
     async def drop(self, ids: Sequence[str] | None = None) -> int:
         """Delete dead jobs for good (all, when None); return how many."""
-        return await self._drop(_distinct(ids, "ids"))
+        return await self._drop(distinct(ids, "ids"))
 
     async def prune(self) -> int:
         """Delete finished jobs that were kept long enough, a bounded number; return how many."""
@@ -404,7 +409,7 @@ class Queue(ABC):
         batch = [jobs] if isinstance(jobs, NewJob) else list(jobs)
         for job in batch:
             self._check(job)
-        _check_batch(batch, "put")
+        check_batch(batch, "put")
         return batch
 
     def _check(self, job: NewJob) -> None:
@@ -431,21 +436,21 @@ class Queue(ABC):
             )
 
 
-def _check_batch(batch: Sequence[object], call: str) -> None:
+def check_batch(batch: Sequence[object], call: str) -> None:
     if len(batch) > MAX_BATCH:
         raise ConfigError(
             f"{call} got a batch of {len(batch)}; at most {MAX_BATCH} at once, so split it"
         )
 
 
-def _checked_lease(lease: Duration) -> float:
+def checked_lease(lease: Duration) -> float:
     lease_s = seconds(lease, "lease", positive=True)
     if lease_s > MAX_LEASE:
         raise ConfigError(f"lease = {lease!r} is above the limit of {MAX_LEASE:g} s")
     return lease_s
 
 
-def _distinct(names: Sequence[str] | None, what: str) -> Sequence[str] | None:
+def distinct(names: Sequence[str] | None, what: str) -> Sequence[str] | None:
     """Each name once. One string is refused: it would be taken apart into its letters."""
     if isinstance(names, str):
         raise ConfigError(f"{what} = {names!r} is one string; give a list: [{names!r}]")

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import quote
 
-from pollux.errors import UniqueConflict
 from pollux.hints import Hint
-from pollux.jobs import Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
+from pollux.jobs import Claim, Job, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import Capabilities, Queue, Stats
 from pollux.queues.ids import number_of, place_after
+from pollux.queues.twins import check_twin
 
 
 @dataclass(slots=True)
@@ -90,13 +90,8 @@ class MemoryQueue(Queue):
         if job.unique is None:
             return None
         twin = self._unique.get(job.unique) or in_batch.get(job.unique)
-        if twin is None:
-            return None
-        if twin.kind != job.kind or not same_payload(twin.encoded, job.encoded):
-            raise UniqueConflict(
-                f"unique = {job.unique!r} stands for job {twin.seq} of kind {twin.kind!r} with "
-                "another kind or payload; nothing was put"
-            )
+        if twin is not None:
+            check_twin(job, twin.seq, twin.kind, twin.encoded)
         return twin
 
     async def _claim_or_give_back(

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pollux.jobs import Job, NewJob, encode, same_payload
+from pollux.jobs import Job, NewJob, encode
 from pollux.queues.objects_names import SLICE
 
 #: What is kept of bodies that were read, in bytes.
@@ -153,10 +153,6 @@ def digest(job: NewJob) -> str:
     return hashlib.sha256(f"{job.kind}\n{canonical}".encode()).hexdigest()
 
 
-def same_job(one: NewJob, other: NewJob) -> bool:
-    return one.kind == other.kind and same_payload(one.encoded, other.encoded)
-
-
 class Cache:
     """Bodies and contents that were read. They never change, so they are never wrong."""
 
@@ -199,6 +195,6 @@ class Cache:
 
 
 __all__ = [
-    "Body", "Cache", "Stored", "digest", "encode", "read_body", "read_record", "same_job",
+    "Body", "Cache", "Stored", "digest", "encode", "read_body", "read_record",
     "write_again", "write_body", "write_record",
 ]  # fmt: skip

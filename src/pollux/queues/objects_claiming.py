@@ -13,16 +13,15 @@ from pollux.queues.objects_body import Body, Stored
 from pollux.queues.objects_chain import Item, Root, Unit, read_roots, token_of
 from pollux.queues.objects_core import ACT_WITHIN, TICK, Core
 from pollux.queues.objects_names import Kind, Meaning, rounded_lease, tag_of, write_entry
+from pollux.queues.objects_rivals import Chosen
 from pollux.queues.objects_store import PAGE
 
-#: How many times one call looks for other jobs after it lost races for all it wanted.
-ROUNDS = 2
+#: How many places one call tries if it loses the race at each of them.
+TRIES = 3
 #: Bodies that one claim reads before it claims, at the most: those of mixed puts.
 BODIES = 64
 #: For how long a look may serve for further claims, in seconds.
 LOOK_AGAIN = 1.0
-#: Claims are spread over so many units at the most, by those who lose races.
-SPREAD_MAX = 256.0
 #: Of claims that see more than a page of ready jobs, every so many look for delayed ones too.
 DUE_EVERY = 4
 #: Claims that a handle remembers before it forgets those whose leases ended long ago.
@@ -74,7 +73,7 @@ class Claiming:
     def __init__(self, core: Core) -> None:
         self._core = core
         self.held: dict[tuple[str, int], Held] = {}
-        self._spread = 1.0
+        self.rivals = core.rivals
         self._hidden = 0
         self._spare: tuple[Look, Sequence[str] | None] | None = None
         self.lost_races = 0
@@ -83,30 +82,39 @@ class Claiming:
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
     ) -> tuple[list[Claim], Look]:
         look = self._look_before(limit, kinds) or await self.look(limit, kinds)
+        clock, rivals = self._core.clock, self.rivals
         claims: list[Claim] = []
-        candidates = look.units
-        raced = False
-        for _ in range(ROUNDS):
-            chosen, candidates = self._choose(candidates, limit - len(claims))
-            if not chosen or self._core.clock.now() - look.seen_at > ACT_WITHIN:
+        units, lost_tries = look.units, 0
+        shares = 1  # more, as this call meets nobody
+        while len(claims) < limit and clock.now() - look.seen_at < ACT_WITHIN:
+            chosen, units = rivals.choose(units, limit - len(claims), shares)
+            if not chosen:
                 break
-            took, rests, lost, errors = await self._take(chosen, worker, lease, kinds)
+            at_once = rivals.undisputed and not (claims and rivals.any)
+            began = clock.now()
+            took, rests, lost = await self._take(chosen, at_once, worker, lease, kinds)
             claims += took
-            raced = raced or lost > 0 or bool(errors)
-            candidates = [*rests, *candidates]
-            self._note(lost, len(chosen))
-            if errors and not claims:
-                raise errors[0]
-            if errors or not lost or len(claims) >= limit:
+            units = [*rests, *units]
+            lost_tries += lost
+            shares *= 2
+            if lost and (claims or lost_tries == TRIES):
                 break
-        self._spare = None if raced else (Look(look.seen_at, candidates, None, []), kinds)
+            if units and len(claims) < limit and rivals.any and not rivals.room_among(units):
+                # What was seen does not show what the others took meanwhile.
+                if lost:
+                    await clock.sleep(rivals.pause(clock.now() - began))
+                look = await self.look(limit, kinds)
+                units = look.units
+        if lost_tries and units and not claims:
+            look.due = self._core.time.now() + LOOK_AGAIN  # there is something still
+        self._spare = None if lost_tries else (Look(look.seen_at, units, None, []), kinds)
         return sorted(self._live(claims), key=self._order), look
 
     def _look_before(self, limit: int, kinds: Sequence[str] | None) -> Look | None:
         """What the last look showed beyond what was claimed then, if it is fresh and enough: a
         backlog is not listed again for every claim."""
         spare, self._spare = self._spare, None
-        if spare is None or spare[1] != kinds or self._spread > 1:  # others claim here too
+        if spare is None or spare[1] != kinds or self.rivals.any:
             return None
         look = spare[0]
         if self._core.clock.now() - look.seen_at > LOOK_AGAIN:
@@ -141,7 +149,7 @@ class Claiming:
     async def look(self, limit: int, kinds: Sequence[str] | None) -> Look:
         """List until there is enough to choose from: mostly one page, one request."""
         core = self._core
-        enough = limit + (0 if self._spread <= 1 else int(self._spread))
+        enough = limit + (self.rivals.places if self.rivals.any else 0)
         look = Look(core.clock.now(), [], None, [])
         begun: list[Item] = []  # the last folder of a page, which may go on in the next
         async for page in core.pages("live"):
@@ -234,67 +242,15 @@ class Claiming:
         return (-priority_of(self._core, unit), since_of(self._core, unit),
                 *unit.root.put.place(unit.start))  # fmt: skip
 
-    # Choosing
-
-    def _choose(self, units: list[Unit], wanted: int) -> tuple[list[tuple[Unit, int]], list[Unit]]:
-        """Units to try, with how many jobs of each, and those that are left for another round.
-
-        In order, while nobody else claims; the more races are lost, the further apart.
-        """
-        first = 0
-        if self._spread > 1 and units:
-            # Each claim's worth of units is one place; places do not overlap.
-            width, jobs = 0, 0
-            while width < len(units) and jobs < wanted:
-                jobs += units[width].left
-                width += 1
-            places = min(int(self._spread), -(-len(units) // width))
-            first = self._core.rng.randrange(places) * width
-        chosen: list[tuple[Unit, int]] = []
-        at = first
-        while wanted > 0 and at < len(units):
-            unit = units[at]
-            count = min(unit.left, wanted)
-            chosen.append((unit, count))
-            wanted -= count
-            at += 1
-        if wanted > 0 and first:  # what stands before, from the end
-            while wanted > 0 and first > 0:
-                first -= 1
-                count = min(units[first].left, wanted)
-                chosen.append((units[first], count))
-                wanted -= count
-        return chosen, units[:first] + units[at:]
-
-    def _note(self, lost: int, tried: int) -> None:
-        self.lost_races += lost
-        if lost:
-            self._spread = min(max(self._spread, 2.0) * 2 ** min(lost, 4), SPREAD_MAX)
-        elif tried:
-            self._spread = max(self._spread * 0.9, 1.0) if self._spread > 1.2 else 1.0
-
     # Taking
 
     async def _take(
-        self,
-        chosen: list[tuple[Unit, int]],
-        worker: str,
-        lease: float,
-        kinds: Sequence[str] | None,
-    ) -> tuple[list[Claim], list[Unit], int, list[Exception]]:
-        """Claims, what they left of slices, how many were lost, and what went wrong."""
+        self, chosen: Chosen, at_once: bool, worker: str, lease: float, kinds: Sequence[str] | None
+    ) -> tuple[list[Claim], list[Unit], bool]:
+        """Claims, what they left of slices, and whether somebody else was faster anywhere."""
         core = self._core
-        results = await core.all(
-            self._take_unit(unit, count, worker, lease) for unit, count in chosen
-        )
-        errors = [result for result in results if isinstance(result, BaseException)]
-        won = [held for result in results if isinstance(result, list) for held in result]
-        lost = sum(result == [] for result in results)
-        rests = [
-            rest
-            for (unit, count), result in zip(chosen, results, strict=True)
-            if isinstance(result, list) and result and (rest := _rest(unit, count))
-        ]
+        parts = [chosen] if at_once else [chosen[:1], chosen[1:]]
+        won, rests, lost, errors = await self._win(parts, worker, lease)
         roots = {held.root.path: held.root for held in won}
         bodies: dict[str, Body | BaseException | None] = dict(
             zip(
@@ -316,7 +272,44 @@ class Claiming:
             else:
                 held.body = body
                 claims += self.register(held, worker)
-        return claims, rests, lost, [e for e in errors if isinstance(e, Exception)]
+        self.lost_races += lost
+        if lost:
+            self.rivals.lost()
+        elif not errors:
+            self.rivals.won()
+        if not claims:
+            for error in errors:
+                if isinstance(error, Exception):
+                    raise error
+        return claims, rests, bool(lost or errors)
+
+    async def _win(
+        self, parts: Sequence[Chosen], worker: str, lease: float
+    ) -> tuple[list[Held], list[Unit], int, list[BaseException]]:
+        """Try one part after the other, up to the first in which a race is lost.
+
+        Returns what was won, what that left of slices, how many were lost, and what went wrong.
+        """
+        won: list[Held] = []
+        rests: list[Unit] = []
+        errors: list[BaseException] = []
+        lost = 0
+        for part in parts:
+            results = await self._core.all(
+                self._take_unit(unit, count, worker, lease) for unit, count in part
+            )
+            for (unit, count), result in zip(part, results, strict=True):
+                if isinstance(result, BaseException):
+                    errors.append(result)
+                elif not result:
+                    lost += 1
+                else:
+                    won += result
+                    if rest := _rest(unit, count):
+                        rests.append(rest)
+            if lost or errors:
+                break
+        return won, rests, lost, errors
 
     async def _take_unit(self, unit: Unit, count: int, worker: str, lease: float) -> list[Held]:
         """Claim a unit, or the first jobs of it; an empty list if somebody was faster."""

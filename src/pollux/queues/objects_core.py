@@ -16,6 +16,7 @@ from pollux.errors import StoreError, StoreUnavailable
 from pollux.queues.objects_body import Body, Cache, read_body
 from pollux.queues.objects_chain import Item, Root, Unit, read_roots, read_units
 from pollux.queues.objects_names import salt
+from pollux.queues.objects_rivals import Rivals
 from pollux.queues.objects_store import Store, StoreClock
 
 T = TypeVar("T")
@@ -34,6 +35,8 @@ TICK = 2e-6
 PROBE_EVERY = 3600.0
 #: How long what a probe left behind stays.
 PROBE_KEPT = 600.0
+#: Who wrote a probe within so many seconds starts together with us.
+PROBED_NOW = 5.0
 #: What one delete takes.
 DELETE_BATCH = 1000
 
@@ -50,6 +53,7 @@ class Core:
         self.time = StoreClock(clock, store.grain)
         self.cache = Cache()
         self.rng = random.Random()
+        self.rivals = Rivals(clock, self.rng)
         self.closed = False
         self._limit = asyncio.Semaphore(REQUESTS)
         self._probing: asyncio.Task[None] | None = None
@@ -159,8 +163,10 @@ class Core:
                 "Storage, Azure Blob, R2, MinIO, SeaweedFS, or a local folder"
             )
         seen = await self.listing("probe")
-        long_ago = self.time.surely() - PROBE_KEPT  # by those who crashed in here
+        now = self.time.surely()
+        long_ago = now - PROBE_KEPT  # by those who crashed in here
         await self._sweep_probe(name, *(i.name for i in seen if i.written < long_ago))
+        self.rivals.seen(sum(i.written > now - PROBED_NOW for i in seen) - 1)
         if not self.time.known:
             raise StoreError(
                 f"{self.shown}: a LIST does not show what was just written; a queue needs a store "

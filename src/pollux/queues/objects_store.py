@@ -156,9 +156,11 @@ class Obstore:
         """What went wrong, without obstore's debug dump, which may hold what is secret."""
         from obstore import exceptions
 
-        text = without_secrets(str(error).partition("\n\nDebug source")[0])
-        text = re.sub(r"\s+", " ", text)[:300]
         whole = str(error)
+        said = re.search(r"<Code>(\w+)</Code>\s*(?:<Message>([^<]*))?", whole)
+        text = ": ".join(filter(None, said.groups())) if said else whole
+        text = without_secrets(text.partition("\n\nDebug source")[0])
+        text = re.sub(r"\s+", " ", text)[:300]
         for pattern, advice in _ADVICE.items():
             if re.search(pattern, whole, re.IGNORECASE):
                 return StoreError(f"{self._shown}: cannot {what}: {advice} ({text})")
@@ -173,6 +175,9 @@ class Obstore:
             )
         if isinstance(error, (exceptions.NotSupportedError, exceptions.InvalidPathError)):
             return StoreError(f"{self._shown}: cannot {what}: {text}")
+        if "error sending request" in whole:
+            host = re.search(r"https?://[^/\s]+", text)
+            text = f"{host[0] if host else 'it'} does not answer; is it up, and the endpoint right?"
         return StoreUnavailable(f"{self._shown}: cannot {what} now: {text}")
 
 
@@ -186,7 +191,7 @@ _ADVICE = {
         "the credentials are not accepted; check them",
     r"169\.254\.169\.254|metadata\.google|no credentials|missing credentials|CredentialsError":
         "no credentials were found; set those of your provider in the environment, such as "
-        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; profiles of AWS need pollux[sqs] as well",
     r"AccessDenied|Forbidden":
         "access is denied: the bucket may be somebody else's, or the credentials lack read, write, "
         "list and delete on it",

@@ -12,12 +12,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from pollux.errors import StoreUnavailable, UniqueConflict
+from pollux.errors import StoreUnavailable
 from pollux.jobs import NewJob
-from pollux.queues.objects_body import digest, same_job
+from pollux.queues.objects_body import digest
 from pollux.queues.objects_core import GRACE, Core
 from pollux.queues.objects_names import Put, read_id, salt
 from pollux.queues.objects_settling import Settling
+from pollux.queues.twins import check_twin, conflict, first_places
 
 #: Pauses between looks at a put of somebody else that is under way, in seconds: first and last.
 WAIT_FIRST, WAIT_LAST = 0.02, 1.0
@@ -43,7 +44,7 @@ class Uniques:
         Returns the ids of jobs that are there already, by index, the markers that were made, and
         when that began.
         """
-        firsts = _firsts(jobs)
+        firsts = first_places(jobs)
         pause = WAIT_FIRST
         while True:
             twins = self._twins(jobs, firsts, put)
@@ -84,7 +85,7 @@ class Uniques:
             if theirs is None or not await self.alive(theirs["id"]):
                 return name, "" if theirs is None else theirs["id"]
             if theirs["digest"] != mine:
-                raise _conflict(job, theirs["id"])
+                raise conflict(job, f"job {theirs['id']}")
             twins[index] = theirs["id"]
         return None
 
@@ -93,9 +94,8 @@ class Uniques:
         twins = {}
         for (index, job), first in zip(enumerate(jobs), firsts, strict=True):
             if first != index:
-                if not same_job(jobs[first], job):
-                    raise _conflict(job, put.id_of(first))
                 twins[index] = put.id_of(first)
+                check_twin(job, twins[index], jobs[first].kind, jobs[first].encoded)
         return twins
 
     async def _wait_or_free(self, name: str, job_id: str, pause: float) -> None:
@@ -147,19 +147,3 @@ class Uniques:
         raw = await self._core.get(name)
         if raw is not None and json.loads(raw)["id"] == job_id:
             await self._core.delete([name])
-
-
-def _firsts(jobs: Sequence[NewJob]) -> list[int]:
-    """For each job, the first of the batch with the same unique: mostly itself."""
-    first: dict[str, int] = {}
-    return [
-        index if job.unique is None else first.setdefault(job.unique, index)
-        for index, job in enumerate(jobs)
-    ]
-
-
-def _conflict(job: NewJob, job_id: str) -> UniqueConflict:
-    return UniqueConflict(
-        f"unique = {job.unique!r} stands for job {job_id} with another kind or payload; nothing "
-        "was put"
-    )

@@ -283,8 +283,8 @@ class PostgresQueue(Queue):
             except ConnectionLost:
                 self._in_doubt.note(batch)
                 [(lost,)] = await self._rows("settle", params)
+            refused = await self._not_settled([batch[place - 1] for place in lost or ()])
         self._sweep(len(batch))
-        refused = await self._not_settled([batch[place - 1] for place in lost or ()])
         self._in_doubt.forget(batch)
         if not refused:
             return []

@@ -40,11 +40,11 @@ class ListeningLost(StoreUnavailable):
 
 
 class PostgresLine(Line):
-    """One queue's messages."""
+    """The messages of one queue; or of one outbox, whose `channel` is named by its functions."""
 
     advice = (
         "A pooler in transaction or statement mode, as PgBouncer often is, swallows LISTEN: give "
-        "the queue `listen`, a conninfo that goes to the server itself. Else look at the network "
+        "`listen`, a conninfo that goes to the server itself. Else look at the network "
         "between here and there."
     )
 
@@ -56,13 +56,16 @@ class PostgresLine(Line):
         schema: str,
         queue: str,
         clock: Clock,
+        channel: str | None = None,
     ) -> None:
         digest = hashlib.blake2b(f"{schema}\0{queue}".encode(), digest_size=8)
-        self.channel = f"pollux_{digest.hexdigest()}"
+        self.channel = channel or f"pollux_{digest.hexdigest()}"
         self._connections = connections
         self._send = send
         self._listen = listen
-        self._where = shown(conninfo_to_dict(listen), queue, schema)
+        self._where = shown(
+            conninfo_to_dict(listen), queue, schema, "outbox" if channel else "queue"
+        )
         self._clock = clock
 
     async def listen(self, heard: Heard, ready: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""The tables and functions of queues and outboxes on Postgres: made by a script, when told to.
+"""Tables and functions in a schema on Postgres: made by a script, and only when told to.
 
 One script serves the command, the call and whoever wants to read it first: it makes what is missing
 and leaves the rest, so running it twice, or twice at once, does no harm.

@@ -38,18 +38,14 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from pollux.errors import (
-    ConfigError,
-    SchemaError,
-    StoreError,
-    StoreUnavailable,
-    UniqueConflict,
-)
-from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
+from pollux.errors import ConfigError, SchemaError, StoreError
+from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import Stats
 from pollux.queues.ids import number_of, place_after
+from pollux.queues.in_doubt import InDoubt
 from pollux.queues.lua import script
 from pollux.queues.redis_connections import Connections, CutOff
+from pollux.queues.twins import check_twin, first_places
 
 #: The oldest Redis with all that the scripts use.
 OLDEST_REDIS = (6, 2)
@@ -68,8 +64,6 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_PUT_BYTES = 64 * 1024 * 1024
 #: The most pages of 1,024 numbers that one script looks through.
 MOST_PAGES = 8
-#: So many claims whose settlement is in doubt are remembered, and one batch more.
-IN_DOUBT_MAX = 100_000
 #: How often a put looks at those who hold its uniques, when they keep changing.
 TWIN_LOOKS_MAX = 10
 
@@ -112,8 +106,7 @@ class RedisStore:
         self._slots: list[int] = []  # those in no use; an answer is kept for each
         self._slots_made = 0
         self._calls = 0
-        #: Claims whose settlement nobody knows about: its answer was lost, twice.
-        self._in_doubt: set[tuple[str, int]] = set()
+        self._in_doubt = InDoubt()
 
     async def put(
         self, jobs: Sequence[NewJob], now: float | None, message: str | None
@@ -124,7 +117,10 @@ class RedisStore:
                 f"put got a batch with {size} bytes of payloads; at most {MOST_PUT_BYTES} at once, "
                 "for the server waits meanwhile, so split it"
             )
-        firsts = _once(jobs)
+        firsts = first_places(jobs)
+        for job, first in zip(jobs, firsts, strict=True):
+            if job is not (other := jobs[first]):
+                check_twin(job, "of this batch", other.kind, other.encoded)
         batch = [n for n, first in enumerate(firsts) if first == n]
         packed = {n: _packed(jobs[n], jobs[n].encoded) for n in batch}
         for _ in range(TWIN_LOOKS_MAX):
@@ -139,11 +135,7 @@ class RedisStore:
             for place, job_id, kind, payload in _in_fours(answer):
                 n = batch[int(place)]
                 theirs = payload.decode()
-                if kind.decode() != jobs[n].kind or not same_payload(theirs, jobs[n].encoded):
-                    raise UniqueConflict(
-                        f"unique = {jobs[n].unique!r} stands for job {job_id.decode()} of kind "
-                        f"{kind.decode()!r} with another kind or payload; nothing was put"
-                    )
+                check_twin(jobs[n], job_id.decode(), kind.decode(), theirs)
                 # The same JSON in other words: put in theirs, it is the same text.
                 packed[n] = _packed(jobs[n], theirs)
         raise StoreError(
@@ -182,22 +174,20 @@ class RedisStore:
     async def settle(
         self, settlements: Sequence[Settlement], now: float | None, keep: bool
     ) -> list[str]:
-        """Settle what is still held and return the ids of what is not."""
-        held = [(s.claim.job.id, s.claim.token) for s in settlements]
-        try:
+        """Settle what is still held and return the ids of what is not.
+
+        The server's kept answer makes one call count once. Whoever settles again after a call that
+        failed makes another call, perhaps long after and in another batch: that is left to doubt.
+        """
+        with self._in_doubt.unless_answered(settlements):
             answer = await self._kept(
                 "settle",
                 [_time(now), "1" if keep else "0"],
                 [b"".join(map(_packed_settlement, settlements))],
             )
-        except StoreUnavailable:
-            if len(self._in_doubt) < IN_DOUBT_MAX:
-                self._in_doubt.update(held)  # it may be carried out, and asked for again
-            raise
-        refused = [settlements[n] for n in _places(answer)]
-        if self._in_doubt:
+            refused = [settlements[n] for n in _places(answer)]
             refused = [s for s in refused if not await self._settled_before(s, now)]
-            self._in_doubt.difference_update(held)
+        self._in_doubt.forget(settlements)
         return [s.claim.job.id for s in refused]
 
     async def _settled_before(self, settlement: Settlement, now: float | None) -> bool:
@@ -206,7 +196,7 @@ class RedisStore:
         Then its token is one higher, as after a claim by another; but that is one attempt more.
         """
         claim = settlement.claim
-        if (claim.job.id, claim.token) not in self._in_doubt:
+        if claim not in self._in_doubt:
             return False
         number = number_of(claim.job.id)
         blob, *_ = await self._run(
@@ -379,24 +369,6 @@ async def _facts(connections: Connections) -> dict[str, str]:
 
 def _time(now: float | None) -> str:
     return "" if now is None else repr(now)
-
-
-def _once(jobs: Sequence[NewJob]) -> list[int]:
-    """For each job of a batch its place, or that of the first with the same `unique`."""
-    firsts: list[int] = []
-    uniques: dict[str, int] = {}
-    for n, job in enumerate(jobs):
-        first = n if job.unique is None else uniques.setdefault(job.unique, n)
-        firsts.append(first)
-        same = first == n or (
-            jobs[first].kind == job.kind and same_payload(jobs[first].encoded, job.encoded)
-        )
-        if not same:
-            raise UniqueConflict(
-                f"unique = {job.unique!r} stands for two jobs of this batch with different kinds "
-                "or payloads; nothing was put"
-            )
-    return firsts
 
 
 def _packed(job: NewJob, encoded: str) -> list[bytes]:

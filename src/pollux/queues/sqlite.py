@@ -56,6 +56,7 @@ class SqliteQueue(Queue):
             raise ConfigError(f"path = {str(path)!r} names no file; give one such as jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
+        self.synchronous = synchronous
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)

@@ -1,30 +1,21 @@
 """The SQLite side of `SqliteQueue`: plain calls on one connection, made from one thread.
 
-WAL, so that readers and the one writer do not block each other; BEGIN IMMEDIATE, so that a write
-waits its turn at its start and never fails in the middle; a batch is one transaction and, for
-claims and settlements, one statement.
+A batch is one transaction and, for claims and settlements, one statement.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollux.errors import SchemaError, StoreError, StoreUnavailable, UniqueConflict
-from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State, same_payload
+from pollux.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import Stats
 from pollux.queues.ids import number_of, place_after
-from pollux.queues.sql import migrations, statements
+from pollux.queues.sqlite_file import SqliteFile, transaction
+from pollux.queues.twins import check_twin
 
-#: The oldest SQLite with all that the statements use (RETURNING, UPDATE FROM, JSON built in).
-OLDEST_SQLITE = (3, 38, 0)
-#: How long a write waits for another process's write, in seconds.
-BUSY_TIMEOUT = 5.0
 #: The most jobs one claim makes ready, or one prune deletes: bounds the time the lock is held.
 MOST_AT_ONCE = 1000
 #: The most kinds that a claim looks up one by one, for SQLite unites at most 500 selects; with
@@ -35,141 +26,23 @@ _SEQ_MAX = 2**63 - 1
 _CODES = {state: code for code, state in enumerate(STATES)}
 
 
-class SqliteStore:
-    """One connection to one database file. Not for use from two threads at a time."""
+class SqliteStore(SqliteFile):
+    """The jobs of one queue in a file."""
+
+    dialect = "sqlite"
+    version_table = "pollux_schema"
+    holds = "queue"
 
     def __init__(self, path: Path, queue: str, *, synchronous: str, create: bool) -> None:
-        self.path = path
+        super().__init__(path, synchronous=synchronous, create=create)
         self._queue = queue
-        self._synchronous = synchronous
-        self._create = create
-        self._sql = statements("sqlite")
-        self._connection: sqlite3.Connection | None = None
-
-    # Connecting
-
-    def connect(self) -> sqlite3.Connection:
-        """The connection; opened, checked and migrated when it is first asked for."""
-        if self._connection is None:
-            connection = self._open()
-            try:
-                self._prepare(connection)
-            except BaseException:
-                connection.close()
-                raise
-            self._connection = connection
-        return self._connection
-
-    def _open(self) -> sqlite3.Connection:
-        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-            oldest = ".".join(map(str, OLDEST_SQLITE))
-            raise StoreError(
-                f"this Python has SQLite {sqlite3.sqlite_version}; Pollux needs {oldest} or newer"
-            )
-        if self.path.is_dir():
-            raise StoreError(f"{self.path} is a folder; name a file in it")
-        if not self._create and not self.path.exists():
-            raise StoreError(f"there is no database at {self.path}; check the path in the URL")
-        if not self.path.parent.is_dir():
-            raise StoreError(
-                f"there is no folder {self.path.parent} for the database {self.path.name}; "
-                "create it or correct the path"
-            )
-        return sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
-            uri=True,
-            timeout=BUSY_TIMEOUT,
-            isolation_level=None,
-            check_same_thread=False,
-            cached_statements=256,
-        )
-
-    def _prepare(self, connection: sqlite3.Connection) -> None:
-        found = self._version(connection)  # first of all: what is not ours stays untouched
-        if not found and not self._create:
-            raise SchemaError(f"{self.path} holds no queue; check the path in the URL")
-        self._write_ahead(connection)
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        self._migrate(connection)
-
-    def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        """Switch to WAL. SQLite does not wait for its turn here, so we do."""
-        give_up = time.monotonic() + BUSY_TIMEOUT
-        mode = None
-        while mode is None:
-            try:
-                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
-                if not busy or time.monotonic() > give_up:
-                    raise
-                with _transaction(connection):
-                    pass  # waits until the other process is through
-        if mode != "wal":
-            raise StoreError(
-                f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
-                "put the database on a local disk"
-            )
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        newest = migrations("sqlite")[-1][0]
-        if self._version(connection) == newest:
-            return
-        with _transaction(connection):
-            found = self._version(connection)  # again: another process may have been faster
-            for version, script in migrations("sqlite"):
-                if version > found:
-                    for statement in _split(script):
-                        connection.execute(statement)
-            connection.execute(
-                "CREATE TABLE IF NOT EXISTS pollux_schema (version INTEGER NOT NULL)"
-            )
-            connection.execute("DELETE FROM pollux_schema")
-            connection.execute("INSERT INTO pollux_schema VALUES (?)", (newest,))
-
-    def _version(self, connection: sqlite3.Connection) -> int:
-        known = connection.execute(
-            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pollux_schema'"
-        ).fetchone()
-        if not known:
-            return 0
-        row = connection.execute("SELECT version FROM pollux_schema").fetchone()
-        found = int(row[0]) if row else 0
-        newest = migrations("sqlite")[-1][0]
-        if found > newest:
-            raise SchemaError(
-                f"{self.path} has tables of version {found}; this code knows up to {newest}. "
-                "Upgrade pollux, or use another file."
-            )
-        return found
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
-    def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Run a method of this store with SQLite's errors told in ours."""
-        try:
-            return method(*args)
-        except sqlite3.Error as error:
-            raise self._explained(error) from error
-        except OSError as error:
-            raise StoreError(f"{error}. Check the path and its permissions.") from error
-
-    def _explained(self, error: sqlite3.Error) -> StoreError:
-        name = getattr(error, "sqlite_errorname", "")
-        for prefix, kind, advice in _EXPLANATIONS:
-            if name.startswith(prefix):
-                return kind(f"{self.path}: {error}. {advice}")
-        return StoreError(f"{self.path}: {error} ({name or type(error).__name__})")
 
     # Jobs
 
     def put(self, jobs: Sequence[NewJob], now: float) -> tuple[list[str], int]:
         connection = self.connect()
         ids, fresh = [], 0
-        with _transaction(connection):
+        with transaction(connection):
             for job in jobs:
                 values = {
                     "queue": self._queue,
@@ -191,11 +64,7 @@ class SqliteStore:
 
     def _twin(self, job: NewJob) -> str:
         seq, kind, payload = self._rows("twin", unique=job.unique)[0]
-        if kind != job.kind or not same_payload(payload, job.encoded):
-            raise UniqueConflict(
-                f"unique = {job.unique!r} stands for job {seq} of kind {kind!r} with another "
-                "kind or payload; nothing was put"
-            )
+        check_twin(job, seq, kind, payload)
         return str(seq)
 
     def claim(
@@ -206,7 +75,7 @@ class SqliteStore:
         if not anything and (due is None or due > now):
             return [], due
         while True:
-            with _transaction(self.connect()):
+            with transaction(self.connect()):
                 if due is not None and due <= now:
                     self._rows("promote", now=now, most=MOST_AT_ONCE)
                 rows = self._claim(kinds, worker, limit, now + lease)
@@ -258,7 +127,7 @@ class SqliteStore:
             by_verdict[s.verdict].append(row)
         settled: list[tuple[Any, ...]] = []
         names = {"done": "settle_kept" if keep else "settle_done"}
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             for verdict, batch in by_verdict.items():
                 if batch:
                     name = names.get(verdict, f"settle_{verdict}")
@@ -267,7 +136,7 @@ class SqliteStore:
 
     def extend(self, claims: Sequence[Claim], until: float) -> list[str]:
         batch = json.dumps([[number_of(c.job.id), c.token, c.worker] for c in claims])
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             held = self._rows("extend", batch=batch, until=until)
         return _missing(claims, held)
 
@@ -303,7 +172,7 @@ class SqliteStore:
 
     def redrive(self, ids: Sequence[str] | None, now: float) -> int:
         connection = self.connect()
-        with _transaction(connection):
+        with transaction(connection):
             dead = self._rows("dead_ids", batch=_id_batch(ids))
             # One at a time, so that two jobs of one key see each other.
             for (seq,) in dead:
@@ -311,11 +180,11 @@ class SqliteStore:
         return len(dead)
 
     def drop(self, ids: Sequence[str] | None) -> int:
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             return len(self._rows("drop", batch=_id_batch(ids)))
 
     def prune(self, before: float) -> int:
-        with _transaction(self.connect()):
+        with transaction(self.connect()):
             return len(self._rows("prune", before=before, most=MOST_AT_ONCE))
 
     def _rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
@@ -329,44 +198,6 @@ class SqliteStore:
             str(seq), self._queue, kind, json.loads(payload), key, priority, attempt,
             float(created_at), float(run_at), unique,
         )  # fmt: skip
-
-
-_EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
-    ("SQLITE_NOTADB", StoreError, "It is not a SQLite database; correct the path in the URL."),
-    ("SQLITE_CORRUPT", StoreError, "The file is damaged; restore it from a backup."),
-    ("SQLITE_CANTOPEN", StoreError, "Check that the folder exists and this user may write there."),
-    ("SQLITE_READONLY", StoreError, "This user may not write the file or its folder; allow it."),
-    ("SQLITE_PERM", StoreError, "This user may not open the file; allow it."),
-    ("SQLITE_FULL", StoreUnavailable, "The disk is full; free some space, then it goes on."),
-    ("SQLITE_BUSY", StoreUnavailable, "Another process holds the write lock for long."),
-    ("SQLITE_LOCKED", StoreUnavailable, "Another statement holds the table for long."),
-    ("SQLITE_IOERR", StoreUnavailable, "The disk does not answer as it should; look at its log."),
-    ("SQLITE_ERROR", SchemaError, "Its tables are not as this version of pollux made them."),
-)
-
-
-@contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-
-
-def _split(script: str) -> Iterator[str]:
-    """The statements of a script; a trigger with its inner statements is one."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        if not statement and (not line.strip() or line.startswith("--")):
-            continue
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _missing(claims: Iterable[Claim], rows: list[tuple[Any, ...]]) -> list[str]:

@@ -18,6 +18,7 @@ import json
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, ClassVar
 from urllib.parse import SplitResult, quote, urlencode
 
@@ -31,6 +32,7 @@ from pollux.queues.sqs_client import (
     BATCH_BYTES,
     HIDE_MAX,
     HOLD_MAX,
+    NAME,
     PARALLEL,
     Place,
     SqsClient,
@@ -351,21 +353,8 @@ class SqsFifoQueue(SqsQueue):
     payload. SQS delays no single message here, so neither can a put.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(
-        priorities=False,
-        delay=False,
-        exact_unique=False,
-        ordered=False,
-        kinds=False,
-        views=False,
-        keep=False,
-        uncounted=False,
-        fenced=False,
-        atomic_put=False,
-        atomic_settle=False,
-        long_poll=True,
-        next_due=False,
-        exact_depth=False,
+    capabilities: ClassVar[Capabilities] = replace(
+        SqsQueue.capabilities, keys=True, unique=True, delay=False
     )
     _fifo: ClassVar[bool] = True
     _by_content: bool | None = None
@@ -394,9 +383,10 @@ def open_sqs(parts: SplitResult, clock: Clock | None, options: dict[str, Any]) -
     """The queue at `sqs://name`, or at the URL that SQS itself gives it."""
     place = f"{parts.scheme}://{parts.netloc}{parts.path}"
     if parts.scheme == "sqs":
-        if not parts.netloc or parts.path.strip("/") or "@" in parts.netloc:
+        if not NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
             raise ConfigError(
-                f"{without_secrets(place)!r} names no SQS queue; write sqs://jobs?region=eu-west-1"
+                f"{without_secrets(place)!r} names no SQS queue; write "
+                "sqs://jobs?region=eu-west-1. A name has up to 80 letters, digits, '-' and '_'"
             )
         place = parts.netloc
     kind = SqsFifoQueue if place.rstrip("/").endswith(".fifo") else SqsQueue

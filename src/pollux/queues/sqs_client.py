@@ -41,7 +41,7 @@ PARALLEL = 16
 #: How often botocore tries a call, the first included; it backs off in between.
 TRIES = 3
 #: What the names of queues look like.
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\.fifo)?")
+NAME = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\.fifo)?")
 #: One receive asks for these: what a job is made of.
 _SYSTEM = ["ApproximateReceiveCount", "SentTimestamp", "MessageGroupId"]
 
@@ -74,11 +74,16 @@ class Place:
 
     @classmethod
     def of(cls, queue: str, region: str | None, endpoint: str | None) -> Place:
+        if endpoint is not None and "@" in urlsplit(endpoint).netloc:
+            raise ConfigError(
+                f"endpoint = {without_secrets(endpoint)!r} holds credentials; leave them to the "
+                "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            )
         if "://" not in queue:
             return cls(queue, region, endpoint)
         parts = urlsplit(queue)
         account, _, name = parts.path.strip("/").rpartition("/")
-        named = account and _NAME.fullmatch(name)
+        named = account and NAME.fullmatch(name)
         if parts.scheme not in ("http", "https") or not parts.hostname or not named:
             raise ConfigError(
                 f"{without_secrets(queue)!r} is no URL of an SQS queue: that ends in an account "

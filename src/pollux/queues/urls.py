@@ -8,7 +8,7 @@ is told by the store's own module.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
@@ -30,6 +30,7 @@ _OBJECTS = {
     "az": (*_COMMON, "account", "endpoint", "timeout"),
     "file": _COMMON,
 }
+_HTTP = (*_COMMON, "token_file", "timeout")
 _SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
 
 
@@ -47,40 +48,61 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
     `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
     `dead=name`, `timeout=10s` and `linger=20s`.
+    `http://host:8420` or `https://…`, a controller, with `token_file=path` and `timeout=30s`.
     """
+    at = address_of(url, clock=clock, create=create)
+    return SCHEMES[at.parts.scheme](at)
+
+
+def address_of(
+    url: str,
+    schemes: Iterable[str] | None = None,
+    examples: Sequence[str] = EXAMPLES,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    what: str = "queue",
+) -> Address:
+    """A URL in its parts; its scheme is one of these. `what`: a queue, or an outbox."""
+    schemes = SCHEMES if schemes is None else schemes
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(
-            f"{_shown(url)} is not a queue URL; give one like {', '.join(EXAMPLES[:-1])} "
-            f"or {EXAMPLES[-1]}"
+            f"{_shown(url)} is not {_a(what)} URL; give one like {', '.join(examples[:-1])} "
+            f"or {examples[-1]}"
         )
     try:
         parts = urlsplit(url)
     except ValueError:  # whose message may hold the password
         raise ConfigError(
-            f"{_shown(url)} is not a queue URL: its host cannot be read; write what is special in "
-            "a user or a password as %XX"
+            f"{_shown(url)} is not {_a(what)} URL: its host cannot be read; write what is special "
+            "in a user or a password as %XX"
         ) from None
-    if parts.scheme not in SCHEMES:
+    if parts.scheme not in schemes:
         raise ConfigError(
-            f"no queue has the scheme {parts.scheme!r}; known: {', '.join(SCHEMES)} "
-            f"(for example {EXAMPLES[0]})"
+            f"no {what} has the scheme {parts.scheme!r}; known: {', '.join(schemes)} "
+            f"(for example {examples[0]})"
         )
     if parts.fragment:
         raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")
-    return SCHEMES[parts.scheme](Address(url, parts, clock, create))
+    return Address(url, parts, clock, create, what)
+
+
+def _a(what: str) -> str:
+    return f"an {what}" if what[0] in "aeiou" else f"a {what}"
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A URL in its parts, and how its queue shall be opened."""
+    """A URL in its parts, and how what it names shall be opened: a queue, or an outbox."""
 
     url: str
     parts: SplitResult
     clock: Clock | None
     create: bool
+    what: str = "queue"
 
     def options(self, known: Iterable[str]) -> dict[str, Any]:
-        """The options of the URL, each once and each known; `name` is the queue's."""
+        """The options of the URL, each once and each known; `name` is its own."""
         known = tuple(known)
         options: dict[str, Any] = {"name": "default"}
         for key, value in self.query():
@@ -88,9 +110,9 @@ class Address:
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise ConfigError(
-                    f"a {self.parts.scheme} queue URL takes no option {key!r}; {hint}"
+                    f"{self.what} URLs of {self.parts.scheme} take no option {key!r}; {hint}"
                 )
-            name = "name" if key == "queue" else key
+            name = "name" if key == self.what else key
             options[name] = _whole(key, value) if key in _WHOLE else value
         return options
 
@@ -127,6 +149,12 @@ def _memory(at: Address) -> Queue:
 def _sqlite(at: Address) -> Queue:
     from pollux.queues.sqlite import SqliteQueue
 
+    path, options = sqlite_place(at)
+    return SqliteQueue(path, clock=at.clock, create=at.create, **options)
+
+
+def sqlite_place(at: Address) -> tuple[str, dict[str, Any]]:
+    """The path of the file, and the options."""
     options = at.options((*_COMMON, "synchronous", "watch"))
     if at.parts.netloc or len(at.parts.path) < 2:
         raise ConfigError(
@@ -135,11 +163,18 @@ def _sqlite(at: Address) -> Queue:
     path = unquote(at.parts.path[1:])
     if path == ":memory:" or "\0" in path:
         raise ConfigError(f"{at.shown} names no file; for a queue in memory, use memory://")
-    return SqliteQueue(path, clock=at.clock, create=at.create, **options)
+    return path, options
 
 
 def _postgres(at: Address) -> Queue:
     from pollux.queues.postgres import PostgresQueue
+
+    conninfo, options = postgres_place(at)
+    return PostgresQueue(conninfo, clock=at.clock, **options)
+
+
+def postgres_place(at: Address) -> tuple[str, dict[str, Any]]:
+    """The conninfo, and the options that are ours."""
     from pollux.queues.postgres_conninfo import connection_options
 
     theirs = connection_options()
@@ -147,7 +182,7 @@ def _postgres(at: Address) -> Queue:
     passed = [(key, value) for key, value in at.query() if key in theirs]
     for key, _ in passed:
         del options[key]
-    return PostgresQueue(at.without_query(passed), clock=at.clock, **options)
+    return at.without_query(passed), options
 
 
 def _redis(at: Address) -> Queue:
@@ -160,8 +195,9 @@ def _redis(at: Address) -> Queue:
 
 
 def _objects(at: Address) -> Queue:
-    from pollux.queues.objects_open import open_objects
+    from pollux.queues.objects_open import open_objects, refuse_shards
 
+    refuse_shards(key for key, _ in at.query())
     options = at.options(_OBJECTS[at.parts.scheme])
     return open_objects(at.parts, at.clock, at.create, options)
 
@@ -174,6 +210,30 @@ def _sqs(at: Address) -> Queue:
     return open_sqs(at.parts, at.clock, options)
 
 
+def _http(at: Address) -> Queue:
+    """A controller, or a queue of SQS by its URL: that ends in an account and a name."""
+    *_, account, _ = ("", "", *at.parts.path.rstrip("/").split("/"))
+    theirs = (at.parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    if theirs or (account.isascii() and account.isdigit()):
+        return _sqs(at)
+    if "token" in dict(at.query()):
+        raise ConfigError(
+            f"{at.shown}: a token does not belong into a URL, which ends in logs; write "
+            "token_file=path, or set POLLUX_TOKEN_FILE or POLLUX_TOKEN"
+        )
+    given = [key for key, _ in at.query() if key in _SQS and key not in _HTTP]
+    if given:
+        raise ConfigError(
+            f"{at.shown} is the URL of a controller, and {given[0]!r} is an option of SQS; the URL "
+            "of an SQS queue ends in an account and a name, like "
+            "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
+        )
+    from pollux.queues.http import HttpQueue
+
+    options = at.options(_HTTP)
+    return HttpQueue(at.without_query(), clock=at.clock, **options)
+
+
 SCHEMES: dict[str, Callable[[Address], Queue]] = {
     "memory": _memory,
     "sqlite": _sqlite,
@@ -183,8 +243,8 @@ SCHEMES: dict[str, Callable[[Address], Queue]] = {
     "rediss": _redis,
     **dict.fromkeys(_OBJECTS, _objects),
     "sqs": _sqs,
-    "https": _sqs,
-    "http": _sqs,
+    "https": _http,
+    "http": _http,
 }
 
 #: Options that are whole numbers.

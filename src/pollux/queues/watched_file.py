@@ -106,7 +106,7 @@ class WatchedFile(Hints):
             if not self._path.exists():
                 self._make_file()
                 self._seen = self._stamp()  # that we made it is no news
-            self._watch = _inotify(self._path)
+            self._watch = inotify([self._path], IN_ATTRIB)
         except (OSError, AttributeError):
             self._cannot_watch = True  # no rights, no watch left, no inotify: look instead
             return False
@@ -162,14 +162,15 @@ class WatchedFile(Hints):
             return 0
 
 
-def _inotify(path: Path) -> int:
-    """A file descriptor that becomes readable whenever the file's attributes change."""
+def inotify(paths: Iterable[Path], events: int) -> int:
+    """A file descriptor that becomes readable whenever one of the files has such an event."""
     libc = ctypes.CDLL(None, use_errno=True)
     descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
     if descriptor < 0:
         raise OSError(ctypes.get_errno(), "inotify_init1")
-    if libc.inotify_add_watch(descriptor, os.fsencode(path), IN_ATTRIB) < 0:
-        error = ctypes.get_errno()
-        os.close(descriptor)
-        raise OSError(error, "inotify_add_watch")
+    for path in paths:
+        if libc.inotify_add_watch(descriptor, os.fsencode(path), events) < 0:
+            error = ctypes.get_errno()
+            os.close(descriptor)
+            raise OSError(error, "inotify_add_watch")
     return descriptor

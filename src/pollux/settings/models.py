@@ -18,6 +18,7 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from pollux.core.adaptive import Adaptive
+from pollux.core.batch_fill import BatchFill
 from pollux.core.freshness import Freshness
 from pollux.core.strategy import Strategy
 from pollux.queues.base import MAX_LEASE
@@ -35,6 +36,8 @@ MAX_GRACE = 86400.0
 MIN_TIMEOUT = 0.001
 MAX_TIMEOUT = 7 * 86400.0
 MAX_LONG_CEILING = 3600.0
+MAX_KEYS = 1000
+MAX_RUN = 1000
 MAX_PORT = 65535
 MAX_POLLS = 10_000
 MIN_FLEET_LEASE = 1.0
@@ -186,6 +189,178 @@ class FleetSettings(Section):
     )
 
 
+class OutboxSettings(Section):
+    """`[outbox]`: how a relay runs; durations are seconds here, whatever they were written as."""
+
+    database: Annotated[str | None, Maybe(QueueUrl("outbox", "sqlite:///shop.db"))] = Field(
+        default=None, repr=False, description="The database that the outbox is in."
+    )
+    batch: Annotated[int, Whole(1, MAX_KEYS)] = Field(
+        default=100,
+        description="How many keys a poll claims at the most; what strategies take for full.",
+    )
+    run: Annotated[int, Whole(1, MAX_RUN)] = Field(
+        default=20, description="How many records of a key are claimed together at the most."
+    )
+    concurrency: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
+        default=64, description="How many keys are handled at a time."
+    )
+    lease: Annotated[float, Span(MIN_LEASE, MAX_LEASE)] = Field(
+        default=30.0, description="How long a claim holds without renewal."
+    )
+    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+        default=30.0,
+        description="How long a stop waits for handlers before it gives their keys back.",
+    )
+    timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
+        default=None, description="How long a handler may run, unless it has a timeout of its own."
+    )
+    long_ceiling: Annotated[float, Span(MIN_TIMEOUT, MAX_LONG_CEILING)] = Field(
+        default=60.0,
+        description="The longest pause while it is proven that hints arrive; "
+        "else the strategy's own ceiling holds.",
+    )
+    metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
+        default=None,
+        description="Where metrics are served; 0 takes any free port, none serves none.",
+    )
+    metrics_host: Annotated[str, Text()] = Field(
+        default="127.0.0.1", description="The address that metrics are served at."
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
+    ] = Field(default="info", description="The least severe log lines that are written.")
+    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
+        default="text", description="How log lines are written."
+    )
+    polling: Strategy = Field(
+        default_factory=BatchFill, description="The strategy that paces the polls."
+    )
+
+
+class ControllerSettings(Section):
+    """`[controller]`: what `pollux serve` goes by; durations are seconds here."""
+
+    # Not in the repr, which ends in logs: a URL may hold a password.
+    queue: Annotated[str | None, Maybe(QueueUrl())] = Field(
+        default=None, repr=False, description="The store of the controller's jobs."
+    )
+    host: Annotated[str, Text()] = Field(
+        default="127.0.0.1", description="The address it listens at."
+    )
+    port: Annotated[int, Whole(0, MAX_PORT)] = Field(
+        default=8420, description="The port it listens at; 0 takes any that is free."
+    )
+    heartbeat_timeout: Annotated[float, Span(1.0, 86400.0)] = Field(
+        default=120.0,
+        description="A worker that is silent for so long is offline, and its jobs go to others.",
+    )
+    min_interval: Annotated[float, Span(0.0, 3600.0)] = Field(
+        default=5.0, description="The least time between two polls of a worker that found nothing."
+    )
+    poll_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
+        default=30.0, description="How often agents poll that heed no suggestion."
+    )
+    max_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
+        default=120.0, description="The longest interval that agents are told."
+    )
+    target_pickup: Annotated[float, Span(0.01, 3600.0)] = Field(
+        default=5.0, description="How soon the workers as a whole shall look for a new job."
+    )
+    empty_for: Annotated[float, Span(0.0, 60.0)] = Field(
+        default=1.0, description="How long a poll that found nothing answers for the next ones."
+    )
+    attempts: Annotated[int, Whole(1, 100)] = Field(
+        default=3, description="How often a job is tried, unless it says so itself."
+    )
+    registered_for: Annotated[float, Span(60.0, 3650 * 86400.0)] = Field(
+        default=30 * 86400.0, description="How long the token of a registered worker holds."
+    )
+    keep: Annotated[float, Span(60.0, 3650 * 86400.0)] = Field(
+        default=7 * 86400.0,
+        description="How long finished jobs are kept, with their logs and artefacts.",
+    )
+    body_limit: Annotated[int, Whole(1024, 64 * 1024 * 1024)] = Field(
+        default=1024 * 1024, description="The largest JSON body, in bytes."
+    )
+    artefacts: Annotated[str | None, Maybe(Text())] = Field(
+        default=None,
+        description="Where artefacts, inputs and logs lie: a folder, or the URL of a bucket; "
+        "none takes a folder beside the database.",
+    )
+    artefact_limit: Annotated[int, Whole(0, 1024**4)] = Field(
+        default=1024**3, description="The largest artefact or input, in bytes."
+    )
+    log_limit: Annotated[int, Whole(1024, 1024**4)] = Field(
+        default=64 * 1024 * 1024, description="The longest log of a job, in bytes."
+    )
+    trusted_proxies: Annotated[str | None, Maybe(Text())] = Field(
+        default=None,
+        description="Addresses or networks whose forwarded headers are believed, with commas.",
+    )
+    tls_cert: Annotated[str | None, Maybe(Text())] = Field(
+        default=None, description="The file of the TLS certificate, with its chain."
+    )
+    tls_key: Annotated[str | None, Maybe(Text())] = Field(
+        default=None, description="The file of the certificate's private key."
+    )
+    metrics_open: Annotated[bool, Truth()] = Field(
+        default=False, description="Whether /metrics needs no token."
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
+    ] = Field(default="info", description="The least severe log lines that are written.")
+    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
+        default="text", description="How log lines are written."
+    )
+
+
+class AgentSettings(Section):
+    """`[agent]`: what `pollux agent` goes by; durations are seconds here."""
+
+    controller: Annotated[str | None, Maybe(Text())] = Field(
+        default=None, description="The address of the controller."
+    )
+    token_file: Annotated[str | None, Maybe(Text())] = Field(
+        default=None, description="The file that holds a token with the scope worker."
+    )
+    name: Annotated[str | None, Maybe(Text())] = Field(
+        default=None, description="What people see the agent by; none takes the host's name."
+    )
+    slots: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
+        default=1, description="How many jobs run at a time."
+    )
+    poll_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
+        default=30.0, description="How often to poll where the controller suggests nothing."
+    )
+    max_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
+        default=120.0, description="The longest interval of an idle agent, where nothing is said."
+    )
+    timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
+        default=None, description="How long a command may run, unless its job says less."
+    )
+    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+        default=30.0,
+        description="How long a stop waits for commands before it gives their jobs back.",
+    )
+    kill_after: Annotated[float, Span(0.0, 3600.0)] = Field(
+        default=10.0, description="How long a command may take to end after SIGTERM."
+    )
+    folder: Annotated[str | None, Maybe(Text())] = Field(
+        default=None,
+        description="Where jobs have their folders; none takes one in the user's state folder.",
+    )
+    push: Annotated[bool, Truth()] = Field(
+        default=True, description="Whether to open a WebSocket for hints."
+    )
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
+    ] = Field(default="info", description="The least severe log lines that are written.")
+    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
+        default="text", description="How log lines are written."
+    )
+
+
 class LayerSource(PydanticBaseSettingsSource):
     """One layer, for pydantic-settings to merge with the others."""
 
@@ -206,6 +381,9 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
     worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    outbox: OutboxSettings = Field(default_factory=OutboxSettings)
+    controller: ControllerSettings = Field(default_factory=ControllerSettings)
+    agent: AgentSettings = Field(default_factory=AgentSettings)
     fleet: FleetSettings = Field(default_factory=FleetSettings)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

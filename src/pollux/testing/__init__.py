@@ -1,4 +1,4 @@
-"""What users' own tests may use: a virtual clock, a queue in memory, the conformance suite.
+"""What users' own tests may use: a virtual clock, stores in memory, the conformance suite.
 
     from pollux.testing import MemoryQueue, VirtualClock
 
@@ -16,12 +16,13 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from pollux.clock import VirtualClock
+from pollux.outbox.memory_store import MemoryOutboxStore
 from pollux.queues.memory import MemoryQueue
 
 if TYPE_CHECKING:
     from pollux.testing import conformance
 
-__all__ = ["MemoryQueue", "VirtualClock", "conformance"]
+__all__ = ["MemoryOutboxStore", "MemoryQueue", "VirtualClock", "conformance"]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import secrets
-import socket
-from collections.abc import Awaitable, Callable, Generator, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -22,23 +17,35 @@ from pollux.errors import ConfigError, HandlerError
 from pollux.events import Events
 from pollux.jobs import Job
 from pollux.loop import LONG_CEILING
-from pollux.queues.base import MAX_LEASE, Queue
+from pollux.queues.base import Queue
 from pollux.queues.urls import open_queue
 from pollux.worker.handlers import Handler, Middleware, check_middleware, handler_for
 from pollux.worker.plan import Plan
 from pollux.worker.run import Run
 from pollux.worker.signals import stopping_on_signals
-
-_no_runs: ContextVar[str] = ContextVar("no_runs", default="")
+from pollux.worker.starting import (
+    MAX_CONCURRENCY,
+    MAX_LONG_CEILING,
+    MIN_LEASE,
+    Over,
+    check_strategy,
+    check_times,
+    check_whole,
+    no_runs,
+    own_name,
+    refuse_if_forbidden,
+)
 
 F = TypeVar("F", bound=Callable[[Job], Any])
 
-#: The most handlers at a time, and the most jobs claimed ahead.
-MAX_CONCURRENCY = 1000
-#: The shortest lease: a third of it is how often leases are renewed.
-MIN_LEASE = 0.1
-#: The longest pause between two polls, in seconds, however well hints work.
-MAX_LONG_CEILING = 3600.0
+__all__ = [
+    "MAX_CONCURRENCY",
+    "MAX_LONG_CEILING",
+    "MIN_LEASE",
+    "Worker",
+    "WorkerRunOptions",
+    "no_runs",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,26 +78,11 @@ class WorkerRunOptions:
     seed: int | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.polling, Strategy):
-            raise ConfigError(
-                f"polling = {self.polling!r} is no strategy; give e.g. Adaptive('100ms', '5s')"
-            )
-        _check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
+        check_strategy(self.polling)
+        check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
         if self.prefetch is not None:
-            _check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
-        lease = seconds(self.lease, "lease", positive=True)
-        if not MIN_LEASE <= lease <= MAX_LEASE:
-            raise ConfigError(
-                f"lease = {self.lease!r} must be from {MIN_LEASE:g} s to {MAX_LEASE:g} s"
-            )
-        seconds(self.grace, "grace")
-        if self.timeout is not None:
-            seconds(self.timeout, "timeout", positive=True)
-        long_ceiling = seconds(self.long_ceiling, "long_ceiling", positive=True)
-        if long_ceiling > MAX_LONG_CEILING:
-            raise ConfigError(
-                f"long_ceiling = {self.long_ceiling!r} is above the limit of {MAX_LONG_CEILING:g} s"
-            )
+            check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
+        check_times(self.lease, self.grace, self.timeout, self.long_ceiling)
 
     def plan(self, name: str) -> Plan:
         return Plan(
@@ -137,7 +129,7 @@ class Worker:
             raise ConfigError(f"queue = {queue!r} is neither a queue nor the URL of one")
         self.queue = queue
         self.options = _checked_options(options) or WorkerRunOptions()
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
+        self.name = name or own_name()
         self.events = events or Events()
         self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
         self._handlers: dict[str, Handler] = {}
@@ -186,14 +178,13 @@ class Worker:
 
     def run(self, options: WorkerRunOptions | None = None) -> Awaitable[None]:
         """Work until stopped: blocking, or awaited where an event loop runs already."""
-        if _no_runs.get():
-            raise ConfigError(_no_runs.get())
+        refuse_if_forbidden()
         self._stop_asked = False
         try:
             asyncio.get_running_loop()
         except RuntimeError:
             asyncio.run(self._main(options))
-            return _Over()
+            return Over()
         return self._main(options)
 
     def stop(self) -> None:
@@ -245,32 +236,9 @@ class Worker:
             )
 
 
-@contextmanager
-def no_runs(why: str) -> Iterator[None]:
-    """Refuse every run inside this block: a module that is imported must not start working."""
-    token = _no_runs.set(why)
-    try:
-        yield
-    finally:
-        _no_runs.reset(token)
-
-
-class _Over:
-    """What a blocking run returns: awaiting it again is harmless."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
 def _checked_options(options: WorkerRunOptions | None) -> WorkerRunOptions | None:
     if options is not None and not isinstance(options, WorkerRunOptions):
         raise ConfigError(
             f"options = {options!r} must be WorkerRunOptions(concurrency=8, ...), or None"
         )
     return options
-
-
-def _check_whole(value: object, name: str, least: int, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise ConfigError(f"{name} = {value!r} must be a whole number from {least} to {most}")

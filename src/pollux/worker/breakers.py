@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from pollux.clock import Clock
-from pollux.core.breaker import Circuit
-from pollux.worker.handlers import Handler
+from pollux.core.breaker import Breaker, Circuit
+
+
+class Guarded(Protocol):
+    """What may have a breaker."""
+
+    @property
+    def breaker(self) -> Breaker | None: ...
 
 
 class Breakers:
@@ -19,7 +26,7 @@ class Breakers:
     """
 
     def __init__(
-        self, handlers: Mapping[str, Handler], clock: Clock, on_change: Callable[[str, str], None]
+        self, handlers: Mapping[str, Guarded], clock: Clock, on_change: Callable[[str, str], None]
     ) -> None:
         self._clock = clock
         self._on_change = on_change

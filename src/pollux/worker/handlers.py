@@ -14,7 +14,7 @@ from pollux.core.breaker import Breaker
 from pollux.core.retry import Retry
 from pollux.durations import Duration, seconds
 from pollux.errors import ConfigError, HandlerError, HandlerTimeout
-from pollux.jobs import Job, checked_name
+from pollux.jobs import checked_name
 from pollux.worker.threads import HandlerThreads
 
 #: How a failing job is retried unless its handler says otherwise.
@@ -24,8 +24,8 @@ JOB_RETRY = Retry.exponential("1s", ceiling="60s", attempts=5, jitter=0.25)
 FRAMES_SHOWN = 8
 _OUR_FILES = (str(Path(__file__).parent), asyncio.__path__[0])
 
-Proceed = Callable[[Job], Awaitable[Any]]
-Middleware = Callable[[Job, Proceed], Awaitable[Any]]
+Proceed = Callable[[Any], Awaitable[Any]]
+Middleware = Callable[[Any, Proceed], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Handler:
     """
 
     kind: str
-    function: Callable[[Job], Any]
+    function: Callable[[Any], Any]
     plain: bool
     retry: Retry
     timeout: float | None
@@ -46,14 +46,15 @@ class Handler:
 
 def handler_for(
     kind: str,
-    function: Callable[[Job], Any],
+    function: Callable[[Any], Any],
     retry: Retry | None,
     timeout: Duration | None,
     breaker: Breaker | None,
+    item: str = "job",
 ) -> Handler:
-    """Check a function as a handler of `kind`."""
+    """Check a function as a handler of `kind`; `item` is what it is called with."""
     checked_name(kind, "kind")
-    _check_signature(kind, function)
+    check_signature(kind, function, item)
     if retry is not None and not isinstance(retry, Retry):
         raise ConfigError(f"retry = {retry!r} is no Retry; give e.g. Retry.exponential('1s')")
     if breaker is not None and not isinstance(breaker, Breaker):
@@ -61,28 +62,29 @@ def handler_for(
     return Handler(
         kind=kind,
         function=function,
-        plain=not _is_async(function),
+        plain=not is_async(function),
         retry=retry or JOB_RETRY,
         timeout=None if timeout is None else seconds(timeout, "timeout", positive=True),
         breaker=breaker,
     )
 
 
-def _check_signature(kind: str, function: object) -> None:
+def check_signature(kind: str, function: object, item: str = "job") -> None:
+    """Check that a function can be called with one argument."""
     name = getattr(function, "__name__", repr(function))
     if not callable(function):
         raise HandlerError(f"the handler of kind {kind!r} is {name}, which is not callable")
     if _is_generator(function) or _is_generator(getattr(function, "__call__", None)):  # noqa: B004
         raise HandlerError(
             f"the handler {name} of kind {kind!r} is a generator; "
-            "write a function that returns when the job is done"
+            f"write a function that returns when the {item} is done"
         )
     try:
         inspect.signature(function).bind(object())
     except TypeError as error:
         raise HandlerError(
             f"the handler {name}{inspect.signature(function)} of kind {kind!r} cannot be called "
-            f"with one argument, the job: {error}. Write it as `def {name}(job): ...`"
+            f"with one argument, the {item}: {error}. Write it as `def {name}({item}): ...`"
         ) from None
     except ValueError:  # some builtins have no signature; they will say so when called
         return
@@ -109,7 +111,7 @@ def _is_generator(function: object) -> bool:
     return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
+def is_async(function: Callable[..., Any]) -> bool:
     call = getattr(function, "__call__", None)  # noqa: B004 - the bound method is wanted
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
@@ -117,7 +119,7 @@ def _is_async(function: Callable[..., Any]) -> bool:
 def chain(handler: Handler, middleware: Sequence[Middleware], threads: HandlerThreads) -> Proceed:
     """The handler as one awaitable call, inside its middleware, the first one outermost."""
 
-    async def innermost(job: Job) -> Any:
+    async def innermost(job: Any) -> Any:
         if not handler.plain:
             return await handler.function(job)
         result = await threads.run(handler.function, job)
@@ -131,13 +133,13 @@ def chain(handler: Handler, middleware: Sequence[Middleware], threads: HandlerTh
 
 
 def _around(layer: Middleware, inner: Proceed) -> Proceed:
-    async def outer(job: Job) -> Any:
+    async def outer(job: Any) -> Any:
         return await layer(job, inner)
 
     return outer
 
 
-async def run_within(proceed: Proceed, job: Job, limit: float | None, plain: bool) -> Any:
+async def run_within(proceed: Proceed, job: Any, limit: float | None, plain: bool) -> Any:
     """Run a handler under its time limit. A thread cannot be stopped; it is only left alone."""
     if limit is None:
         return await proceed(job)

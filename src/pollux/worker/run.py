@@ -1,25 +1,17 @@
-"""One run of a worker: claim -> handle -> settle, until it is told to stop.
-
-What it holds is in one table, from claim to settlement, so that whatever happens (a stop, a
-cancellation, a store that fails) every claim is settled, given back, or known to be lost. Held jobs
-are bounded by concurrency and prefetch, never by the backlog.
-"""
+"""One run of a worker: claim -> handle -> settle, until it is told to stop."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections import deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from pollux.chores import Chores
 from pollux.clock import Clock
 from pollux.errors import LeaseLost, Reject, Snooze
 from pollux.events import (
     BreakerChanged,
-    ChoreFailed,
+    Event,
     Events,
     JobDead,
     JobDone,
@@ -34,7 +26,7 @@ from pollux.events import (
     WorkerStopping,
 )
 from pollux.jobs import Claim, Job, Settlement
-from pollux.loop import Batch, Options, PollLoop
+from pollux.loop import Batch
 from pollux.queues.base import Queue
 from pollux.worker.breakers import Breakers
 from pollux.worker.ending import to_its_end
@@ -50,23 +42,12 @@ from pollux.worker.handlers import (
 )
 from pollux.worker.held import Held
 from pollux.worker.plan import Plan
+from pollux.worker.runner import Runner
 from pollux.worker.settling import Settling
 from pollux.worker.strangers import turned_away
-from pollux.worker.threads import HandlerThreads
-
-#: Weight of the newest run in the average time a handler takes.
-TOOK_WEIGHT = 0.1
-#: Tries to settle while stopping; after that the leases run out by themselves.
-SETTLE_TRIES_AT_STOP = 3
-#: How long they may take, in seconds.
-SETTLE_WITHIN_AT_STOP = 10.0
-#: How often finished jobs that were kept long enough are deleted, in seconds; rides on a poll.
-PRUNE_EVERY = 60.0
-#: The same, while there are some to delete: a store deletes a bounded number at a time.
-PRUNE_AGAIN = 1.0
 
 
-class Run:
+class Run(Runner[Held, Claim]):
     """A worker at work."""
 
     def __init__(
@@ -78,131 +59,51 @@ class Run:
         clock: Clock,
         events: Events,
     ) -> None:
+        super().__init__(queue, plan, clock, events, queue.name, frozenset(handlers))
         self._queue = queue
-        self._plan = plan
         self._handlers = handlers
-        self._clock = clock
-        self._events = events
-        self._random = random.Random(plan.seed)
-        self._threads = HandlerThreads(plan.concurrency, plan.name, self._place_is_free)
         self._calls: dict[str, Proceed] = {
             kind: chain(handler, middleware, self._threads) for kind, handler in handlers.items()
         }
         self._breakers = Breakers(handlers, clock, self._note_breaker)
-        self._waiting: deque[Held] = deque()
-        self._running: dict[Held, None] = {}
-        self._room = asyncio.Event()
-        self._settling = Settling(
-            queue, clock, events, self._random, self._note_lost, self._room.set, plan.lease
-        )
-        self._chores = Chores(queue.name, clock, events)
-        self._chores.add("renew leases", plan.lease / 3, self._renew)
-        self._next_prune = 0.0
-        self._took: float | None = None  # what a handler takes on average
-        self._loop = asyncio.get_running_loop()
-        self._held_poll: asyncio.Future[list[Claim]] | None = None
-        self._idle = asyncio.Event()
-        self._stopping = False
-        self._stop_told = False
-        self._hurry = asyncio.Event()
-        self._given_back = 0
-        self.poll_loop: PollLoop[Claim] = PollLoop(
-            self._claim,
-            plan.polling,
+        self._settling: Settling[Settlement] = Settling(
+            self._settle,
+            lambda settlement: settlement.claim.job.id,
             queue.name,
-            Options(
-                clock=clock,
-                random=self._random,
-                events=events,
-                hints=queue.hints() if plan.hints else None,
-                long_ceiling=plan.long_ceiling,
-                wants=frozenset(handlers),
-            ),
+            clock,
+            events,
+            self._random,
+            self._room.set,
         )
+        # A lease that is not renewed meanwhile must not run out.
+        self._settling.gather(min(queue.gather, plan.lease / 6), queue.gather_up_to, _may_wait)
+        self._held_poll: asyncio.Future[list[Claim]] | None = None
 
     # From start to stop
 
-    async def main(self) -> None:
-        """Work until stopped. Cancelling it stops without grace; nothing stays claimed."""
-        plan = self._plan
-        self._events.emit(
-            WorkerStarted(
-                self._queue.name,
-                plan.name,
-                tuple(self._handlers),
-                plan.concurrency,
-                repr(plan.polling),
-            )
-        )
-        try:
-            async for _ in self.poll_loop:
-                await self._room_for_a_good_claim()
-            self._hold_no_more(plan.grace)
-            await self._all_done_within(plan.grace)
-        finally:
-            # After a cancellation, or a store that will never answer, too: leave nothing.
-            self._hold_no_more(0.0)
-            await to_its_end(self._finish())
+    def _told(self, what: Literal["started", "stopping", "stopped"], grace: float) -> Event:
+        plan, name = self._plan, self._queue.name
+        if what == "started":
+            kinds = tuple(self._handlers)
+            return WorkerStarted(name, plan.name, kinds, plan.concurrency, repr(plan.polling))
+        if what == "stopping":
+            return WorkerStopping(name, plan.name, len(self._running), grace)
+        return WorkerStopped(name, plan.name, self._given_back)
 
-    def stop(self) -> None:
-        """Claim no more and finish. A second call ends the grace. From any thread."""
-        try:
-            here = asyncio.get_running_loop() is self._loop
-        except RuntimeError:
-            here = False
-        if not here:
-            self._loop.call_soon_threadsafe(self.stop)
-            return
-        if self._stopping:
-            self._hurry.set()
-        self._stopping = True
-        self._room.set()
-        self.poll_loop.stop()
+    def _stop_polling(self) -> None:
+        super()._stop_polling()
         if self._held_poll is not None:
             self._held_poll.cancel()  # the store may hold it for long
 
-    def _hold_no_more(self, grace: float) -> None:
-        """Claim no more, and give back what has not begun."""
-        self._stopping = True
-        self.poll_loop.stop()
-        if not self._stop_told:
-            self._stop_told = True
-            self._events.emit(
-                WorkerStopping(self._queue.name, self._plan.name, len(self._running), grace)
-            )
-        while self._waiting:
-            self._give_back(self._waiting.popleft(), "the worker stops")
-
-    async def _all_done_within(self, grace: float) -> None:
-        if not self._running or not grace:
-            return
-        self._idle.clear()
-        over = [asyncio.ensure_future(event.wait()) for event in (self._idle, self._hurry)]
+    async def _settle(self, batch: list[Settlement]) -> None:
+        """Settle, and note whose lease was lost."""
         try:
-            await asyncio.wait(over, timeout=grace, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiting in over:
-                waiting.cancel()
-
-    async def _finish(self) -> None:
-        """Cancel what still runs, settle everything, and close."""
-        for held in list(self._running):
-            self._end(held, "stop")
-        await self._all_ended()
-        await self._settling.finish(SETTLE_TRIES_AT_STOP, SETTLE_WITHIN_AT_STOP)
-        await self._chores.close()
-        self._threads.close()
-        self._events.emit(WorkerStopped(self._queue.name, self._plan.name, self._given_back))
-
-    async def _all_ended(self) -> None:
-        """Every task has its end, though a handler may take its time to be cancelled."""
-        tasks = [held.task for held in self._running if held.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(self._plan.lease, 1.0))
-        for held in list(self._running):  # it would not end: its lease is given back
-            self._running.pop(held)
-            self._give_back(held, "the worker stops and its handler does not")
-            held.ended = "lost"
+            await self._queue.settle(batch)
+        except LeaseLost as error:
+            lost = set(error.lost)
+            for settlement in batch:
+                if settlement.claim.job.id in lost:
+                    self._note_lost(settlement.claim)
 
     # Claiming
 
@@ -285,41 +186,7 @@ class Run:
         self._chores.wake("renew leases")
         self._start_waiting()
 
-    def _room_left(self) -> int:
-        most = self._plan.concurrency + self._plan.ahead(self._took)
-        held = len(self._waiting) + len(self._running) + self._threads.abandoned
-        # Jobs whose settlement is under way do not hold up the next claim, but they are bounded.
-        return min(most - held, 2 * most - held - len(self._settling))
-
-    async def _room_for_a_good_claim(self) -> None:
-        """Wait until a claim is worth it: half of what is claimed ahead is used up."""
-        # Asked anew each time: as handlers take longer there is less ahead, and less to wait for.
-        await self._room_for(lambda: max(self._plan.ahead(self._took) // 2, 1))
-
-    async def _room_for(self, wanted: Callable[[], int]) -> None:
-        while self._room_left() < wanted() and not self._stopping:
-            self._room.clear()
-            await self._room.wait()
-
-    async def _prune(self) -> None:
-        """The chore that rides on polls: delete what was kept long enough."""
-        now = self._clock.now()
-        if self._queue.keep is None or now < self._next_prune:
-            return
-        self._next_prune = now + PRUNE_EVERY
-        try:
-            if await self._queue.prune():
-                self._next_prune = now + PRUNE_AGAIN
-        except Exception as error:
-            self._events.emit(ChoreFailed(self._queue.name, "prune", text_of(error)))
-
     # Handling
-
-    def _start_waiting(self) -> None:
-        while self._waiting and not self._stopping:
-            if len(self._running) + self._threads.abandoned >= self._plan.concurrency:
-                return
-            self._start(self._waiting.popleft())
 
     def _start(self, held: Held) -> None:
         job, retry = held.claim.job, held.handler.retry
@@ -330,8 +197,7 @@ class Run:
                 why += ", or gave it back,"
             self._dead(held, f"its worker {why} {job.attempt - 1} times")
             return
-        self._running[held] = None
-        held.task = self._loop.create_task(self._work(held))
+        self._begin(held, self._work)
 
     async def _work(self, held: Held) -> None:
         """Run one handler to its verdict. Nothing a handler raises leaves this method."""
@@ -347,7 +213,7 @@ class Run:
         except BaseException as error:  # even SystemExit of a handler is its own
             raised = error
         took = self._clock.now() - began
-        self._took = took if self._took is None else self._took + (took - self._took) * TOOK_WEIGHT
+        self._note_took(took)
         self._leave(held, raised, took)
 
     def _leave(self, held: Held, raised: BaseException | None, took: float) -> None:
@@ -394,13 +260,6 @@ class Run:
         self._settling.add(Settlement.dead(held.claim, error))
         self._emit(JobDead, held.claim.job, error, traceback)
 
-    def _end(self, held: Held, reason: Literal["stop", "lost"]) -> None:
-        held.ended = reason
-        if held.task is not None:
-            held.task.cancel()
-        if not held.began:  # a task that is cancelled before its first step never takes it
-            self._leave(held, asyncio.CancelledError(), 0.0)
-
     def _give_back(self, held: Held, reason: str, delay: float = 0.0) -> None:
         self._given_back += 1
         self._settling.add(Settlement.give_back(held.claim, delay))
@@ -413,12 +272,6 @@ class Run:
             self._emit(JobDead, claim.job, settlement.error, "")
         else:
             self._emit(JobUnhandled, claim.job, settlement.delay)
-
-    def _place_is_free(self) -> None:
-        self._start_waiting()
-        self._room.set()
-        if not self._running:
-            self._idle.set()
 
     # Breakers
 
@@ -446,7 +299,9 @@ class Run:
     async def _renew(self) -> None:
         """The chore: renew every lease that is held, in one call."""
         held = self._held()
-        claims = self._settling.claims() | {job_id: h.claim for job_id, h in held.items()}
+        claims = {s.claim.job.id: s.claim for s in self._settling.late()} | {
+            job_id: h.claim for job_id, h in held.items()
+        }
         if not claims:
             self._chores.rest("renew leases")
             return
@@ -480,11 +335,7 @@ class Run:
                 kind(self._queue.name, self._plan.name, job.id, job.kind, job.attempt, *values)
             )
 
-    def state(self) -> dict[str, Any]:
-        """What this run does now, as plain values."""
-        return {
-            **self.poll_loop.state(),
-            "running": len(self._running),
-            "waiting": len(self._waiting),
-            "settling": len(self._settling),
-        }
+
+def _may_wait(settlement: Settlement) -> bool:
+    """Does nobody wait for it: no successor with its key, and no other worker?"""
+    return settlement.verdict == "done" and settlement.claim.job.key is None

@@ -4,71 +4,83 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Generic, TypeVar
 
 from pollux.clock import Clock
 from pollux.core.retry import Retry
-from pollux.errors import LeaseLost
 from pollux.events import ChoreFailed, Events
 from pollux.hints import Hint
-from pollux.jobs import Claim, Settlement
-from pollux.queues.base import Queue
 
 #: How a settlement that the store did not take is tried again.
 SETTLE_RETRY = Retry.exponential("100ms", ceiling="5s", attempts=None)
 
+S = TypeVar("S")
 
-class Settling:
+
+class Settling(Generic[S]):
     """What is to be settled. All that gathers while one batch is on its way goes as the next.
 
-    Where each call to the store is billed, done jobs wait a moment for more of them.
+    Where each call to the store is billed (`gather`), what may wait waits a moment for more.
 
-    on_lost: called with each claim whose lease was lost before it could be settled.
+    send: settles a batch, and sees to those whose lease was lost; it raises when none of the
+        batch counts.
+    name_of: what is settled; of two settlements of the same, the newer holds.
     on_room: called when a batch is through, or failed.
     """
 
     def __init__(
         self,
-        queue: Queue,
+        send: Callable[[list[S]], Awaitable[Any]],
+        name_of: Callable[[S], str],
+        source: str,
         clock: Clock,
         events: Events,
         rng: random.Random,
-        on_lost: Callable[[Claim], None],
         on_room: Callable[[], None],
-        lease: float,
     ) -> None:
-        self._queue = queue
+        self._send = send
+        self._name_of = name_of
+        self._source = source
         self._clock = clock
         self._events = events
         self._random = rng
-        self._on_lost = on_lost
         self._on_room = on_room
-        self._pending: dict[str, Settlement] = {}
+        self._pending: dict[str, S] = {}
         self._since: dict[str, float] = {}
         self._flush: asyncio.Task[None] | None = None
         self._failures = 0  # in a row
         self._tries_left: int | None = None
         self._now = Hint()
         self._enough = Hint()
-        # A lease that is not renewed meanwhile must not run out.
-        self._gather = min(queue.gather, lease / 6)
+        self._gather = 0.0
+        self._gather_up_to = 1
+        self._may_wait: Callable[[S], bool] = lambda _: False
+
+    def gather(self, wait: float, up_to: int, may_wait: Callable[[S], bool]) -> None:
+        """Let settlements wait so long for more, until there are so many."""
+        self._gather, self._gather_up_to, self._may_wait = wait, up_to, may_wait
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def claims(self) -> dict[str, Claim]:
-        """The claims that wait to be settled, by job: their leases are still ours to renew.
+    def has(self, names: Collection[str]) -> bool:
+        """Whether any of these waits to be settled."""
+        return any(name in self._pending for name in names)
+
+    def late(self) -> list[S]:
+        """What waits to be settled: the leases are still ours to renew.
 
         Those that are only being gathered are not among them: they are settled in a moment.
         """
         by = self._clock.now() - self._gather
-        late = (item for item in self._pending.items() if self._since[item[0]] <= by)
-        return {job_id: settlement.claim for job_id, settlement in late}
+        return [item for name, item in self._pending.items() if self._since[name] <= by]
 
-    def add(self, settlement: Settlement) -> None:
-        self._pending[settlement.claim.job.id] = settlement
-        self._since[settlement.claim.job.id] = self._clock.now()
-        if not _may_wait(settlement) or len(self._pending) >= self._queue.gather_up_to:
+    def add(self, settlement: S) -> None:
+        name = self._name_of(settlement)
+        self._pending[name] = settlement
+        self._since[name] = self._clock.now()
+        if not self._may_wait(settlement) or len(self._pending) >= self._gather_up_to:
             self._enough.give()
         self._begin()
 
@@ -107,7 +119,7 @@ class Settling:
                     if self._tries_left is not None:
                         self._tries_left -= 1
                     text = f"{type(error).__name__}: {error}"
-                    self._events.emit(ChoreFailed(self._queue.name, "settle", text))
+                    self._events.emit(ChoreFailed(self._source, "settle", text))
                     if self._tries_left != 0:
                         delay = SETTLE_RETRY.delay(self._failures, self._random.random())
                         await self._clock.sleep(delay, self._now)
@@ -115,29 +127,18 @@ class Settling:
         finally:
             self._flush = None
 
-    def _next_batch(self) -> list[Settlement]:
+    def _next_batch(self) -> list[S]:
         """All there is; where calls are billed, only full ones, and the rest with the next."""
         batch = list(self._pending.values())
-        full = len(batch) - len(batch) % self._queue.gather_up_to
+        full = len(batch) - len(batch) % self._gather_up_to
         if self._gather and full and self._tries_left is None:
-            return batch[:full] if all(map(_may_wait, batch)) else batch
+            return batch[:full] if all(map(self._may_wait, batch)) else batch
         return batch
 
-    async def _settle(self, batch: list[Settlement]) -> None:
-        lost: set[str] = set()
-        try:
-            await self._queue.settle(batch)
-        except LeaseLost as error:
-            lost.update(error.lost)
+    async def _settle(self, batch: list[S]) -> None:
+        await self._send(batch)
         for settlement in batch:
-            job_id = settlement.claim.job.id
-            if self._pending.get(job_id) is settlement:
-                del self._pending[job_id]
-                del self._since[job_id]
-            if job_id in lost:
-                self._on_lost(settlement.claim)
-
-
-def _may_wait(settlement: Settlement) -> bool:
-    """Does nobody wait for it: no successor with its key, and no other worker?"""
-    return settlement.verdict == "done" and settlement.claim.job.key is None
+            name = self._name_of(settlement)
+            if self._pending.get(name) is settlement:
+                del self._pending[name]
+                del self._since[name]

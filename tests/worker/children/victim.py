@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from pollux import Retry, Worker, WorkerRunOptions
@@ -39,15 +39,8 @@ def of(claim: Claim, what: str, at: float) -> dict[str, Any]:
 
 
 class Logged(Queue):
-    async def claim(
-        self,
-        worker: str,
-        limit: int,
-        lease: Duration,
-        hold: Duration = 0,
-        kinds: Sequence[str] | None = None,
-    ) -> list[Claim]:
-        claims = await super().claim(worker, limit, lease, hold, kinds)
+    async def claim(self, *given: Any, **named: Any) -> list[Claim]:
+        claims = await super().claim(*given, **named)
         note(*({**of(c, "claim", c.until - LEASE), "until": c.until} for c in claims))
         return claims
 

@@ -134,14 +134,10 @@ local function flush()
   removed, added, saved, ready_kinds = {}, {}, {}, {}
 end
 
--- Queue a job up: behind its key, or until it is due, or ready.
-local function enter(job, now)
-  names(job)
+-- Let a job wait until it is due, or be ready.
+local function await_due(job, now)
   job.since = job.run_at
-  if job.key and call('HSETNX', HEADS, job.key, job.id) == 0 then
-    job.state = STATE.blocked
-    add(BLOCKED, 0, place_in_line(job.key, job.id))
-  elseif job.run_at > now then
+  if job.run_at > now then
     job.state = STATE.delayed
     add(DELAYED, job.run_at, job.id)
   else
@@ -149,6 +145,18 @@ local function enter(job, now)
     add_ready(job)
   end
   save(job)
+end
+
+-- Queue a job up: behind its key, or until it is due, or ready.
+local function enter(job, now)
+  names(job)
+  if job.key and call('HSETNX', HEADS, job.key, job.id) == 0 then
+    job.state, job.since = STATE.blocked, job.run_at
+    add(BLOCKED, 0, place_in_line(job.key, job.id))
+    save(job)
+  else
+    await_due(job, now)
+  end
 end
 
 -- The head of a key ended: the next in line waits only for its own time.

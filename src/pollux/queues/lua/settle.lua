@@ -34,15 +34,7 @@ for n, s in ipairs(settlements) do
     if s.verdict == 1 then
       if s.counted == 0 then job.attempt = job.attempt - 1 end
       job.run_at = now + s.delay
-      job.since = job.run_at
-      if s.delay > 0 then
-        job.state = STATE.delayed
-        add(DELAYED, job.run_at, job.id)
-      else
-        job.state = STATE.ready
-        add_ready(job)
-      end
-      save(job)
+      await_due(job, now)
     else
       names(job)
       if job.key then freed[#freed + 1] = job.key end

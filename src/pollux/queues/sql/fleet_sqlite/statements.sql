@@ -3,7 +3,7 @@
 -- name: load
 SELECT name, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
        changed_at, interval, more
-FROM pollux_fleet_targets WHERE fleet = :queue;
+FROM pollux_fleet_targets WHERE fleet = ?;
 
 -- name: save
 -- Positional, for many rows at a time.

@@ -73,6 +73,35 @@ LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::double precision)
 $$;
 
+-- Those of these keys that have a front job; it is held until the transaction ends, so that jobs may
+-- be blocked behind it (1 above). One that is just being ended does not count.
+CREATE FUNCTION {schema}.held_keys(p_queue text, p_keys text[]) RETURNS text[]
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN ARRAY(
+        SELECT front.key
+        FROM (SELECT DISTINCT k AS key FROM unnest(p_keys) AS k WHERE k IS NOT NULL) AS given
+        CROSS JOIN LATERAL (
+            SELECT j.key FROM {schema}.jobs AS j
+            WHERE j.queue = p_queue AND j.key = given.key
+              AND j.key IS NOT NULL AND j.state IN (0, 1, 3)
+            ORDER BY j.seq LIMIT 1 FOR KEY SHARE SKIP LOCKED
+        ) AS front
+    );
+END
+$$;
+
+-- The places from 1 to p_count that are not among p_places; NULL for none.
+CREATE FUNCTION {schema}.missing(p_count integer, p_places integer[]) RETURNS integer[]
+LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF coalesce(cardinality(p_places), 0) = p_count THEN
+        RETURN NULL;
+    END IF;
+    RETURN ARRAY(SELECT generate_series(1, p_count) EXCEPT SELECT unnest(p_places) ORDER BY 1);
+END
+$$;
+
 -- Put jobs, all or none. Arrays run in step; one that is NULL stands for defaults.
 -- p_alone: the call is a transaction of its own, so a front job may be held until it ends.
 -- Returns the ids with commas between, and how many are new; or, where a `unique` stands for another
@@ -96,14 +125,7 @@ DECLARE
     v_conflict record;
 BEGIN
     IF p_keys IS NOT NULL AND p_alone THEN
-        SELECT array_agg(front.key) INTO v_held
-        FROM (SELECT DISTINCT k AS key FROM unnest(p_keys) AS k WHERE k IS NOT NULL) AS given
-        CROSS JOIN LATERAL (
-            SELECT j.key FROM {schema}.jobs AS j
-            WHERE j.queue = p_queue AND j.key = given.key
-              AND j.key IS NOT NULL AND j.state IN (0, 1, 3)
-            ORDER BY j.seq LIMIT 1 FOR KEY SHARE SKIP LOCKED
-        ) AS front;
+        v_held := {schema}.held_keys(p_queue, p_keys);
     END IF;
 
     IF p_uniques IS NULL THEN
@@ -531,12 +553,7 @@ BEGIN
         PERFORM {schema}.free(p_queue, ARRAY(SELECT DISTINCT k FROM unnest(v_keys) AS k ORDER BY k),
                               v_now);
     END IF;
-    IF coalesce(cardinality(v_settled), 0) = cardinality(p_seqs) THEN
-        RETURN NULL;
-    END IF;
-    RETURN ARRAY(
-        SELECT generate_series(1, cardinality(p_seqs)) EXCEPT SELECT unnest(v_settled) ORDER BY 1
-    );
+    RETURN {schema}.missing(cardinality(p_seqs), v_settled);
 END
 $$;
 
@@ -565,12 +582,7 @@ BEGIN
         RETURNING s.place
     )
     SELECT array_agg(held.place) INTO v_held FROM held;
-    IF coalesce(cardinality(v_held), 0) = cardinality(p_seqs) THEN
-        RETURN NULL;
-    END IF;
-    RETURN ARRAY(
-        SELECT generate_series(1, cardinality(p_seqs)) EXCEPT SELECT unnest(v_held) ORDER BY 1
-    );
+    RETURN {schema}.missing(cardinality(p_seqs), v_held);
 END
 $$;
 
@@ -598,17 +610,9 @@ BEGIN
             ORDER BY j.seq FOR UPDATE
         ) AS d;
     END IF;
-    SELECT array_agg(front.key) INTO v_held
-    FROM (
-        SELECT DISTINCT j.key FROM {schema}.jobs AS j
-        WHERE j.seq = ANY (v_dead) AND j.key IS NOT NULL
-    ) AS given
-    CROSS JOIN LATERAL (
-        SELECT j.key FROM {schema}.jobs AS j
-        WHERE j.queue = p_queue AND j.key = given.key
-          AND j.key IS NOT NULL AND j.state IN (0, 1, 3)
-        ORDER BY j.seq LIMIT 1 FOR KEY SHARE SKIP LOCKED
-    ) AS front;
+    v_held := {schema}.held_keys(
+        p_queue, ARRAY(SELECT j.key FROM {schema}.jobs AS j WHERE j.seq = ANY (v_dead))
+    );
     UPDATE {schema}.jobs AS j SET
         state = CASE WHEN d.nth > 1 OR held.key IS NOT NULL THEN 2 ELSE 0 END,
         since = v_now, run_at = v_now, attempt = 0, token = j.token + 1

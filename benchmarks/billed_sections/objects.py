@@ -1,0 +1,137 @@
+"""S3: what a queue in a bucket costs, how fast it is, and what the page of qo says."""
+
+from __future__ import annotations
+
+import sys
+import time
+import urllib.request
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from benchmarks import common
+from benchmarks.billed_sections.kit import (
+    FIXED,
+    SPEED,
+    Bench,
+    Cloud,
+    Row,
+    Scenario,
+    entry,
+    scenarios,
+)
+from benchmarks.common import Child, each, heading, median, number
+from pollux.lab import cost
+from pollux.lab.prices import PRICES
+from pollux.lab.report import money
+from tests.clouds import Cloud as S3Server
+from tests.servers import Servers
+
+SHARDS = cost.SHARDS
+#: Pollux's consumers of S3, and what one poll of a design with a LIST for each of 16 shards costs.
+OBJECTS = {
+    "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
+    "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
+    FIXED: "Fixed('500ms')",
+}
+
+
+def measured(cloud: Cloud, of: Sequence[Scenario]) -> dict[str, Row]:
+    """What each consumer asked of a bucket of its own, in each scenario, all at a time."""
+    seconds = max(s.seconds for s in of)
+    names = {(s.name, o): f"b{i}-{j}" for i, s in enumerate(of) for j, o in enumerate(OBJECTS)}
+    for bucket in names.values():
+        make = urllib.request.Request(f"{cloud.endpoint}/{bucket}", method="PUT")
+        urllib.request.urlopen(make, timeout=30).close()
+    plan = [entry(names[s.name, o], OBJECTS[o], s, "s3") for s in of for o in OBJECTS]
+    with cloud.pollux(plan, seconds) as child:
+        child.hear(120)
+        time.sleep(2)
+        before = cloud.counts()
+        child.tell("go")
+        said = child.hear(seconds / cloud.speed * 2 + 60)
+        found = {
+            f"{scenario}, {side}": Row(
+                cloud.since(before, bucket), said["lasted"], said["waits"][bucket], "s3"
+            )
+            for (scenario, side), bucket in names.items()
+        }
+        child.tell("end")
+    return found
+
+
+def costs(bench: Bench) -> dict[str, Row]:
+    """S3 by ObjectQueue: one worker in fast time, and a fleet at the world's pace."""
+    of = scenarios(bench.scale.fast / 2)
+    with ExitStack() as stack:
+        found = measured(Cloud(stack, SPEED), of)
+    if bench.scale.fleet:
+        arrivals = tuple(float(n) for n in range(int(bench.scale.fleet)))
+        crowd = Scenario("50 workers, 1 job/s", bench.scale.fleet, arrivals, workers=50)
+        with ExitStack() as stack:
+            found |= measured(Cloud(stack), [crowd])
+        of = [*of, crowd]
+    for s in of:
+        row = found[f"{s.name}, Adaptive 100ms-5s"]
+        lists = Counter({"LIST": (SHARDS - 1) * row.requests["LIST"]})
+        sharded = Row(row.requests + lists, row.seconds, row.waits, "s3")
+        found[f"{s.name}, a LIST for each of {SHARDS} shards (reckoned)"] = sharded
+    heading(
+        "S3: one worker, or fifty; requests of the putting included, deletes too, which are free"
+    )
+    bench.note("objects", found)
+    print(f"\nReckoned: Adaptive's row, had each of its polls been {SHARDS} LISTs instead of one.")
+    return found
+
+
+def rates(bench: Bench) -> None:
+    """Jobs a second through a queue in a bucket, one process."""
+    jobs, rounds = bench.scale.bucket, 3
+    heading(f"S3: jobs/s, one process, {jobs:,} jobs put by the hundred, then worked off by 64")
+    rows, facts = [], {}
+    with Servers() as servers:
+        for start in (servers.ministack, servers.weed):
+            server: S3Server = start()
+            name = f"{type(server).__name__} {server.version}"
+            script = common.PEERS / "billed_bucket.py"
+            told = (server.url("rates"), str(jobs), str(rounds))
+            with Child([sys.executable, script, *told]) as child:
+                said = child.hear(600)
+            server.stop()
+            put = [jobs / took for took in said["put"]]
+            worked = [jobs / took for took in said["work"]]
+            cpu = median(said["cpu"]) / jobs * 1e6
+            rows.append(
+                [name, number(median(put)), number(median(worked)), each(worked), f"{cpu:.0f}"]
+            )
+            facts[name] = said | {"put_rate": median(put), "work_rate": median(worked)}
+    common.table(["", "put jobs/s", "work jobs/s", "each round", "µs of CPU a job"], rows)
+    print("\nStated; no goal is set for it. Server and worker share the machine's cores.")
+    bench.facts["bucket_rates"] = facts
+
+
+def page(bench: Bench, found: dict[str, Row]) -> None:
+    """The table of qo's page beside what its polls cost in truth, and what ours do."""
+    heading("S3: the table of seeds/qo-adaptive-polling.md, one worker, a month")
+    costs = cost.rows()
+    ours = {"fixed 500ms": found[f"idle, {FIXED}"]}
+    rows = []
+    for row in costs:
+        counted = ours.get(row.name)
+        rows.append(
+            [
+                row.name,
+                f"{row.polls:,.0f}",
+                "-" if row.page_polls is None else f"{row.page_polls:,}",
+                "-" if row.page_dollars is None else money(row.page_dollars),
+                money(row.dollars(PRICES["s3-list"], SHARDS)),
+                money(row.dollars(PRICES["s3-list"])),
+                "-" if counted is None else money(counted.dollars),
+            ]
+        )
+    heads = ["", "polls", "the page's", "the page's $", f"$ with {SHARDS} LISTs a poll"]
+    common.table([*heads, "$ with Pollux's one", "measured above"], rows)
+    print("\nThe page prices a poll as a GET. To look for jobs is a LIST, at 12.5 times the price,")
+    print(f"and qo sends one for each of its {SHARDS} shards. `pollux lab cost` has all of it.")
+    trades = cost.tradeoffs()
+    bench.facts["page"] = cost.facts(costs, trades, PRICES["s3-list"], SHARDS, cost.WORKERS)

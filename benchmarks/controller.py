@@ -1,0 +1,336 @@
+"""The controller: polls a second, fleets of workers, memory, and how soon a job is picked up.
+
+One process with one event loop on one core serves, as `pollux serve` does, on SQLite with fsync;
+another on another core asks. What polls cost is counted in CPU time of the server, which says the
+same on a busy machine, and set against a bare Starlette endpoint on the same uvicorn, which does
+nothing: the limit. The rates by the clock are printed as well.
+
+A fleet is so many workers that poll at the pace the controller suggests to them, each poll on a new
+connection; p99 is from before the connection until the answer is read.
+
+Pickup is counted from before the submission is sent until a worker has the job: so it includes the
+submission itself, with its fsync.
+
+    benchmarks/controller.py --only rates,pickup
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from benchmarks import common  # noqa: E402 - see there
+from benchmarks.common import Child, Goal, Plain, heading, median, number, percentile  # noqa: E402
+
+SECTIONS_FOLDER = common.HERE / "controller_sections"
+SECTIONS = ("rates", "work", "fleets", "memory", "pickup")
+#: A claim of a controller that found nothing stands for so long; and no poll is too soon here.
+UNLIMITED = {"min_interval": 0}
+#: The least seconds between two empty polls of a worker, unless told otherwise.
+MIN_INTERVAL = 5.0
+#: What is polled by the hammer, and by how many connections.
+WORKERS, CONNECTIONS = 200, 32
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much is measured: enough for a figure, or for a look."""
+
+    rate_seconds: float
+    rate_runs: int
+    jobs: int
+    fleet_seconds: float
+    fleets: tuple[int, ...]
+    paces: tuple[tuple[str, float | None], ...]
+    known: int
+    samples: int
+    polling_samples: int
+
+
+FULL = Scale(
+    rate_seconds=4, rate_runs=5, jobs=5_000, fleet_seconds=60, fleets=(1_000, 10_000),
+    paces=(("as suggested", None), ("30 s", 30.0), ("5 s", 5.0)),
+    known=10_000, samples=200, polling_samples=3,
+)  # fmt: skip
+QUICK = Scale(
+    rate_seconds=0.7, rate_runs=2, jobs=300, fleet_seconds=5, fleets=(1_000, 10_000),
+    paces=(("as suggested", None),), known=3_000, samples=20, polling_samples=1,
+)  # fmt: skip
+
+
+class Controller:
+    """A server in a process of its own."""
+
+    def __init__(self, child: Child, port: int) -> None:
+        self.child = child
+        self.port = port
+
+    def command(self, *words: Any, timeout: float = 300.0) -> Any:
+        return self.child.ask(json.dumps(words), timeout)["value"]
+
+
+@contextmanager
+def serving(store: Path | str, **options: Any) -> Iterator[Controller]:
+    script = SECTIONS_FOLDER / "serve.py"
+    with Child([sys.executable, script, str(store), json.dumps(options)]) as child:
+        yield Controller(child, int(child.hear()["value"]))
+
+
+def prepare(store: Path, workers: Path, count: int) -> None:
+    """Register so many workers, in a hurry."""
+    with serving(f"{store}?synchronous=off") as hasty:
+        hasty.command("workers", count, str(workers))
+
+
+def load(do: str, port: int, timeout: float = 600.0, **given: Any) -> Plain:
+    """What those found who asked."""
+    words = json.dumps({"do": do, "port": port, **given})
+    with Child([sys.executable, SECTIONS_FOLDER / "load.py", words]) as child:
+        return child.hear(timeout)
+
+
+def measured(server: Controller, work: Callable[[], Plain]) -> Plain:
+    """What came of it, and the CPU seconds that the server took for it."""
+    before, began = server.child.cpu(), time.monotonic()
+    found = work()
+    wall = time.monotonic() - began
+    return {**found, "cpu": server.child.cpu() - before, "wall": wall}
+
+
+# Polls a second
+
+
+def measure_rates(folder: Path, scale: Scale) -> Plain:
+    """Empty polls against a bare endpoint, in turns."""
+    heading("Polls a second, one core")
+    rates: dict[str, list[Plain]] = {}
+    workers = folder / "workers.json"
+    common_options = {"seconds": scale.rate_seconds, "connections": CONNECTIONS}
+    with serving("bare") as bare, serving(folder / "rates.db", **UNLIMITED) as ours:
+        ours.command("workers", WORKERS, str(workers))
+        known = {"workers": str(workers), **common_options}
+        ways: dict[str, tuple[Controller, Plain]] = {
+            "bare endpoint": (bare, common_options),
+            "empty, 200": (ours, known),
+            "empty, 304": (ours, {**known, "unchanged": True}),
+        }
+        for server, given in ways.values():  # to warm up
+            load("hammer", server.port, **{**given, "seconds": 0.3})
+        for _ in range(scale.rate_runs):
+            for name, (server, given) in ways.items():
+                run = measured(server, lambda s=server, g=given: load("hammer", s.port, **g))  # type: ignore[misc]
+                rates.setdefault(name, []).append(_rate(name, run))
+    limit = median([run["per_cpu"] for run in rates["bare endpoint"]])
+    rows = []
+    found: Plain = {}
+    for name, runs in rates.items():
+        per_cpu = median([run["per_cpu"] for run in runs])
+        by_clock = median([run["rate"] for run in runs])
+        p99 = median([run["p99_ms"] for run in runs])
+        found[name] = {"per_cpu": per_cpu, "rate": by_clock, "share": per_cpu / limit, "runs": runs}
+        rows.append(
+            (name, number(per_cpu), f"{100 * per_cpu / limit:.0f} %", number(by_clock), number(p99))
+        )
+    common.table(("", "polls a CPU second", "of bare", "polls/s", "p99 ms"), rows)
+    print(f"p99 is that of {CONNECTIONS} connections which ask without a pause.")
+    return found
+
+
+def _rate(name: str, run: Plain) -> Plain:
+    count = sum(run["answered"].values())
+    wanted = "304" if name.endswith("304") else "200"
+    if run["answered"].get(wanted, 0) < 0.98 * count:
+        sys.exit(f"{name}: answers were {run['answered']}")
+    return {
+        "per_cpu": count / run["cpu"],
+        "rate": count / run["seconds"],
+        "p99_ms": run["p99_ms"],
+    }
+
+
+def measure_work(folder: Path, scale: Scale) -> Plain:
+    """Polls that report a job and take the next."""
+    heading("Polls that take a job and report the one before")
+    workers = folder / "work.json"
+    rows, found = [], {}
+    for crew in (1, 8):
+        with serving(folder / f"work{crew}.db", **UNLIMITED) as ours:
+            ours.command("workers", crew, str(workers))
+            ours.command("jobs", scale.jobs)
+            ask = {"workers": str(workers), "jobs": scale.jobs}
+            run = measured(ours, lambda ask=ask, ours=ours: load("work", ours.port, **ask))  # type: ignore[misc]
+        rate, per_cpu = run["jobs"] / run["seconds"], run["jobs"] / run["cpu"]
+        found[str(crew)] = {"rate": rate, "per_cpu": per_cpu, "p99_ms": run["p99_ms"]}
+        who = "one worker" if crew == 1 else f"{crew} workers"
+        rows.append((who, number(rate), number(per_cpu), number(run["p99_ms"])))
+    common.table(("on SQLite, with fsync", "jobs/s", "jobs a CPU second", "p99 ms"), rows)
+    return found
+
+
+# Fleets
+
+
+def measure_fleets(folder: Path, scale: Scale) -> Plain:
+    heading("Fleets at the suggested pace, nothing to do")
+    rows, found = [], {}
+    for count in scale.fleets:
+        store, workers = folder / f"fleet{count}.db", folder / f"fleet{count}.json"
+        prepare(store, workers, count)
+        with serving(store) as ours:
+            for name, pace in scale.paces:
+                told = load("greet", ours.port, workers=str(workers))["told"]  # all are idle now
+                time.sleep(MIN_INTERVAL)  # else the first polls come too soon
+                ask: Plain = {"workers": str(workers), "seconds": scale.fleet_seconds}
+                ask |= {"pace": pace, "told": told}
+                run = measured(ours, lambda ask=ask, ours=ours: load("fleet", ours.port, **ask))  # type: ignore[misc]
+                share = 100 * run["cpu"] / run["wall"]
+                said = run["answered"]
+                found[f"{count} {name}"] = {**run, "cpu_percent": share}
+                how = f"{name} ({run['pace']:g} s)" if pace is None else f"every {name}"
+                rows.append((
+                    f"{count:,} workers, {how}", number(run["polls"] / scale.fleet_seconds),
+                    f"{share:.2f} %", number(run["p50_ms"]), number(run["p99_ms"]),
+                    ", ".join(f"{status}: {times}" for status, times in sorted(said.items())),
+                ))  # fmt: skip
+    common.table(("", "polls/s", "CPU of one core", "p50 ms", "p99 ms", "answers"), rows)
+    print("Who polls sooner than suggested is an agent that heeds no suggestion.")
+    return found
+
+
+def measure_memory(folder: Path, scale: Scale) -> Plain:
+    """What a worker takes that is known: by a controller that was restarted, from its polls."""
+    heading("Memory a known worker")
+    store, workers = folder / "memory.db", folder / "memory.json"
+    prepare(store, workers, scale.known)
+    warm = scale.known // 5
+    with serving(store) as ours:
+        load("greet", ours.port, workers=str(workers), count=warm)
+        before, few = ours.command("memory"), ours.command("known")
+        load("greet", ours.port, workers=str(workers), skip=warm)
+        after, many = ours.command("memory"), ours.command("known")
+    each = (after - before) / (many - few)
+    print(
+        f"{number(each / 1024)} KiB: from {before / 2**20:.1f} MiB with {few:,} workers "
+        f"to {after / 2**20:.1f} MiB with {many:,}"
+    )
+    return {"bytes": each, "before": before, "after": after, "few": few, "many": many}
+
+
+# Pickup
+
+
+def measure_pickup(folder: Path, scale: Scale) -> Plain:
+    heading("Pickup of a job by an idle worker")
+    rows, found = [], {}
+    with serving(folder / "pickup.db") as ours:
+        token = ours.command("token")
+        for way, samples, at_once in (
+            ("push", scale.samples, 1),
+            ("long poll", scale.samples, 1),
+            ("polling", scale.polling_samples, 20),
+        ):
+            ask = {"token": token, "way": way, "samples": samples, "at_once": at_once}
+            run = load("pickup", ours.port, **ask)
+            picked = run["picked_ms"]
+            told = f"{run['told_s']:g} s" if run["told_s"] else ""
+            found[way] = run
+            rows.append((
+                way, str(len(picked)), number(percentile(picked, 0.5)),
+                number(percentile(picked, 0.99)), number(max(picked)),
+                number(run["submitting_ms"]), told,
+            ))  # fmt: skip
+    columns = ("", "jobs", "p50 ms", "p99 ms", "longest ms", "submission p50 ms", "suggested")
+    common.table(columns, rows)
+    return found
+
+
+# What it comes to
+
+
+def goals(found: Plain) -> list[Goal]:
+    reached = []
+    for name in ("empty, 200", "empty, 304"):
+        if "rates" in found:
+            share = 100 * found["rates"][name]["share"]
+            what = f"polls, {name}, of a bare endpoint (CPU time)"
+            reached.append(Goal(what, share, 50, "%", least=True))
+    fleets = found.get("fleets", {})
+    for name, run in fleets.items():
+        if name == "10000 as suggested":
+            what = "10,000 workers at the suggested pace, CPU of one core"
+            reached.append(Goal(what, run["cpu_percent"], 50, "%"))
+    if "memory" in found:
+        kib = found["memory"]["bytes"] / 1024
+        reached.append(Goal("memory a known worker", kib, 4, "KiB"))
+    if "pickup" in found:
+        push = percentile(found["pickup"]["push"]["picked_ms"], 0.5)
+        reached.append(Goal("pickup by push, p50", push, 10, "ms"))
+        polling = found["pickup"]["polling"]
+        longest = max(polling["picked_ms"]) / 1000
+        told = polling["told_s"]
+        # The answer takes its milliseconds too, which no interval can hold.
+        reached.append(Goal("pickup by polling, longest", longest, told + 0.1, "s"))
+    return reached
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="about a minute, for a look")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    parser.add_argument("--only", metavar="NAMES", help=f"only these of {','.join(SECTIONS)}")
+    given = parser.parse_args()
+    names = SECTIONS if given.only is None else [name.strip() for name in given.only.split(",")]
+    for name in names:
+        if name not in SECTIONS:
+            parser.error(f"--only {name!r}: there are {', '.join(SECTIONS)}")
+    given.only = names
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return given
+
+
+def measure(folder: Path, scale: Scale, sections: Sequence[str]) -> Plain:
+    steps = {
+        "rates": measure_rates,
+        "work": measure_work,
+        "fleets": measure_fleets,
+        "memory": measure_memory,
+        "pickup": measure_pickup,
+    }
+    found: Plain = {}
+    for name in sections:
+        began = time.monotonic()
+        found[name] = steps[name](folder, scale)
+        print(f"\n({name}: {time.monotonic() - began:.0f} s)", flush=True)
+    return found
+
+
+def main() -> None:
+    given = parse()
+    scale = QUICK if given.quick else FULL
+    with common.work_folder() as folder:
+        machine = common.machine(folder)
+        used = {name: version(name) for name in ("uvicorn", "starlette", "fastapi", "uvloop")}
+        versions = common.versions(**used)
+        common.show(machine, versions)
+        others = common.Others()
+        found = measure(folder, scale, given.only)
+    facts: Plain = {"machine": machine, "versions": versions, "quick": given.quick, **found}
+    facts["others_percent"] = others.show()
+    common.finish(facts, goals(found), given.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,332 @@
+"""Those who ask: workers as coroutines, in a process and on a core of their own.
+
+A request is sent as bytes that were made before, and of an answer no more is read than needed, so
+that asking costs less than answering.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import re
+import sys
+import time
+from collections import Counter
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+sys.path[0] = str(Path(__file__).resolve().parents[2])
+
+import httpx  # noqa: E402
+import uvloop  # noqa: E402
+from websockets.asyncio.client import connect  # noqa: E402
+
+HOST = "127.0.0.1"
+POLL = "/api/workers/poll"
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
+_NEXT = re.compile(rb'"next_poll_s":([\d.]+)')
+
+
+def request(
+    worker: tuple[str, str] | None, etag: str | None = None, *, close: bool = False, query: str = ""
+) -> bytes:
+    """The bytes of a poll."""
+    path, lines = POLL, ["Host: controller"]
+    if worker is not None:
+        path += f"?worker_id={worker[0]}{query}"
+        lines.append(f"Authorization: Bearer {worker[1]}")
+    if etag is not None:
+        lines.append(f"If-None-Match: {etag}")
+    if close:
+        lines.append("Connection: close")
+    return "\r\n".join([f"GET {path} HTTP/1.1", *lines, "", ""]).encode()
+
+
+class Asker(asyncio.Protocol):
+    """One connection that asks, and asks again when it is answered."""
+
+    def __init__(self, requests: list[bytes], until: float, done: asyncio.Future[None]) -> None:
+        self._requests = requests
+        self._turn = random.randrange(len(requests))
+        self._until = until
+        self._done = done
+        self._held = b""
+        self.answered: Counter[bytes] = Counter()
+        self.took: list[float] = []
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._ask()
+
+    def _ask(self) -> None:
+        self._turn = (self._turn + 1) % len(self._requests)
+        self._began = time.perf_counter()
+        self._transport.write(self._requests[self._turn])
+
+    def data_received(self, data: bytes) -> None:
+        self._held += data
+        head, end, body = self._held.partition(b"\r\n\r\n")
+        if not end:
+            return
+        length = _LENGTH.search(head)
+        if length is not None and len(body) < int(length[1]):
+            return
+        now = time.perf_counter()
+        self.answered[head[9:12]] += 1
+        self.took.append(now - self._began)
+        self._held = b""
+        if now < self._until:
+            self._ask()
+        else:
+            self._transport.close()
+
+    def connection_lost(self, _: Exception | None) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
+async def hammer(port: int, requests: list[bytes], seconds: float, connections: int) -> Any:
+    """As many polls as there is time for."""
+    loop = asyncio.get_running_loop()
+    until = time.perf_counter() + seconds
+    askers: list[Asker] = []
+    futures = []
+    for _ in range(connections):
+        future = loop.create_future()
+        _, asker = await loop.create_connection(partial(Asker, requests, until, future), HOST, port)
+        askers.append(asker)
+        futures.append(future)
+    began = time.perf_counter()
+    await asyncio.gather(*futures)
+    answered: Counter[bytes] = sum((each.answered for each in askers), Counter())
+    return {
+        "seconds": time.perf_counter() - began,
+        "answered": {status.decode(): count for status, count in answered.items()},
+        "p99_ms": p99([took for each in askers for took in each.took]),
+    }
+
+
+async def work(port: int, workers: list[tuple[str, str]], jobs: int) -> Any:
+    """Workers that take a job and report the one before in the same request."""
+    done = 0
+    took: list[float] = []
+    async with httpx.AsyncClient(base_url=f"http://{HOST}:{port}", timeout=60) as http:
+
+        async def one(worker: tuple[str, str]) -> None:
+            nonlocal done
+            finished: list[Any] = []
+            headers = {"Authorization": f"Bearer {worker[1]}"}
+            while done < jobs:
+                body = {"worker_id": worker[0], "running": [], "finished": finished}
+                began = time.perf_counter()
+                answer = (await http.post(POLL, json=body, headers=headers)).json()
+                took.append(time.perf_counter() - began)
+                done += len(finished)
+                job = answer.get("job")
+                if job is None and not finished:
+                    await asyncio.sleep(0.01)
+                result = {"ok": True}
+                finished = (
+                    [{"job_id": job["id"], "status": "done", "result": result}] if job else []
+                )
+
+        began = time.perf_counter()
+        await asyncio.gather(*map(one, workers))
+    return {"seconds": time.perf_counter() - began, "jobs": done, "p99_ms": p99(took)}
+
+
+async def ask_once(port: int, data: bytes) -> tuple[float, bytes]:
+    began = time.perf_counter()
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(data)
+    answer = await reader.read()
+    took = time.perf_counter() - began
+    writer.close()
+    return took, answer
+
+
+async def fleet(
+    port: int, workers: list[tuple[str, str]], seconds: float, pace: float | None, told: float
+) -> Any:
+    """Workers that poll at the pace they are told (or at this one), each on a new connection."""
+    took: list[float] = []
+    paces: list[float] = []
+    answered: Counter[str] = Counter()
+    loop = asyncio.get_running_loop()
+    until = loop.time() + seconds
+    asking: set[asyncio.Task[None]] = set()
+
+    async def poll(worker: tuple[str, str]) -> None:
+        one, answer = await ask_once(port, request(worker, close=True))
+        answered[answer[9:12].decode()] += 1
+        took.append(one)
+        found = _NEXT.search(answer)
+        paces.append(float(found[1]) if found else told)
+        later = loop.time() + (pace or paces[-1]) * random.uniform(0.9, 1.1)
+        if later < until:
+            loop.call_at(later, start, worker)
+
+    def start(worker: tuple[str, str]) -> None:
+        task = asyncio.ensure_future(poll(worker))
+        asking.add(task)
+        task.add_done_callback(asking.discard)
+
+    for worker in workers:
+        first = random.uniform(0, pace or told)
+        if first < seconds:
+            loop.call_later(first, start, worker)
+    await asyncio.sleep(seconds)
+    while asking:
+        await asyncio.wait(list(asking), timeout=10)
+    return {
+        "polls": len(took),
+        "p50_ms": percentile(took, 0.5),
+        "p99_ms": p99(took),
+        "pace": sorted(paces)[len(paces) // 2] if paces else 0.0,
+        "answered": dict(answered),
+    }
+
+
+async def greet(port: int, workers: list[tuple[str, str]], at_a_time: int = 50) -> Any:
+    """Each worker polls once."""
+    turns = asyncio.Semaphore(at_a_time)
+    answered: Counter[str] = Counter()
+
+    async def one(worker: tuple[str, str]) -> None:
+        async with turns:
+            _, answer = await ask_once(port, request(worker, close=True))
+            answered[answer[9:12].decode()] += 1
+            found = _NEXT.search(answer)
+            told.append(float(found[1]) if found else 0.0)
+
+    told: list[float] = []
+    await asyncio.gather(*map(one, workers))
+    return {"answered": dict(answered), "told": max(told)}
+
+
+async def pickup(port: int, token: str, way: str, samples: int, at_once: int) -> Any:
+    """From the sending of a submission until a worker has its job, in seconds."""
+    base = f"http://{HOST}:{port}"
+    admin = {"Authorization": f"Bearer {token}"}
+    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
+    picked: list[float] = []
+    submitting: list[float] = []
+    told: list[float] = []
+    chance = random.Random(1)
+    async with (
+        httpx.AsyncClient(base_url=base, headers=admin, timeout=90, limits=limits) as people,
+        httpx.AsyncClient(base_url=base, timeout=90, limits=limits) as http,
+    ):
+
+        async def one(number: int) -> None:
+            kind = f"{way}-{number}"
+            body = {"name": kind, "capabilities": {"kinds": [kind]}}
+            said = (await people.post("/api/workers/register", json=body)).json()
+            me, own = said["worker_id"], {"Authorization": f"Bearer {said['token']}"}
+            sent = 0.0
+            got: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+            async def poll(**given: Any) -> Any:
+                body = {"worker_id": me, "running": [], **given}
+                answer = await http.post(POLL, json=body, headers=own)
+                now = time.perf_counter()
+                if answer.status_code != 200:
+                    return {"job": None, "next_poll_s": float(answer.headers["retry-after"])}
+                answer = answer.json()
+                if answer["job"] is not None:
+                    got.set_result(now)
+                    finished = [{"job_id": answer["job"]["id"], "status": "done"}]
+                    # It asks for the next one as well, so it counts as idle again.
+                    body = {"worker_id": me, "running": [], "finished": finished}
+                    await http.post(POLL, json=body, headers=own)
+                return answer
+
+            async def listen() -> None:
+                url = f"ws://{HOST}:{port}{said['ws']}?worker_id={me}"
+                async with connect(url, additional_headers=own) as socket:
+                    async for message in socket:
+                        if json.loads(message).get("hint"):
+                            await poll()
+
+            async def hold() -> None:
+                while True:
+                    await poll(wait=30)
+
+            async def look() -> None:
+                while True:
+                    answer = await poll()
+                    told.append(answer["next_poll_s"])
+                    await asyncio.sleep(answer["next_poll_s"])
+
+            # The kind shall be known: workers of unknown kinds are alike, and told to take turns.
+            await people.post("/api/jobs", json={"kind": kind})
+            await poll()
+            await got
+            got = asyncio.get_running_loop().create_future()
+            ways = {"push": listen, "long poll": hold, "polling": look}
+            at_work = asyncio.ensure_future(ways[way]())
+            try:
+                for turn in range(samples):
+                    pause = chance.uniform(0.5, 6) if way == "polling" else chance.uniform(0.3, 0.6)
+                    await asyncio.sleep(pause)
+                    job = {"kind": kind, "payload": turn}
+                    sent = time.perf_counter()
+                    answer = await people.post("/api/jobs", json=job)
+                    submitting.append(time.perf_counter() - sent)
+                    assert answer.status_code == 201, answer.text
+                    taken = await asyncio.wait_for(asyncio.shield(got), 120)
+                    picked.append(taken - sent)
+                    got = asyncio.get_running_loop().create_future()
+            finally:
+                at_work.cancel()
+
+        await asyncio.gather(*map(one, range(at_once)))
+    return {
+        "picked_ms": [1000 * each for each in picked],
+        "submitting_ms": percentile(submitting, 0.5),
+        "told_s": sorted(told)[len(told) // 2] if told else 0.0,
+    }
+
+
+def percentile(values: list[float], share: float) -> float:
+    """In milliseconds."""
+    ordered = sorted(values)
+    return 1000 * ordered[min(int(len(ordered) * share), len(ordered) - 1)] if ordered else 0.0
+
+
+def p99(values: list[float]) -> float:
+    return percentile(values, 0.99)
+
+
+async def main(given: dict[str, Any]) -> Any:
+    port = given["port"]
+    if given["do"] == "pickup":
+        ways = given["token"], given["way"], given["samples"], given["at_once"]
+        return await pickup(port, *ways)
+    workers: list[tuple[str, str]] = []
+    if given.get("workers"):
+        workers = [tuple(each) for each in json.loads(Path(given["workers"]).read_text())]
+        workers = workers[given.get("skip", 0) :][: given.get("count", len(workers))]
+    if given["do"] == "hammer":
+        seen = None
+        if given.get("unchanged"):
+            _, answer = await ask_once(port, request(workers[0], close=True))
+            found = re.search(rb"etag: (\S+)", answer, re.IGNORECASE)
+            assert found is not None
+            seen = found[1].decode()
+        requests = [request(each, seen) for each in workers] or [request(None)]
+        return await hammer(port, requests, given["seconds"], given["connections"])
+    if given["do"] == "work":
+        return await work(port, workers, given["jobs"])
+    if given["do"] == "fleet":
+        return await fleet(port, workers, given["seconds"], given.get("pace"), given["told"])
+    return await greet(port, workers)
+
+
+if __name__ == "__main__":
+    cores = sorted(os.sched_getaffinity(0))
+    os.sched_setaffinity(0, cores[1:] or cores)
+    print(json.dumps(uvloop.run(main(json.loads(sys.argv[1])))), flush=True)

@@ -1,0 +1,228 @@
+"""Records a second: from a backlog, at given rates, and the highest rate that can be sustained.
+
+Latency is from just before the put to the start of the handler: the put and its commit are in it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks import common
+from benchmarks.common import heading, median, number, percentile
+from benchmarks.queue_sections.kit import Bench, Peer, Setup, counts, drain, workers
+
+#: A rate is sustained when 99 % of the records of a window were handled within this, in ms, …
+P99 = 250.0
+#: … and the writer reached this share of it.
+WRITTEN = 0.97
+#: How a rate is raised or lowered until it is no longer sustained, or is; then it is narrowed down.
+STEP = 1.5
+#: Rates below this are not looked for, in records a second.
+LEAST = 50.0
+#: How long what a rate left behind may take, in seconds.
+PATIENCE = 120.0
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a writer and a crew of relays gave at one rate. Latencies in ms."""
+
+    rate: float
+    put: float
+    handled: float
+    p50: float
+    p99: float
+
+    @property
+    def written(self) -> bool:
+        return self.put >= self.rate * WRITTEN
+
+    @property
+    def sustained(self) -> bool:
+        return self.written and self.p99 <= P99
+
+
+@dataclass
+class Rates:
+    """What so many relay processes of a setup gave. `backlog`: records/s without a writer."""
+
+    backlog: list[float] = field(default_factory=list)
+    relay_cpu: list[float] = field(default_factory=list)
+    server_cpu: list[float] = field(default_factory=list)
+    at: dict[int, Loaded] = field(default_factory=dict)
+    highest: Loaded | None = None
+    by_writer: bool = False
+
+    @property
+    def sustained(self) -> float:
+        """Records a second, at the highest rate; 0 when none was sustained."""
+        return self.highest.handled if self.highest is not None else 0.0
+
+
+Found = dict[str, dict[int, Rates]]
+
+
+@dataclass(frozen=True)
+class Size:
+    """seconds: of a load. runs: of the backlog. narrow: how often the highest is narrowed down."""
+
+    processes: tuple[int, ...]
+    rates: tuple[int, ...]
+    seconds: float
+    runs: int
+    backlog_seconds: float
+    narrow: int
+
+
+def measure_loads(bench: Bench, size: Size) -> Found:
+    found: Found = {}
+    for setup in bench.setups:
+        for count in size.processes if not setup.aside else (1,):
+            rates = Rates()
+            with bench.guard(setup, f"{count} relays"):
+                measure_one(bench, setup, count, size, rates)
+            if rates.backlog:
+                found.setdefault(setup.name, {})[count] = rates
+    bench.facts["loads"] = {
+        name: {count: plain(rates) for count, rates in each.items()} for name, each in found.items()
+    }
+    show_loads(found, size)
+    return found
+
+
+def plain(rates: Rates) -> dict[str, Any]:
+    return {
+        "backlog": rates.backlog,
+        "relay_cpu": rates.relay_cpu,
+        "server_cpu": rates.server_cpu,
+        "at": {rate: vars(loaded) for rate, loaded in rates.at.items()},
+        "highest": rates.highest and vars(rates.highest),
+        "by_writer": rates.by_writer,
+    }
+
+
+def measure_one(bench: Bench, setup: Setup, count: int, size: Size, rates: Rates) -> None:
+    records = max(int(setup.pace * size.backlog_seconds), 500)
+    for _ in range(size.runs):
+        with (
+            bench.ground(setup, records) as url,
+            workers(bench, setup, url, count) as crew,
+        ):
+            run = drain(bench, setup, url, crew, records, PATIENCE)
+        rates.backlog.append(run.rate)
+        rates.relay_cpu.append(run.cpu_per_job * 1e6)
+        rates.server_cpu.append(run.server_cpu_per_job * 1e6)
+    if setup.aside:
+        return
+    reached = max(rates.backlog)
+    with (
+        bench.ground(setup) as url,
+        workers(bench, setup, url, count) as crew,
+        bench.child(setup, "putter", url) as writer,
+    ):
+        writer.hear()
+        for child in crew:
+            child.tell("go")
+        load(crew, writer, 50, 1.0)  # warm
+        for rate in size.rates:
+            if rate <= reached * STEP:  # beyond, it would only fall behind
+                rates.at[rate] = load(crew, writer, rate, size.seconds)
+        known = [each for each in rates.at.values() if each.sustained]
+        start = max((each.rate for each in known), default=reached / 2)
+        find_highest(crew, writer, start, size, rates)
+
+
+def find_highest(
+    crew: Sequence[Peer], writer: Peer, start: float, size: Size, rates: Rates
+) -> None:
+    """Raise the rate until it is not sustained, then narrow down in between."""
+    known = {each.rate: each for each in rates.at.values()}
+
+    def sustained(rate: float) -> bool:
+        loaded = known.get(rate) or load(crew, writer, rate, size.seconds)
+        known[rate] = loaded
+        if loaded.sustained and (rates.highest is None or rate > rates.highest.rate):
+            rates.highest = loaded
+        return loaded.sustained
+
+    low, high = start, start * STEP
+    while not sustained(low) and low > LEAST:
+        low, high = low / STEP, low
+    while sustained(high):
+        low, high = high, high * STEP
+    for _ in range(size.narrow):
+        middle = (low + high) / 2
+        low, high = (middle, high) if sustained(middle) else (low, middle)
+    rates.by_writer = not known[high].written
+
+
+def load(crew: Sequence[Peer], writer: Peer, rate: float, seconds: float) -> Loaded:
+    for child in crew:
+        child.ask("forget")
+    put = writer.ask(f"load {rate} {seconds}", timeout=seconds + 60)["put"]
+    limit = time.monotonic() + PATIENCE
+    handled, first, last = counts(crew)
+    while handled < put:
+        if time.monotonic() > limit:
+            raise TimeoutError(f"{rate:.0f} records/s: {handled} of {put} {PATIENCE:g} s later")
+        time.sleep(0.02)
+        handled, first, last = counts(crew)
+    if handled > put:
+        raise RuntimeError(f"{put} records were put and {handled} handled")
+    latencies = [each * 1000 for child in crew for each in child.ask("latencies")["latencies"]]
+    passed = max(last - first, 1e-9)
+    return Loaded(
+        rate,
+        put / seconds,
+        (handled - 1) / passed,
+        percentile(latencies, 0.5),
+        percentile(latencies, 0.99),
+    )
+
+
+# What it comes to
+
+
+def show_loads(found: Found, size: Size) -> None:
+    heading("Records a second, empty handler: from a backlog, and the highest rate sustained")
+    print("`backlog`: what relays handle of records that are there already, best of the runs;")
+    print("`relay` and `server`: the CPU time of one of these records, in µs, median. The")
+    print(
+        f"others: one writer commits what is due every 10 ms in one transaction, {size.seconds:g} s"
+    )
+    print(f"long. A rate is sustained when p99 is at most {P99:g} ms. p50 and p99 in ms,")
+    print("from just before the put to the start of the handler. × is Pollux's figure divided by")
+    print("the peer's. (w): the writer came to its limit before the relays did. -: not measured,")
+    print("since it would only fall behind; or no rate was sustained.\n")
+    rows = []
+    ours = found.get("pollux postgres", {})
+    for name, each in found.items():
+        for count, rates in each.items():
+            mine = ours.get(count)
+            backlog = max(rates.backlog)
+            cells = [f"{name.removesuffix(' postgres')}, {count}"]
+            cells += [number(backlog), ratio(max(mine.backlog) if mine else None, backlog)]
+            cells += [number(median(cpu)) for cpu in (rates.relay_cpu, rates.server_cpu)]
+            for rate in size.rates:
+                loaded = rates.at.get(rate)
+                cells += (
+                    [number(loaded.p50), number(loaded.p99)] if loaded is not None else ["-", "-"]
+                )
+            best = rates.highest
+            if best is None:
+                cells += ["-", "-", "-", "-"]
+            else:
+                shown = number(best.handled) + (" (w)" if rates.by_writer else "")
+                by = ratio(mine.sustained if mine else None, best.handled)
+                cells += [shown, by, number(best.p50), number(best.p99)]
+            rows.append(cells)
+    at = [cell for rate in size.rates for cell in (f"at {rate:,}: p50", "p99")]
+    head = ["relay processes", "backlog", "×", "relay", "server", *at, "highest", "×", "p50", "p99"]
+    common.table(head, rows)
+
+
+def ratio(ours: float | None, theirs: float) -> str:
+    return "-" if not ours or not theirs else f"{ours / theirs:.2f}"

@@ -1,0 +1,391 @@
+"""`pollux serve`: run a controller, and see to its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from pollux.cli.output import moment, print_json, print_table, say
+from pollux.errors import ConfigError, MissingExtra
+from pollux.observe import logs
+from pollux.settings import ControllerSettings, load
+
+T = TypeVar("T")
+
+logger = logging.getLogger("pollux")
+
+#: The most tokens that are listed.
+PAGE_MAX = 1000
+#: Where the first admin token is written, beside what it opens.
+TOKEN_FILE = "pollux-admin.token"  # noqa: S105
+#: How long a stop waits for requests under way, in seconds; held polls are answered at once.
+GRACE = 10
+#: How long a client may take to send the head of a request, in seconds.
+HEAD_WITHIN = 20.0
+#: How often an open WebSocket is pinged, in seconds: many proxies cut what is silent for 30 s.
+PING_EVERY = 20.0
+
+
+class _Serve(TyperGroup):
+    """`pollux serve URL` runs; `pollux serve token …` does what it says."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not any(each in self.commands or each in ("-h", "--help") for each in args[:1]):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Serve,
+    help="Run a controller: jobs for workers anywhere, over HTTP.\n\n"
+    "Example: pollux serve sqlite:///jobs.db --port 8420",
+)
+token_app = typer.Typer(
+    help="Make and revoke tokens.\n\nExample: pollux serve token create submit --name ci",
+    no_args_is_help=True,
+)
+app.add_typer(token_app, name="token")
+
+Url = Annotated[
+    str | None, typer.Argument(help="The store: sqlite:///jobs.db, postgresql://app@db/shop.")
+]
+Store = Annotated[
+    str | None, typer.Option("--store", help="The store; else the setting controller.queue.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+ExpiresIn = Annotated[
+    str | None, typer.Option("--expires-in", help="How long it holds: 30d. For ever, unless given.")
+]
+
+
+@app.command("run")
+def run(
+    url: Url = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen at; 127.0.0.1 unless given.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 takes any that is free.")] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(help="The file of the TLS certificate, with its chain.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="The file of its private key.")] = None,
+    artefacts: Annotated[
+        str | None,
+        typer.Option(help="A folder, or s3://bucket/prefix, for artefacts and inputs."),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="An address or network whose forwarded headers are believed."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Where the first admin token is written, if there is none yet."),
+    ] = None,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Make or renew the tables first (Postgres).")
+    ] = False,
+    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
+    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: controller.min_interval=2s")
+    ] = None,
+) -> None:
+    """Run a controller until SIGTERM or Ctrl-C.
+
+    The first start writes an admin token to a file that only you can read, and says where.
+
+    Example: pollux serve run sqlite:///jobs.db --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
+    """
+    settings = _settings(
+        setting or [],
+        {
+            "controller.queue": url,
+            "controller.host": host,
+            "controller.port": port,
+            "controller.tls_cert": tls_cert,
+            "controller.tls_key": tls_key,
+            "controller.artefacts": artefacts,
+            "controller.trusted_proxies": ",".join(trusted_proxy) if trusted_proxy else None,
+            "controller.log_format": log_format,
+            "controller.log_level": log_level,
+        },
+    )
+    _check_tls(settings)
+    proxies = trusted_networks(settings.trusted_proxies)
+    logs.set_up(settings.log_level, settings.log_format)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run(settings, proxies, token_file, migrate))
+
+
+async def _run(
+    settings: ControllerSettings, proxies: list[str], token_file: Path | None, migrate: bool
+) -> None:
+    from pollux.controller.app import application
+    from pollux.controller.opening import opened
+
+    async with opened(
+        _store(settings), options=options_from(settings), artefacts=settings.artefacts
+    ) as controller:
+        if migrate:
+            await controller.queue.migrate()
+            await controller.state.migrate()
+        await controller.ready()
+        await _first_token(controller, settings, token_file)
+        controller.measure()
+        await _serve(application(controller), settings, proxies)
+
+
+async def _serve(app: Any, settings: ControllerSettings, proxies: list[str]) -> None:
+    uvicorn = _uvicorn()
+    from pollux.cli.serving import PatientServer, protocol
+
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        http=protocol(HEAD_WITHIN),
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        access_log=False,
+        log_config=None,
+        lifespan="on",
+        server_header=False,
+        ws_ping_interval=PING_EVERY,
+        ws_ping_timeout=PING_EVERY,
+        ws_max_size=64 * 1024,
+        timeout_graceful_shutdown=GRACE,
+    )
+    server = PatientServer(config, app.controller.stop_waiting, _tell)
+    try:
+        await server.serve()
+    except SystemExit:  # as uvicorn ends when it cannot listen; what was opened is closed first
+        server.started = False
+    if not server.started:
+        raise ConfigError(
+            f"cannot listen at {settings.host}:{settings.port}; is something else there? "
+            "Choose another --port"
+        )
+
+
+def _tell(url: str) -> None:
+    _note(f"serving on {url}", "serving", url=url)
+
+
+async def _first_token(controller: Any, settings: ControllerSettings, file: Path | None) -> None:
+    made = await controller.tokens.first_admin(file or Path(TOKEN_FILE))
+    if made is not None:
+        _note(
+            f"the first admin token is in {made.absolute()}, which only you can read",
+            "first_token",
+            file=str(made.absolute()),
+        )
+
+
+@token_app.command("create")
+def create(
+    scope: Annotated[str, typer.Argument(help="admin, submit or worker.")],
+    name: Annotated[str, typer.Option("--name", help="Whose it is.")],
+    expires_in: ExpiresIn = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token, and print it: it is shown this once.
+
+    Example: pollux serve token create worker --name mac-minis --store sqlite:///jobs.db
+    """
+
+    async def make(state: Any, tokens: Any) -> Any:
+        return await tokens.make(scope, name, expires_in=expires_in, by="command line")
+
+    row, secret = _with_tokens(store, make)
+    if as_json:
+        print_json({**_shown(row), "token": secret})
+    else:
+        say(secret)
+
+
+@token_app.command("list")
+def list_tokens(store: Store = None, as_json: Json = False) -> None:
+    """List the tokens, without themselves.
+
+    Example: pollux serve token list --store sqlite:///jobs.db
+    """
+
+    async def listed(state: Any, tokens: Any) -> Any:
+        return await state.list_tokens(limit=PAGE_MAX)
+
+    rows = [_shown(each) for each in _with_tokens(store, listed)]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at")
+    print_table(
+        columns,
+        [[row[name] for name in columns] for row in rows],
+        empty="There is no token yet; `pollux serve` makes the first.",
+        narrow=("id",),
+    )
+
+
+@token_app.command("revoke")
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")],
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Revoke a token; running controllers heed that within seconds.
+
+    Example: pollux serve token revoke 0198c5b2f3a14e6f9d0a7c2b5e8f1d34
+    """
+
+    async def revoked(state: Any, tokens: Any) -> Any:
+        return await tokens.revoke(token_id)
+
+    row = _with_tokens(store, revoked)
+    if row is None:
+        _not_found(token_id)
+    if as_json:
+        print_json(_shown(row))
+    else:
+        say(f"The token {row.name} is revoked.")
+
+
+@token_app.command("rotate")
+def rotate(
+    token_id: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")],
+    expires_in: ExpiresIn = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Put another secret in a token's place, and print it; the old one is void.
+
+    Example: pollux serve token rotate 0198c5b2f3a14e6f9d0a7c2b5e8f1d34 --expires-in 90d
+    """
+
+    async def rotated(state: Any, tokens: Any) -> Any:
+        return await tokens.rotate(token_id, expires_in=expires_in)
+
+    found = _with_tokens(store, rotated)
+    if found is None:
+        _not_found(token_id)
+    row, secret = found
+    if as_json:
+        print_json({**_shown(row), "token": secret})
+    else:
+        say(secret)
+
+
+def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) -> T:
+    from pollux.controller.opening import opened_state
+    from pollux.controller.tokens import Tokens
+
+    url = _store(_settings([], {"controller.queue": store}))
+
+    async def main() -> T:
+        async with opened_state(url) as state:
+            return await work(state, Tokens(state))
+
+    return asyncio.run(main())
+
+
+def _shown(row: Any) -> dict[str, Any]:
+    """A token as it may be shown: without its hash, times as people read them."""
+    values = asdict(row)
+    del values["hash"]
+    return {
+        name: moment(value) if name.endswith("_at") and value is not None else value
+        for name, value in values.items()
+    }
+
+
+def _not_found(token_id: str) -> None:
+    from pollux.cli.output import fail
+
+    fail(f"there is no token {token_id!r} that is not revoked; `pollux serve token list` shows all")
+    raise typer.Exit(1)
+
+
+def options_from(settings: ControllerSettings) -> Any:
+    """The options of a controller, as the settings say."""
+    from pollux.controller.options import NAMES, ControllerOptions
+
+    given = settings.model_dump()
+    return ControllerOptions(**{name: given[name] for name in NAMES if name in given})
+
+
+def trusted_networks(text: str | None) -> list[str]:
+    """Addresses and networks, each checked: a wrong one would open a door, or shut it."""
+    found: list[str] = []
+    for each in (text or "").split(","):
+        if each.strip():
+            try:
+                found.append(str(ipaddress.ip_network(each.strip(), strict=False)))
+            except ValueError:
+                raise ConfigError(
+                    f"trusted_proxies has {each.strip()!r}, which is no address or network; write "
+                    "10.0.0.1 or 10.0.0.0/8"
+                ) from None
+    return found
+
+
+def _settings(pairs: list[str], given: dict[str, object]) -> ControllerSettings:
+    overrides: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--set {pair!r} has no value; write --set controller.min_interval=2s"
+            )
+        overrides[key.strip()] = value.strip()
+    overrides |= {key: value for key, value in given.items() if value is not None}
+    return load(overrides=overrides).controller
+
+
+def _store(settings: ControllerSettings) -> str:
+    if settings.queue is None:
+        raise ConfigError(
+            "no store is named; write `pollux serve sqlite:///jobs.db`, or set controller.queue"
+        )
+    return settings.queue
+
+
+def _check_tls(settings: ControllerSettings) -> None:
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        missing = "--tls-key" if settings.tls_cert else "--tls-cert"
+        raise ConfigError(f"TLS needs a certificate and its key; give {missing} as well")
+    for name, file in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
+        if file is not None and not Path(file).is_file():
+            raise ConfigError(f"{name} = {file!r}: there is no such file")
+
+
+def _uvicorn() -> Any:
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("`pollux serve`", "serve") from None
+    return uvicorn
+
+
+def _loop_factory() -> Any:
+    if sys.platform == "win32":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _note(text: str, action: str, **fields: object) -> None:
+    logger.info("%s", text, extra={"action": action, "fields": fields})

@@ -1,0 +1,1 @@
+"""How records are put on the connections of each library."""

@@ -1,0 +1,129 @@
+-- name: put
+-- Parameters are text; what they are, the function says.
+SELECT * FROM {schema}.outbox_put_all($1, $2, $3, $4)
+
+-- name: claim
+SELECT * FROM {schema}.outbox_claim($1, $2, $3, $4, $5, $6, $7)
+
+-- name: settle
+SELECT lost, more
+FROM {schema}.outbox_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
+
+-- name: extend
+SELECT {schema}.outbox_extend($1, $2, $3, $4, $5)
+
+-- name: redrive
+SELECT {schema}.outbox_redrive($1, $2, $3, $4, $5)
+
+-- name: prune
+-- What was done so many seconds ago, a bounded number.
+WITH gone AS (
+    DELETE FROM {schema}.outbox_records WHERE seq = ANY (ARRAY(
+        SELECT seq FROM {schema}.outbox_records
+        WHERE outbox = $1 AND state = 3
+          AND since <= {schema}.outbox_now($3::double precision) - $2::double precision
+        ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
+    ))
+    RETURNING seq
+)
+SELECT count(*) FROM gone
+
+-- name: announce
+-- Who is not heard of for long is forgotten by whoever announces itself.
+WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($6::double precision) AS now), gone AS (
+    DELETE FROM {schema}.outbox_relays USING clock
+    WHERE outbox = $1 AND CASE WHEN relay = $2 THEN $3::text IS NULL
+                               ELSE seen_at < now - 10 * $5::double precision END
+), told AS (
+    INSERT INTO {schema}.outbox_relays (outbox, relay, handlers, started_at, seen_at)
+    SELECT $1, $2, $3::text, $4::double precision, now FROM clock WHERE $3::text IS NOT NULL
+    ON CONFLICT (outbox, relay) DO UPDATE SET
+        handlers = excluded.handlers, started_at = excluded.started_at, seen_at = excluded.seen_at
+)
+SELECT relay, handlers, started_at, seen_at
+FROM {schema}.outbox_relays, clock
+WHERE outbox = $1 AND relay <> $2 AND seen_at > now - $5::double precision
+ORDER BY started_at, relay
+
+-- name: stats
+-- Of the keys at work the first records; what is overdue counts as ready.
+WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($2::double precision) AS now)
+SELECT
+    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state < 2),
+    (SELECT count(*) FROM {schema}.outbox_keys
+     WHERE outbox = $1 AND state < 4 AND due > now AND state = 3),
+    (SELECT count(*) FROM {schema}.outbox_keys
+     WHERE outbox = $1 AND state < 4 AND due > now AND state = 2),
+    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state = 2),
+    (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state = 3),
+    (SELECT count(*) FROM {schema}.outbox_keys WHERE outbox = $1 AND state = 4),
+    (SELECT count(*) FROM {schema}.outbox_keys AS k
+     JOIN {schema}.outbox_records AS r ON r.line = k.line AND r.state < 2
+     WHERE k.outbox = $1 AND k.state = 4),
+    now - (SELECT min(created_at) FROM {schema}.outbox_records WHERE outbox = $1 AND state < 2)
+FROM clock
+
+-- name: blocked
+SELECT r.key, k.first, r.kind, r.error, r.since,
+       (SELECT count(*) FROM {schema}.outbox_records AS b WHERE b.line = k.line AND b.state < 2)
+FROM {schema}.outbox_keys AS k
+JOIN {schema}.outbox_records AS r ON r.seq = k.first
+WHERE k.outbox = $1 AND k.state = 4 AND k.line > $1 || chr(31) || $2
+ORDER BY k.line LIMIT $3::integer
+
+-- name: list
+-- States as they are shown: 0 ready, 1 leased, 2 waiting, 3 dead, 4 done.
+SELECT seq, kind, payload, key, headers, created_at,
+       shown, CASE WHEN shown IN (1, 2) THEN due ELSE since END, error, progress,
+       CASE WHEN shown = 1 THEN relay END
+FROM (
+    SELECT r.*, k.due, k.relay,
+           CASE WHEN r.state >= 2 THEN r.state + 1
+                WHEN k.state = 3 THEN 1 WHEN k.state = 2 THEN 2 ELSE 0 END AS shown
+    FROM {schema}.outbox_records AS r
+    LEFT JOIN {schema}.outbox_keys AS k
+        ON k.line = r.line AND k.first = r.seq AND k.state IN (2, 3)
+       AND k.due > {schema}.outbox_now($7::double precision)
+    WHERE r.outbox = $1 AND r.seq > $2::bigint
+) AS records
+WHERE ($3::integer IS NULL OR shown = $3::integer)
+  AND ($4::text IS NULL OR kind = $4::text)
+  AND ($5::text IS NULL OR key = $5::text)
+ORDER BY seq LIMIT $6::integer
+
+-- name: list_dead
+-- By the index of the dead.
+SELECT seq, kind, payload, key, headers, created_at, 3, since, error,
+       progress, NULL
+FROM {schema}.outbox_records
+WHERE outbox = $1 AND state = 2 AND seq + 0 > $2::bigint
+  AND ($3::text IS NULL OR kind = $3::text)
+  AND ($4::text IS NULL OR key = $4::text)
+ORDER BY seq + 0 LIMIT $5::integer
+
+-- name: fates
+-- What became of claims whose settlement is in doubt: the tokens of their keys, and which of their
+-- records are there as they were.
+SELECT d.key, k.token FROM unnest($2::text[]) AS d (key)
+JOIN {schema}.outbox_keys AS k ON k.line = $1 || chr(31) || d.key
+UNION ALL
+SELECT NULL, seq FROM {schema}.outbox_records WHERE seq = ANY ($3::bigint[]) AND state < 2
+
+-- name: versions
+SELECT version FROM {schema}.outbox_migrations
+
+-- name: version
+-- And what transactions are like here: a claim counts on seeing what was committed meanwhile.
+SELECT max(version), current_setting('transaction_isolation') FROM {schema}.outbox_migrations
+
+-- name: send
+-- Without waiting for the disk: a NOTIFY keeps others from committing until its own commit ended.
+SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
+
+-- name: may_vacuum
+-- Who does not own the tables would be warned in the server's log each time.
+SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = '{schema}.outbox_records'::regclass
+
+-- name: vacuum
+-- Beside others at work: without a lock that they would notice, and not while another does it.
+VACUUM (SKIP_LOCKED, TRUNCATE off, PARALLEL 0) {schema}.outbox_records, {schema}.outbox_keys

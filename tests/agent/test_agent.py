@@ -1,0 +1,464 @@
+"""The agent on a real controller, in virtual time: delivery, reports, pace, trouble, stops."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from pollux.agent.command import Ended
+from pollux.agent.job import Run
+from pollux.clock import VirtualClock
+from pollux.errors import ConfigError, StoreError
+from pollux.events import (
+    HintsLost,
+    HintsProven,
+    JobGivenBack,
+    JobLost,
+    JobReported,
+    JobStarted,
+    PollFailed,
+    WorkerRegistered,
+)
+from tests.agent.hands import Hand, at_work, ended, make_hand, takes, until, worker_token
+from tests.controller.farm import Farm
+from tests.controller.farm import virtually_on_farm as on_farm
+
+
+def test_a_job_is_run_and_reported(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit("build", {"ref": "main"})
+        seen: list[Any] = []
+
+        async def execute(run: Run) -> Ended:
+            seen.append(json.loads((run.folder / "payload.json").read_text()))
+            (run.folder / "out" / "deep").mkdir()
+            (run.folder / "out" / "deep" / "app.bin").write_bytes(b"x" * 100_000)
+            (run.folder / "result.json").write_text('{"size": 7}')
+            assert run._log is not None
+            run._log.write(b"hello\n")
+            return Ended(0)
+
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
+        async with at_work(hand):
+            done = await ended(farm, job["id"], within=5)
+        assert seen == [{"ref": "main"}]
+        assert (done["result"], done["exit_code"], done["attempt"]) == ({"size": 7}, 0, 1)
+        files = (await farm.call("GET", f"/api/jobs/{job['id']}/artefacts"))["artefacts"]
+        assert [(file["name"], file["size"]) for file in files] == [("deep/app.bin", 100_000)]
+        log = await farm.http.get(f"/api/jobs/{job['id']}/logs", headers=farm.admin)
+        assert log.text.endswith("hello\n")
+        assert (await farm.call("GET", "/api/workers"))["workers"] == [], "it left"
+        assert not list((tmp_path / "agent" / "jobs").iterdir()), "its folder is gone"
+        assert not list((tmp_path / "agent" / "results").iterdir())
+
+    on_farm(main, tmp_path)
+
+
+def test_failures_are_retried_and_then_dead(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit("build", attempts=2)
+        attempts: list[int] = []
+
+        async def execute(run: Run) -> Ended:
+            attempts.append(run.work.attempt)
+            return Ended(3, "the command ended with exit code 3")
+
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
+        async with at_work(hand):
+            dead = await ended(farm, job["id"], "dead")
+        assert attempts == [1, 2]
+        assert (dead["exit_code"], dead["error"]) == (3, "the command ended with exit code 3")
+
+    on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize("push", [True, False])
+def test_cancel_reaches_a_running_job(tmp_path: Path, push: bool) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit()
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(3600), push=push)
+        async with at_work(hand):
+            await ended(farm, job["id"], "running")
+            await farm.clock.sleep(1)
+            await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
+            began = farm.clock.now()
+            await ended(farm, job["id"], "cancelled", within=60)
+            took = farm.clock.now() - began
+        assert took < 2 if push else took <= 34
+
+    on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize("word", ["/poll", "/register", "/logs", "/artefacts/"])
+def test_a_lost_answer_neither_loses_nor_doubles_a_job(tmp_path: Path, word: str) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit()
+        runs: list[str] = []
+
+        async def execute(run: Run) -> Ended:
+            runs.append(run.work.id)
+            assert run._log is not None
+            run._log.write(b"one line\n")
+            (run.folder / "out" / "a").write_text("a")
+            return Ended(0)
+
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
+        hand.wire.lose = (word, 2)
+        async with at_work(hand):
+            done = await ended(farm, job["id"], within=60)
+        assert runs == [job["id"]]
+        assert done["attempt"] == 1
+        log = await farm.http.get(f"/api/jobs/{job['id']}/logs", headers=farm.admin)
+        assert log.text.count("one line") == 1
+
+    on_farm(main, tmp_path)
+
+
+def test_several_at_a_time_and_leases_renewed_while_they_run(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        jobs = [(await farm.submit())["id"] for _ in range(5)]
+        done: list[str] = []
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(500, done), slots=3)
+        most = 0
+        async with at_work(hand):
+            await until(lambda: _is(len(hand.agent.running) == 3), 10)
+            began = farm.clock.now()
+            while len(done) < 5:
+                most = max(most, len(hand.agent.running))
+                assert farm.clock.now() - began < 1200
+                await farm.clock.sleep(5)
+            for job in jobs:
+                assert (await ended(farm, job, within=60))["attempt"] == 1
+        assert most == 3
+        assert sorted(done) == sorted(jobs)
+
+    on_farm(main, tmp_path)
+
+
+async def _is(true: bool) -> bool:
+    return true
+
+
+# Trouble
+
+
+def test_days_without_a_network(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        first = await farm.submit()
+        done: list[str] = []
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(40, done))
+        async with at_work(hand):
+            await ended(farm, first["id"], "running")
+            await farm.clock.sleep(30)
+            await hand.cut()
+            await farm.clock.sleep(20)
+            assert done == [first["id"]], "it works on while the network is gone"
+            assert len(list((tmp_path / "agent" / "results").iterdir())) == 1
+            hand.mend()
+            one = await ended(farm, first["id"], within=70)
+            assert one["attempt"] == 1, "the result waited for the network"
+            await hand.cut()
+            before = len(hand.wire.requests)
+            await farm.clock.sleep(3 * 86400)
+            assert len(hand.wire.requests) - before < 3 * 86400 / 20, "it backs off"
+            second = await farm.submit()
+            hand.mend()
+            await ended(farm, second["id"], within=120)
+        assert done == [first["id"], second["id"]]
+
+    on_farm(main, tmp_path)
+
+
+def test_what_is_lost_for_longer_than_a_lease_is_stopped(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit()
+        done: list[str] = []
+        token = await worker_token(farm, tmp_path)
+        cut = make_hand(
+            farm.app, token, tmp_path, farm.clock, execute=takes(1000, done), name="cut"
+        )
+        other = make_hand(
+            farm.app, token, tmp_path / "other", farm.clock, execute=takes(1, done), name="other"
+        )
+        async with at_work(cut):
+            await ended(farm, job["id"], "running")
+            await cut.cut()
+            async with at_work(other):
+                again = await ended(farm, job["id"], within=300)
+            assert again["attempt"] == 2
+            assert len(cut.seen.of(JobLost)) == 1, "the command was stopped"
+            assert done == [job["id"]]
+            cut.mend()
+            await farm.clock.sleep(100)
+        assert (await farm.job(job["id"]))["status"] == "done"
+
+    on_farm(main, tmp_path)
+
+
+def test_a_controller_that_forgot_the_agent_gets_it_again(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        first = await farm.submit()
+        done: list[str] = []
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(300, done))
+        async with at_work(hand):
+            await ended(farm, first["id"], "running")
+            one = hand.agent.worker_id
+            await farm.call("POST", f"/api/workers/{one}/unregister")
+            await until(lambda: _is(hand.agent.worker_id not in (None, one)), 120)
+            assert len(hand.seen.of(WorkerRegistered)) == 2
+            await ended(farm, first["id"], within=600)
+        assert len(hand.seen.of(JobLost)) == 1, "what it ran for its old self was stopped"
+        assert done == [first["id"]]
+
+    on_farm(main, tmp_path)
+
+
+def test_a_token_that_ends_is_renewed_before(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(1))
+        async with at_work(hand):
+            await farm.clock.sleep(3 * 3600)
+            assert len(hand.seen.of(WorkerRegistered)) in (3, 4)
+            assert hand.seen.of(PollFailed) == []
+
+    on_farm(main, tmp_path, registered_for=3600)
+
+
+def test_push_is_lost_and_comes_back(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        done: list[str] = []
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(1, done))
+        ids: list[str] = []
+        async with at_work(hand):
+            for _ in range(3):
+                await until(lambda: _is(hand.agent._push.connected), 200)
+                job = await farm.submit()
+                ids.append(job["id"])
+                began = farm.clock.now()
+                await ended(farm, job["id"], within=60)
+                assert farm.clock.now() - began < 3, "by push"
+                farm.controller.pushes.close()  # as a restart does, or a proxy
+                await until(lambda: _is(not hand.agent._push.connected), 200)
+                job = await farm.submit()
+                ids.append(job["id"])
+                await ended(farm, job["id"], within=60)
+        assert done == ids
+        assert len(hand.seen.of(HintsLost)) == 3, "told once each time"
+        assert len(hand.seen.of(HintsProven)) in (3, 4)
+
+    on_farm(main, tmp_path)
+
+
+# The pace
+
+
+class Terse:
+    """A controller that has nothing and says little."""
+
+    def __init__(self, answer: dict[str, Any], status: int = 200, **headers: str) -> None:
+        self.answer, self.status, self.headers = answer, status, headers
+        self.app = Starlette(
+            routes=[
+                Route("/api/workers/register", self.register, methods=["POST"]),
+                Route("/api/workers/poll", self.poll, methods=["POST"]),
+            ]
+        )
+
+    async def register(self, _: Request) -> Response:
+        return JSONResponse(
+            {"worker_id": "w", "token": "t", "min_interval_s": 5, "heartbeat_timeout_s": 600}, 201
+        )
+
+    async def poll(self, _: Request) -> Response:
+        return JSONResponse(self.answer, self.status, self.headers)
+
+
+def polled(tmp_path: Path, terse: Terse, seconds: float) -> list[float]:
+    """The gaps between the polls of an idle agent."""
+    clock = VirtualClock()
+    token = tmp_path / "token"
+    token.write_text("secret")
+    hands: list[Hand] = []
+
+    async def main() -> None:
+        hand = make_hand(terse.app, token, tmp_path, clock, push=False)
+        hands.append(hand)
+        async with at_work(hand):
+            await clock.sleep(seconds)
+
+    clock.run(main())
+    polls = [at for at in hands[0].wire.polls() if at < seconds]
+    return [b - a for a, b in itertools.pairwise(polls)]
+
+
+def test_an_idle_agent_backs_off_where_nothing_is_suggested(tmp_path: Path) -> None:
+    gaps = polled(tmp_path, Terse({"job": None}), 2000)
+    assert 54 <= gaps[0] <= 66
+    assert all(108 <= gap <= 120 for gap in gaps[1:]), gaps
+    assert len(set(gaps)) > 3, "there is jitter"
+
+
+@pytest.mark.parametrize(("next_poll", "least", "most"), [(5, 5, 5.5), (20, 18, 22), (90, 81, 99)])
+def test_it_polls_when_the_controller_suggests(
+    tmp_path: Path, next_poll: float, least: float, most: float
+) -> None:
+    gaps = polled(tmp_path, Terse({"job": None, "next_poll_s": next_poll}), 1000)
+    assert all(least <= gap <= most for gap in gaps), gaps
+
+
+def test_too_soon_is_heeded(tmp_path: Path) -> None:
+    refused = {"error": {"code": "too_soon", "message": "m", "what_to_do": "w"}}
+    gaps = polled(tmp_path, Terse(refused, 429, **{"Retry-After": "17"}), 300)
+    assert gaps
+    assert all(17 <= gap < 18 for gap in gaps), gaps
+
+
+def test_an_agent_that_polls_as_told_is_never_too_soon_nor_offline(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, push=False)
+        async with at_work(hand):
+            for _ in range(100):
+                await farm.clock.sleep(37)
+                found = (await farm.call("GET", "/api/workers"))["workers"]
+                assert [worker["status"] for worker in found] == ["online"]
+        assert hand.seen.of(PollFailed) == []
+        results = Counter(getattr(event, "result", "") for event in farm.seen)
+        assert results["too_soon"] == 0
+
+    on_farm(main, tmp_path)
+
+
+# Stops
+
+
+def test_a_stop_finishes_what_runs(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit()
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(20), grace="30s")
+        async with at_work(hand):
+            await ended(farm, job["id"], "running")
+        assert (await farm.job(job["id"]))["status"] == "done"
+        assert (await farm.call("GET", "/api/workers"))["workers"] == []
+
+    on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_stop_gives_back_what_takes_too_long(tmp_path: Path, twice: bool) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit()
+        token = await worker_token(farm, tmp_path)
+        grace = "1h" if twice else "5s"
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(9999), grace=grace)
+        async with at_work(hand):
+            await ended(farm, job["id"], "running")
+            if twice:
+                hand.agent.stop()
+                await farm.clock.sleep(1)
+        found = await farm.job(job["id"])
+        assert found["status"] == "queued"
+        assert len(hand.seen.of(JobGivenBack)) == 1
+        again = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(1))
+        async with at_work(again):
+            done = await ended(farm, job["id"])
+        assert done["attempt"] == 1, "a run that was given back is no attempt"
+
+    on_farm(main, tmp_path)
+
+
+def test_a_stop_with_the_network_gone_ends(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit()
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(9999), grace="5s")
+        async with at_work(hand):
+            await ended(farm, job["id"], "running")
+            await hand.cut()
+            began = farm.clock.now()
+        assert farm.clock.now() - began < 80
+
+    on_farm(main, tmp_path)
+
+
+# What is wrong from the start
+
+
+@pytest.mark.parametrize(("scope", "says"), [("submit", "scope worker"), (None, "not known")])
+def test_a_wrong_token_ends_it_at_once(tmp_path: Path, scope: str | None, says: str) -> None:
+    async def main(farm: Farm) -> None:
+        token = tmp_path / "none"
+        token.write_text("hunter2" * 6)
+        if scope is not None:
+            token = await worker_token(farm, tmp_path, scope)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock)
+        with pytest.raises(StoreError, match=says) as raised:
+            await hand.agent.run()
+        assert token.read_text().strip() not in str(raised.value)
+
+    on_farm(main, tmp_path)
+
+
+def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock)
+        async with at_work(hand):
+            await farm.clock.sleep(1)
+            with pytest.raises(ConfigError, match="another agent works in"):
+                await make_hand(farm.app, token, tmp_path, farm.clock).agent.run()
+
+    on_farm(main, tmp_path)
+
+
+# Many
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_200_agents_race_for_1000_jobs_and_each_runs_once(tmp_path: Path, store: str) -> None:
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        done: list[str] = []
+        hands = [
+            make_hand(
+                farm.app, token, tmp_path / str(number), farm.clock,
+                execute=takes(0.5 + number % 7, done), name=f"hand-{number}", push=number % 2 == 0,
+            )
+            for number in range(200)
+        ]  # fmt: skip
+        working = [asyncio.ensure_future(hand.agent.run()) for hand in hands]
+        jobs = [(await farm.submit(payload=number))["id"] for number in range(1000)]
+        await until(lambda: _is(len(done) >= 1000), 3600)
+        await farm.clock.sleep(30)
+        for hand in hands:
+            hand.agent.stop()
+        await asyncio.wait(working)
+        assert sorted(done) == sorted(jobs)
+        started = Counter(event.job for hand in hands for event in hand.seen.of(JobStarted))
+        assert set(started.values()) == {1}
+        reported = [event for hand in hands for event in hand.seen.of(JobReported)]
+        assert {event.result for event in reported} == {"done"}
+        stats = await farm.call("GET", "/api/stats")
+        assert "1000" in json.dumps(stats)
+
+    on_farm(main, tmp_path, store)

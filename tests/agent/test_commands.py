@@ -1,0 +1,365 @@
+"""Commands for real: signals, time-outs, output, what they find and what they leave behind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux.agent.command import Command, Ended, Stop
+from pollux.agent.folder import Root, is_id, processes_in
+from pollux.agent.job import Run, Work
+from pollux.agent.link import Link
+from pollux.agent.log import LOG_MAX
+from pollux.agent.options import AgentOptions
+from pollux.clock import Clock
+from pollux.errors import ConfigError
+from pollux.queues.http_client import ControllerClient, TokenSource
+from tests.daemons import wait_until
+
+SH = "/bin/sh"
+
+
+def lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def run(
+    script: str,
+    folder: Path,
+    *,
+    stop_when: Callable[[], bool] | None = None,
+    why: str = "cancel",
+    timeout: float | None = None,
+    kill_after: float = 10.0,
+) -> tuple[Ended, bytes]:
+    """Run a script to its end; stop it as soon as something is so."""
+    (folder / "payload.json").write_text('{"a": 1}')
+    output = bytearray()
+
+    async def main() -> Ended:
+        stop = Stop()
+        command = Command(
+            [SH, "-c", script], folder, dict(os.environ), output.extend,
+            timeout=timeout, kill_after=kill_after, clock=Clock(),
+        )  # fmt: skip
+        running = asyncio.ensure_future(command.run(stop))
+        if stop_when is not None:
+            await asyncio.to_thread(wait_until, stop_when, "the command got so far")
+            stop.ask(why)
+        return await running
+
+    return asyncio.run(main()), bytes(output)
+
+
+def test_output_exit_code_and_stdin(tmp_path: Path) -> None:
+    ended, output = run("cat; echo; echo oops >&2; exit 3", tmp_path)
+    assert (ended.exit_code, ended.why) == (3, None)
+    assert ended.error == "the command ended with exit code 3"
+    assert output == b'{"a": 1}\noops\n'
+    assert run("true", tmp_path) == (Ended(0), b"")
+
+
+def test_a_command_that_dies_of_a_signal(tmp_path: Path) -> None:
+    ended, _ = run("kill -SEGV $$", tmp_path)
+    assert (ended.exit_code, ended.error) == (-11, "the command was ended by SIGSEGV")
+
+
+def test_cancel_asks_first(tmp_path: Path) -> None:
+    script = "trap 'echo bye; exit 7' TERM; touch ready; while :; do sleep 0.05; done"
+    ended, output = run(script, tmp_path, stop_when=(tmp_path / "ready").exists)
+    assert (ended.exit_code, ended.why, ended.error) == (7, "cancel", None)
+    assert output.endswith(b"bye\n")
+
+
+def test_cancel_insists_and_takes_the_whole_group(tmp_path: Path) -> None:
+    script = "trap '' TERM; sleep 60 & echo $! > child; touch ready; while :; do sleep 0.05; done"
+    ended, _ = run(script, tmp_path, stop_when=(tmp_path / "ready").exists, kill_after=0.2)
+    assert (ended.exit_code, ended.why) == (-9, "cancel")
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: not lives(child), "its child is gone too")
+
+
+def test_a_timeout_ends_it(tmp_path: Path) -> None:
+    ended, _ = run("sleep 60", tmp_path, timeout=0.2)
+    assert ended.why == "timeout"
+    assert ended.error == "the command ran longer than its timeout of 0.2 s and was ended"
+
+
+def test_what_it_leaves_behind_neither_runs_on_nor_holds_it_up(tmp_path: Path) -> None:
+    ended, output = run("sleep 60 & echo $! > child; echo done", tmp_path)
+    assert (ended.exit_code, output) == (0, b"done\n")
+    child = int((tmp_path / "child").read_text())
+    wait_until(lambda: not lives(child), "what it left is gone")
+
+
+def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
+    (tmp_path / "payload.json").write_text("1")
+
+    async def main() -> Ended:
+        command = Command(
+            [str(tmp_path / "gone")], tmp_path, {}, print, timeout=None, kill_after=1, clock=Clock()
+        )
+        return await command.run(Stop())
+
+    ended = asyncio.run(main())
+    assert ended.exit_code is None
+    assert "could not be started" in str(ended.error)
+
+
+def test_much_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[tuple[int, bytes]] = []
+    monkeypatch.setattr("pollux.agent.log.LOG_MAX", 100_000)
+    assert LOG_MAX > 100_000
+
+    class Quiet(Link):
+        async def log(self, job_id: str, offset: int, data: bytes) -> tuple[int, bool]:
+            sent.append((offset, data))
+            return offset + len(data), True
+
+    report = whole_run(tmp_path, "head -c 3000000 /dev/zero | tr '\\0' x", link=Quiet)
+    assert report is not None
+    assert report["status"] == "done"
+    text = b"".join(data for _, data in sent)
+    assert [offset for offset, _ in sent] == sorted({offset for offset, _ in sent})
+    assert text.startswith(b"x" * 100_000 + b"\n[pollux: 2900000 bytes of output were left out]")
+
+
+# A whole run of a job
+
+
+class Deaf(Link):
+    """Takes logs and artefacts, and remembers the artefacts."""
+
+    artefacts: list[tuple[str, bytes]]
+
+    async def log(self, job_id: str, offset: int, data: bytes) -> tuple[int, bool]:
+        return offset + len(data), True
+
+    async def send_artefact(self, job_id: str, name: str, file: Path) -> None:
+        vars(self).setdefault("artefacts", []).append((name, file.read_bytes()))
+
+    async def fetch_input(self, job_id: str, name: str, to: Path) -> None:
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.write_text(f"the input {name}")
+
+
+def whole_run(
+    tmp_path: Path,
+    script: str,
+    *,
+    link: type[Link] = Deaf,
+    words: tuple[str, ...] = (),
+    inputs: tuple[str, ...] = (),
+    made: list[Any] | None = None,
+    **options: Any,
+) -> dict[str, Any] | None:
+    async def main() -> dict[str, Any] | None:
+        clock = Clock()
+        the_link = link(ControllerClient("http://controller", clock), TokenSource("none"), clock)
+        chosen = AgentOptions(
+            "http://controller", [SH, "-c", script, *words], folder=tmp_path / "root", **options
+        )
+        root = Root(chosen.folder, "test")
+        work = Work("0a1b", "build", {"a": "$(touch /tmp/no)"}, 2, 3, None, inputs)
+        try:
+            return await Run(work, chosen, root, the_link, clock).run()
+        finally:
+            root.close()
+            if made is not None:
+                made.extend(vars(the_link).get("artefacts", []))
+
+    return asyncio.run(main())
+
+
+def test_what_a_command_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("POLLUX_TOKEN", "hunter2")
+    monkeypatch.setenv("POLLUX_TOKEN_FILE", "/hunter2")
+    show = (
+        "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), "
+        "open(os.environ['POLLUX_INPUTS'] + '/deep/in.txt').read()]))"
+    )
+    script = f'{shlex.quote(sys.executable)} -c "{show}" "$@" > $POLLUX_RESULT'
+    report = whole_run(
+        tmp_path,
+        script,
+        words=("sh", "{payload}", "{job_id}", "{inputs}", "{out}", "a b;c"),
+        inputs=("deep/in.txt",),
+    )
+    assert report is not None
+    assert report["status"] == "done", report
+    (payload, job_id, inputs, out, plain), environ, folder, text = report["result"]
+    assert (job_id, plain, text) == ("0a1b", "a b;c", "the input deep/in.txt")
+    assert payload == f"{folder}/payload.json"
+    assert (inputs, out) == (f"{folder}/inputs", f"{folder}/out")
+    assert environ["POLLUX_ATTEMPT"] == "2"
+    assert environ["POLLUX_JOB_KIND"] == "build"
+    assert environ["POLLUX_PAYLOAD"] == payload
+    assert "hunter2" not in json.dumps(environ)
+
+
+def test_artefacts_are_those_that_match_and_none_from_elsewhere(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.zip"
+    secret.write_text("secret")
+    script = f"cd $POLLUX_OUT; echo a > a.zip; echo b > b.txt; mkdir d; echo c > d/c.zip; \
+        ln -s {secret} link.zip; ln -s {tmp_path} folder; ln -s a.zip same.zip"
+    made: list[Any] = []
+    whole_run(tmp_path, script, artefacts=["*.zip", "d/*"], made=made)
+    assert made == [("a.zip", b"a\n"), ("same.zip", b"a\n"), ("d/c.zip", b"c\n")]
+    made.clear()
+    whole_run(tmp_path, script, made=made)
+    assert {name for name, _ in made} == {"a.zip", "b.txt", "d/c.zip", "same.zip"}
+
+
+@pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a/../../b", "..", ""])
+def test_an_input_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> None:
+    report = whole_run(tmp_path, "true", inputs=(name,))
+    assert report is not None
+    assert report["status"] == "failed"
+    assert "leads out of its folder" in report["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{", "is not JSON"), ("NaN", "is not JSON"), ('"' + "x" * 300_000 + '"', "more than")],
+)
+def test_a_result_that_is_none(tmp_path: Path, text: str, says: str) -> None:
+    (tmp_path / "result").write_text(text)
+    report = whole_run(tmp_path, f"cp {tmp_path}/result $POLLUX_RESULT")
+    assert report is not None
+    assert report["status"] == "failed"
+    assert says in report["error"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0.5 half way\n", {"progress": 0.5, "message": "half way"}),
+        ("1\n42% linking\n", {"progress": 42.0, "message": "linking"}),
+        ("just words\n\n", {"message": "just words"}),
+        ("-3 less\n", {"message": "less"}),
+        ("nan x\n\x1b[31mred", {"message": " [31mred"}),
+        ("", {}),
+    ],
+)
+def test_progress(tmp_path: Path, text: str, said: dict[str, Any]) -> None:
+    (tmp_path / "progress").write_text(text)
+    run = Run.__new__(Run)
+    run.folder = tmp_path
+    run.work = Work("0a", "k", None, 1, 1, None, ())
+    assert run.progress() == {"job_id": "0a", **said}
+
+
+# Options and folders
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ([], "there is no command"),
+        (["./no-such-program"], "is not there, or cannot be executed"),
+        ([SH, "--in={payload}"], "write it as one of its own"),
+        ([SH, "{paylod}"], "did you mean {payload}?"),
+        ([SH, "{id}"], "stands for nothing"),
+        ([SH, "a\0b"], "NUL"),
+    ],
+)
+def test_a_command_that_cannot_be_meant(command: list[str], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        AgentOptions("http://localhost:8420", command)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"slots": 0}, "slots = 0"),
+        ({"poll_interval": "5m"}, "above max_interval"),
+        ({"timeout": "8d"}, "7 days"),
+        ({"artefacts": ["../x"]}, "within the folder"),
+        ({"artefacts": ["/x"]}, "within the folder"),
+        ({"name": "a\nb"}, "printable"),
+    ],
+)
+def test_options_are_checked(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        AgentOptions("http://localhost:8420", [SH], **options)
+    assert says in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("localhost:8420", "no address of a controller"),
+        ("ftp://x", "no address of a controller"),
+        ("http://:hunter2@host", "credentials"),
+        ("http://hunter2@host", "credentials"),
+        ("http://host?token=hunter2", "ends before"),
+        ("http://host:port", "port"),
+    ],
+)
+def test_addresses_are_checked_and_secrets_not_shown(url: str, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        AgentOptions(url, [SH])
+    assert says in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+def test_what_a_killed_agent_left_is_ended_and_removed(tmp_path: Path) -> None:
+    root = Root(tmp_path, "a")
+    folder = root.fresh("0a", 1)
+
+    async def main() -> None:
+        environ = {**os.environ, "POLLUX_WORK": str(folder)}
+        script = "setsid sleep 60 & exec sleep 60"  # one that left the group as well
+        process = await asyncio.create_subprocess_exec(SH, "-c", script, env=environ)
+        jobs = root.path / "jobs"
+        await asyncio.to_thread(wait_until, lambda: len(processes_in(jobs)) == 2, "both run")
+        assert processes_in(root.path / "job") == []
+        assert root.sweep() == 1
+        assert await process.wait() == -9
+        await asyncio.to_thread(wait_until, lambda: not processes_in(jobs), "none runs")
+
+    asyncio.run(main())
+    assert list((root.path / "jobs").iterdir()) == []
+    root.close()
+
+
+def test_results_survive_and_what_is_half_written_does_not(tmp_path: Path) -> None:
+    root = Root(tmp_path, "a")
+    root.save({"job_id": "0a", "status": "done"})
+    (tmp_path / "results" / "0b.json").write_text('{"job_id": "0')
+    (tmp_path / "results" / "0c.json").write_text('{"job_id": "../../x"}')
+    root.close()
+    again = Root(tmp_path, "a")
+    assert again.saved() == [{"job_id": "0a", "status": "done"}]
+    again.remove("0a")
+    again.remove("0a")
+    assert list((tmp_path / "results").iterdir()) == []
+    again.close()
+
+
+@pytest.mark.parametrize("job_id", ["", "../x", "a/b", "a.b", "x" * 101, None, 7])
+def test_what_is_no_id(job_id: object) -> None:
+    assert not is_id(job_id)
+
+
+def test_agents_of_one_name_have_folders_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    one, two = Root(None, "../mac mini"), Root(None, "../mac mini")
+    assert one.path.parent == two.path.parent == tmp_path / "pollux" / "agent"
+    assert one.path != two.path
+    one.close()
+    two.close()

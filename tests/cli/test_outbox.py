@@ -1,0 +1,263 @@
+"""`pollux outbox …`, on SQLite and on Postgres."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from pollux.outbox import NewRecord, Outbox, OutboxRunOptions, open_store
+from pollux.outbox.records import KeyEnd, Record
+from pollux.queues.sql import migrations
+from tests.cli.console import Command, good, pollux
+from tests.servers import Postgres
+
+_names = itertools.count(1)
+
+SHOP = """
+import os, pollux
+
+outbox = pollux.Outbox(os.environ.get("SHOP_DATABASE", "sqlite:///shop.db"))
+
+@outbox.handle("order.*", retry=pollux.Retry.fixed("10ms", attempts=2))
+async def publish(record):
+    print("published", record.id, record.key, record.payload, flush=True)
+    if record.payload == "bad":
+        raise ValueError("no good")
+
+@outbox.handle("*")
+def audit(record):
+    print("audited", record.id, flush=True)
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    """The URL of a database without the outbox's tables."""
+    if request.param == "sqlite":
+        return "sqlite:///shop.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.create_database(f"cli_outbox_{next(_names)}")
+
+
+def put(url: str, records: Iterable[NewRecord]) -> list[str]:
+    async def main() -> list[str]:
+        async with open_store(url) as store:
+            return await store.put(records)
+
+    return asyncio.run(main())
+
+
+def kill(url: str, *keys: str | None) -> None:
+    """Make the first record of each key dead."""
+
+    async def main() -> None:
+        async with open_store(url) as store:
+            for claim in await store.claim("r", 100, 1, 60):
+                if claim.key in keys:
+                    assert not await store.settle([KeyEnd(claim, 0, "dead", error="no good")])
+                else:
+                    assert not await store.settle([KeyEnd(claim, 0)])
+
+    asyncio.run(main())
+
+
+@pytest.fixture
+def shop(url: str) -> list[str]:
+    """An outbox with a dead record that blocks its key; the ids of its records."""
+    good("outbox", "migrate", url)
+    orders = [NewRecord("order.placed", {"id": n}, "order-17", {"tenant": "a"}) for n in range(3)]
+    ids = put(url, [*orders, NewRecord("order.paid", None, "order-18"), NewRecord("mail")])
+    kill(url, "order-17", None)
+    return ids
+
+
+def test_migrate_makes_the_tables_once(url: str) -> None:
+    refused = pollux("outbox", "stats", url)
+    assert refused.code == 2
+    assert "pollux outbox migrate" in refused.err
+    folder = "outbox_sqlite" if url.startswith("sqlite") else "outbox_postgres"
+    versions = [version for version, _ in migrations(folder)]
+    assert good("outbox", "migrate", url, "--json").json() == {"applied": versions}
+    assert good("outbox", "migrate", url).out == "nothing to do: the tables are up to date\n"
+    assert good("outbox", "stats", url, "--json").json()["ready"] == 0
+
+
+def test_the_sql_is_printed_without_touching_anything(url: str, folder: Path) -> None:
+    printed = good("outbox", "migrate", url, "--sql").out
+    assert "CREATE TABLE" in printed
+    assert good("outbox", "migrate", url, "--sql", "--json").json()["sql"].strip() in printed
+    assert not list(folder.iterdir())
+    assert pollux("outbox", "stats", url).code == 2
+
+
+def test_the_sql_runs_elsewhere(postgres: Postgres) -> None:
+    printed = good("outbox", "migrate", "postgresql://nobody:hunter2@127.0.0.1:1/x", "--sql").out
+    assert "hunter2" not in printed
+    dsn = postgres.create_database("cli_outbox_sql")
+    subprocess.run(
+        [postgres.programs / "psql", dsn, "--no-psqlrc", "--quiet", "-v", "ON_ERROR_STOP=1"],
+        input=printed.encode(),
+        check=True,
+        capture_output=True,
+    )
+    assert good("outbox", "migrate", dsn, "--json").json() == {"applied": []}
+
+
+def test_stats(url: str, shop: list[str]) -> None:
+    facts = good("outbox", "stats", url, "--json").json()
+    assert facts.pop("oldest_age") >= 0
+    assert facts == {
+        "ready": 3, "leased": 0, "waiting": 0, "dead": 2, "done": 0, "keys_blocked": 1, "behind": 2,
+    }  # fmt: skip
+    text = good("outbox", "stats", url).out
+    assert "1 key(s) blocked, 2 record(s) behind them" in text
+    assert ["dead", "2"] in [line.split() for line in text.splitlines()]
+
+
+def test_blocked_and_dead(url: str, shop: list[str]) -> None:
+    (key,) = good("outbox", "blocked", url, "--json").json()
+    assert (key["key"], key["record_id"], key["behind"]) == ("order-17", shop[0], 2)
+    assert key["error"] == "no good"
+    text = good("outbox", "blocked", url).out
+    assert "order-17" in text
+    assert "no good" in text
+    assert good("outbox", "blocked", url, "--after", "order-17").out == "no key is blocked\n"
+    dead = good("outbox", "dead", url, "--json").json()
+    assert [each["id"] for each in dead] == [shop[0], shop[4]]
+    assert dead[0]["payload"] == {"id": 0}
+    assert dead[0]["headers"] == {"tenant": "a"}
+    (of_kind,) = good("outbox", "dead", url, "--kind", "mail", "--json").json()
+    assert of_kind["id"] == shop[4]
+    (of_key,) = good("outbox", "dead", url, "--key", "order-17", "--json").json()
+    assert of_key["id"] == shop[0]
+    assert "more may follow" in good("outbox", "dead", url, "--limit", "1").out
+
+
+def test_retry_and_skip(url: str, shop: list[str]) -> None:
+    assert good("outbox", "retry", url, "--key", "order-17").out == "retried 1 record(s)\n"
+    assert good("outbox", "blocked", url).out == "no key is blocked\n"
+    kill(url, "order-17")
+    assert good("outbox", "skip", url, shop[0], "--json").json() == {"skipped": 1}
+    assert good("outbox", "stats", url, "--json").json()["ready"] == 3
+    again = pollux("outbox", "skip", url, shop[0])
+    assert again.code == 1
+    assert "1 of 1 ids are no dead records here" in again.err
+    nobody = pollux("outbox", "retry", url, "--key", "order-99")
+    assert nobody.code == 1
+    assert "no dead record has the key order-99" in nobody.err
+    assert good("outbox", "retry", url, "--all").out == "retried 1 record(s)\n"
+    for words in ([], ["--all", "--key", "x"], ["1", "--all"]):
+        refused = pollux("outbox", "retry", url, *words)
+        assert refused.code == 2
+        assert "one of the three" in refused.err
+
+
+def test_prune(url: str) -> None:
+    good("outbox", "migrate", url)
+    put(url, [NewRecord("a", n, "k") for n in range(5)])
+
+    async def main() -> None:
+        async with open_store(url, keep="1h") as store:
+            (claim,) = await store.claim("r", 10, 5, 60)
+            await store.settle([KeyEnd(claim, 5)])
+
+    asyncio.run(main())
+    refused = pollux("outbox", "prune", url)
+    assert refused.code == 2
+    assert "--keep 7d" in refused.err
+    assert good("outbox", "prune", url, "--keep", "1h").out == "pruned 0 record(s)\n"
+    assert good("outbox", "prune", url, "--keep", "1us", "--json").json() == {"pruned": 5}
+
+
+def test_run(url: str, folder: Path) -> None:
+    (folder / "shop.py").write_text(SHOP)
+    good("outbox", "migrate", url)
+    ids = put(url, [NewRecord("order.placed", n, "order-1") for n in range(3)])
+    with Command(
+        "outbox", "run", "shop:outbox", "--log-format", "json", env={"SHOP_DATABASE": url}
+    ) as command:
+        for number in range(3):
+            command.out.until(f"published {ids[number]} order-1 {number}")
+            command.out.until(f"audited {ids[number]}")
+        (bad,) = put(url, [NewRecord("order.placed", "bad", "order-2")])
+        dead = json.loads(command.err.until('"record_dead"').string)
+        assert (dead["record"], dead["error"]) == (bad, "publish: ValueError: no good")
+        assert dead["source"] == "outbox:default"
+        assert command.stopped() == 0
+    (key,) = good("outbox", "blocked", url, "--json").json()
+    assert key["key"] == "order-2"
+
+
+def test_run_takes_the_settings(folder: Path) -> None:
+    (folder / "shop.py").write_text(SHOP)
+    url = "sqlite:///other.db"
+    good("outbox", "migrate", url)
+    put(url, [NewRecord("order.placed", 1, "order-1")])
+    (folder / "pollux.toml").write_text(
+        f"[outbox]\ndatabase = '{url}'\nmetrics_port = 0\n[outbox.polling]\nstrategy = 'fixed'\n"
+    )
+    with Command("outbox", "run", "shop:outbox", "--batch", "7") as command:
+        command.err.until("metrics on http")
+        command.err.until("relay_started source=outbox:default .*Fixed")
+        command.out.until("published 1 order-1 1")
+        assert command.stopped() == 0
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("shop", "'shop' is not module:outbox; write for example shop.jobs:outbox"),
+        ("shop:publish", "write shop:outbox"),
+        ("shop:empty", "write shop:outbox"),
+        ("bare:outbox", "has no handler; register one with @outbox.handle"),
+        ("runs:outbox", "`pollux outbox run` imports the module and runs the outbox itself"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(target: str, said: str, folder: Path) -> None:
+    (folder / "shop.py").write_text(SHOP)
+    bare = "import pollux\noutbox = pollux.Outbox('sqlite:///x.db')\n"
+    (folder / "bare.py").write_text(bare)
+    (folder / "runs.py").write_text(bare + "outbox.handle('*', name='p')(print)\noutbox.run()\n")
+    refused = pollux("outbox", "run", target)
+    assert refused.code == 2
+    assert said in refused.err
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("shop.db", "is not an outbox URL; give one like sqlite:///shop.db"),
+        ("redis://x/0", "no outbox has the scheme 'redis'; known: sqlite, postgresql"),
+        ("sqlite:///shop.db?queue=a", "outbox URLs of sqlite take no option 'queue'"),
+        ("sqlite:///shop.db?on_dead=stop", "on_dead = 'stop' must be 'block' or 'skip'"),
+        ("sqlite://", "names no file"),
+    ],
+)
+def test_a_wrong_url_is_refused(url: str, said: str) -> None:
+    refused = pollux("outbox", "stats", url)
+    assert refused.code == 2
+    assert said in refused.err
+
+
+def test_a_relay_runs_until_it_is_stopped_by_its_handler(url: str) -> None:
+    """`outbox.run()` is the one blocking call."""
+    good("outbox", "migrate", url)
+    outbox = Outbox(url, options=OutboxRunOptions(grace="5s"))
+    seen = []
+
+    @outbox.handle("order.*")
+    def publish(record: Record) -> None:
+        seen.append(record.payload)
+        if len(seen) == 10:
+            outbox.stop()
+
+    put(url, [NewRecord("order.placed", n, "k") for n in range(10)])
+    outbox.run()
+    assert seen == list(range(10))
+    assert good("outbox", "stats", url, "--json").json()["ready"] == 0

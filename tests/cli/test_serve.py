@@ -1,0 +1,181 @@
+"""`pollux serve` as a process, and its tokens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import ssl
+import stat
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux.cli.serve import options_from, trusted_networks
+from pollux.controller.options import ControllerOptions
+from pollux.errors import ConfigError
+from pollux.settings import load
+from tests.cli.console import PATIENCE, good, pollux
+
+STORE = "sqlite:///jobs.db"
+
+
+@contextmanager
+def served(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A controller that runs, and its URL."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "pollux", "serve", STORE, "--port", "0", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        said = ""
+        for line in process.stderr:
+            said += line
+            found = re.search(r"https?://[\w.:]+", line)
+            if found and "serving" in line:
+                yield found[0], process
+                break
+        else:
+            pytest.fail(f"it did not start: {said}")
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+
+
+def get(url: str, token: str | None = None, **given: Any) -> Any:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    request = urllib.request.Request(url, headers=headers)
+    with urllib.request.urlopen(request, timeout=PATIENCE, **given) as answer:
+        return json.load(answer)
+
+
+def test_the_first_start_makes_an_admin_token(folder: Path) -> None:
+    file = folder / "pollux-admin.token"
+    with served() as (url, process):
+        assert url.startswith("http://127.0.0.1:")
+        assert stat.S_IMODE(file.stat().st_mode) == 0o600
+        token = file.read_text().strip()
+        assert get(f"{url}/api/stats", token)["workers"] == 0
+        assert get(f"{url}/healthz") == {"status": "ok"}
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE) == 0
+    file.unlink()
+    with served() as (url, _):
+        assert not file.exists()  # there is a token already
+        assert get(f"{url}/api/stats", token)["workers"] == 0
+
+
+def test_tokens_from_the_command_line(folder: Path) -> None:
+    store = ("--store", STORE)
+    made = good("serve", "token", "create", "submit", "--name", "ci", *store, "--json").json()
+    assert made["token"].startswith("plx_")
+    plain = good("serve", "token", "create", "worker", "--name", "w", *store).out.strip()
+    assert plain.startswith("plx_")
+    rows = good("serve", "token", "list", *store, "--json").json()
+    assert {row["name"] for row in rows} == {"ci", "w"}
+    assert "hash" not in rows[0]
+    rotated = good("serve", "token", "rotate", made["id"], *store).out.strip()
+    assert rotated != made["token"]
+    good("serve", "token", "revoke", made["id"], *store)
+    gone = pollux("serve", "token", "rotate", made["id"], *store)
+    assert gone.code == 1
+    assert pollux("serve", "token", "create", "root", "--name", "x", *store).code == 2
+    assert pollux("serve", "token", "create", "admin", "--name", "x").code == 2  # which store?
+
+
+def test_tls(folder: Path) -> None:
+    command = (
+        "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 "
+        "-subj /CN=localhost -addext subjectAltName=IP:127.0.0.1 -keyout key.pem -out cert.pem"
+    )
+    subprocess.run(command.split(), check=True, capture_output=True, cwd=folder)
+    with served("--tls-cert", "cert.pem", "--tls-key", "key.pem") as (url, _):
+        context = ssl.create_default_context(cafile="cert.pem")
+        assert url.startswith("https://")
+        assert get(f"{url}/healthz", context=context) == {"status": "ok"}
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["serve"], "no store is named"),
+        (["serve", "jobs.db"], "is not a queue URL"),
+        (["serve", STORE, "--tls-cert", "c.pem"], "--tls-key"),
+        (["serve", STORE, "--tls-cert", "c.pem", "--tls-key", "k.pem"], "no such file"),
+        (["serve", STORE, "--trusted-proxy", "everybody"], "no address or network"),
+        (["serve", STORE, "--set", "controller.min_interval"], "has no value"),
+        (["serve", STORE, "--set", "controller.min_intervall=1s"], "min_interval"),
+        (["serve", STORE, "--set", "controller.port=70000"], "65535"),
+        (["serve", "redis://nowhere/0"], "state"),
+    ],
+    ids=lambda each: " ".join(each) if isinstance(each, list) else "",
+)
+def test_bad_input(folder: Path, words: list[str], said: str) -> None:
+    result = pollux(*words)
+    assert result.code == 2, result.err
+    assert said in " ".join(result.err.split())
+    assert "Traceback" not in result.err
+    assert list(folder.iterdir()) == []
+
+
+def test_a_port_that_is_taken(folder: Path) -> None:
+    with served() as (url, _):
+        port = url.rpartition(":")[2]
+        os.environ.pop("COLUMNS", None)
+        result = pollux("serve", STORE, "--port", port)
+        assert result.code == 2
+        assert "--port" in result.err
+
+
+def test_settings_become_options() -> None:
+    settings = load(overrides={"controller.heartbeat_timeout": "30s"}, environ={}).controller
+    chosen = options_from(settings)
+    assert chosen.heartbeat_timeout == 30
+    assert options_from(load(environ={}).controller) == ControllerOptions()
+    environ = {"POLLUX_CONTROLLER_HEARTBEAT_TIMEOUT": "90s"}
+    assert options_from(load(environ=environ).controller).heartbeat_timeout == 90
+
+
+def test_trusted_networks() -> None:
+    assert trusted_networks(None) == []
+    assert trusted_networks("10.0.0.1, 10.1.0.0/16,::1") == [
+        "10.0.0.1/32",
+        "10.1.0.0/16",
+        "::1/128",
+    ]
+    with pytest.raises(ConfigError):
+        trusted_networks("*")
+
+
+@pytest.mark.parametrize(
+    ("words", "address"),
+    [
+        ([], "127.0.0.1"),
+        (["--trusted-proxy", "10.0.0.0/8"], "127.0.0.1"),
+        (["--trusted-proxy", "127.0.0.0/8"], "192.0.2.7"),
+    ],
+    ids=["none", "another", "this one"],
+)
+def test_forwarded_headers_are_believed_from_where_told(
+    folder: Path, words: list[str], address: str
+) -> None:
+    with served(*words) as (url, _):
+        token = (folder / "pollux-admin.token").read_text().strip()
+        request = urllib.request.Request(
+            f"{url}/api/workers/register",
+            data=b'{"name": "mini"}',
+            headers={"Authorization": f"Bearer {token}", "X-Forwarded-For": "192.0.2.7"},
+        )
+        with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
+            worker = json.load(answer)["worker_id"]
+        assert get(f"{url}/api/workers/{worker}", token)["address"] == address

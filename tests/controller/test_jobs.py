@@ -1,0 +1,450 @@
+"""A job's life over HTTP: submitted, delivered, kept, reported, cancelled, retried, given up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollux.controller.jobs import JobSpec
+from pollux.errors import StoreUnavailable
+from pollux.events import JobGivenUp, JobReassigned
+from pollux.testing import VirtualClock
+from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
+
+OnFarm = Callable[..., None]
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def on(request: pytest.FixtureRequest, tmp_path: Path) -> OnFarm:
+    def run(main: Callable[[Farm], Coroutine[Any, Any, None]], **options: Any) -> None:
+        virtually_on_farm(main, tmp_path, request.param, **options)
+
+    return run
+
+
+def test_a_job_goes_all_the_way(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register("mini", platform="ios")
+        sent = await farm.submit("build", {"ref": "main"}, requires={"platform": "ios"})
+        assert sent["status"] == "queued"
+        assert sent["waiting_for"] is None
+        job = await agent.job()
+        assert (job["id"], job["payload"], job["attempt"]) == (sent["id"], {"ref": "main"}, 1)
+        assert job["lease_s"] == 120
+        seen = await farm.job(job["id"])
+        assert (seen["status"], seen["worker_id"]) == ("running", agent.id)
+        said = await agent.finish(job, result={"ok": True}, exit_code=0)
+        assert said["lost"] == []
+        ended = await farm.job(job["id"])
+        assert (ended["status"], ended["result"], ended["exit_code"]) == ("done", {"ok": True}, 0)
+        assert await farm.call("GET", f"/api/jobs/{job['id']}/result") == {"ok": True}
+        stats = await farm.queue.stats()
+        assert (stats.ready, stats.leased, stats.dead) == (0, 0, 0)
+
+    on(main)
+
+
+def test_a_poll_that_carries_all(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register(slots=3)
+        for number in range(3):
+            await farm.submit("build", number)
+        first = await agent.poll(max=2)
+        assert [job["payload"] for job in first["jobs"]] == [0, 1]
+        assert first["job"] == first["jobs"][0]
+        assert first["next_poll_s"] == 0  # there may be more
+        one, two = (job["id"] for job in first["jobs"])
+        log = {"offset": 0, "text": "half way\n"}
+        answer = await agent.post(
+            max=2,
+            running=[{"job_id": two, "progress": 0.5, "message": "linking", "log": log}],
+            finished=[{"job_id": one, "status": "done", "result": 7}],
+        )
+        said = answer.json()
+        assert [job["payload"] for job in said["jobs"]] == [2]
+        assert (said["lost"], said["cancel"], said["drain"]) == ([], [], False)
+        running = await farm.job(two)
+        assert (running["progress"], running["message"]) == (0.5, "linking")
+        text = await farm.http.get(f"/api/jobs/{two}/logs", headers=farm.admin)
+        assert text.text == "half way\n"
+        assert (await farm.job(one))["result"] == 7
+
+    on(main)
+
+
+def test_a_lost_answer_is_given_again_and_no_other_job(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        other = await farm.register()
+        first = await farm.submit("build", 1)
+        second = await farm.submit("build", 2)
+        lost = await agent.job()
+        assert lost["id"] == first["id"]
+        again = await agent.job()
+        assert (again["id"], again["attempt"]) == (first["id"], 1)
+        assert (await other.job())["id"] == second["id"]
+        # Once it is heard of, the worker gets other jobs, and this one no more.
+        assert (await agent.poll(running=first["id"]))["job"] is None
+        await asyncio.sleep(10)
+        assert (await agent.poll())["job"] is None
+        await agent.finish(first["id"])
+        assert (await farm.job(first["id"]))["attempt"] == 1
+
+    on(main)
+
+
+def test_a_lost_report_is_taken_once_more(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit()
+        await agent.job()
+        assert (await agent.finish(job, result=1))["lost"] == []
+        assert (await agent.finish(job, result=1))["lost"] == []
+        other = await farm.register()
+        assert (await other.finish(job, result=2))["lost"] == [job["id"]]
+        assert (await farm.job(job["id"]))["result"] == 1
+
+    on(main)
+
+
+def test_a_silent_worker_loses_its_job_until_it_is_dead(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        first, second = await farm.register("a"), await farm.register("b")
+        job = await farm.submit(attempts=2)
+        assert (await first.job())["attempt"] == 1
+        await asyncio.sleep(60)
+        assert (await second.poll())["job"] is None  # the lease holds
+        await asyncio.sleep(61)
+        taken = await second.job()
+        assert (taken["id"], taken["attempt"]) == (job["id"], 2)
+        late = await first.post(max=0, running=[{"job_id": job["id"]}])
+        assert late.json()["lost"] == [job["id"]]
+        assert (await first.heartbeat(job["id"])).status_code in (404, 409)
+        assert (await first.finish(job, result="late"))["lost"] == [job["id"]]
+        assert (await farm.job(job["id"]))["status"] == "running"
+        await asyncio.sleep(121)
+        assert (await first.poll())["job"] is None
+        dead = await farm.job(job["id"])
+        assert (dead["status"], dead["attempt"]) == ("dead", 2)
+        assert "silent" in dead["error"]
+        assert len(farm.seen.of(JobGivenUp)) == 1
+        assert len(farm.seen.of(JobReassigned)) >= 1
+        assert (await farm.queue.stats()).leased == 0
+
+    on(main)
+
+
+def test_whoever_is_heard_of_keeps_its_jobs(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent, other = await farm.register(slots=2), await farm.register()
+        polled, beaten = await farm.submit(), await farm.submit()
+        await agent.poll(max=2)
+        for _ in range(10):
+            await asyncio.sleep(50)
+            await agent.poll(running=f"{polled['id']},{beaten['id']}", max=0)
+            answer = await agent.heartbeat(beaten["id"], progress=0.25)
+            assert answer.json() == {"cancel": False, "lease_s": 120.0}
+            assert (await other.poll())["job"] is None
+        for job in (polled, beaten):
+            assert (await farm.job(job["id"]))["status"] == "running"
+            assert (await agent.finish(job))["lost"] == []
+
+    on(main)
+
+
+def test_a_job_that_its_worker_forgot_goes_to_another(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent, other = await farm.register(), await farm.register()
+        job = await farm.submit()
+        await agent.job()
+        await agent.poll(running=job["id"])
+        for _ in range(3):  # it was restarted, and knows of nothing
+            await asyncio.sleep(30)
+            assert (await agent.post(running=[])).json()["job"] is None
+        await asyncio.sleep(31)
+        assert (await other.job())["attempt"] == 2
+
+    on(main)
+
+
+def test_leases_are_not_renewed_at_each_contact(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit()
+        await agent.job()
+        for _ in range(60):
+            await asyncio.sleep(1)
+            await agent.heartbeat(job["id"])
+        assert farm.queue.calls["extend"] == 2
+
+    on(main)
+
+
+def test_a_failed_job_is_tried_again_and_then_dead(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit(attempts=2)
+        await agent.job()
+        await agent.finish(job, "failed", error="exit 1\x1b[31m", exit_code=1)
+        waiting = await farm.job(job["id"])
+        assert (waiting["status"], waiting["error"]) == ("queued", "exit 1\x1b[31m")
+        assert (await agent.poll())["job"] is None  # it backs off
+        await asyncio.sleep(10)
+        assert (await agent.job())["attempt"] == 2
+        await agent.finish(job, "failed", error="exit 2", exit_code=2)
+        dead = await farm.job(job["id"])
+        assert (dead["status"], dead["error"], dead["exit_code"]) == ("dead", "exit 2", 2)
+        assert (await farm.queue.stats()).ready == 0
+
+    on(main)
+
+
+def test_retry_makes_it_anew(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit(attempts=1)
+        running = await farm.call("POST", f"/api/jobs/{job['id']}/retry", 409)
+        assert running["error"]["code"] == "not_ended"
+        await agent.job()
+        await agent.finish(job, "failed", error="no")
+        assert (await farm.job(job["id"]))["status"] == "dead"
+        anew = await farm.call("POST", f"/api/jobs/{job['id']}/retry")
+        assert (anew["status"], anew["attempt"], anew["error"]) == ("queued", 0, None)
+        assert (await agent.job())["attempt"] == 1
+        await agent.finish(job)
+        assert (await farm.job(job["id"]))["status"] == "done"
+
+    on(main)
+
+
+def test_cancel_of_a_queued_job_is_at_once(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        cancelled = [await farm.submit("build", n) for n in range(5)]
+        wanted = await farm.submit("build", "wanted")
+        for job in cancelled:
+            said = await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
+            assert said["status"] == "cancelled"
+        assert (await agent.job())["id"] == wanted["id"]
+        assert (await farm.queue.stats()).ready == 0
+        assert (await farm.call("POST", f"/api/jobs/{cancelled[0]['id']}/cancel"))["status"] == (
+            "cancelled"
+        )
+
+    on(main)
+
+
+def test_cancel_of_a_running_job_reaches_its_worker(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit()
+        await agent.job()
+        said = await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
+        assert (said["status"], said["cancel"]) == ("running", True)
+        assert (await agent.heartbeat(job["id"])).json()["cancel"] is True
+        polled = await agent.poll(max=0, running=job["id"])
+        assert polled["cancel"] == [job["id"]]
+        await agent.finish(job, "cancelled")
+        ended = await farm.job(job["id"])
+        assert (ended["status"], ended["cancel"]) == ("cancelled", False)
+        done = await farm.submit()
+        await agent.job()
+        await agent.finish(done)
+        await farm.call("POST", f"/api/jobs/{done['id']}/cancel", 409)
+
+    on(main)
+
+
+def test_what_fails_after_a_cancel_is_cancelled(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit()
+        await agent.job()
+        await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
+        await agent.finish(job, "failed", exit_code=-15)
+        assert (await farm.job(job["id"]))["status"] == "cancelled"
+
+    on(main)
+
+
+def test_unique_is_one_job(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        first = await farm.submit("build", 1, unique="u")
+        body = {"kind": "build", "payload": 1, "unique": "u"}
+        again = await farm.call("POST", "/api/jobs", 200, json=body)
+        assert again["id"] == first["id"]
+        refused = await farm.call("POST", "/api/jobs", 409, json={**body, "payload": 2})
+        assert refused["error"]["code"] == "unique_conflict"
+
+    on(main)
+
+
+def test_priority_key_and_delay(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent, other = await farm.register(), await farm.register()
+        late = await farm.submit("build", delay_s=30)
+        low = await farm.submit("build", key="k")
+        high = await farm.submit("build", priority=5)
+        behind = await farm.submit("build", key="k")
+        assert (await agent.job())["id"] == high["id"]
+        assert (await other.job())["id"] == low["id"]
+        await agent.finish(high)
+        assert (await agent.poll())["job"] is None
+        await other.finish(low)
+        await asyncio.sleep(5)
+        assert (await agent.job())["id"] == behind["id"]
+        await agent.finish(behind)
+        await asyncio.sleep(26)
+        assert (await agent.job())["id"] == late["id"]
+
+    on(main)
+
+
+def test_a_submission_that_broke_off_is_completed(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        put = farm.queue.put
+
+        async def broken(*_: Any) -> Any:
+            raise StoreUnavailable("the queue went away")
+
+        farm.queue.put = broken
+        failed = await farm.call("POST", "/api/jobs", 503, json={"kind": "build"})
+        assert failed["error"]["code"] == "store_unavailable"
+        farm.queue.put = put
+        [row] = await farm.controller.state.list_jobs()
+        assert row.status == "submitting"
+        assert (await agent.poll())["job"] is None
+        await asyncio.sleep(25)
+        assert (await farm.job(row.id))["status"] == "queued"
+        assert (await agent.job())["id"] == row.id
+
+    virtually_on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["claim", "settle", "extend"])
+def test_a_queue_that_fails_once_loses_nothing(tmp_path: Path, call: str, after: bool) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit()
+        farm.queue.after = after
+        for turn in range(40):
+            farm.queue.failing = [call] if turn == 1 or (call == "claim" and turn == 0) else []
+            answer = await agent.post(running=[])
+            found = answer.json().get("job") if answer.status_code == 200 else None
+            if found:
+                break
+            await asyncio.sleep(10)
+        await asyncio.sleep(60)
+        farm.queue.failing = [call]
+        await agent.post(max=0, running=[{"job_id": job["id"]}])
+        await agent.post(max=0, finished=[{"job_id": job["id"], "status": "done"}])
+        farm.queue.failing = []
+        await agent.post(max=0, finished=[{"job_id": job["id"], "status": "done"}])
+        await asyncio.sleep(130)
+        await agent.get()
+        assert (await farm.job(job["id"]))["status"] == "done"
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_state_that_fails_after_a_claim_gives_the_job_back(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await farm.submit()
+        state = farm.controller.state
+        deliver = state.deliver
+
+        async def broken(*_: Any) -> Any:
+            raise StoreUnavailable("the state went away")
+
+        state.deliver = broken  # type: ignore[method-assign, assignment]
+        assert (await agent.get()).status_code == 503
+        state.deliver = deliver  # type: ignore[method-assign]
+        assert (await agent.job())["attempt"] == 1
+
+    virtually_on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres", "postgres_oldest"])
+def test_two_controllers_agree(tmp_path: Path, store: str, request: pytest.FixtureRequest) -> None:
+    clock = VirtualClock()
+    server = None if store == "sqlite" else request.getfixturevalue(store)
+
+    async def main() -> None:
+        async with two_queues(tmp_path, clock, server) as (one, two):
+            async with farm_on(one, clock, tmp_path) as a:
+                async with farm_on(two, clock, tmp_path, admin=False) as b:
+                    b.admin = a.admin
+                    await agree(a, b)
+
+    async def agree(a: Farm, b: Farm) -> None:
+        agent = await a.register(platform="ios")
+        there = type(agent)(b.http, {"worker_id": agent.id, "token": agent.token})
+        other = await b.register("other", platform="ios")
+        job = await b.submit(requires={"platform": "ios"})
+        assert (await a.job(job["id"]))["status"] == "queued"
+        assert (await a.job(job["id"]))["waiting_for"] is None
+        await asyncio.sleep(6)  # what is required is read anew
+        assert (await agent.job())["id"] == job["id"]
+        # Its answer was lost, and it asks the other controller: the same job, the same attempt.
+        again = await there.job()
+        assert (again["id"], again["attempt"]) == (job["id"], 1)
+        assert (await there.poll(max=0, running=job["id"]))["job"] is None
+        for _ in range(5):  # it is heard of here and there in turn
+            await asyncio.sleep(45)
+            await agent.poll(max=0, running=job["id"])
+            await asyncio.sleep(45)
+            await there.poll(max=0, running=job["id"])
+            assert (await other.poll())["job"] is None
+        await b.call("POST", f"/api/jobs/{job['id']}/cancel")
+        assert (await agent.poll(max=0, running=job["id"]))["cancel"] == [job["id"]]
+        await there.finish(job, "cancelled")
+        assert (await a.job(job["id"]))["status"] == "cancelled"
+        # One goes silent: the other controller's worker takes over.
+        next_job = await a.submit()
+        assert (await agent.job())["id"] == next_job["id"]
+        await asyncio.sleep(125)
+        assert (await other.job())["attempt"] == 2
+        assert (await agent.finish(next_job))["lost"] == [next_job["id"]]
+
+    clock.run(main())
+
+
+def test_what_is_old_is_forgotten_with_its_files(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit()
+        await agent.job()
+        path = f"/api/jobs/{job['id']}/artefacts/a.txt"
+        sent = await farm.http.put(path, content=b"made", headers=agent.headers)
+        assert sent.status_code == 201
+        await agent.finish(job)
+        assert len(list((tmp_path / "artefacts").rglob("*"))) > 0
+        for _ in range(20):
+            await asyncio.sleep(300)
+            await agent.get()
+        await farm.call("GET", f"/api/jobs/{job['id']}", 404)
+        assert not [p for p in (tmp_path / "artefacts").rglob("*") if p.is_file()]
+
+    virtually_on_farm(main, tmp_path, keep="1h")
+
+
+def test_the_spec_of_a_job_has_defaults() -> None:
+    assert JobSpec("build").attempts == 3
+
+
+def test_claims_are_counted(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await farm.submit()
+        before = claims(farm)
+        await agent.job()
+        assert claims(farm) == before + 1
+
+    virtually_on_farm(main, tmp_path)

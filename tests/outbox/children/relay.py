@@ -1,0 +1,28 @@
+"""A relay that writes down what it handles, to be killed: relay.py URL LOG NAME."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+
+from pollux.outbox import Outbox, OutboxRunOptions
+from pollux.outbox.records import Record
+
+url, log, name = sys.argv[1:]
+# One write a line, appended: whole lines, in the order of the writes, whoever writes them.
+file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+outbox = Outbox(
+    url, relay=name, options=OutboxRunOptions(lease="1s", batch=20, run=5, concurrency=10)
+)
+
+
+@outbox.handle("*")
+async def note(record: Record) -> None:
+    os.write(file, f"{record.key} {record.payload} {name}\n".encode())
+    await asyncio.sleep(0.002)  # real time: a handler that takes a moment, to be killed in
+
+
+if __name__ == "__main__":
+    print("up", flush=True)
+    outbox.run()

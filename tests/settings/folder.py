@@ -1,0 +1,56 @@
+"""Settings from a folder of their own, and looks at what came of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pollux.errors import ConfigError
+from pollux.settings import Row, Settings, load
+
+#: What a strategy needs besides its name.
+GOALS: dict[str | None, dict[str, object]] = {"worth": {"worker.polling.p95_wait": "2s"}}
+
+
+def goals_of(strategy: str | None, table: str) -> dict[str, object]:
+    """What a strategy needs besides its name, in this table."""
+    goals = GOALS.get(strategy, {})
+    return {key.replace("worker.polling", table): goal for key, goal in goals.items()}
+
+
+class Folder:
+    """An empty current directory, and `load` in it with nothing but what is given."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def load(
+        self,
+        toml: str = "",
+        environ: Mapping[str, str] | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> Settings:
+        if toml:
+            (self.path / "pollux.toml").write_text(toml, encoding="utf-8")
+        return load(environ=environ or {}, overrides=overrides)
+
+    def refusal(
+        self,
+        toml: str = "",
+        environ: Mapping[str, str] | None = None,
+        overrides: Mapping[str, object] | None = None,
+    ) -> str:
+        with pytest.raises(ConfigError) as caught:
+            self.load(toml, environ, overrides)
+        return str(caught.value)
+
+
+def row(settings: Settings, key: str) -> Row:
+    (found,) = [each for each in settings.table() if each.key == key and each.used]
+    return found
+
+
+def unused(settings: Settings) -> list[Row]:
+    return [each for each in settings.table() if not each.used]

@@ -1,0 +1,299 @@
+"""Strategies in settings: over layers, as tables, in the reference; and the lone poll_interval."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import warnings
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from pollux.core.adaptive import Adaptive
+from pollux.core.batch_fill import BatchFill
+from pollux.core.ewma import Ewma
+from pollux.core.fixed import Fixed
+from pollux.core.freshness import Freshness
+from pollux.core.strategy import Strategy
+from pollux.core.worth import Worth
+from pollux.errors import ConfigError
+from pollux.settings import STRATEGIES, Row, documented_keys, load, polling_table, strategy_named
+from pollux.settings.keys import polling_tables
+from tests.settings.folder import GOALS, Folder, goals_of, unused
+
+# Strategies over layers.
+
+
+def test_parameters_without_a_strategy_are_those_of_adaptive(folder: Folder) -> None:
+    assert folder.load("[worker.polling]\nmax_interval = 9").worker.polling == Adaptive(ceiling=9)
+    assert folder.refusal("[worker.polling]\ninterval = 9") == (
+        "worker.polling.interval = 9 (pollux.toml) belongs to strategy fixed, but the strategy is "
+        'adaptive (default); leave it out, or set strategy = "fixed"'
+    )
+
+
+def test_another_strategy_in_a_higher_layer_leaves_lower_parameters_unused(folder: Folder) -> None:
+    toml = '[worker.polling]\nstrategy = "adaptive"\nmin_interval_ms = 50\nhold = 3'
+    settings = folder.load(toml, {"POLLUX_POLLING_STRATEGY": "fixed"})
+    assert settings.worker.polling == Fixed(hold=3)
+    assert unused(settings) == [
+        Row("worker.polling.min_interval", "50ms", "pollux.toml", used=False)
+    ]
+    assert "worker.polling.min_interval" not in settings.origins()
+
+
+def test_an_unused_parameter_may_even_be_wrong(folder: Folder) -> None:
+    settings = folder.load(
+        "[worker.polling]\nmin_interval = 'soon'", None, {"worker.polling.strategy": "fixed"}
+    )
+    assert [each.value for each in unused(settings)] == ["'soon'"]
+
+
+def test_unused_parameters_come_from_all_lower_layers(folder: Folder) -> None:
+    settings = folder.load(
+        "[worker.polling]\nmin_interval = 1",
+        {"POLLUX_POLLING_BACKOFF_MULTIPLIER": "3"},
+        {"worker.polling.strategy": "ewma", "worker.polling.alpha": "0.5"},
+    )
+    assert settings.worker.polling == Ewma(alpha=0.5)
+    assert [each.key for each in unused(settings)] == [
+        "worker.polling.min_interval",
+        "worker.polling.backoff_multiplier",
+    ]
+
+
+def test_a_parameter_of_another_strategy_beside_or_above_is_refused(folder: Folder) -> None:
+    fixed = '[worker.polling]\nstrategy = "fixed"\n'
+    beside = folder.refusal(fixed + "batch_size = 5")
+    assert "belongs to strategy batch_fill, but the strategy is fixed (pollux.toml)" in beside
+    above = folder.refusal(fixed, {"POLLUX_POLLING_MIN_INTERVAL_MS": "5"})
+    assert above.startswith(
+        "worker.polling.min_interval_ms = '5' "
+        "(environment variable POLLUX_POLLING_MIN_INTERVAL_MS) "
+        "belongs to strategy adaptive, batch_fill, freshness and worth, "
+        "but the strategy is fixed (pollux.toml)"
+    )
+
+
+# The lone poll_interval of old.
+
+
+@pytest.mark.parametrize(
+    ("toml", "environ", "overrides", "instead"),
+    [
+        (
+            "[worker]\npoll_interval = 0.25",
+            {},
+            {},
+            'write [worker.polling] with strategy = "fixed" and interval = 0.25',
+        ),
+        (
+            '[worker.polling]\npoll_interval = "250ms"',
+            {},
+            {},
+            'write [worker.polling] with strategy = "fixed" and interval = "250ms"',
+        ),
+        (
+            "[worker]\npoll_interval_ms = 250",
+            {},
+            {},
+            'write [worker.polling] with strategy = "fixed" and interval_ms = 250',
+        ),
+        (
+            "",
+            {"POLLUX_POLL_INTERVAL_MS": "250"},
+            {},
+            "set POLLUX_POLLING_STRATEGY=fixed and POLLUX_POLLING_INTERVAL_MS=250",
+        ),
+        (
+            "",
+            {"POLLUX_POLL_INTERVAL": "0.25"},
+            {},
+            "set POLLUX_POLLING_STRATEGY=fixed and POLLUX_POLLING_INTERVAL=0.25",
+        ),
+        (
+            "",
+            {},
+            {"worker.poll_interval": "250ms"},
+            "give worker.polling.strategy=fixed and worker.polling.interval=250ms",
+        ),
+    ],
+)
+def test_a_lone_poll_interval_is_fixed_with_a_warning(
+    folder: Folder,
+    toml: str,
+    environ: dict[str, str],
+    overrides: dict[str, object],
+    instead: str,
+) -> None:
+    with pytest.warns(DeprecationWarning, match="poll_interval") as caught:
+        settings = folder.load(toml, environ, overrides)
+    assert settings.worker.polling == Fixed("250ms")
+    (warning,) = caught
+    assert str(warning.message).endswith(f"is deprecated; {instead}")
+    assert warning.filename == inspect.getfile(Folder), "it points at who loads"
+
+
+@pytest.mark.parametrize("strategy", ["adaptive", "fixed"])
+def test_poll_interval_beside_a_strategy_is_refused(folder: Folder, strategy: str) -> None:
+    toml = f'[worker]\npoll_interval = 1\n[worker.polling]\nstrategy = "{strategy}"'
+    assert folder.refusal(toml) == (
+        f"worker.poll_interval = 1 (pollux.toml) and worker.polling.strategy = '{strategy}' "
+        "(pollux.toml) contradict each other; keep one"
+    )
+
+
+def test_poll_interval_beside_another_interval_is_refused(folder: Folder) -> None:
+    twice = "[worker]\npoll_interval = 1\n[worker.polling]\npoll_interval_ms = 1000"
+    assert folder.refusal(twice).count("contradict each other") == 1
+    other = "[worker]\npoll_interval = 1\n[worker.polling]\nmin_interval = 1"
+    assert (
+        "belongs to strategy adaptive, batch_fill, freshness and worth, but the strategy is fixed"
+        in (folder.refusal(other))
+    )
+
+
+def test_poll_interval_gives_way_to_a_strategy_in_a_higher_layer(folder: Folder) -> None:
+    with pytest.warns(DeprecationWarning, match=r"worker\.poll_interval = 1"):
+        settings = folder.load(
+            "[worker]\npoll_interval = 1", {"POLLUX_POLLING_STRATEGY": "adaptive"}
+        )
+    assert settings.worker.polling == Adaptive()
+    assert [each.key for each in unused(settings)] == ["worker.polling.interval"]
+
+
+def test_a_bad_poll_interval_is_refused_not_warned_about(folder: Folder) -> None:
+    with warnings.catch_warnings(record=True) as caught:
+        refusal = folder.refusal("[worker]\npoll_interval = 'soon'")
+    assert refusal.startswith("worker.poll_interval = 'soon' (pollux.toml) is not a duration")
+    assert not caught
+
+
+# Strategies as tables.
+
+lengths = st.floats(1e-9, 1e9)
+holds = st.floats(0, 1e6)
+
+
+@st.composite
+def any_strategy(draw: st.DrawFn) -> Strategy:
+    floor, ceiling = sorted([draw(lengths), draw(lengths)])
+    match draw(st.sampled_from(sorted(STRATEGIES))):
+        case "fixed":
+            return Fixed(draw(lengths), hold=draw(holds))
+        case "adaptive":
+            multiplier = draw(st.floats(1, 1e308, exclude_min=True))
+            return Adaptive(floor, ceiling, multiplier=multiplier, hold=draw(holds))
+        case "batch_fill":
+            return BatchFill(floor, ceiling, batch=draw(st.integers(1, 10**18)), hold=draw(holds))
+        case "freshness":
+            return Freshness(draw(st.floats(floor, ceiling)), floor, ceiling)
+        case "ewma":
+            waits = sorted(draw(st.lists(lengths, min_size=5, max_size=5)))
+            very_high, high, medium, low, idle = waits
+            return Ewma(
+                idle=idle,
+                low=low,
+                medium=medium,
+                high=high,
+                very_high=very_high,
+                alpha=draw(st.floats(0, 1, exclude_min=True)),
+                drop_after=draw(st.integers(1, 10**9)),
+                half_life=draw(lengths),
+                held=draw(st.booleans()),
+            )
+        case "worth":
+            if draw(st.booleans()):
+                return Worth.latency(mean=2 * ceiling, floor=floor, ceiling=ceiling)
+            costs = st.floats(1e-9, 1e9)
+            return Worth(poll_cost=draw(costs), wait_cost=draw(costs), floor=floor, ceiling=ceiling)
+        case other:
+            raise NotImplementedError(f"say how to draw {other}")
+
+
+@pytest.fixture(scope="module")
+def table_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tables") / "pollux.toml"
+
+
+@given(strategy=any_strategy())
+@example(strategy=Adaptive())
+@example(strategy=Fixed(0, hold=20))
+@example(strategy=Adaptive("1us", 1e9 / 7, multiplier=1e300))
+@example(strategy=Ewma.high_volume(held=True))
+def test_the_table_of_a_strategy_gives_it_again(table_file: Path, strategy: Strategy) -> None:
+    table_file.write_text(polling_table(strategy), encoding="utf-8")
+    assert load(table_file, {}).worker.polling == strategy
+
+
+def test_the_table_of_a_strategy_reads_well() -> None:
+    assert polling_table(Adaptive("100ms", "30s")) == (
+        "[worker.polling]\n"
+        'strategy = "adaptive"\n'
+        'min_interval = "100ms"\n'
+        'max_interval = "30s"\n'
+        "backoff_multiplier = 2.0\n"
+        'hold = "0s"\n'
+    )
+    assert polling_table(Fixed(), "outbox.polling").startswith("[outbox.polling]\n")
+
+
+def test_a_strategy_that_settings_do_not_know_has_no_table() -> None:
+    @dataclasses.dataclass(frozen=True, init=False)
+    class Mine(Fixed):
+        pass
+
+    with pytest.raises(ConfigError, match="cannot be written as settings"):
+        polling_table(Mine())
+
+
+# The reference page.
+
+
+def test_the_documented_keys_are_complete(folder: Folder) -> None:
+    rows = documented_keys()
+    for name, strategy in STRATEGIES.items():
+        chosen: dict[str, object] = {}
+        for table in polling_tables():
+            chosen |= {f"{table}.strategy": name, **goals_of(name, table)}
+        shown = folder.load(overrides=chosen).table()
+        documented = [each for each in rows if each.strategy in {"", name}]
+        assert [each.key for each in documented] == [each.key for each in shown]
+        parameters = [each for each in documented if each.strategy]
+        assert len(parameters) == len(strategy.settings) * len(polling_tables())
+        defaults = {each.key: each.value for each in shown if each.key.count(".") > 1}
+        for each in parameters:
+            assert each.key in chosen or each.default == defaults[each.key]
+    for each in rows:
+        assert each.kind
+        assert each.meaning, f"{each.key} ({each.strategy}) is documented without a meaning"
+
+
+def test_every_documented_variable_works(folder: Folder) -> None:
+    for each in documented_keys():
+        if each.default == "none":
+            continue
+        environ = {each.variable: each.default}
+        overrides: dict[str, object] = {}
+        if each.strategy:
+            table = each.key.rpartition(".")[0]
+            overrides = {f"{table}.strategy": each.strategy, **goals_of(each.strategy, table)}
+            overrides.pop(each.key, None)
+        origin = folder.load("", environ, overrides).origins()[each.key]
+        assert origin == f"environment variable {each.variable}"
+
+
+def test_a_strategy_is_found_by_its_name() -> None:
+    for name in sorted(set(STRATEGIES) - set(GOALS)):
+        assert strategy_named(name) == STRATEGIES[name]()
+    with pytest.raises(ConfigError, match=r"^poll_cost = None and no other goal; give"):
+        strategy_named("worth")
+    with pytest.raises(ConfigError, match=r"^strategy = 'adaptve' must be .*'adaptive'\?$"):
+        strategy_named("adaptve")
+
+
+def test_every_strategy_is_registered_by_its_name() -> None:
+    assert {name: each.name for name, each in STRATEGIES.items()} == {n: n for n in STRATEGIES}
+    assert {"adaptive", "fixed", "batch_fill", "ewma", "worth"} <= set(STRATEGIES)
