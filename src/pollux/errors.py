@@ -131,6 +131,8 @@ class ProbeRefused(ProbeError):
     Trying again would not help, so the target becomes a dead letter at once.
     """
 
+    permanent = True
+
 
 class PublishError(PolluxError):
     """A broker or receiver did not take a record, or did not say so; another attempt may help.
