@@ -57,14 +57,17 @@ class Unseen:
     polls: int
 
 
-def replayed(mix: Mix, first: Sequence[float], after: After) -> Unseen:
-    """Poll each target for the first time as `first` says, and from then on as `after` says."""
+def replayed(mix: Mix, first: Sequence[float], after: After, most: float = math.inf) -> Unseen:
+    """Poll each target for the first time as `first` says, and from then on as `after` says.
+
+    most: more polls than that are too many, and no more are made.
+    """
     due = [(at, target) for target, at in enumerate(first)]
     heapq.heapify(due)
     seen = [0] * len(mix.changes)
     waits: list[float] = []
     polls = 0
-    while due and due[0][0] <= mix.seconds:
+    while due and due[0][0] <= mix.seconds and polls <= most:
         now, target = heapq.heappop(due)
         polls += 1
         changes, place = mix.changes[target], seen[target]
@@ -75,6 +78,8 @@ def replayed(mix: Mix, first: Sequence[float], after: After) -> Unseen:
         changed = place > seen[target]
         seen[target] = place
         heapq.heappush(due, (now + after(target, now, changed), target))
+    if polls > most:
+        return Unseen(math.nan, math.nan, polls)
     return Unseen(sum(waits) / len(waits), percentile(waits, 0.95), polls)
 
 
@@ -122,7 +127,7 @@ def budgeted(mix: Mix, budget: float) -> Unseen:
     return replayed(mix, spread(mix, 1 / even), after)
 
 
-def freshness(mix: Mix, scale: float) -> Unseen:
+def freshness(mix: Mix, scale: float, most: float) -> Unseen:
     """Freshness without a budget: base 10, floor 5 and ceiling 300 of some unit of time."""
     strategy = Freshness(10 * scale, 5 * scale, 300 * scale)
     pacers = [strategy.pacer() for _ in mix.changes]
@@ -130,10 +135,10 @@ def freshness(mix: Mix, scale: float) -> Unseen:
     def after(target: int, now: float, changed: bool) -> float:
         return pacers[target].after(Outcome(now, int(changed), 1)).delay
 
-    return replayed(mix, spread(mix, 10 * scale), after)
+    return replayed(mix, spread(mix, 10 * scale), after, most)
 
 
-def pulse(mix: Mix, scale: float) -> Unseen:
+def pulse(mix: Mix, scale: float, most: float) -> Unseen:
     """Pulse's own formula, for targets that always answer and never queue: score 0, no errors."""
     floor, ceiling = 5 * scale, 300 * scale
     intervals = [10 * scale] * len(mix.changes)
@@ -143,16 +148,16 @@ def pulse(mix: Mix, scale: float) -> Unseen:
         intervals[target] = min(max(wanted, floor), ceiling)
         return intervals[target]
 
-    return replayed(mix, spread(mix, 10 * scale), after)
+    return replayed(mix, spread(mix, 10 * scale), after, most)
 
 
-def at_budget(policy: Callable[[Mix, float], Unseen], mix: Mix, budget: float) -> Unseen:
+def at_budget(policy: Callable[[Mix, float, float], Unseen], mix: Mix, budget: float) -> Unseen:
     """The policy at the scale of time at which it polls as often as the budget says."""
     polls, even = budget * mix.seconds, len(mix.changes) / budget
-    low, high = even / 1000, even  # all at the ceiling of 300, or nearly all at the floor of 5
+    low, high = even / 320, even / 4  # all at the ceiling of 300, or all at the floor of 5
     while True:
         middle = math.sqrt(low * high)
-        tried = policy(mix, middle)
+        tried = policy(mix, middle, polls * 1.1)
         if abs(tried.polls / polls - 1) < 0.01 or high < low * 1.001:
             return tried
         if tried.polls > polls:
@@ -183,7 +188,7 @@ def dealt(name: str, times: Sequence[float]) -> Mix:
 def synthetic() -> list[Mix]:
     """Poisson changes at rates drawn log-uniformly; and targets that are busy now and then."""
     rng = random.Random(SEED)
-    seconds = 40_000.0
+    seconds = 1000.0  # 20,000 changes or so, as many as a trace has
     steady: Changes = []
     bursty: Changes = []
     for _ in range(TARGETS):
@@ -191,7 +196,7 @@ def synthetic() -> list[Mix]:
         steady.append(_poisson(rng, rate, 0.0, seconds))
         busy, at, changes = rng.random() < 0.5, 0.0, []
         while at < seconds:
-            until = min(at + rng.expovariate(1 / 4000), seconds)
+            until = min(at + rng.expovariate(1 / 100), seconds)
             changes += _poisson(rng, rate * 2 if busy else rate / 20, at, until)
             at, busy = until, not busy
         bursty.append(changes)
