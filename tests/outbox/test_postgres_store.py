@@ -7,6 +7,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable
+from contextlib import closing
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +19,7 @@ from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollux.outbox.postgres_store import PostgresOutboxStore, channel_of
 from pollux.outbox.records import KeyClaim, KeyEnd, NewRecord
 from pollux.queues.postgres import PostgresQueue
+from tests.daemons import wait_until
 from tests.outbox.benches import migrated
 from tests.proxy import Proxy
 from tests.servers import OwnPostgres, PgBouncer, Postgres
@@ -274,12 +276,69 @@ def test_a_put_in_plain_sql_is_heard(postgres: Postgres) -> None:
         ("'o', 'k', NULL", "needs an outbox, a kind"),
         ("'o', 'k', '1', ''", "printable"),
         ("'o', 'k', '1', E'\\x01' || '7'", "printable"),
+        ("'o', 'k', '1', 'a', '[1]'", "a JSON object of texts"),
+        ("'o', 'k', '1', 'a', '\"x\"'", "a JSON object of texts"),
     ],
 )
 def test_bad_plain_sql_is_refused(postgres: Postgres, given: str, said: str) -> None:
     migrated(postgres.dsn())
     with pytest.raises(psycopg.Error, match=said):
         postgres.execute(f"SELECT pollux.outbox_put({given})")
+
+
+def test_what_other_programs_put_stands_in_nobodys_way(postgres: Postgres) -> None:
+    """Postgres takes for JSON what Python does not."""
+    dsn, name = migrated(postgres.dsn()), own("strange")
+    deep, long = 2000 * "[" + 2000 * "]", "1" + 5000 * "0"
+    for payload, headers in [(deep, None), (long, None), ("1", f'{{"a": {deep}}}'), ("2", "null")]:
+        postgres.execute(
+            "SELECT pollux.outbox_put(%s, 'e', %s, NULL, %s)", (name, payload, headers)
+        )
+    for headers in ("[1]", '"x"', "{bad"):  # past what checks it
+        postgres.execute(
+            "SELECT pollux.outbox_put_all(%s, json_build_array(json_build_array("
+            "'e', '3', NULL, %s::text))::text)",
+            (name, headers),
+        )
+
+    async def main() -> None:
+        async with PostgresOutboxStore(dsn, name) as store:
+            await store.put(NewRecord("e", "fine", headers={"a": "b"}))
+            assert len(await store.records()) == 8
+            claims = await store.claim("r", 10, 10, "30s")
+            found = [claim.run[0].record for claim in claims]
+            assert [record.payload for record in found] == [deep, long, 1, 2, 3, 3, 3, "fine"]
+            assert [dict(record.headers) for record in found] == [*7 * [{}], {"a": "b"}]
+
+    asyncio.run(main())
+
+
+def test_a_relay_that_stands_still_in_its_claim_holds_up_nobody(postgres: Postgres) -> None:
+    """A stopped process, a paused machine: its rows fill the way, and its turn is not over."""
+    dsn, name = migrated(postgres.dsn()), own("stalled")
+    postgres.execute(
+        "SELECT count(pollux.outbox_put(%s, 'e', to_json(repeat('x', 1000000)), 'k' || n)) "
+        "FROM generate_series(1, 60) AS n",
+        (name,),
+    )
+    with closing(psycopg.connect(dsn, autocommit=True)) as stopped:
+        pid = stopped.info.backend_pid
+        claim = f"SELECT * FROM pollux.outbox_claim('{name}', 'a', 100, 20, 1, NULL, NULL)"
+        stopped.pgconn.send_query(claim.encode())
+        wait_until(
+            lambda: (
+                postgres.execute("SELECT wait_event FROM pg_stat_activity WHERE pid = %s", (pid,))
+                == [("ClientWrite",)]
+            ),
+            "the claim sends more than is taken",
+        )
+
+        async def main() -> None:
+            async with PostgresOutboxStore(dsn, name) as store:
+                [found] = await store.claim("b", 1, 1, "30s")
+                assert found.lapses == 0  # as if the other had not claimed at all
+
+        asyncio.run(main())
 
 
 def test_it_works_through_a_pooler_in_transaction_mode(

@@ -120,6 +120,8 @@ def test_each_handler_has_its_own_progress_and_attempts() -> None:
         waits = [after[1] - before[1] for before, after in pairwise(attempts[:3])]
         assert waits == pytest.approx([10, 10], abs=0.1)
         assert [e.attempt for e in bench.events(RecordRetried)] == [1, 2]
+        for event in bench.events(RecordRetried):  # where in the handler, and nothing of ours
+            assert event.traceback.count("File ") == 1, event.traceback
 
     bench.run(main())
 
@@ -611,6 +613,11 @@ def test_handlers_are_checked_when_they_are_registered() -> None:
         outbox.handle("invoice.*")(publish)
     with pytest.raises(HandlerError, match="give a pattern"):
         outbox.handle()(publish)
+    with pytest.raises(HandlerError, match="give a pattern"):
+
+        @outbox.handle  # type: ignore[arg-type]
+        def forgotten(record: Record) -> None: ...
+
     with pytest.raises(HandlerError, match="with one argument, the record"):
         outbox.handle("*", name="none")(lambda: None)
     with pytest.raises(HandlerError, match="pattern = ''"):

@@ -211,6 +211,42 @@ def test_what_other_programs_put_stands_in_nobodys_way(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("strange", ["created_at = 9e999", "created_at = '2026-01-01'"])
+def test_a_time_that_is_none_stands_in_nobodys_way(tmp_path: Path, strange: str) -> None:
+    """In tables that were made before such a time was refused."""
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            await store.put([NewRecord("e", 1, key="a"), NewRecord("e", 2, key="b")])
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute("PRAGMA ignore_check_constraints = on")
+                connection.execute(f"UPDATE pollux_outbox SET {strange} WHERE seq = 1")
+            assert (await store.stats()).ready == 2
+            assert [info.record.created_at > 0 for info in await store.records()] == [False, True]
+            claims = await asyncio.wait_for(store.claim("r", 10, 10, "30s"), PATIENCE)
+            assert [claim.run[0].record.payload for claim in claims] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_headers_that_cannot_be_read_stand_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    strange = ['{"a": 1' + 5000 * "0" + "}", '{"a": ' + 990 * "[" + 990 * "]" + "}"]
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                for headers in strange:
+                    connection.execute(
+                        "INSERT INTO pollux_outbox (kind, headers) VALUES ('e', ?)", [headers]
+                    )
+            await store.put(NewRecord("e", "fine"))
+            assert len(await store.claim("r", 10, 10, "30s")) == 3
+
+    asyncio.run(main())
+
+
 def test_a_store_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     store = SqliteOutboxStore("shop.db")

@@ -124,6 +124,21 @@ def test_a_run_is_the_first_records_of_a_key(bench: StoreBench) -> None:
     bench.run(main())
 
 
+def test_a_run_of_large_records_is_short(bench: StoreBench) -> None:
+    """A relay that has hundreds of keys to hold could not hold hundreds of long runs."""
+
+    async def main() -> None:
+        store = await bench.store()
+        await store.put([NewRecord("e", 200_000 * str(n), key="k") for n in range(5)])
+        found = []
+        while claims := await store.claim("r", 1, 20, "30s"):
+            found.append([int(held.record.payload[0]) for held in claims[0].run])
+            await store.settle([KeyEnd(claims[0], len(claims[0].run))])
+        assert found == [[0, 1], [2, 3], [4]]
+
+    bench.run(main())
+
+
 def test_a_claim_takes_so_many_keys(bench: StoreBench) -> None:
     async def main() -> None:
         store = await bench.store()

@@ -463,6 +463,10 @@ def test_a_plain_insert_is_a_put(tmp_path: Path) -> None:
             "(kind, payload) VALUES ('a', '{')",
             "(kind, payload, \"key\") VALUES ('a', '1', '')",
             "(kind, payload, headers) VALUES ('a', '1', '[]')",
+            "(kind, payload) VALUES (x'ff', '1')",
+            "(kind, payload, \"key\") VALUES ('a', '1', x'ff')",
+            "(kind, payload, created_at) VALUES ('a', '1', '2026-01-01')",
+            "(kind, payload, created_at) VALUES ('a', '1', 9e999)",
         ):
             with pytest.raises(sqlite3.IntegrityError):
                 connection.execute(f"INSERT INTO pollux_outbox {bad}")

@@ -32,7 +32,7 @@ from pollux.events import ChoreFailed, Events
 from pollux.loop import LONG_CEILING
 from pollux.outbox import tracing, writing
 from pollux.outbox.committing import on_commit
-from pollux.outbox.handlers import Registry, record_handler
+from pollux.outbox.handlers import Registry, check_patterns, record_handler
 from pollux.outbox.records import NewRecord, Record
 from pollux.outbox.relay import Relay, RelayPlan
 from pollux.outbox.store import MAX_RUN, OnDead, OutboxStore
@@ -277,6 +277,7 @@ class Outbox:
             up; if it returns, the record counts as handled. Else it is dead.
         breaker: while it keeps failing, records that need it wait, and use up no attempts.
         """
+        check_patterns(patterns)  # now: without its brackets it decorates, and registers nothing
 
         def register(function: F) -> F:
             self._registry.add(

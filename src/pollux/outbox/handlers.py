@@ -61,6 +61,14 @@ class RecordHandler:
         return self.main.breaker
 
 
+def check_patterns(patterns: Sequence[object]) -> None:
+    """Refuse what is no pattern: also the function itself, of whoever left the brackets out."""
+    if not patterns or callable(patterns[0]):
+        raise HandlerError("give a pattern: @outbox.handle('order.*'), or '*' for every record")
+    for pattern in patterns:
+        checked_name(pattern, "pattern", HandlerError)
+
+
 def record_handler(
     patterns: Sequence[str],
     function: Callable[..., Any],
@@ -72,10 +80,6 @@ def record_handler(
     breaker: Breaker | None,
 ) -> RecordHandler:
     """Check a function as a handler of records."""
-    if not patterns:
-        raise HandlerError("give a pattern: @outbox.handle('order.*'), or '*' for every record")
-    for pattern in patterns:
-        checked_name(pattern, "pattern", HandlerError)
     main = handler_for(patterns[0], function, retry or RECORD_RETRY, timeout, breaker, "record")
     called = name or getattr(function, "name", None) or getattr(function, "__name__", None)
     if called is None:

@@ -205,7 +205,7 @@ class Handling:
             return
         bare = isinstance(error, Reject)
         state.error = text_of(error, bare=bare)
-        state.where = "" if bare else traceback_of(error)
+        state.where = "" if bare else _where(error)
         state.attempts += 1
         if bare or is_permanent(error, retry):
             breakers.no_verdict(name, trial)
@@ -248,6 +248,12 @@ class Handling:
             self._events.emit(
                 kind(self._source, self._relay, record.id, record.kind, record.key, *values)
             )
+
+
+def _where(error: BaseException) -> str:
+    """Where in the handler it was raised; the first frame is that of the call here."""
+    ours = error.__traceback__
+    return traceback_of(error if ours is None else error.with_traceback(ours.tb_next))
 
 
 def _asked_for(error: BaseException) -> float:

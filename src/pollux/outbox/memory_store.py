@@ -19,7 +19,7 @@ from pollux.outbox.records import (
     RecordState,
     RelayInfo,
 )
-from pollux.outbox.store import RELAY_LIVE, OutboxStore
+from pollux.outbox.store import RELAY_LIVE, RUN_BYTES, OutboxStore
 from pollux.queues.ids import number_of, place_after
 
 
@@ -92,10 +92,12 @@ class MemoryOutboxStore(OutboxStore):
             line.token, line.relay = self._tokens, relay
             line.state, line.due = "leased", now + lease
             rows: list[_Row] = []
+            size = 0
             for row in line.rows.values():
-                if row.state == "dead" or len(rows) == run:
+                if row.state == "dead" or len(rows) == run or size >= RUN_BYTES:
                     break
                 rows.append(row)
+                size += row.new.size
             held = tuple(Held(self._record(row), row.progress, row.fresh) for row in rows)
             claims.append(KeyClaim(line.key, line.token, relay, line.due, held, line.lapses))
         if len(claims) < keys:

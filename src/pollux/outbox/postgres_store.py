@@ -36,6 +36,7 @@ from pollux.outbox.records import (
     RecordState,
     RelayInfo,
     decoded_headers,
+    decoded_payload,
 )
 from pollux.outbox.store import RELAY_LIVE, OnDead, OutboxStore
 from pollux.outbox.writers.common import Target
@@ -185,7 +186,7 @@ class PostgresOutboxStore(OutboxStore):
         return claims
 
     def _claim_of(self, relay: str, rows: list[tuple[Any, ...]]) -> KeyClaim:
-        outbox, load = self.name, json.loads
+        outbox, load = self.name, decoded_payload
         key = rows[0][1]
         if key[0] == _ALONE:
             key = None
@@ -362,7 +363,7 @@ class PostgresOutboxStore(OutboxStore):
         return [
             RecordInfo(
                 Record(
-                    str(row[0]), self.name, row[1], json.loads(row[2]), row[3],
+                    str(row[0]), self.name, row[1], decoded_payload(row[2]), row[3],
                     decoded_headers(row[4]), row[5],
                 ),
                 RECORD_STATES[row[6]],

@@ -221,12 +221,28 @@ class RelayInfo:
     seen_at: float
 
 
+def decoded_payload(text: str) -> Any:
+    """A payload; its text, where the database takes it for JSON and Python does not.
+
+    Any program may have put it, and it must not stand in the way of all others.
+    """
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):  # so many digits, so deep
+        return text
+
+
 def decoded_headers(text: str | None) -> Mapping[str, str]:
     """The headers of a record as a store keeps them; whoever wrote them, text by name."""
     if not text or text == "{}":
         return _NO_HEADERS
-    found = json.loads(text)
-    return {str(name): str(value) for name, value in found.items()} if found else _NO_HEADERS
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return _NO_HEADERS
+    if not found or not isinstance(found, dict):
+        return _NO_HEADERS
+    return {str(name): str(value) for name, value in found.items()}
 
 
 def _checked_headers(headers: object) -> Mapping[str, str]:

@@ -24,9 +24,10 @@ from pollux.outbox.records import (
     RecordState,
     RelayInfo,
     decoded_headers,
+    decoded_payload,
 )
 from pollux.outbox.sqlite_connection import SqliteConnection
-from pollux.outbox.store import RELAY_LIVE
+from pollux.outbox.store import RELAY_LIVE, RUN_BYTES
 from pollux.outbox.writers.common import Target, put_steps, run_steps
 from pollux.queues.ids import number_of, place_after
 from pollux.queues.sqlite_file import transaction
@@ -88,7 +89,7 @@ class SqliteCalls(SqliteConnection):
         chosen: list[Line] = []
         last, came_by = 0, 0
         for seq, key, created_at in self._new(keys):
-            while at <= created_at and len(chosen) < keys:
+            while at <= _time(created_at) and len(chosen) < keys:
                 chosen.append(line)
                 line, at = next(waiting)
             if len(chosen) == keys:
@@ -127,7 +128,7 @@ class SqliteCalls(SqliteConnection):
             if record:
                 rows = self._rows("run_alone", record=record)
             else:
-                rows = self._rows("run", key=key, limit=run)
+                rows = _fitting(self._rows("run", key=key, limit=run))
             if not rows:  # somebody deleted them
                 self._run("forget", key=key, record=record)
                 continue
@@ -141,8 +142,8 @@ class SqliteCalls(SqliteConnection):
     def _held(self, row: tuple[Any, ...], key: str | None) -> Held:
         seq, kind, payload, headers, created_at, progress, fresh = row
         record = Record(
-            str(seq), self._outbox, kind, _decoded(payload), key, decoded_headers(headers),
-            float(created_at),
+            str(seq), self._outbox, kind, decoded_payload(payload), key, decoded_headers(headers),
+            _time(created_at),
         )  # fmt: skip
         return Held(record, progress, bool(fresh))
 
@@ -247,13 +248,13 @@ class SqliteCalls(SqliteConnection):
             done=done,
             keys_blocked=blocked,
             behind=behind,
-            oldest_age=None if oldest is None else max(now - oldest, 0.0),
+            oldest_age=None if oldest is None else max(now - _time(oldest), 0.0),
         )
 
     def blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
         rows = self._rows("blocked", limit=limit, after=after or "")
         return [
-            BlockedKey(key, str(seq), kind, error, float(since), behind)
+            BlockedKey(key, str(seq), kind, error, _time(since), behind)
             for key, seq, kind, error, since, behind in rows
         ]
 
@@ -283,7 +284,7 @@ class SqliteCalls(SqliteConnection):
         record = self._held((seq, kind, payload, headers, created_at, "", 0), key).record
         if state in ("leased", "waiting"):
             return RecordInfo(record, state, float(due), error, progress, relay)
-        return RecordInfo(record, state, float(since), error, progress)
+        return RecordInfo(record, state, _time(since), error, progress)
 
     def retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None, now: float) -> int:
         with transaction(self.connect()):
@@ -318,12 +319,16 @@ def _line(claim: KeyClaim) -> Line:
     return "", number_of(claim.run[0].record.id)
 
 
-def _decoded(payload: str) -> Any:
-    """A payload; its text, where SQLite takes it for JSON and Python does not.
+def _fitting(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A run of records, up to the one with which their payloads are `RUN_BYTES` or more."""
+    size = 0
+    for place, (_, _, payload, *_) in enumerate(rows, 1):
+        size += len(payload)
+        if size >= RUN_BYTES:
+            return rows[:place]
+    return rows
 
-    Any program may have put it, and it must not stand in the way of all others.
-    """
-    try:
-        return json.loads(payload)
-    except (ValueError, RecursionError):
-        return payload
+
+def _time(at: object) -> float:
+    """When a record was put; as long ago as can be, where some program wrote what is no time."""
+    return float(at) if isinstance(at, (int, float)) and math.isfinite(at) else 0.0

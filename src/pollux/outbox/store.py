@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 OnDead = Literal["block", "skip"]
 #: The most records of one key in a claim.
 MAX_RUN = 1_000
+#: A run ends with the record that makes its payloads so large, in bytes, about: a relay has to hold
+#: all that it claimed. 0001_outbox.sql of Postgres has the same number.
+RUN_BYTES = 256 * 1024
 #: A relay that has not announced itself for so long counts as gone, in seconds.
 RELAY_LIVE = 90.0
 

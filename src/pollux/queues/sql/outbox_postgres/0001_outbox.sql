@@ -230,6 +230,9 @@ BEGIN
     ELSIF ascii(p_key) < 32 THEN
         RAISE EXCEPTION 'a key of an outbox begins with a printable character'
             USING ERRCODE = '22023', HINT = 'NULL stands for no key';
+    ELSIF json_typeof(p_headers) NOT IN ('object', 'null') THEN
+        RAISE EXCEPTION 'headers of an outbox are a JSON object of texts'
+            USING ERRCODE = '22023', HINT = 'such as ''{"tenant": "eu"}''; NULL stands for none';
     END IF;
     RETURN (
         SELECT s FROM {schema}.outbox_put_all(
@@ -352,6 +355,10 @@ BEGIN
              WHERE k.outbox = p_outbox AND k.state < 4);
         RETURN;
     END IF;
+    -- The turn lasts until the rows are sent, and a relay that stands still does not take them. When
+    -- its lease would be over, the server shall give up on it, and the next have its turn.
+    PERFORM set_config(
+        'tcp_user_timeout', greatest(least(p_lease, 86400) * 1000, 1000)::integer::text, true);
     PERFORM pg_advisory_xact_lock({schema}.outbox_lock(p_outbox || chr(29)), 0);
     v_b := {schema}.outbox_bounds(p_outbox);
 
@@ -465,14 +472,22 @@ BEGIN
             SELECT r.*
             FROM unnest(v_due || v_new) AS c (line)
             CROSS JOIN LATERAL (
-                SELECT o.seq, o.line, o.kind, o.payload, o.headers, o.created_at, o.progress,
-                       o.redriven
-                FROM {schema}.outbox_records AS o
-                WHERE o.line = c.line AND o.state < 2
-                  AND o.seq + 0 <= {schema}.outbox_bound(
-                      c.line, v_alone, v_b.last, v_b.last_keyed, v_b.hashes, v_b.floors)
-                ORDER BY o.seq + 0 LIMIT p_run
+                SELECT f.*, sum(octet_length(f.payload)) OVER (
+                    ORDER BY f.seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+                ) AS before
+                FROM (
+                    SELECT o.seq, o.line, o.kind, o.payload, o.headers, o.created_at, o.progress,
+                           o.redriven
+                    FROM {schema}.outbox_records AS o
+                    WHERE o.line = c.line AND o.state < 2
+                      AND o.seq + 0 <= {schema}.outbox_bound(
+                          c.line, v_alone, v_b.last, v_b.last_keyed, v_b.hashes, v_b.floors)
+                    ORDER BY o.seq + 0 LIMIT p_run
+                ) AS f
             ) AS r
+            -- A run ends with the record that makes it so large (RUN_BYTES in store.py): hundreds
+            -- of runs with large payloads would not fit into a relay.
+            WHERE r.before IS NULL OR r.before < 262144
         ), taken AS (
             INSERT INTO {schema}.outbox_keys AS k (outbox, line, state, due, token, first, relay)
             SELECT p_outbox, run.line, 3, v_until, v_token, min(run.seq), p_relay

@@ -5,18 +5,20 @@
 -- seq: the order. SQLite has one writer at a time, so it is the order of the commits too.
 -- state: 0 new, 1 noticed (a relay came by; its key, or for want of one itself, has a row in
 --        pollux_outbox_keys), 2 dead, 3 done and kept.
+-- created_at: in seconds since 1970.
 -- since: since when it is in its state; NULL for since it was put.
 -- fresh: it was dead and shall be tried anew.
 
 CREATE TABLE pollux_outbox (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
     outbox     TEXT    NOT NULL DEFAULT 'default',
-    kind       TEXT    NOT NULL CHECK (kind <> ''),
+    kind       TEXT    NOT NULL CHECK (kind <> '' AND typeof(kind) = 'text'),
     payload    TEXT    NOT NULL DEFAULT 'null' CHECK (json_valid(payload)),
-    "key"      TEXT    CHECK ("key" <> ''),
+    "key"      TEXT    CHECK ("key" <> '' AND typeof("key") IN ('text', 'null')),
     headers    TEXT    NOT NULL DEFAULT '{}'
                        CHECK (json_valid(headers) AND json_type(headers) = 'object'),
-    created_at REAL    NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0),
+    created_at REAL    NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400.0)
+                       CHECK (typeof(created_at) = 'real' AND abs(created_at) < 1e15),
     state      INTEGER NOT NULL DEFAULT 0,
     since      REAL,
     progress   TEXT    NOT NULL DEFAULT '',
