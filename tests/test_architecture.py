@@ -1,6 +1,6 @@
 """The layers of Pollux, guarded: no module imports from a layer above its own.
 
-    errors, durations ← core ← clock, hints, events, loop, jobs ← queues
+    errors, durations, urls, variables ← core ← clock, hints, events, loop, jobs ← queues
         ← worker, outbox, fleet, settings
         ← controller, agent, observe, dashboard, lab, testing ← cli
 
@@ -30,7 +30,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollux"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "durations", "urls"),
+    ("errors", "durations", "urls", "variables"),
     ("core",),
     ("clock", "hints", "events", "loop", "jobs", "chores"),
     ("queues",),

@@ -184,6 +184,7 @@ def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path, real:
         [sys.executable, "-W", "error", str(script)], capture_output=True, text=True, timeout=50
     )
     assert run.returncode == 0, f"{name_of(page)}:\n{run.stdout}{run.stderr}"
+    assert "Traceback" not in run.stderr, f"{name_of(page)}:\n{run.stderr}"
 
 
 @pytest.mark.parametrize("page", with_language("console"), ids=name_of)

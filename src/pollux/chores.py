@@ -54,6 +54,10 @@ class Chores:
             self._agenda.upsert(name, sooner)
             self._set_timer()
 
+    async def at_once(self, name: str) -> None:
+        """Run a chore now, awake or not; that it fails is told as ever."""
+        await self._run(name, self._chores[name])
+
     def rest(self, name: str) -> None:
         """Stop running a chore until it is woken again."""
         if self._agenda.remove(name):

@@ -22,6 +22,10 @@ _NO_PORT = re.compile(
 # A controller's URL may carry a token in place of a user.
 _BEARER = re.compile(r"\A(\s*https?://)[^:/@]+@", re.IGNORECASE)
 _VALUE = re.compile(r"([?&][\w-]+=)([^&#\s]+)")
+_QUERY = re.compile(r"\?([^#\s]+)")
+_PIECE = re.compile(r"([^&;=]*=)?[^&;]+")
+# What is no URL, but was meant as one: nobody knows where in it the password begins.
+_BEFORE_AT = re.compile(r"\A.*@", re.DOTALL)
 
 
 def is_secret(name: str) -> bool:
@@ -40,6 +44,16 @@ def without_secrets(text: str) -> str:
     text = _BEARER.sub(rf"\1{HIDDEN}@", text)
     text = _OPTION.sub(rf"\1{HIDDEN}", text)
     return _VALUE.sub(_without_secrets_inside, text)
+
+
+def without_query_values(text: str) -> str:
+    """As `without_secrets`, and no value of its query either: any may be a key.
+
+    >>> without_query_values("https://app:hunter2@api.example/v1?appid=123&units=metric")
+    'https://app:***@api.example/v1?appid=***&units=***'
+    """
+    text = without_secrets(text) if "://" in text else _BEFORE_AT.sub(f"{HIDDEN}@", text)
+    return _QUERY.sub(lambda query: "?" + _PIECE.sub(rf"\1{HIDDEN}", query[1]), text)
 
 
 def _without_secrets_inside(option: re.Match[str]) -> str:

@@ -462,3 +462,65 @@ def test_200_agents_race_for_1000_jobs_and_each_runs_once(tmp_path: Path, store:
         assert "1000" in json.dumps(stats)
 
     on_farm(main, tmp_path, store)
+
+
+# Uploads that cannot be
+
+
+def made(size: int) -> Any:
+    async def execute(run: Run) -> Ended:
+        (run.folder / "out" / "app.bin").write_bytes(b"x" * size)
+        (run.folder / "progress").write_text("0.9 linked\n")
+        return Ended(0)
+
+    return execute
+
+
+def test_an_artefact_above_the_limit_is_not_even_sent(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit("build", attempts=1)
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=made(1001))
+        async with at_work(hand):
+            dead = await ended(farm, job["id"], "dead", within=5)
+        assert "has more than 1000 bytes" in dead["error"]
+        assert "raise artefact_limit" in dead["error"]
+        assert dead["progress"] == 0.9
+        assert not [path for _, method, path in hand.wire.requests if method == "PUT"]
+
+    on_farm(main, tmp_path, artefact_limit=1000)
+
+
+def test_an_upload_that_is_cut_each_time_fails_the_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit("build", attempts=1)
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=made(10))
+        hand.wire.lose = ("/artefacts/", 1000)
+        async with at_work(hand):
+            dead = await ended(farm, job["id"], "dead", within=120)
+        assert "'app.bin' could not be sent, 5 times over" in dead["error"]
+        assert len([1 for _, method, _ in hand.wire.requests if method == "PUT"]) == 5
+
+    on_farm(main, tmp_path)
+    tries = [each for each in caplog.records if "could not be sent" in each.getMessage()]
+    assert len(tries) == 5
+
+
+def test_the_last_progress_is_told_with_the_end(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        job = await farm.submit("build")
+
+        async def execute(run: Run) -> Ended:
+            (run.folder / "progress").write_text("0.2 compiling\n1.0 packed\n")
+            return Ended(0)
+
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
+        async with at_work(hand):
+            done = await ended(farm, job["id"], within=5)
+        assert (done["progress"], done["message"]) == (1.0, "packed")
+
+    on_farm(main, tmp_path)

@@ -22,6 +22,7 @@ from pollux.agent.options import AgentOptions
 from pollux.clock import Clock
 from pollux.errors import ConfigError
 from pollux.queues.http_client import ControllerClient, TokenSource
+from pollux.variables import NO_SETTINGS
 from tests.daemons import wait_until
 
 SH = "/bin/sh"
@@ -202,6 +203,7 @@ def test_what_a_command_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (job_id, plain, text) == ("0a1b", "a b;c", "the input deep/in.txt")
     assert payload == f"{folder}/payload.json"
     assert (inputs, out) == (f"{folder}/inputs", f"{folder}/out")
+    assert {name for name in environ if name.startswith("POLLUX_")} <= NO_SETTINGS
     assert environ["POLLUX_ATTEMPT"] == "2"
     assert environ["POLLUX_JOB_KIND"] == "build"
     assert environ["POLLUX_PAYLOAD"] == payload

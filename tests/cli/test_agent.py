@@ -38,6 +38,23 @@ def test_bad_input(words: list[str], says: str, tmp_path: Path) -> None:
     assert "hunter2" not in result.err
 
 
+@pytest.mark.parametrize("name", ["POLLUX_TOKEN", "POLLUX_TOKEN_FILE"])
+def test_the_token_may_be_in_the_environment(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("hunter2 and more")
+    file = str(tmp_path / "token")
+    monkeypatch.setenv(name, file if name.endswith("FILE") else "hunter2 and more")
+    words = ["--controller", "http://127.0.0.1:9", "--folder", str(tmp_path / "work")]
+    result = pollux("agent", *words, "--", "true")
+    assert result.code == 2
+    where = "the token file" if name.endswith("FILE") else name
+    said = " ".join(result.err.split())
+    assert where in said, "it was read, and found to hold none"
+    assert "holds no token" in said
+    assert "hunter2" not in result.err
+
+
 def test_a_controller_that_refuses_the_token(tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("a file where a folder should be")
     token = tmp_path / "token"

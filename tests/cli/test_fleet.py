@@ -185,12 +185,47 @@ def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
     assert result.code == 1
     assert "1 of 3 targets are staler than twice their interval" in result.err
     assert "the stalest is 'fine', whose last success was 8m20s ago" in result.err
-    Path("pollux.toml").write_text('[fleet]\nmax_queue_depth = 0\nmax_staleness = "1h"\n')
+    assert "1 target is dead ('broken'); the goal is 0 at the most" in result.err
+    Path("pollux.toml").write_text(
+        '[fleet]\nmax_queue_depth = 0\nmax_staleness = "1h"\nmax_dead = 1\n'
+    )
     found = pollux("fleet", "check", "--store", STORE, "--json")
     assert found.code == 1
     assert found.json()["missed"] == ["1 polls are overdue; the goal is 0 at the most"]
-    Path("pollux.toml").write_text('[fleet]\nmax_staleness = "10m"\n')
-    assert pollux("fleet", "check", "--store", STORE).code == 0
+    Path("pollux.toml").write_text('[fleet]\nmax_staleness = "10m"\nmax_dead = 1\n')
+    result = good("fleet", "check", "--store", STORE)
+    assert result.out.startswith("within its goals: 3 targets, 1 dead, the stalest is")
+
+
+def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
+    never: dict[str, Any] = {"condition": "dead", "failures": 5, "succeeded_at": None}
+    never = {**row("-"), **never}
+    saved(*({**never, "name": name} for name in ("fine", "broken", "slow")))
+    result = pollux("fleet", "check", "--store", STORE)
+    assert (result.code, result.out) == (1, "")
+    assert "3 targets are dead ('broken', 'fine', 'slow'); the goal is 0 at the most" in result.err
+    with sqlite3.connect("fleet.db") as connection:
+        connection.execute("UPDATE pollux_fleet_targets SET paused = 1")
+    connection.close()
+    result = good("fleet", "check", "--store", STORE)
+    assert result.out == "within its goals: 3 targets, 3 dead, no success yet\n"
+
+
+def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Path) -> None:
+    with Command("fleet", "run", "--store", STORE) as first:
+        first.err.until("fleet_started")
+        result = pollux("fleet", "run", "--store", STORE)
+        assert result.code != 0
+        assert f"another process (pid {first.pid}, host " in result.err
+        assert "polls this store; several nodes need Postgres" in result.err
+        first.send(signal.SIGKILL)
+        first.end()
+    with Command("fleet", "run", "--store", STORE) as second:
+        second.err.until("fleet_started")
+        assert second.stopped() == 0
+    with Command("fleet", "run", "--store", STORE) as third:
+        third.err.until("fleet_started")
+        assert third.stopped() == 0
 
 
 def test_check_of_a_fleet_that_never_ran_is_no_success(file: Path) -> None:
@@ -309,6 +344,24 @@ def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> 
     assert result.code == code, result.err
     assert said in result.err
     assert not Path("none.db").exists()
+
+
+def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None:
+    saved(row("fine"), row("broken", condition="dead", failures=5, error="gone", failed_at=-9))
+    file.write_text(FILE + "\n[[target]]\nname = 'worse'\n")
+    for words in (
+        ("status",),
+        ("dead",),
+        ("pause", "fine"),
+        ("resume", "fine"),
+        ("retry", "--all"),
+    ):
+        result = good("fleet", *words, "--store", STORE)
+        assert "needs a type" in result.err
+        assert "only what the store has is known" in plain(result.err).replace("\n", " ")
+    found = good("fleet", "status", "--store", STORE, "--json").json()
+    assert {each["name"] for each in found["target_list"]} == {"broken", "fine"}
+    assert pollux("fleet", "check", "--store", STORE).code == 2
 
 
 def test_a_target_that_is_not_there_is_told_with_the_nearest(file: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import ssl
 import stat
 import subprocess
@@ -87,10 +88,24 @@ def test_tokens_from_the_command_line(folder: Path) -> None:
     rotated = good("serve", "token", "rotate", made["id"], *store).out.strip()
     assert rotated != made["token"]
     good("serve", "token", "revoke", made["id"], *store)
+    with sqlite3.connect("jobs.db") as database:
+        noted = database.execute(
+            "select who, action, what from pollux_controller_audit order by id"
+        ).fetchall()
+    by = "command line"
+    assert noted[0] == (by, "token.create", made["id"])
+    assert noted[2:] == [(by, "token.rotate", made["id"]), (by, "token.revoke", made["id"])]
     gone = pollux("serve", "token", "rotate", made["id"], *store)
     assert gone.code == 1
     assert pollux("serve", "token", "create", "root", "--name", "x", *store).code == 2
     assert pollux("serve", "token", "create", "admin", "--name", "x").code == 2  # which store?
+
+
+def test_state_may_lie_elsewhere(folder: Path) -> None:
+    state = "sqlite:///state.db"
+    with served("--state", state) as (url, _):
+        token = good("serve", "token", "create", "admin", "--name", "me", "--store", state)
+        assert get(f"{url}/api/stats", token.out.strip())["workers"] == 0
 
 
 def test_tls(folder: Path) -> None:
@@ -116,7 +131,7 @@ def test_tls(folder: Path) -> None:
         (["serve", STORE, "--set", "controller.min_interval"], "has no value"),
         (["serve", STORE, "--set", "controller.min_intervall=1s"], "min_interval"),
         (["serve", STORE, "--set", "controller.port=70000"], "65535"),
-        (["serve", "redis://nowhere/0"], "state"),
+        (["serve", "redis://nowhere/0"], "--state sqlite:///state.db"),
     ],
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )

@@ -96,6 +96,8 @@ def test_artefacts_up_and_down(tmp_path: Path) -> None:
         put = await farm.http.put(f"{path}/out/app.bin", content=data, headers=headers)
         assert put.status_code == 201
         assert put.json()["sha256"] == digest
+        listed = await farm.call("GET", path)
+        assert put.json() == listed["artefacts"][0], "also when it was made"
         got = await farm.http.get(f"{path}/out/app.bin", headers=farm.admin)
         assert got.content == data
         assert got.headers["x-checksum-sha256"] == digest

@@ -329,6 +329,33 @@ def test_a_stop_does_not_wait_for_who_waits(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_stop_does_not_wait_for_who_follows_a_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with live(tmp_path) as farm:
+            agent = await farm.register()
+            job = await farm.submit()
+            await agent.job()
+            path = f"/api/jobs/{job['id']}/logs"
+            await farm.http.post(f"{path}?offset=0", content=b"one\n", headers=agent.headers)
+            got: list[str] = []
+            stopped = 0.0
+            async with farm.http.stream(
+                "GET", f"{path}?follow=true", headers=farm.admin, timeout=DEADLINE
+            ) as answer:
+                async for line in answer.aiter_lines():
+                    got.append(line)
+                    if line == "data: one":
+                        farm.server.should_exit = True
+                        stopped = asyncio.get_running_loop().time()
+            assert asyncio.get_running_loop().time() - stopped < 1.5, "before it looks by itself"
+            assert "event: end" not in got, "the log goes on: the client is to come back"
+
+    run(main())
+    assert not [each for each in caplog.records if each.exc_info]
+
+
 def test_who_never_finishes_a_request_is_cut_off(tmp_path: Path) -> None:
     async def main() -> None:
         app = create_app(f"sqlite:///{tmp_path}/jobs.db", artefacts=tmp_path / "a")

@@ -13,8 +13,9 @@ from typing import Any
 import httpx
 import pytest
 
-from pollux.controller import create_app
-from tests.controller.farm import Farm, virtually_on_farm
+from pollux.controller import ControllerOptions, create_app
+from pollux.errors import ConfigError
+from tests.controller.farm import URL, Farm, virtually_on_farm
 
 OPEN = {"/healthz", "/readyz"}
 ID = "0" * 32
@@ -442,3 +443,40 @@ def test_metrics_may_be_open(tmp_path: Path) -> None:
         assert (await farm.http.get("/metrics")).status_code == 200
 
     virtually_on_farm(main, tmp_path, metrics_open=True)
+
+
+def test_queues_are_the_admins_unless_they_are_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        app = create_app(
+            f"sqlite:///{tmp_path}/jobs.db",
+            artefacts=tmp_path / "a",
+            options=ControllerOptions(queues="mail, more"),
+        )
+        transport = httpx.ASGITransport(app)
+        async with app.lifespan(app), httpx.AsyncClient(transport=transport, base_url=URL) as http:
+
+            async def put(scope: str, name: str, call: str = "claim") -> Any:
+                _, secret = await app.controller.tokens.make(scope, scope)
+                body = {"worker": "me"} if call == "claim" else {"jobs": [{"kind": "a"}]}
+                headers = {"Authorization": f"Bearer {secret}"}
+                return await http.post(f"/api/queue/{name}/{call}", json=body, headers=headers)
+
+            for name in ("default", "Mail", "agents"):
+                for scope, call in (("worker", "claim"), ("submit", "put")):
+                    no = await put(scope, name, call)
+                    assert (no.status_code, no.json()["error"]["code"]) == (403, "queue_not_open")
+                    assert "controller.queues" in no.json()["error"]["what_to_do"]
+            assert (await put("admin", "default")).status_code == 200
+            for name in ("mail", "more"):
+                assert (await put("submit", name, "put")).status_code == 200
+                assert len((await put("worker", name)).json()["claims"]) == 1
+                assert (await put("submit", name)).json()["error"]["code"] == "forbidden"
+
+    asyncio.run(main())
+
+
+def test_a_queue_that_cannot_be_named_is_refused() -> None:
+    assert ControllerOptions(queues=None).queues == ()
+    assert ControllerOptions(queues=["a", "b"]).queues == ("a", "b")
+    with pytest.raises(ConfigError, match="queues"):
+        ControllerOptions(queues="a\nb")

@@ -90,6 +90,7 @@ def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
             Target("late", watch.probe(), "10h"),
             Target("shy", watch.probe(lambda _: OSError("refused")), "10s", group="g"),
         )
+        fleet.pause("late")
         async with running(fleet), desk(Control(fleet), folder) as client:
             await clock.advance(60)
             health = await client.good("GET", "/api/fleet/health")

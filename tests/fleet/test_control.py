@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import sqlite3
 from collections.abc import Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,10 @@ import pytest
 from pollux.clock import VirtualClock
 from pollux.core.fixed import Fixed
 from pollux.core.freshness import Freshness
-from pollux.errors import ConfigError
+from pollux.errors import ConfigError, StoreError
 from pollux.fleet import Fleet, Pace, Target
 from pollux.fleet.control import LOOK_EVERY, Control, NoSuchTarget
+from pollux.fleet.store import Saved
 from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
 from pollux.fleet.store_sqlite import SqliteFleetStore
 from pollux.queues.postgres_schema import script
@@ -208,6 +211,54 @@ def test_orders_left_in_the_store_are_taken_within_seconds(folder: Path) -> None
             assert len(watch.at["a"]) == polls + 1
         await store.close()
         await person.close()
+
+    clock.run(main())
+
+
+def test_orders_given_while_nothing_runs_are_read_before_the_first_poll(folder: Path) -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        store, person = (SqliteFleetStore(folder / "fleet.db") for _ in range(2))
+        await store.save([Saved(name, due=1.0, interval=10.0) for name in "ab"])  # long overdue
+        await person.order("pause", ["a"])
+        await person.order("reset", ["b"])
+        fleet = fleet_for(clock, store=store)
+        fleet.add(*(Target(name, watch.probe(), "10s") for name in "ab"))
+        Control(fleet, loader())
+        async with running(fleet):
+            await clock.advance(30)
+            assert fleet.state("a").paused
+            assert not watch.at.get("a")
+            assert watch.at["b"]
+        await store.close()
+        await person.close()
+
+    clock.run(main())
+
+
+def test_who_was_taken_for_dead_gives_way(folder: Path) -> None:
+    clock, watch = VirtualClock(), Watch()
+
+    async def main() -> None:
+        store, other = (SqliteFleetStore(folder / "fleet.db") for _ in range(2))
+        fleet = fleet_for(clock, store=store)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        with pytest.raises(StoreError, match="several nodes need Postgres"):
+            async with running(fleet):
+                await clock.advance(15)
+                with pytest.raises(StoreError, match=rf"another process \(pid {os.getpid()}, host"):
+                    await other.enter()
+                with closing(sqlite3.connect(folder / "fleet.db")) as connection, connection:
+                    connection.execute("UPDATE pollux_fleet_runs SET at = at - 31")
+                await other.enter()
+                await clock.advance(15)
+                polls = len(watch.at["a"])
+                await clock.advance(60)
+                assert len(watch.at["a"]) == polls
+        await store.close()
+        await other.enter()
+        await other.close()
 
     clock.run(main())
 

@@ -14,6 +14,7 @@ from pollux.durations import seconds
 from pollux.errors import ConfigError
 from pollux.outbox import OutboxRunOptions
 from pollux.settings import Settings, load
+from pollux.variables import NO_SETTINGS
 from pollux.worker import WorkerRunOptions
 from tests.settings.folder import Folder, row
 
@@ -321,3 +322,11 @@ def test_settings_can_be_made_in_code() -> None:
     assert Settings(worker={"lease": "5s"}).worker.lease == 5.0  # type: ignore[arg-type]
     with pytest.raises(ValidationError):
         Settings(worker={"laese": "5s"})  # type: ignore[arg-type]
+
+
+def test_variables_that_are_no_settings_are_let_through(folder: Folder) -> None:
+    """What `pollux agent` exports to its command must not stop `pollux` inside of it."""
+    told = dict.fromkeys(NO_SETTINGS, "x")
+    assert load(environ=told) == load(environ={})
+    with pytest.raises(ConfigError, match="POLLUX_TOKENS"):
+        load(environ={**told, "POLLUX_TOKENS": "x"})

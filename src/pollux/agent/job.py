@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 
+from pollux import variables
 from pollux.agent.command import Command, Ended, Stop
 from pollux.agent.folder import Root
 from pollux.agent.link import Link, Lost
@@ -19,10 +21,12 @@ from pollux.agent.log import RETRY, Log
 from pollux.agent.options import AgentOptions
 from pollux.clock import Clock
 from pollux.errors import ConfigError, StoreUnavailable
-from pollux.queues.http_client import Refused
+from pollux.queues.http_client import Refused, Unanswered
 from pollux.urls import is_secret
 
 T = TypeVar("T")
+
+logger = logging.getLogger("pollux")
 
 #: The largest result, in bytes of JSON.
 RESULT_MAX = 256 * 1024
@@ -30,6 +34,8 @@ RESULT_MAX = 256 * 1024
 PROGRESS_MAX = 1000
 #: The most files that are sent of one job.
 ARTEFACTS_MAX = 1000
+#: How often an upload is tried whose connection is cut each time.
+CUTS_MAX = 5
 
 
 @dataclass(frozen=True)
@@ -105,6 +111,7 @@ class Run:
                 return None
             except (Failed, OSError) as error:
                 ended = Ended(None, str(error) or type(error).__name__)
+            report = self.progress()  # what it said since the last poll
             if ended.why in ("lost", "given back"):
                 return None
             if ended.exit_code is not None:
@@ -193,7 +200,8 @@ class Run:
             raise Failed(f"the input {name!r} has a name that leads out of its folder")
         to = self.folder / "inputs" / path
         try:
-            await self._again(lambda: self._link.fetch_input(self.work.id, name, to))
+            what = f"the input {name!r} could not be fetched"
+            await self._again(what, lambda: self._link.fetch_input(self.work.id, name, to))
         except Refused as refused:
             raise Failed(f"the input {name!r} cannot be had: {refused}") from None
 
@@ -212,20 +220,41 @@ class Run:
 
     async def _sent(self, name: str, file: Path) -> None:
         try:
-            await self._again(lambda: self._link.send_artefact(self.work.id, name, file))
+            await self._again(
+                f"the artefact {name!r} could not be sent",
+                lambda: self._link.send_artefact(self.work.id, name, file),
+                cuts_max=CUTS_MAX,
+            )
         except (Refused, ConfigError) as refused:
             raise Failed(f"the artefact {name!r} could not be kept: {refused}") from None
 
-    async def _again(self, call: Callable[[], Awaitable[None]]) -> None:
-        """Until it works: the network may be gone for long, and then the job with it."""
-        failures = 0
+    async def _again(
+        self, what: str, call: Callable[[], Awaitable[None]], *, cuts_max: int | None = None
+    ) -> None:
+        """Until it works: the network may be gone for long, and then the job with it.
+
+        cuts_max: `Failed` when a connection that was made was cut so often before the answer. A
+            controller or proxy that does not want what is sent may say so in no other way.
+        """
+        failures = cuts = 0
         while True:
             try:
                 await call()
                 return
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 failures += 1
+                cuts += isinstance(error, Unanswered) and error.sent
+                self._tell_of(what, failures, error)
+                if cuts_max is not None and cuts >= cuts_max:
+                    raise Failed(f"{what}, {cuts} times over: {error}") from None
                 await self._clock.sleep(RETRY.delay(failures))
+
+    def _tell_of(self, what: str, failures: int, error: Exception) -> None:
+        fields = {"job": self.work.id, "failures": failures, "error": str(error)}
+        logger.warning(
+            "job %s: %s (try %d): %s", self.work.id, what, failures, error,
+            extra={"action": "transfer_failed", "fields": fields},
+        )  # fmt: skip
 
     async def _unless_stopped(
         self, work: Coroutine[Any, Any, T], *, cancel_too: bool = True
@@ -276,17 +305,17 @@ class Run:
             if not (name.startswith("POLLUX_") and is_secret(name))
         }
         return environ | {
-            "POLLUX_CONTROLLER": self._link.base,
-            "POLLUX_JOB_ID": self.work.id,
-            "POLLUX_JOB_KIND": self.work.kind,
-            "POLLUX_ATTEMPT": str(self.work.attempt),
-            "POLLUX_ATTEMPTS": str(self.work.attempts),
-            "POLLUX_WORK": str(self.folder),
-            "POLLUX_PAYLOAD": str(self.folder / "payload.json"),
-            "POLLUX_INPUTS": str(self.folder / "inputs"),
-            "POLLUX_OUT": str(self.folder / "out"),
-            "POLLUX_RESULT": str(self.folder / "result.json"),
-            "POLLUX_PROGRESS": str(self.folder / "progress"),
+            variables.CONTROLLER: self._link.base,
+            variables.JOB_ID: self.work.id,
+            variables.JOB_KIND: self.work.kind,
+            variables.ATTEMPT: str(self.work.attempt),
+            variables.ATTEMPTS: str(self.work.attempts),
+            variables.WORK: str(self.folder),
+            variables.PAYLOAD: str(self.folder / "payload.json"),
+            variables.INPUTS: str(self.folder / "inputs"),
+            variables.OUT: str(self.folder / "out"),
+            variables.RESULT: str(self.folder / "result.json"),
+            variables.PROGRESS: str(self.folder / "progress"),
         }
 
 

@@ -48,6 +48,8 @@ class Registered:
     heartbeat_timeout: float
     renew_at: float
     socket: str
+    #: The largest artefact that the controller keeps, in bytes; None where it does not say.
+    artefact_limit: int | None = None
 
     def __repr__(self) -> str:
         return f"Registered({self.worker_id!r})"
@@ -75,6 +77,7 @@ class Link:
         told = decoded(response, self.base)
         try:
             now = self._clock.now()
+            limit = told.get("artefact_limit")
             self.worker = Registered(
                 worker_id=str(told["worker_id"]),
                 token=str(told["token"]),
@@ -82,6 +85,7 @@ class Link:
                 heartbeat_timeout=float(told["heartbeat_timeout_s"]),
                 renew_at=now + RENEW_AT * self._left(told.get("expires_at")),
                 socket="/api/workers/ws",
+                artefact_limit=None if limit is None else int(limit),
             )
         except (LookupError, TypeError, ValueError):
             raise StoreError(
@@ -146,6 +150,15 @@ class Link:
 
     async def send_artefact(self, job_id: str, name: str, file: Path) -> None:
         """Send a file that a job made, with its checksum."""
+        limit = self._me().artefact_limit
+        if limit is not None and file.stat().st_size > limit:  # noqa: ASYNC240
+            # A refusal that comes before all is sent is often lost with the connection.
+            raise Refused(
+                f"the file has more than {limit} bytes; nothing of it was kept. Split it, or have "
+                "who runs the controller raise artefact_limit",
+                413,
+                "too_large",
+            )
         digest, size = await asyncio.to_thread(_digest, file)
         await self._call(
             "PUT",

@@ -25,10 +25,11 @@ from pollux.cli.output import (
     print_wide,
     say,
     visible,
+    warn,
 )
 from pollux.durations import seconds, short
 from pollux.errors import ConfigError, StoreError
-from pollux.fleet.file import FleetFile, read
+from pollux.fleet.file import FleetFile, FleetFileError, read
 from pollux.fleet.report import Goals, shortfalls, stalest_first, states, told
 from pollux.fleet.store import FleetStore
 from pollux.fleet.stores import open_store
@@ -101,12 +102,16 @@ def run(
 def check(file: File = None, store: Store = None, as_json: Json = False) -> None:
     """Tell whether the fleet keeps to its goals: exit code 0 if so, 1 if not.
 
-    The goals are fleet.max_queue_depth and fleet.max_staleness of the settings.
+    The goals are fleet.max_queue_depth (overdue polls), fleet.max_dead (dead letters) and
+    fleet.max_staleness (the age of a last success) of the settings. Paused targets do not count.
 
     Example: pollux fleet check --store sqlite:///fleet.db || page-somebody
     """
     settings = _settings(file, store)
-    goals = Goals(settings.fleet.max_queue_depth, settings.fleet.max_staleness)
+    kept_to = settings.fleet
+    goals = Goals(kept_to.max_queue_depth, kept_to.max_staleness, kept_to.max_dead)
+    if settings.is_set("fleet.file") or Path(kept_to.file).exists():
+        read(kept_to.file)  # what the store alone knows is no reason to say that all is well
     look = _look(settings)
     missed = shortfalls(look.targets, goals, look.now)
     if as_json:
@@ -117,8 +122,9 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
     else:
         facts = look.facts()
         oldest = facts["staleness"]
-        age = "never polled" if oldest is None else f"the stalest is {rounded(oldest)} old"
-        say(("within its goals", "green"), f": {facts['targets']} targets, {age}")
+        age = "no success yet" if oldest is None else f"the stalest is {rounded(oldest)} old"
+        told_dead = f", {facts['dead']} dead" if facts["dead"] else ""
+        say(("within its goals", "green"), f": {facts['targets']} targets{told_dead}, {age}")
     if missed:
         raise typer.Exit(1)
 
@@ -367,10 +373,17 @@ def _with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) 
 
 
 def _targets(settings: Settings) -> tuple[Target, ...]:
-    """The targets of the file; none where there is no file, and nobody named one."""
+    """The targets of the file; none where there is no file, and nobody named one.
+
+    A file that is wrong stops nobody from looking at what runs: then the store has to do.
+    """
     if not settings.is_set("fleet.file") and not Path(settings.fleet.file).exists():
         return ()
-    found: FleetFile = read(settings.fleet.file)
+    try:
+        found: FleetFile = read(settings.fleet.file)
+    except FleetFileError as error:
+        warn(f"{error}\nSo only what the store has is known.")
+        return ()
     return found.targets
 
 

@@ -50,6 +50,7 @@ async def run(
         store = None if settings.store is None else open_store(settings.store)
         if store is not None:
             stack.push_async_callback(store.close)
+            await store.enter()  # before anything is served
         events = Events()
         fleet = Fleet(
             settings.polling,

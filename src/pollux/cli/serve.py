@@ -27,6 +27,8 @@ logger = logging.getLogger("pollux")
 PAGE_MAX = 1000
 #: Where the first admin token is written, beside what it opens.
 TOKEN_FILE = "pollux-admin.token"  # noqa: S105
+#: Who did it, in the audit log.
+BY = "command line"
 #: How long a stop waits for requests under way, in seconds; held polls are answered at once.
 GRACE = 10
 #: How long a client may take to send the head of a request, in seconds.
@@ -82,6 +84,10 @@ def run(
         str | None,
         typer.Option(help="A folder, or s3://bucket/prefix, for artefacts and inputs."),
     ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="Where state is kept if not in the store: sqlite:///state.db."),
+    ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
         typer.Option(help="An address or network whose forwarded headers are believed."),
@@ -114,6 +120,7 @@ def run(
             "controller.tls_cert": tls_cert,
             "controller.tls_key": tls_key,
             "controller.artefacts": artefacts,
+            "controller.state": state,
             "controller.trusted_proxies": ",".join(trusted_proxy) if trusted_proxy else None,
             "controller.log_format": log_format,
             "controller.log_level": log_level,
@@ -133,7 +140,10 @@ async def _run(
     from pollux.controller.opening import opened
 
     async with opened(
-        _store(settings), options=options_from(settings), artefacts=settings.artefacts
+        _store(settings),
+        state=settings.state,
+        options=options_from(settings),
+        artefacts=settings.artefacts,
     ) as controller:
         if migrate:
             await controller.queue.migrate()
@@ -206,7 +216,9 @@ def create(
     """
 
     async def make(state: Any, tokens: Any) -> Any:
-        return await tokens.make(scope, name, expires_in=expires_in, by="command line")
+        made, secret = await tokens.make(scope, name, expires_in=expires_in, by=BY)
+        await _note_down(state, "token.create", made, f"{made.scope} {made.name}")
+        return made, secret
 
     row, secret = _with_tokens(store, make)
     if as_json:
@@ -250,7 +262,10 @@ def revoke(
     """
 
     async def revoked(state: Any, tokens: Any) -> Any:
-        return await tokens.revoke(token_id)
+        found = await tokens.revoke(token_id)
+        if found is not None:
+            await _note_down(state, "token.revoke", found, found.name)
+        return found
 
     row = _with_tokens(store, revoked)
     if row is None:
@@ -274,7 +289,10 @@ def rotate(
     """
 
     async def rotated(state: Any, tokens: Any) -> Any:
-        return await tokens.rotate(token_id, expires_in=expires_in)
+        found = await tokens.rotate(token_id, expires_in=expires_in)
+        if found is not None:
+            await _note_down(state, "token.rotate", found[0], found[0].name)
+        return found
 
     found = _with_tokens(store, rotated)
     if found is None:
@@ -290,13 +308,21 @@ def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) ->
     from pollux.controller.opening import opened_state
     from pollux.controller.tokens import Tokens
 
-    url = _store(_settings([], {"controller.queue": store}))
+    settings = _settings([], {"controller.queue": store})
+    url = settings.state or _store(settings)
 
     async def main() -> T:
         async with opened_state(url) as state:
             return await work(state, Tokens(state))
 
     return asyncio.run(main())
+
+
+async def _note_down(state: Any, action: str, row: Any, detail: str) -> None:
+    """Into the audit log, as a controller does what is asked of it over HTTP."""
+    from pollux.controller.audit import Audit
+
+    await Audit(state).note(BY, action, row.id, detail)
 
 
 def _shown(row: Any) -> dict[str, Any]:

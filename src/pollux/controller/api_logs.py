@@ -12,7 +12,7 @@ from pollux.controller import schema
 from pollux.controller.answers import Refused, lease_lost, no_such
 from pollux.controller.artefacts import byte_range
 from pollux.controller.controller import Controller
-from pollux.controller.logs import APPEND_MAX
+from pollux.controller.logs import APPEND_MAX, LogsStop
 from pollux.controller.requests import (
     HEADERS,
     answer,
@@ -89,6 +89,8 @@ def routes(controller: Controller) -> APIRouter:
                     end = piece.end
                     yield event_of(piece.data, end)
             yield b"event: end\nid: %d\ndata:\n\n" % end
+        except LogsStop:
+            pass  # without the event `end`: the client comes back and says how far it was
         finally:
             following -= 1
 

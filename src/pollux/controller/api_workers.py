@@ -57,6 +57,7 @@ def routes(controller: Controller) -> APIRouter:
             "poll_interval_s": options.span("poll_interval"),
             "min_interval_s": options.span("min_interval"),
             "heartbeat_timeout_s": options.span("heartbeat_timeout"),
+            "artefact_limit": controller.artefacts.limit,
             "ws": f"{request.scope.get('root_path', '')}/api/workers/ws",
         }
         return answer(said, 201)

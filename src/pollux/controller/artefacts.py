@@ -10,6 +10,7 @@ import re
 import unicodedata
 from collections.abc import AsyncIterable, AsyncIterator
 from contextlib import suppress
+from dataclasses import replace
 from urllib.parse import unquote
 
 from pollux.controller.answers import Refused
@@ -147,7 +148,11 @@ class Artefacts:
         if before is not None:
             with suppress(StoreError):  # what stays goes with the job
                 await self.blobs.delete(job_id, before.blob)
-        return row
+        # As the store keeps it: by its clock. Gone or replaced already, it is what was sent.
+        stored = await self._state.artefact(job_id, checked, input=input)
+        if stored is None or stored.blob != row.blob:
+            return replace(row, created_at=self._state.clock.epoch())
+        return stored
 
     async def list(self, job_id: str, *, input: bool = False) -> list[ArtefactRow]:
         return await self._state.artefacts(job_id, input=input)

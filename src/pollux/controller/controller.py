@@ -137,10 +137,11 @@ class Controller:
         await self.close()
 
     def stop_waiting(self) -> None:
-        """End held polls and WebSockets: a server that stops does not wait for them."""
+        """End held polls, followed logs, WebSockets: a server that stops does not wait for them."""
         if self.queues_stop_waiting is not None:
             self.queues_stop_waiting()
         self.poller.stop_waiting()
+        self.logs.stop_waiting()
         self.pushes.close()
 
     def began(self) -> None:
@@ -211,6 +212,15 @@ class Controller:
     async def authorise(self, connection: HTTPConnection, scopes: Sequence[str]) -> str:
         """Who asks for a raw queue: the name they go by; `Refused` without one of these scopes."""
         who = await self.caller(connection)
+        name = connection.path_params.get("name", "")
+        if who.role != "admin" and name not in (self.options.queues or ()):
+            raise Refused(
+                403,
+                "queue_not_open",
+                f"the queue {str(name)[:80]!r} is open to admins only; yours has the scope "
+                f"{who.role}",
+                "Have who runs the controller name it in the setting controller.queues.",
+            )
         if who.role not in scopes:
             raise Refused(
                 403,

@@ -33,6 +33,10 @@ class Piece:
     data: bytes
 
 
+class LogsStop(Exception):
+    """The controller stops, and a log that is followed has not ended: it goes on elsewhere."""
+
+
 class Logs:
     """The logs of a state's jobs, each up to `limit` bytes."""
 
@@ -40,6 +44,7 @@ class Logs:
         self._state = state
         self._limit = limit
         self._news: dict[str, set[asyncio.Event]] = {}
+        self._closing = False
         mark = f"\n[pollux: the log is cut here, at its limit of {limit} bytes]\n"
         self._end_mark = mark.encode()
 
@@ -90,7 +95,8 @@ class Logs:
         """Pieces from `start` on as they come, until the job has ended and all was given.
 
         A piece ends with a whole character of UTF-8. None now and then, when nothing came: so that
-        a connection can be kept open, and is noticed when it is not.
+        a connection can be kept open, and is noticed when it is not. Where the controller stops,
+        `LogsStop` is raised: there may be more.
         """
         start, news = max(start, 0), asyncio.Event()
         self._news.setdefault(job_id, set()).add(news)
@@ -104,9 +110,13 @@ class Logs:
                 if whole:
                     start += len(whole)
                     yield Piece(start, whole)
+                    if self._closing:
+                        raise LogsStop
                     continue
                 if final:
                     return
+                if self._closing:
+                    raise LogsStop
                 try:
                     await asyncio.wait_for(news.wait(), LOOK_EVERY)
                 except TimeoutError:
@@ -116,6 +126,13 @@ class Logs:
             followers.discard(news)
             if not followers:
                 del self._news[job_id]
+
+    def stop_waiting(self) -> None:
+        """End all followers, and let none wait: the controller stops."""
+        self._closing = True
+        for followers in self._news.values():
+            for news in followers:
+                news.set()
 
     def notify(self, job_id: str) -> None:
         """Something came, or the job ended: its followers look at once."""

@@ -66,7 +66,8 @@ def state_of(queue: Queue, clock: Clock | None = None) -> ControllerState:
             return PostgresState(queue._conninfo, schema=queue.schema, clock=clock)
     raise ConfigError(
         f"{queue.url} can hold no state of a controller; name a place for it: "
-        "state='sqlite:///state.db' or state='postgresql://…'"
+        "--state sqlite:///state.db (the setting controller.state), or state='postgresql://…' of "
+        "create_app"
     )
 
 

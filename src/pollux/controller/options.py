@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
 from pollux.core.retry import Retry
 from pollux.durations import Duration, seconds
 from pollux.errors import ConfigError
+from pollux.jobs import checked_name
 
 #: The most attempts a job may ask for.
 ATTEMPTS_MAX = 100
@@ -61,6 +63,8 @@ class ControllerOptions:
     log_limit: the longest log of a job, in bytes.
     followers_max: the most logs that are followed at a time.
     waiting_max: the most polls that are held, and the most WebSockets open, at a time.
+    queues: the queues of the store that tokens with the scopes submit and worker may use over HTTP
+        (`/api/queue`), as a list, or as text with commas; the others are for admins only.
     metrics_open: whether /metrics needs no token.
     """
 
@@ -82,6 +86,7 @@ class ControllerOptions:
     log_limit: int = 64 * 1024 * 1024
     followers_max: int = 200
     waiting_max: int = 20_000
+    queues: Sequence[str] | str | None = ()
     metrics_open: bool = False
 
     def __post_init__(self) -> None:
@@ -101,6 +106,10 @@ class ControllerOptions:
                 f"min_interval = {self.min_interval} s is above max_interval = "
                 f"{self.max_interval} s; lower it"
             )
+        names = self.queues.split(",") if isinstance(self.queues, str) else self.queues or ()
+        stripped = (each.strip() for each in names)
+        checked = tuple(checked_name(each, "queues", ConfigError) for each in stripped if each)
+        object.__setattr__(self, "queues", checked)
 
     def span(self, name: str) -> float:
         """A duration, in seconds."""

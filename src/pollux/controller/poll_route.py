@@ -329,12 +329,14 @@ def _finished(given: dict[str, Any], limit: int) -> Finished:
     ):
         raise _invalid("exit_code must be a whole number")
     result = given.get("result")
+    last = _progress(given)
     return Finished(
         given["job_id"],
         status,
         None if result is None else encode(result, "result"),
         text_of(given, "error"),
         exit_code,
+        None if last.progress is None and last.message is None else last,
     )
 
 

@@ -153,6 +153,9 @@ class Poller:
         await self._registry.read_requirements()
         answer = Answer(0.0)
         if ask.finished:
+            last = [each.last for each in ask.finished if each.last is not None]
+            if last:
+                await self._runs.keep(known, last, complete=False)
             answer.lost += await self._runs.finish(known, ask.finished)
         else:
             await self._runs.read(known, afresh=bool(known.runs or ask.running))

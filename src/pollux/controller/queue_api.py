@@ -7,8 +7,9 @@
     GET  /api/queue/{name}/stats, …/jobs, …/jobs/{id};  POST …/redrive, …/drop, …/prune
     WS   /api/queue/{name}/ws       hints, both ways
 
-Plain routes, for every call of a worker goes this way. The queue of the controller's own jobs is
-refused: what happens there has a meaning beyond the queue.
+Tokens with the scopes submit and worker may use the queues that `controller.queues` names; the
+others are for admins only. The queue of the controller's own jobs is refused to all: what happens
+there has a meaning beyond the queue. Plain routes, for every call of a worker goes this way.
 
 An answer may be lost after its call was carried out. So put and claim take a `nonce`: asked for
 again under the same one, they answer the same again, for a while, and while this process lives;

@@ -55,6 +55,8 @@ class Finished:
     result: str | None = None
     error: str | None = None
     exit_code: int | None = None
+    #: The last that it said of its progress, where it did not say so before.
+    last: Progress | None = None
 
 
 @dataclass(slots=True)

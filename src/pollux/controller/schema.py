@@ -132,6 +132,7 @@ class Registered(_Model):
     poll_interval_s: float
     min_interval_s: float
     heartbeat_timeout_s: float
+    artefact_limit: int = Field(description="The largest artefact that is kept, in bytes.")
     ws: str = Field(description="The path of the WebSocket.", examples=["/api/workers/ws"])
 
 
@@ -179,6 +180,8 @@ class FinishedReport(_Model):
     result: Any = None
     error: str | None = None
     exit_code: int | None = Field(None, gt=-(2**31), lt=2**31)
+    progress: float | None = Field(None, ge=0, le=100)
+    message: str | None = None
 
 
 class Poll(_Model):

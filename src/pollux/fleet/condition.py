@@ -24,6 +24,7 @@ from pollux.core.breaker import Breaker
 from pollux.core.retry import Retry, check_count
 from pollux.durations import seconds
 from pollux.errors import ConfigError
+from pollux.fleet.hidden import without_hidden
 
 #: A half-open delay is drawn from its last fifth: never later, so that a recovery is seen in time.
 OPEN_JITTER = 0.2
@@ -111,4 +112,4 @@ def text_of(error: BaseException) -> str:
     except Exception:
         said = "<an error that cannot be written>"
     name = type(error).__name__
-    return f"{name}: {said}"[:500] if said else name
+    return f"{name}: {without_hidden(said)}"[:500] if said else name

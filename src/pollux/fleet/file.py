@@ -29,6 +29,7 @@ from typing import Any
 from pollux.durations import shown
 from pollux.errors import ConfigError, PolluxError
 from pollux.fleet.actions import Put, Webhook
+from pollux.fleet.hidden import hide, without_hidden
 from pollux.fleet.probes import MAKERS, made
 from pollux.fleet.probes.options import BadOptions
 from pollux.fleet.targets import Action, Target
@@ -51,7 +52,7 @@ class FleetFileError(ConfigError):
     """A file of targets that cannot be used. `problems` has each with its line."""
 
     def __init__(self, path: Path | str, problems: Sequence[Problem]) -> None:
-        self.problems = tuple(problems)
+        self.problems = tuple((line, without_hidden(what)) for line, what in problems)
         lines = [f"  {path}:{line}: {what}" for line, what in self.problems[:_TOLD_MAX]]
         if len(self.problems) > _TOLD_MAX:
             lines.append(f"  … and {len(self.problems) - _TOLD_MAX} more")
@@ -178,6 +179,7 @@ class _Reader:
         if value is None:
             self._wrong(line, f"the environment has no {name}; set it, or write $${{ for ${{")
             return "-"
+        hide(value)
         return value
 
     def _wrong(self, line: int, what: str) -> None:

@@ -6,6 +6,13 @@ from dataclasses import dataclass
 
 from pollux.core.strategy import Strategy
 
+#: How long what is done about a change may take.
+ACTION_TIMEOUT = 30.0
+#: A task lets others run after so many polls, should its probes never wait for anything.
+POLLS_IN_A_ROW = 16
+#: How often those who wait for a place are counted.
+COUNT_EVERY = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class FleetPlan:

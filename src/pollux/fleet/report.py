@@ -32,10 +32,12 @@ class Goals:
     max_queue_depth: so many polls are overdue at the most.
     max_staleness: no target's last success is older; None allows each twice its interval and its
         timeout.
+    max_dead: so many targets are dead letters at the most; paused ones do not count.
     """
 
     max_queue_depth: int = 50
     max_staleness: float | None = None
+    max_dead: int = 0
 
 
 def states(targets: Iterable[Target], saved: Iterable[Saved], now: float) -> list[TargetState]:
@@ -125,14 +127,23 @@ def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:
 def shortfalls(every: Sequence[TargetState], goals: Goals, now: float) -> list[str]:
     """Where a fleet misses its goals, each as a sentence; none when it keeps to them.
 
-    Dead letters do not count: they are known to be broken, and `dead` lists them. A fleet of which
-    no target was ever polled keeps to nothing.
+    Dead letters have a goal of their own, so how stale they are does not count. Paused targets
+    count nowhere. A fleet of which no target was ever polled keeps to nothing.
     """
     found = []
     late = sum(overdue(each, now) for each in every)
     if late > goals.max_queue_depth:
         found.append(f"{late} polls are overdue; the goal is {goals.max_queue_depth} at the most")
-    live = [each for each in every if each.condition != "dead" and not each.paused]
+    asked = [each for each in every if not each.paused]
+    dead = sorted(each.name for each in asked if each.condition == "dead")
+    if len(dead) > goals.max_dead:
+        are = "target is dead" if len(dead) == 1 else "targets are dead"
+        listed = ", ".join(map(repr, dead[:3])) + (", …" if len(dead) > 3 else "")
+        found.append(
+            f"{len(dead)} {are} ({listed}); the goal is {goals.max_dead} at the most, and "
+            "`pollux fleet dead` tells why"
+        )
+    live = [each for each in asked if each.condition != "dead"]
     stale = [each for each in live if _is_stale(each, goals)]
     if stale:
         first = stalest_first(stale)[0]

@@ -42,19 +42,12 @@ from pollux.fleet.deadlines import STUCK_AFTER, Deadlines, Runner
 from pollux.fleet.entry import FLIGHT, GONE, Entry
 from pollux.fleet.kept import restore
 from pollux.fleet.nodes import Nodes
-from pollux.fleet.plan import FleetPlan
+from pollux.fleet.plan import ACTION_TIMEOUT, COUNT_EVERY, POLLS_IN_A_ROW, FleetPlan
 from pollux.fleet.saving import Saving
 from pollux.fleet.scheduler import Scheduler
 from pollux.fleet.store import FleetStore, Saved
 from pollux.fleet.targets import Action, Changed, ProbeContext, Reading
 from pollux.worker.ending import to_its_end
-
-#: How long what is done about a change may take.
-ACTION_TIMEOUT = 30.0
-#: A task lets others run after so many polls, should its probes never wait for anything.
-POLLS_IN_A_ROW = 16
-#: How often those who wait for a place are counted.
-COUNT_EVERY = 1.0
 
 
 class Run:
@@ -91,6 +84,9 @@ class Run:
                 store, plan.node, plan.lease, scheduler, clock, self.pump, self._tend_after
             )
             self._chores.add("hold targets", plan.lease / 3, self._nodes.tend)
+        #: Chores that are done before the first poll, too.
+        self._first: list[str] = []
+        self._held_back = True
         self.taken_up = False
         self._stopping = False
         self._hurry = False
@@ -117,6 +113,7 @@ class Run:
         try:
             self.scheduler.offset = self._clock.epoch() - self._clock.now()
             if self._store is not None and self._nodes is None:
+                await self.saving.enter(self.stop)
                 before = {each.name: each for each in await self._store.load()} | before
             count = len(planned)
             self._take_up(planned, before, paused)
@@ -126,9 +123,14 @@ class Run:
             if self._nodes is not None:
                 await self._nodes.tend()
                 self._chores.wake("hold targets")
+            for name in self._first:
+                await self._chores.at_once(name)
+            self._held_back = False
+            self.pump()
             await self._stop.wait()
             self._stopping = True
             await self._all_landed()
+            self.saving.check()
         finally:
             await to_its_end(self._finish())
 
@@ -142,6 +144,8 @@ class Run:
             kept = before.get(entry.target.name)
             if kept is not None:
                 restore(entry, kept, scheduler, now)
+            elif self._nodes is None:
+                self.saving.touch(entry)  # when it is polled first is to be seen
         self.taken_up = True
         for entry in fresh:
             if entry.target.name in paused:
@@ -162,7 +166,8 @@ class Run:
         self.pump()
 
     def chore(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Do this too, every so many seconds, until the run ends."""
+        """Do this too, before the first poll and then every so many seconds, until the run ends."""
+        self._first.append(name)
         self._chores.add(name, every, work)
         self._chores.wake(name)
 
@@ -223,7 +228,7 @@ class Run:
 
     def pump(self) -> None:
         """Give what is due to whoever is free; then wait for the next."""
-        if self._stopping:
+        if self._stopping or self._held_back:
             return
         now = self._loop.time()
         while self._idle or len(self._runners) < self._plan.concurrency:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from pollux.chores import Chores
 from pollux.clock import Clock
+from pollux.errors import StoreError, StoreUnavailable
 from pollux.fleet.condition import text_of
 from pollux.fleet.entry import GONE, Entry
 from pollux.fleet.kept import saved
@@ -25,7 +26,7 @@ STEP = 1.0
 SAVE_BATCH = 5000
 TRIES_AT_STOP = 3
 
-_SAVE, _LOOK = "save state", "look at the clock"
+_SAVE, _LOOK, _ENTER = "save state", "look at the clock", "say that it polls"
 
 
 class Saving:
@@ -50,6 +51,33 @@ class Saving:
         self.error: str | None = None
         chores.add(_SAVE, SAVE_EVERY, self._save)
         chores.add(_LOOK, LOOK_AT_CLOCK_EVERY, self._look)
+        #: Why this run may go on no longer: another one took over.
+        self._driven_out: StoreError | None = None
+
+    def check(self) -> None:
+        """Raise what ended the run, if something did."""
+        if self._driven_out is not None:
+            raise self._driven_out
+
+    async def enter(self, stop: Callable[[], None]) -> None:
+        """Tell the store that this run polls, now and as long as it does; else `stop` is called."""
+        store = self._store
+        if store is None:
+            return
+        await store.enter()
+
+        async def again() -> None:
+            try:
+                await store.enter()
+            except StoreUnavailable:
+                raise  # it may come back
+            except StoreError as error:
+                self._driven_out = error
+                stop()
+
+        if store.enter_every is not None:
+            self._chores.add(_ENTER, store.enter_every, again)
+            self._chores.wake(_ENTER)
 
     @property
     def unsaved(self) -> int:
@@ -77,10 +105,12 @@ class Saving:
         for attempt in range(TRIES_AT_STOP):
             try:
                 await self._save()
-                return
+                break
             except Exception:
                 if attempt == TRIES_AT_STOP - 1:
                     raise
+        if self._store is not None:
+            await self._store.leave()
 
     async def _save(self) -> None:
         if self._store is None:

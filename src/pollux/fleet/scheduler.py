@@ -26,6 +26,9 @@ from pollux.fleet.condition import Rules, Verdict
 from pollux.fleet.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
 from pollux.fleet.targets import Reading
 
+#: A new target is first polled within its interval, and within so many seconds.
+FIRST_WITHIN = 60.0
+
 
 def spread(name: str) -> float:
     """A share of an interval, 0 ≤ u < 1, that is the same for this name at every start."""
@@ -72,7 +75,10 @@ class Scheduler:
     # Coming and going
 
     def add(self, entries: Iterable[Entry], now: float) -> None:
-        """Plan new targets, each on the grid of its name; what has a due time already keeps it."""
+        """Plan new targets, each on the grid of its name, and the first poll soon.
+
+        What has a due time already keeps it.
+        """
         fresh = list(entries)
         for entry in fresh:
             if entry.target.name in self.entries:
@@ -85,7 +91,7 @@ class Scheduler:
         for entry in fresh:
             if math.isinf(entry.due):
                 entry.interval = self._first_interval(entry)
-                entry.due = self._on_grid(entry, now)
+                entry.due = min(self._on_grid(entry, now), self._soon(entry, now))
             if entry.fixed:
                 entry.interval = entry.strategy.floor
                 entry.grid = self._on_grid(entry, now)
@@ -113,6 +119,16 @@ class Scheduler:
         if entry.pacer is None:
             return entry.strategy.floor
         return entry.pacer.first().delay
+
+    def _soon(self, entry: Entry, now: float) -> float:
+        """When a target of which nothing is known is polled at the latest: nobody waits an hour to
+        learn that it does not work. A budget is kept to all the same."""
+        within = FIRST_WITHIN
+        if self.budget is not None:
+            within = max(within, len(self.entries) / self.budget.polls)
+        if within >= entry.interval or entry.polled_at is not None:
+            return math.inf  # its grid is near enough
+        return now + spread(entry.target.name) * within
 
     def _on_grid(self, entry: Entry, now: float) -> float:
         """The next of the points that a target's name gives it, one an interval."""

@@ -80,6 +80,8 @@ class FleetStore(ABC):
 
     #: Whether several nodes may share it: then all of the methods below are there.
     shared: ClassVar[bool] = False
+    #: Where nodes cannot share: how often `enter` is called again, as a sign of life, in seconds.
+    enter_every: ClassVar[float | None] = None
 
     @abstractmethod
     async def load(self) -> list[Saved]:
@@ -99,6 +101,15 @@ class FleetStore(ABC):
     @abstractmethod
     async def close(self) -> None:
         """Let go of everything. A closed store is not used again."""
+
+    async def enter(self) -> None:  # noqa: B027 - only where a store cannot be shared
+        """This process polls the fleet, from now on or still.
+
+        StoreError where another process does, and the store cannot be shared.
+        """
+
+    async def leave(self) -> None:  # noqa: B027 - as `enter`
+        """This process polls the fleet no longer."""
 
     # What others ask of whoever runs the fleet, and settings that were changed while it ran
 

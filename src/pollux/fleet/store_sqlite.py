@@ -7,14 +7,25 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import secrets
+import socket
+import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pollux.errors import ConfigError, StoreError
 from pollux.fleet.store import FleetStore, Saved
 from pollux.queues.sqlite_file import SqliteFile, transaction
+
+#: A run that gave no sign of life for so long is over, in seconds; and how often it gives one.
+RUN_LASTS = 30.0
+SIGN_EVERY = 10.0
+#: The runs of this process. One with our process id that is not among them was left by another
+#: process that had the id before: in a container all have the same.
+_OUR_RUNS: set[str] = set()
 
 
 class SqliteFleetStore(FleetStore):
@@ -23,6 +34,8 @@ class SqliteFleetStore(FleetStore):
     path: the database; made when missing, unless `create` is off.
     fleet: whose state; several fleets may share a file.
     """
+
+    enter_every: ClassVar[float | None] = SIGN_EVERY
 
     def __init__(self, path: str | Path, fleet: str = "fleet", *, create: bool = True) -> None:
         self.path = Path(path)
@@ -42,6 +55,12 @@ class SqliteFleetStore(FleetStore):
 
     async def forget(self, names: Sequence[str]) -> None:
         await self._call(self._tables.forget, list(names))
+
+    async def enter(self) -> None:
+        await self._call(self._tables.enter)
+
+    async def leave(self) -> None:
+        await self._call(self._tables.leave)
 
     async def order(self, what: str, names: Sequence[str]) -> None:
         await self._call(self._tables.order, what, list(names))
@@ -84,6 +103,8 @@ class _Tables(SqliteFile):
         # "normal": a power cut may undo the last moments, and the polls are made again.
         super().__init__(path, synchronous="normal", create=create)
         self._fleet = fleet
+        self._run = secrets.token_hex(8)
+        self._entered = False
 
     def load(self) -> list[Saved]:
         rows = self.connect().execute(self._sql["load"], (self._fleet,))
@@ -109,6 +130,38 @@ class _Tables(SqliteFile):
         connection = self.connect()
         with transaction(connection):
             connection.executemany(self._sql["forget"], [(self._fleet, name) for name in names])
+
+    def enter(self) -> None:
+        connection = self.connect()
+        pid, host, now = os.getpid(), socket.gethostname(), time.time()
+        with transaction(connection):
+            found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
+            if found is not None and found[0] != self._run:
+                run, their_pid, their_host, at = found
+                # Who was taken for dead and is not gives way: two would double every poll.
+                if self._entered or _lives(run, their_pid, their_host, at, now):
+                    raise StoreError(
+                        f"another process (pid {their_pid}, host {their_host}) polls this store; "
+                        "several nodes need Postgres"
+                    )
+            row = (self._fleet, self._run, pid, host, now)
+            connection.execute(self._sql["keep_run"], row)
+        self._entered = True
+        _OUR_RUNS.add(self._run)
+
+    def leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            _OUR_RUNS.discard(self._run)
+            connection = self.connect()
+            with transaction(connection):
+                connection.execute(self._sql["end_run"], (self._fleet, self._run))
+
+    def close(self) -> None:
+        try:
+            self.leave()
+        finally:
+            super().close()
 
     def order(self, what: str, names: list[str]) -> None:
         connection = self.connect()
@@ -139,6 +192,25 @@ class _Tables(SqliteFile):
                 else:
                     row = (self._fleet, key, json.dumps(value))
                     connection.execute(self._sql["keep_setting"], row)
+
+
+def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:
+    """Whether a run is still under way. The age counts both ways: a clock may have been set."""
+    if abs(now - at) > RUN_LASTS:
+        return False
+    if host != socket.gethostname():
+        return True
+    if pid == os.getpid():
+        return run in _OUR_RUNS
+    if os.name != "posix":  # elsewhere to ask for a process may end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
 
 
 def _plain(text: str) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 from pollux.clock import Clock
 from pollux.errors import ConfigError
+from pollux.fleet.hidden import shown_url
 from pollux.fleet.store import FleetStore
 from pollux.queues.urls import Address
-from pollux.urls import without_secrets
 
 EXAMPLES = ("sqlite:///fleet.db", "postgresql://app@db/shop?fleet=pages")
 SCHEMES = ("sqlite", "postgresql", "postgres")
@@ -78,4 +78,4 @@ def _options(at: Address, known: Iterable[str]) -> dict[str, str]:
 
 
 def _shown(url: object) -> str:
-    return repr(without_secrets(url) if isinstance(url, str) else url)
+    return repr(shown_url(url)) if isinstance(url, str) else f"<a {type(url).__name__}>"

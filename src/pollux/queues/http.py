@@ -2,7 +2,8 @@
 
 `pollux serve` has the store; this end has the same contract, call by call, each one request. Hints
 come by a WebSocket where one can be had, and are proven as everywhere: a proxy that blocks it costs
-latency and nothing else. What the store behind the controller cannot do, the controller refuses.
+latency and nothing else. What the store behind the controller cannot do, the controller refuses;
+and queues that its setting `controller.queues` does not name, to all but admins.
 
 An answer may be lost on its way. Reading is simply tried again; a put or a claim is repeated under
 the same nonce, which the controller recognises; a settlement is fenced by its token.

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
+from pollux import variables
 from pollux.clock import Clock
 from pollux.errors import ConfigError, MissingExtra, StoreError, StoreUnavailable
 from pollux.urls import without_secrets
@@ -28,8 +29,8 @@ except ImportError as error:
 #: HTTP/2 comes with an extra of httpx, which our extras name; without it, it is not offered.
 HAS_HTTP2 = find_spec("h2") is not None
 #: Where a token comes from when neither a file nor a token is named.
-TOKEN_VARIABLE = "POLLUX_TOKEN"  # noqa: S105
-TOKEN_FILE_VARIABLE = "POLLUX_TOKEN_FILE"  # noqa: S105
+TOKEN_VARIABLE = variables.TOKEN
+TOKEN_FILE_VARIABLE = variables.TOKEN_FILE
 #: The longest token, in characters.
 TOKEN_LENGTH_MAX = 1024
 #: How long a connection may take to be made, in seconds.

@@ -28,6 +28,7 @@ from pollux.settings.keys import (
 )
 from pollux.settings.strategies import FIXED_STRATEGY
 from pollux.settings.values import quoted, read_milliseconds, shown
+from pollux.variables import NO_SETTINGS
 
 FILE = Path("pollux.toml")
 ARGUMENT = "argument"
@@ -99,7 +100,9 @@ class Intake:
 
     def _set_variables(self, environ: Mapping[str, str], groups: Sequence[str]) -> Iterator[Entry]:
         for name, value in sorted(environ.items()):
-            if not name.startswith(PREFIX) or name == FILE_VARIABLE or _of_kubernetes(name, value):
+            if not name.startswith(PREFIX) or name == FILE_VARIABLE or name in NO_SETTINGS:
+                continue
+            if _of_kubernetes(name, value):
                 continue
             origin = f"environment variable {name}"
             written = variables().get(name) or parsed_variable(name, groups)

@@ -146,6 +146,11 @@ class FleetSettings(Section):
     max_queue_depth: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
         default=50, description="The goal of `pollux fleet check`: so many polls are overdue."
     )
+    max_dead: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
+        default=0,
+        description="The goal of `pollux fleet check`: so many targets are dead letters; paused "
+        "ones do not count.",
+    )
     max_staleness: Annotated[float | None, Maybe(Span(0.0, None))] = Field(
         default=None,
         description="The goal of `pollux fleet check`: the last success of a target is no older; "
@@ -293,6 +298,13 @@ class ControllerSettings(Section):
     )
     log_limit: Annotated[int, Whole(1024, 1024**4)] = Field(
         default=64 * 1024 * 1024, description="The longest log of a job, in bytes."
+    )
+    queues: Annotated[str | None, Maybe(Text())] = Field(
+        default=None,
+        description="Queues that more than admins may use over HTTP, by scope; with commas.",
+    )
+    state: Annotated[str | None, Maybe(QueueUrl())] = Field(
+        default=None, repr=False, description="The database of its state; none takes the store."
     )
     trusted_proxies: Annotated[str | None, Maybe(Text())] = Field(
         default=None,

@@ -20,11 +20,11 @@ from urllib.parse import unquote, urlsplit
 
 from pollux.core.outcome import Plain
 from pollux.errors import MissingExtra, ProbeError
+from pollux.fleet.hidden import shown_url
 from pollux.fleet.probes.certificates import note_certificate
 from pollux.fleet.probes.connections import Tls, transport
 from pollux.fleet.probes.failed import failed
 from pollux.fleet.probes.options import Options
-from pollux.urls import without_secrets
 
 try:
     import httpx
@@ -119,7 +119,7 @@ class Fetch:
     @property
     def shown(self) -> str:
         """The URL as it may be shown."""
-        return without_secrets(self.url)
+        return shown_url(self.url)
 
     async def __call__(self, epoch: float, validators: Mapping[str, str]) -> Answer:
         """Ask. `validators`: the ETag and Last-Modified of the last answer, to be told news only.
@@ -284,7 +284,7 @@ def _checked_url(options: Options) -> str:
     url = options.text("url", needed=True).strip()
     if not url:
         return ""
-    shown = without_secrets(url)
+    shown = shown_url(url)
     scheme, found, _ = url.partition("://")
     if not found:
         options.wrong("url", f"= {shown!r} has no scheme; write it as 'https://{shown}'")

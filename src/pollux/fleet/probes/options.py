@@ -1,6 +1,6 @@
 """The options of a probe, read and checked: everything that is wrong with them at once.
 
-An option's value is never shown where it may be secret: of a URL what `without_secrets` leaves, of
+An option's value is never shown where it may be secret: of a URL what `shown_url` leaves, of
 headers and environments the names alone.
 """
 
@@ -13,8 +13,9 @@ from typing import Any
 
 from pollux.durations import seconds, shown
 from pollux.errors import ConfigError
+from pollux.fleet.hidden import shown_url
 from pollux.fleet.targets import Target
-from pollux.urls import is_secret, without_secrets
+from pollux.urls import HIDDEN, is_secret
 
 #: What a size may be written with: "512KiB".
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
@@ -175,5 +176,16 @@ def advice(key: str, known: Iterable[str]) -> str:
 
 def _safe(key: str, given: object) -> str:
     if is_secret(key):
-        return "***"
-    return shown(without_secrets(given) if isinstance(given, str) else given)
+        return HIDDEN
+    return shown(_plain(given))
+
+
+def _plain(given: object) -> object:
+    """What may be shown of a value, whatever it is."""
+    if isinstance(given, str):
+        return shown_url(given)
+    if isinstance(given, (list, tuple)):
+        return [_plain(each) for each in given]
+    if isinstance(given, Mapping):
+        return dict.fromkeys(given, HIDDEN)
+    return given

@@ -24,6 +24,7 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pollux.core.outcome import Plain
 from pollux.errors import MissingExtra
+from pollux.fleet.hidden import shown_url
 from pollux.fleet.probes.extract import digest
 from pollux.fleet.probes.failed import failed
 from pollux.fleet.probes.options import Options
@@ -43,7 +44,7 @@ class SqlProbe:
     def __init__(self, target: Target) -> None:
         options = Options(target)
         self._url = options.text("url", needed=True)
-        self._shown = without_secrets(self._url)
+        self._shown = shown_url(self._url)
         self.host = _checked_url(options, self._url, self._shown) if self._url else None
         self._query = options.text("query", needed=True)
         self._rows = options.whole("rows", 1, 1, 1000)

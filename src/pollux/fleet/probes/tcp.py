@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from pollux.core.outcome import Plain
+from pollux.fleet.hidden import shown_url
 from pollux.fleet.probes.certificates import note_certificate
 from pollux.fleet.probes.failed import failed
 from pollux.fleet.probes.options import Options
@@ -128,7 +129,9 @@ def address_of(options: Options) -> tuple[str, int]:
         return "-", 1
     sound = port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536
     if not host or not sound or "/" in host or (":" in host and not given.startswith("[")):
-        options.wrong("address", f"= {given!r} must be written as 'host:port', or '[::1]:port'")
+        options.wrong(
+            "address", f"= {shown_url(given)!r} must be written as 'host:port', or '[::1]:port'"
+        )
         return "-", 1
     return host.lower(), int(port)
 

@@ -32,3 +32,12 @@ INSERT OR REPLACE INTO pollux_fleet_settings (fleet, key, value) VALUES (?, ?, ?
 
 -- name: forget_setting
 DELETE FROM pollux_fleet_settings WHERE fleet = ? AND key = ?;
+
+-- name: run
+SELECT run, pid, host, at FROM pollux_fleet_runs WHERE fleet = ?;
+
+-- name: keep_run
+INSERT OR REPLACE INTO pollux_fleet_runs (fleet, run, pid, host, at) VALUES (?, ?, ?, ?, ?);
+
+-- name: end_run
+DELETE FROM pollux_fleet_runs WHERE fleet = ? AND run = ?;

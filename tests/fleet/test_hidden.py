@@ -1,0 +1,86 @@
+"""No secret is told: not of a query, not from the environment, not by a mistake in writing."""
+
+from __future__ import annotations
+
+import pytest
+
+from pollux.errors import ConfigError
+from pollux.fleet import Target
+from pollux.fleet.condition import text_of
+from pollux.fleet.file import FleetFileError, read_text
+from pollux.fleet.hidden import hide, shown_url
+from pollux.fleet.probes.fetch import Fetch
+from pollux.fleet.probes.options import Options
+from pollux.fleet.stores import open_store
+from pollux.urls import without_query_values
+
+
+@pytest.mark.parametrize(
+    "name", ["key", "Key", "code", "subscription-key", "auth", "jwt", "session", "sid", "hash"]
+)
+def test_no_value_of_a_query_is_shown(name: str) -> None:
+    url = f"https://api.example/v1/x?{name}=hunter2&a=b;appid=hunter2#part"
+    options = Options(Target("t", "http", options={"url": url}))
+    assert Fetch(options).shown == f"https://api.example/v1/x?{name}=***&a=***;appid=***#part"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://h/x?hunter2", "https://h/x?***"),
+        ("https://h/x?a=b=hunter2", "https://h/x?a=***"),
+        ("https://h/x?a=", "https://h/x?***"),
+        ("https://u:hunter2@h/x?a=hunter2", "https://u:***@h/x?a=***"),
+        ("postgres//u:hunter2@h/d", "***@h/d"),
+        ("u:hunter2@h:x", "***@h:x"),
+        ("example.org/path", "example.org/path"),
+    ],
+)
+def test_what_is_left_of_a_url(url: str, shown: str) -> None:
+    assert without_query_values(url) == shown
+
+
+def test_what_came_from_the_environment_is_shown_nowhere() -> None:
+    text = """
+[[target]]
+name = "hook"
+type = "http"
+url = "https://hooks.example/services/${HOOK_PATH}/x"
+"""
+    [target] = read_text(text, environment={"HOOK_PATH": "T0/hunter2hunter2"}).targets
+    assert target.options["url"] == "https://hooks.example/services/T0/hunter2hunter2/x"
+    assert Fetch(Options(target)).shown == "https://hooks.example/services/***/x"
+    assert text_of(OSError("no T0/hunter2hunter2 here")) == "OSError: no *** here"
+
+
+def test_a_short_value_hides_no_half_of_a_word() -> None:
+    hide("ab")
+    assert shown_url("https://abc.example/") == "https://abc.example/"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "type = 'sql'\nquery = 'SELECT 1'\nurl = 'postgres//u:hunter2@h/d'",
+        "type = 'sql'\nquery = 'SELECT 1'\nurl = ['postgresql://u:hunter2@h/d']",
+        "type = 'sql'\nquery = 'SELECT 1'\nurl = {a = 'postgresql://u:hunter2@h/d'}",
+        "type = 'http'\nurl = 'http//u:hunter2@h/d'",
+        "type = 'http'\nurl = ['https://u:hunter2@h/d']",
+        "type = 'tcp'\naddress = 'u:hunter2@h:x'",
+        "type = 'tcp'\naddress = ['u:hunter2@h:1']",
+        "type = 'dns'\nquestion = ['u:hunter2@h:1']",
+    ],
+)
+def test_a_mistake_tells_no_password(lines: str) -> None:
+    with pytest.raises(FleetFileError) as caught:
+        read_text(f"[[target]]\nname = 'x'\n{lines}\n")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["http//u:hunter2@h/", ["sqlite:///u:hunter2@h"], "ftp://u:hunter2@h"]
+)
+def test_a_store_that_is_none_tells_no_password(url: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        open_store(url)
+    assert "hunter2" not in str(caught.value)
