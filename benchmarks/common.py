@@ -74,6 +74,31 @@ def options(description: str, *, traces: bool = False) -> Options:
     return Options(given.quick, given.json, *extra)
 
 
+def parser(description: str | None, sections: Sequence[str]) -> argparse.ArgumentParser:
+    """The options of a benchmark of several sections. SIGTERM ends it like Ctrl-C."""
+    made = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    made.add_argument("--quick", action="store_true", help="about a minute, for a look")
+    made.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
+    made.add_argument("--only", metavar="NAMES", help=f"only these of {','.join(sections)}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    return made
+
+
+def listed(
+    parser: argparse.ArgumentParser, option: str, text: str | None, known: Sequence[str]
+) -> list[str] | None:
+    """The names that an option was given, with commas; None where it was not given."""
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    for name in names:
+        if name not in known:
+            parser.error(f"{option} {name!r}: there are {', '.join(known)}")
+    return names
+
+
 def traces_folder() -> Path | None:
     """The folder of traces that the environment names, for `make bench`."""
     named = os.environ.get("POLLUX_TRACES")
@@ -174,6 +199,11 @@ def number(value: float, digits: int = 3) -> str:
         return f"{value:g}"
     decimals = digits - 1 - math.floor(math.log10(abs(value)))
     return f"{value:,.{max(decimals, 0)}f}"
+
+
+def loss(what: str, peer: str, theirs: float, mine: float, unit: str) -> str:
+    """A line about where a peer is better."""
+    return f"{what}: {peer}, {number(theirs)} against {number(mine)} {unit}"
 
 
 def each(values: Sequence[float]) -> str:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -285,19 +284,9 @@ def goals(found: Plain) -> list[Goal]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="about a minute, for a look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--only", metavar="NAMES", help=f"only these of {','.join(SECTIONS)}")
+    parser = common.parser(__doc__, SECTIONS)
     given = parser.parse_args()
-    names = SECTIONS if given.only is None else [name.strip() for name in given.only.split(",")]
-    for name in names:
-        if name not in SECTIONS:
-            parser.error(f"--only {name!r}: there are {', '.join(SECTIONS)}")
-    given.only = names
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    given.only = common.listed(parser, "--only", given.only, SECTIONS) or SECTIONS
     return given
 
 

@@ -15,7 +15,6 @@ measured without keys. django-outbox-pattern keeps what it has published; the ot
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common  # noqa: E402 - see there
-from benchmarks.common import Goal, heading, percentile  # noqa: E402
+from benchmarks.common import Goal, heading, listed, percentile  # noqa: E402
 from benchmarks.outbox_sections.loads import P99, Found, Rates, Size, measure_loads  # noqa: E402
 from benchmarks.outbox_sections.order import Order, measure_order  # noqa: E402
 from benchmarks.queue_sections.kit import Bench, Setup  # noqa: E402
@@ -198,8 +197,8 @@ def losses(found: Measured) -> list[str]:
             if mine is None or name.startswith("pollux") or theirs == mine:
                 continue
             if (theirs > mine) == more:
-                shown = f"{common.number(theirs)} against {common.number(mine)} {unit}"
-                lines.append(f"{what}: {name.removesuffix(' postgres')}, {shown}")
+                peer = name.removesuffix(" postgres")
+                lines.append(common.loss(what, peer, theirs, mine, unit))
     return lines
 
 
@@ -207,32 +206,14 @@ def losses(found: Measured) -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="about a minute, for a look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--only", metavar="NAMES", help=f"only these of {','.join(SECTIONS)}")
+    parser = common.parser(__doc__, SECTIONS)
     parser.add_argument(
         "--peers", metavar="NAMES", help=f"only these of {','.join(PEERS)}; or none"
     )
     given = parser.parse_args()
     given.only = listed(parser, "--only", given.only, SECTIONS)
     given.peers = [] if given.peers == "none" else listed(parser, "--peers", given.peers, PEERS)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return given
-
-
-def listed(
-    parser: argparse.ArgumentParser, option: str, text: str | None, known: Sequence[str]
-) -> list[str] | None:
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            parser.error(f"{option} {name!r}: there are {', '.join(known)}")
-    return names
 
 
 def chosen(given: argparse.Namespace) -> list[Setup]:

@@ -16,7 +16,6 @@ it, so a worker that is killed loses what it ran; PgQueuer writes a log of what 
 from __future__ import annotations
 
 import argparse
-import signal
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks import common  # noqa: E402 - see there
-from benchmarks.common import Goal, heading, median, percentile  # noqa: E402
+from benchmarks.common import Goal, heading, listed, median, percentile  # noqa: E402
 from benchmarks.queue_sections.backlog import measure_backlog  # noqa: E402
 from benchmarks.queue_sections.kit import SETUPS, Bench, Setup  # noqa: E402
 from benchmarks.queue_sections.latency import (  # noqa: E402
@@ -249,8 +248,7 @@ def losses(bench: Bench, found: Found) -> list[str]:
             if setup.ours or mine is None or theirs is None or mine == theirs:
                 continue
             if (theirs > mine) == more:
-                shown = f"{common.number(theirs)} against {common.number(mine)} {unit}"
-                lines.append(f"{what}: {setup.name}, {shown}")
+                lines.append(common.loss(what, setup.name, theirs, mine, unit))
     return lines
 
 
@@ -258,12 +256,7 @@ def losses(bench: Bench, found: Found) -> list[str]:
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="about a minute, for a look")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there, too")
-    parser.add_argument("--only", metavar="NAMES", help=f"only these of {','.join(SECTIONS)}")
+    parser = common.parser(__doc__, SECTIONS)
     parser.add_argument(
         "--peers",
         metavar="NAMES",
@@ -275,20 +268,7 @@ def parse() -> argparse.Namespace:
     given.stores = listed(parser, "--stores", given.stores, tuple(OURS))
     peers = tuple(dict.fromkeys(setup.peer for setup in SETUPS if not setup.ours))
     given.peers = [] if given.peers == "none" else listed(parser, "--peers", given.peers, peers)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     return given
-
-
-def listed(
-    parser: argparse.ArgumentParser, option: str, text: str | None, known: Sequence[str]
-) -> list[str] | None:
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",")]
-    for name in names:
-        if name not in known:
-            parser.error(f"{option} {name!r}: there are {', '.join(known)}")
-    return names
 
 
 def chosen(given: argparse.Namespace) -> list[Setup]:

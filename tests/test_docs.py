@@ -211,8 +211,8 @@ async def greet(job): ...
 
 def run_command(line: str) -> None:
     words = shlex.split(line)
-    assert words[0] == "pollux", line
-    command = [sys.executable, "-m", "pollux", *words[1:]]
+    assert words[0] in ("pollux", "python"), line
+    command = [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])]
     if words[1] in ("worker", "demo") or words[1:3] in (["outbox", "run"], ["fleet", "run"]):
         run_until_stopped(command, words[1])
         return

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import os
 import re
-import subprocess
 import threading
 import tracemalloc
 import unicodedata
@@ -27,6 +26,7 @@ from pollux.controller.blobs import Blobs, FolderBlobs, ObjectBlobs, open_blobs
 from pollux.controller.rows import Ending
 from pollux.errors import ConfigError, JobError, StoreError, StoreUnavailable
 from tests.clouds import CREDENTIALS, MiniStack
+from tests.controller.disks import mounted
 from tests.controller.states import Stand, run_on_sqlite
 
 JOB = "0" * 30 + "ab"
@@ -255,18 +255,8 @@ def test_a_full_disk_is_told_and_leaves_nothing(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user may not mount a small disk")
-    try:
+    with mounted(tmp_path / "small", mib=1) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:

@@ -8,7 +8,6 @@ import hashlib
 import inspect
 import json
 import re
-import subprocess
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ import pytest
 
 from pollux.controller import auth, poll_route, tokens
 from tests.controller.attackers import Served, answered, code_of, dialled, said
+from tests.controller.disks import mounted
 from tests.servers import Servers
 
 ID = "0" * 32
@@ -509,18 +509,8 @@ def test_the_controllers_own_queue_is_not_served_raw(served: Served) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of two MiB."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    try:
-        subprocess.run(command, check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user may not mount a small disk")
-    try:
+    with mounted(tmp_path / "small", mib=2) as folder:
         yield folder
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
 
 
 def test_a_full_disk_under_uploads(servers: Servers, small_disk: Path) -> None:

@@ -7,9 +7,7 @@ machine they run on.
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,38 +17,17 @@ from pollux.clock import VirtualClock
 from pollux.outbox.records import KeyEnd, NewRecord
 from pollux.outbox.sqlite_calls import MOST_AT_ONCE
 from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.queues.sql import migrations, statements
+from pollux.queues.sql import statements
+from tests.sqlite_cost import Meter, plan_of
 
 STATEMENTS = statements("outbox_sqlite")
 
 
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statements_use_an_index(name: str) -> None:
-    sql = STATEMENTS[name]
-    values = dict.fromkeys(re.findall(r":(\w+)", sql), "[]")
-    with closing(sqlite3.connect(":memory:")) as connection:
-        for _, script in migrations("outbox_sqlite"):
-            connection.executescript(script)
-        rows = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
-    plan = [row[3] for row in rows]
+    plan = plan_of("outbox_sqlite", STATEMENTS[name])
     scans = [step for step in plan if re.search(r"SCAN (pollux_outbox\w*|r|k|b)\b", step)]
     assert not scans, f"{name} reads a whole table: {plan}"
-
-
-class Meter:
-    steps = 0
-
-    @contextmanager
-    def reading(self, store: SqliteOutboxStore) -> Iterator[None]:
-        connection = store._calls.connect()
-        connection.set_progress_handler(self._step, 1)
-        self.steps = 0
-        yield
-        connection.set_progress_handler(None, 0)
-
-    def _step(self) -> int:
-        self.steps += 1
-        return 0
 
 
 Backlog = Callable[[SqliteOutboxStore, int], Awaitable[Any]]
@@ -104,17 +81,17 @@ async def steps_of(path: Path, backlog: Backlog, count: int, clock: VirtualClock
     await store.migrate()
     await backlog(store, count)
     meter, found = Meter(), []
-    with meter.reading(store):
+    with meter.reading(store._calls.connect()):
         assert await store.claim("r", 10, 10, "30s") == []
     found.append(meter.steps)
-    with meter.reading(store):
+    with meter.reading(store._calls.connect()):
         await store.put([NewRecord("e", 0, "mine"), NewRecord("e", 0)])
     found.append(meter.steps)
-    with meter.reading(store):
+    with meter.reading(store._calls.connect()):
         claims = await store.claim("r", 10, 10, "30s")
     found.append(meter.steps)
     assert len(claims) == 2
-    with meter.reading(store):
+    with meter.reading(store._calls.connect()):
         await store.settle([KeyEnd(claim, 1) for claim in claims])
     found.append(meter.steps)
     await store.close()
@@ -146,7 +123,7 @@ def test_a_claim_comes_by_so_many_new_records_and_no_more(tmp_path: Path) -> Non
         meter, turns = Meter(), 0
         claims: list[Any] = []
         while len(claims) < 2:
-            with meter.reading(store):
+            with meter.reading(store._calls.connect()):
                 claims += await store.claim("r", 100, 1, "30s")
             turns += 1
             assert meter.steps < 100 * MOST_AT_ONCE, "one turn was a long one"

@@ -116,18 +116,10 @@ class AsyncWay(Way):
         self.runner.close()
 
 
-class Sqlite3(Way):
-    """As Python opens it: an INSERT begins a transaction."""
+class Plain(Way):
+    """A connection of a driver as most have it."""
 
-    dialect = "sqlite"
-    library = "sqlite3"
     tx: Any = None
-
-    def open(self) -> None:
-        self.tx = sqlite3.connect(
-            self.database.where, isolation_level=None if self.autocommit else "DEFERRED"
-        )
-        self.tx.row_factory = lambda cursor, row: {"row": row}  # of the user's own making
 
     def run(self, statement: str) -> None:
         self.tx.execute(statement)
@@ -140,6 +132,35 @@ class Sqlite3(Way):
 
     def close(self) -> None:
         self.tx.close()
+
+
+class AsyncPlain(AsyncWay):
+    tx: Any = None
+
+    def run(self, statement: str) -> None:
+        self.wait(self.tx.execute(statement))
+
+    def commit(self) -> None:
+        self.wait(self.tx.commit())
+
+    def rollback(self) -> None:
+        self.wait(self.tx.rollback())
+
+    async def aclose(self) -> None:
+        await self.tx.close()
+
+
+class Sqlite3(Plain):
+    """As Python opens it: an INSERT begins a transaction."""
+
+    dialect = "sqlite"
+    library = "sqlite3"
+
+    def open(self) -> None:
+        self.tx = sqlite3.connect(
+            self.database.where, isolation_level=None if self.autocommit else "DEFERRED"
+        )
+        self.tx.row_factory = lambda cursor, row: {"row": row}  # of the user's own making
 
 
 class Sqlite3ByHand(Sqlite3):
@@ -160,10 +181,9 @@ class Sqlite3Cursor(Sqlite3):
             cursor.close()
 
 
-class Aiosqlite(AsyncWay):
+class Aiosqlite(AsyncPlain):
     dialect = "sqlite"
     library = "aiosqlite"
-    tx: Any = None
 
     async def aopen(self) -> None:
         level: Any = None if self.autocommit else "DEFERRED"
@@ -176,37 +196,15 @@ class Aiosqlite(AsyncWay):
 
         self.wait(main())
 
-    def commit(self) -> None:
-        self.wait(self.tx.commit())
 
-    def rollback(self) -> None:
-        self.wait(self.tx.rollback())
-
-    async def aclose(self) -> None:
-        await self.tx.close()
-
-
-class Psycopg(Way):
+class Psycopg(Plain):
     dialect = "postgresql"
     library = "psycopg"
-    tx: Any = None
 
     def open(self) -> None:
         self.tx = psycopg.connect(
             self.database.where, autocommit=self.autocommit, row_factory=psycopg.rows.dict_row
         )
-
-    def run(self, statement: str) -> None:
-        self.tx.execute(statement)
-
-    def commit(self) -> None:
-        self.tx.commit()
-
-    def rollback(self) -> None:
-        self.tx.rollback()
-
-    def close(self) -> None:
-        self.tx.close()
 
 
 class PsycopgTransaction(Psycopg):
@@ -219,33 +217,19 @@ class PsycopgTransaction(Psycopg):
         self.tx.execute("BEGIN")
 
 
-class AsyncPsycopg(AsyncWay):
+class AsyncPsycopg(AsyncPlain):
     dialect = "postgresql"
     library = "psycopg"
-    tx: Any = None
 
     async def aopen(self) -> None:
         self.tx = await psycopg.AsyncConnection.connect(
             self.database.where, autocommit=self.autocommit, row_factory=psycopg.rows.dict_row
         )
 
-    def run(self, statement: str) -> None:
-        self.wait(self.tx.execute(statement))
 
-    def commit(self) -> None:
-        self.wait(self.tx.commit())
-
-    def rollback(self) -> None:
-        self.wait(self.tx.rollback())
-
-    async def aclose(self) -> None:
-        await self.tx.close()
-
-
-class Psycopg2(Way):
+class Psycopg2(Plain):
     dialect = "postgresql"
     library = "psycopg2"
-    tx: Any = None
 
     def open(self) -> None:
         from psycopg2.extras import RealDictCursor
@@ -256,15 +240,6 @@ class Psycopg2(Way):
     def run(self, statement: str) -> None:
         with self.tx.cursor() as cursor:
             cursor.execute(statement)
-
-    def commit(self) -> None:
-        self.tx.commit()
-
-    def rollback(self) -> None:
-        self.tx.rollback()
-
-    def close(self) -> None:
-        self.tx.close()
 
 
 class Asyncpg(AsyncWay):

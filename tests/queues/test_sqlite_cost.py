@@ -7,18 +7,17 @@ machine they run on.
 from __future__ import annotations
 
 import re
-import sqlite3
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pollux.jobs import NewJob, Settlement
-from pollux.queues.sql import migrations, statements
+from pollux.queues.sql import statements
 from pollux.queues.sqlite import SqliteQueue
 from pollux.testing import VirtualClock
+from tests.sqlite_cost import Meter, plan_of
 
 STATEMENTS = statements("sqlite")
 
@@ -35,31 +34,9 @@ def sql_of(name: str) -> str:
 
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "claim_arm"])
 def test_statements_use_an_index(name: str) -> None:
-    sql = sql_of(name)
-    values = dict.fromkeys(re.findall(r":(\w+)", sql), "[]")
-    with closing(sqlite3.connect(":memory:")) as connection:
-        for _, script in migrations("sqlite"):
-            connection.executescript(script)
-        rows = connection.execute(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()
-    plan = [row[3] for row in rows]
+    plan = plan_of("sqlite", sql_of(name))
     scans = [step for step in plan if re.search(r"SCAN (pollux_jobs|other)", step)]
     assert not scans, f"{name} reads the whole table: {plan}"
-
-
-class Meter:
-    steps = 0
-
-    @contextmanager
-    def reading(self, queue: SqliteQueue) -> Iterator[None]:
-        connection = queue._store.connect()
-        connection.set_progress_handler(self._step, 1)
-        self.steps = 0
-        yield
-        connection.set_progress_handler(None, 0)
-
-    def _step(self) -> int:
-        self.steps += 1
-        return 0
 
 
 Backlog = Callable[[SqliteQueue, int], Awaitable[Any]]
@@ -111,24 +88,24 @@ BACKLOGS: list[Backlog] = [
 async def costs(queue: SqliteQueue) -> dict[str, int]:
     """The steps of each call of a job's life."""
     meter, spent = Meter(), {}
-    with meter.reading(queue):
+    with meter.reading(queue._store.connect()):
         assert await queue.claim("w", 5, 60, kinds=["none"]) == []
     spent["empty claim"] = meter.steps
     jobs = [NewJob("mine", n, priority=9, key=f"own{n}", unique=f"own{n}") for n in range(4)]
-    with meter.reading(queue):
+    with meter.reading(queue._store.connect()):
         ids = await queue.put(jobs)
     spent["put"] = meter.steps
-    with meter.reading(queue):
+    with meter.reading(queue._store.connect()):
         assert await queue.put(jobs[:1]) == ids[:1]
     spent["put of a twin"] = meter.steps
-    with meter.reading(queue):
+    with meter.reading(queue._store.connect()):
         claims = await queue.claim("w", 4, 60, kinds=["mine", "none"])
     assert [claim.job.id for claim in claims] == ids
     spent["claim"] = meter.steps
-    with meter.reading(queue):
+    with meter.reading(queue._store.connect()):
         await queue.extend(claims, 60)
     spent["extend"] = meter.steps
-    with meter.reading(queue):
+    with meter.reading(queue._store.connect()):
         assert await queue.peek(ids[0]) is not None
     spent["peek"] = meter.steps
     for verdict, settlements in {
@@ -137,10 +114,10 @@ async def costs(queue: SqliteQueue) -> dict[str, int]:
         "done": [Settlement.done(claims[0])],
         "dead": [Settlement.dead(claims[1], "broken")],
     }.items():
-        with meter.reading(queue):
+        with meter.reading(queue._store.connect()):
             await queue.settle(settlements)
         spent[verdict] = meter.steps
-    with meter.reading(queue):
+    with meter.reading(queue._store.connect()):
         claims = await queue.claim("w", 1, 60)
     assert [claim.job.id for claim in claims] == ids[3:]
     spent["claim of any kind"] = meter.steps
@@ -176,17 +153,17 @@ def test_a_key_costs_the_same_however_long_its_line(tmp_path: Path) -> None:
         meter, spent = Meter(), {}
         try:
             await queue.put([NewJob("mine", key="k") for _ in range(count)])
-            with meter.reading(queue):
+            with meter.reading(queue._store.connect()):
                 await queue.put(NewJob("mine", key="k"))
             spent["put"] = meter.steps
             for verdict in (Settlement.done, lambda claim: Settlement.dead(claim, "broken")):
-                with meter.reading(queue):
+                with meter.reading(queue._store.connect()):
                     [claim] = await queue.claim("w", 5, 60)
                 spent[f"claim {len(spent)}"] = meter.steps
-                with meter.reading(queue):
+                with meter.reading(queue._store.connect()):
                     await queue.settle([verdict(claim)])
                 spent[f"settle {len(spent)}"] = meter.steps
-            with meter.reading(queue):
+            with meter.reading(queue._store.connect()):
                 assert await queue.redrive() == 1
             spent["redrive"] = meter.steps
             return spent
@@ -205,10 +182,10 @@ def test_a_claim_costs_in_proportion_to_what_it_gets(tmp_path: Path) -> None:
         meter = Meter()
         try:
             await queue.put([NewJob("mine", n) for n in range(5000)])
-            with meter.reading(queue):
+            with meter.reading(queue._store.connect()):
                 claims = await queue.claim("w", size, 60, kinds=["mine"])
             claimed = meter.steps
-            with meter.reading(queue):
+            with meter.reading(queue._store.connect()):
                 await queue.settle([Settlement.done(claim) for claim in claims])
             return claimed, meter.steps
         finally:

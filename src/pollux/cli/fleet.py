@@ -237,64 +237,45 @@ def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
     )
 
 
-@app.command("retry")
-def retry(
-    names: Names = None,
-    every: All = False,
-    file: File = None,
-    store: Store = None,
-    as_json: Json = False,
-) -> None:
-    """Poll targets next; a success brings a dead letter back. --all: every dead letter.
+def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, names: str) -> None:
+    """Add the command that gives targets an order; with --all those that it fits."""
+    example = f"pollux fleet {what} {names} --store sqlite:///fleet.db"
 
-    Example: pollux fleet retry "front page" --store sqlite:///fleet.db
-    """
-    _order("retry", names, every, file, store, as_json, lambda each: each.condition == "dead")
-
-
-@app.command("reset")
-def reset(
-    names: Names = None,
-    every: All = False,
-    file: File = None,
-    store: Store = None,
-    as_json: Json = False,
-) -> None:
-    """Forget the failures of targets: breakers close. --all: every target that fails.
-
-    Example: pollux fleet reset "front page" --store sqlite:///fleet.db
-    """
-    _order("reset", names, every, file, store, as_json, lambda each: each.failures > 0)
+    @app.command(what, help=f"{help}\n\nExample: {example}")
+    def order(
+        names: Names = None,
+        every: All = False,
+        file: File = None,
+        store: Store = None,
+        as_json: Json = False,
+    ) -> None:
+        _order(what, names, every, file, store, as_json, fits)
 
 
-@app.command("pause")
-def pause(
-    names: Names = None,
-    every: All = False,
-    file: File = None,
-    store: Store = None,
-    as_json: Json = False,
-) -> None:
-    """Do not poll targets until they are resumed; that survives restarts. --all: every target.
-
-    Example: pollux fleet pause "front page" --store sqlite:///fleet.db
-    """
-    _order("pause", names, every, file, store, as_json, lambda each: not each.paused)
-
-
-@app.command("resume")
-def resume(
-    names: Names = None,
-    every: All = False,
-    file: File = None,
-    store: Store = None,
-    as_json: Json = False,
-) -> None:
-    """Poll paused targets again. --all: every target that is paused.
-
-    Example: pollux fleet resume --all --store sqlite:///fleet.db
-    """
-    _order("resume", names, every, file, store, as_json, lambda each: each.paused)
+_order_command(
+    "retry",
+    lambda each: each.condition == "dead",
+    "Poll targets next; a success brings a dead letter back. --all: every dead letter.",
+    '"front page"',
+)
+_order_command(
+    "reset",
+    lambda each: each.failures > 0,
+    "Forget the failures of targets: breakers close. --all: every target that fails.",
+    '"front page"',
+)
+_order_command(
+    "pause",
+    lambda each: not each.paused,
+    "Do not poll targets until they are resumed; that survives restarts. --all: every target.",
+    '"front page"',
+)
+_order_command(
+    "resume",
+    lambda each: each.paused,
+    "Poll paused targets again. --all: every target that is paused.",
+    "--all",
+)
 
 
 @app.command("migrate")

@@ -11,16 +11,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pollux.clock import Clock
 from pollux.controller import matching
 from pollux.controller.options import ATTEMPTS_MAX, ControllerOptions
+from pollux.controller.part import Part
 from pollux.controller.rows import ENDED, JobRow, Status
-from pollux.controller.state import ControllerState, new_id
-from pollux.controller.workers import Registry
+from pollux.controller.state import new_id
 from pollux.errors import JobError, PayloadError, PolluxError, UniqueConflict
-from pollux.events import Events, JobSubmitted
+from pollux.events import JobSubmitted
 from pollux.jobs import DELAY_MAX, NewJob, checked_name, encode, same_payload
-from pollux.queues.base import Queue
 
 #: The longest time that a job may ask for, in seconds.
 TIMEOUT_MAX = 7 * 86400.0
@@ -97,24 +95,8 @@ def spec_from(given: object, options: ControllerOptions, inputs: Sequence[str] =
     )
 
 
-class Jobs:
+class Jobs(Part):
     """The jobs of a controller, as people see to them."""
-
-    def __init__(
-        self,
-        state: ControllerState,
-        queue: Queue,
-        registry: Registry,
-        options: ControllerOptions,
-        clock: Clock,
-        events: Events,
-    ) -> None:
-        self._state = state
-        self._queue = queue
-        self._registry = registry
-        self._options = options
-        self._clock = clock
-        self._events = events
 
     async def submit(
         self, spec: JobSpec, who: str, store_inputs: StoreInputs | None = None

@@ -11,18 +11,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from random import Random
 
-from pollux.clock import Clock
 from pollux.controller.matching import MARK
-from pollux.controller.options import ControllerOptions
+from pollux.controller.part import Part
 from pollux.controller.rows import LIVE, Contact, Ending, JobRow, Run
-from pollux.controller.state import ControllerState
-from pollux.controller.workers import RUNS_FRESH, Known, Registry
+from pollux.controller.workers import RUNS_FRESH, Known
 from pollux.errors import LeaseLost
-from pollux.events import Events, JobDelivered, JobGivenUp, JobReassigned, JobReported
+from pollux.events import JobDelivered, JobGivenUp, JobReassigned, JobReported
 from pollux.jobs import Claim, Job, Settlement
-from pollux.queues.base import Queue
 
 #: A lease is renewed when this share of it is over, not at each contact.
 RENEW_AFTER = 0.25
@@ -67,31 +65,16 @@ class Heard:
     cancel: list[str] = field(default_factory=list)
 
 
-class Runs:
+class Runs(Part):
     """The runs of a controller's workers."""
 
-    def __init__(
-        self,
-        state: ControllerState,
-        queue: Queue,
-        registry: Registry,
-        options: ControllerOptions,
-        clock: Clock,
-        events: Events,
-    ) -> None:
-        self._state = state
-        self._queue = queue
-        self._registry = registry
-        self._options = options
-        self._clock = clock
-        self._events = events
-        self._lease = options.span("heartbeat_timeout")
-        self._empty_for = options.span("empty_for")
-        self._random = Random()
-
-    @property
+    @cached_property
     def lease_s(self) -> float:
-        return self._lease
+        return self._options.span("heartbeat_timeout")
+
+    @cached_property
+    def _random(self) -> Random:
+        return Random()
 
     # Getting
 
@@ -105,9 +88,9 @@ class Runs:
             kinds = sorted(crowd.kinds)
             if not kinds:
                 break
-            claims = await self._queue.claim(known.id, asked, self._lease, kinds=kinds)
+            claims = await self._queue.claim(known.id, asked, self.lease_s, kinds=kinds)
             if len(claims) < asked:
-                crowd.found_nothing(news, began + self._empty_for)
+                crowd.found_nothing(news, began + self._options.span("empty_for"))
             if claims:
                 delivered += await self._deliver(known, claims)
             if len(claims) < asked or len(delivered) == limit:
@@ -193,7 +176,7 @@ class Runs:
                 )
             if run.attempt > row.attempts:
                 error = row.error or (
-                    f"its worker {row.worker_id} was silent for {self._lease:g} s in attempt "
+                    f"its worker {row.worker_id} was silent for {self.lease_s:g} s in attempt "
                     f"{run.attempt - 1}"
                 )
                 ended = await self._state.end_job(row.id, row.round, LIVE, "dead", error=error)
@@ -216,7 +199,7 @@ class Runs:
     async def read(self, known: Known, *, afresh: bool = False) -> None:
         """Read what a worker has, unless that is known."""
         now = self._clock.now()
-        if afresh or now - known.runs_at >= min(RUNS_FRESH, RENEW_AFTER * self._lease):
+        if afresh or now - known.runs_at >= min(RUNS_FRESH, RENEW_AFTER * self.lease_s):
             for _ in range(READS_MAX):
                 before = known.runs
                 found = await self._state.runs_of(known.id)
@@ -282,7 +265,7 @@ class Runs:
     def left(self, known: Known, job_id: str) -> float:
         """How much of a lease is left, in seconds, as far as this controller knows."""
         renewed_at, _ = known.renewed.get(job_id, (self._clock.now(), 0.0))
-        return max(self._lease - (self._clock.now() - renewed_at), 0.0)
+        return max(self.lease_s - (self._clock.now() - renewed_at), 0.0)
 
     async def _renew(
         self, known: Known, runs: Iterable[Run], heard: Heard, *, at_once: bool = False
@@ -298,13 +281,15 @@ class Runs:
             for run in runs
             if at_once
             or run.job_id not in known.renewed
-            or now - known.renewed[run.job_id][0] >= RENEW_AFTER * self._lease
+            or now - known.renewed[run.job_id][0] >= RENEW_AFTER * self.lease_s
         ]
         if not due:
             return {}
         refused: Collection[str] = ()
         try:
-            await self._queue.extend([_claim_of(run, self._queue.name) for run in due], self._lease)
+            await self._queue.extend(
+                [_claim_of(run, self._queue.name) for run in due], self.lease_s
+            )
         except LeaseLost as error:
             refused = set(error.lost)
         heard.lost += [run.job_id for run in due if run.queue_id in refused]
@@ -313,7 +298,7 @@ class Runs:
             if run.queue_id in refused:
                 continue
             before = known.renewed.get(run.job_id)
-            until = before[1] + now - before[0] if before else self._clock.epoch() + self._lease
+            until = before[1] + now - before[0] if before else self._clock.epoch() + self.lease_s
             untils[run.job_id] = until
         self._note_renewed(known, untils, now)
         return untils

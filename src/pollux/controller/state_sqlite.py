@@ -5,13 +5,11 @@ Calls go to one thread with one connection, as those of `SqliteQueue` do.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote
 
 from pollux.clock import Clock
@@ -34,10 +32,9 @@ from pollux.controller.rows import (
 from pollux.controller.state import ControllerState, checked_limit
 from pollux.controller.state_rows import REQUIREMENT_REST
 from pollux.controller.state_sqlite_store import StateFile
-from pollux.errors import ConfigError, StoreError
+from pollux.errors import ConfigError
 from pollux.queues.sqlite import SYNCHRONOUS
-
-T = TypeVar("T")
+from pollux.queues.sqlite_thread import SqliteThread
 
 
 class SqliteState(ControllerState):
@@ -63,8 +60,10 @@ class SqliteState(ControllerState):
         self.clock = clock or Clock()
         self._store = StateFile(self.path, synchronous=synchronous, create=create)
         self._folder: str | None = None
-        self._closed = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-state-{self.path.name}")
+        self._thread = SqliteThread(
+            self._store, name=f"pollux-state-{self.path.name}", store=self.url
+        )
+        self._call = self._thread.call
 
     @classmethod
     def temporary(cls, clock: Clock | None = None) -> SqliteState:
@@ -82,14 +81,11 @@ class SqliteState(ControllerState):
         await self._call(self._store.ping)
 
     async def close(self) -> None:
-        if self._closed:
+        if self._thread.closed:
             return
-        closing = self._call(self._store.close)
-        self._closed = True
         try:
-            await closing
+            await self._thread.close()
         finally:
-            self._thread.shutdown(wait=False)
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -311,9 +307,3 @@ class SqliteState(ControllerState):
 
     def _now(self) -> float:
         return self.clock.epoch()
-
-    def _call(self, method: Callable[..., T], *args: Any) -> asyncio.Future[T]:
-        if self._closed:
-            raise StoreError(f"{self.url} is closed; open it again")
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._thread, self._store.call, method, *args)

@@ -5,20 +5,19 @@ It may be the file of a queue: the tables are apart, and each part migrates its 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pollux.errors import ConfigError, StoreError
+from pollux.errors import ConfigError
 from pollux.fleet.store import FleetStore, Saved
 from pollux.queues.sqlite_file import SqliteFile, transaction
+from pollux.queues.sqlite_thread import SqliteThread
 
 #: A run that gave no sign of life for so long is over, in seconds; and how often it gives one.
 RUN_LASTS = 30.0
@@ -42,8 +41,10 @@ class SqliteFleetStore(FleetStore):
         if self.path.name in ("", ".."):
             raise ConfigError(f"path = {str(path)!r} names no file; give one such as fleet.db")
         self._tables = _Tables(self.path, fleet, create=create)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-{self.path.name}")
-        self._closed = False
+        self._thread = SqliteThread(
+            self._tables, name=f"pollux-{self.path.name}", store=str(self.path)
+        )
+        self._call = self._thread.call
 
     async def load(self) -> list[Saved]:
         rows: list[Saved] = await self._call(self._tables.load)
@@ -77,19 +78,7 @@ class SqliteFleetStore(FleetStore):
         await self._call(self._tables.keep_settings, dict(changes))
 
     async def close(self) -> None:
-        if not self._closed:
-            closing = self._call(self._tables.close)
-            self._closed = True
-            try:
-                await closing
-            finally:
-                self._thread.shutdown(wait=False)
-
-    def _call(self, method: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        if self._closed:
-            raise StoreError(f"{self.path} is closed; open it again")
-        loop = asyncio.get_running_loop()
-        return loop.run_in_executor(self._thread, self._tables.call, method, *args)
+        await self._thread.close()
 
 
 class _Tables(SqliteFile):

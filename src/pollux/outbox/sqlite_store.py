@@ -6,16 +6,13 @@ whoever commits a record, in whatever process and language, is heard.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from pollux.clock import Clock
 from pollux.durations import Duration, seconds
-from pollux.errors import ConfigError, StoreError
+from pollux.errors import ConfigError
 from pollux.hints import Hints
 from pollux.outbox.records import (
     BlockedKey,
@@ -33,6 +30,7 @@ from pollux.outbox.store import OnDead, OutboxStore
 from pollux.outbox.watched_database import WatchedDatabase
 from pollux.outbox.writers.common import Target
 from pollux.queues.base import MAX_PAYLOAD_BYTES
+from pollux.queues.sqlite_thread import SqliteThread
 
 
 class SqliteOutboxStore(OutboxStore):
@@ -72,9 +70,13 @@ class SqliteOutboxStore(OutboxStore):
         super().__init__(
             name, clock=clock, keep=keep, on_dead=on_dead, max_payload_bytes=max_payload_bytes
         )
-        self._closed = False
-        self._answered = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-{self.path.name}")
+        self._thread = SqliteThread(
+            self._calls,
+            name=f"pollux-{self.path.name}",
+            store=self.url,
+            opened=self._hints.opened,
+        )
+        self._call = self._thread.call
 
     @property
     def url(self) -> str:
@@ -158,32 +160,12 @@ class SqliteOutboxStore(OutboxStore):
         return count
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        await super().close()
-        closing = self._call(self._calls.close)
-        self._closed = True
-        try:
-            await closing
-        finally:
-            self._thread.shutdown(wait=False)
+        if not self._thread.closed:
+            await super().close()
+            await self._thread.close()
 
     def _epoch(self) -> float:
         return self.clock.epoch()
-
-    def _call(self, method: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        if self._closed:
-            raise StoreError(f"{self.url} is closed; open it again")
-        loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(self._thread, self._calls.call, method, *args)
-        if not self._answered:
-            answer.add_done_callback(self._note_answer)
-        return answer
-
-    def _note_answer(self, answer: asyncio.Future[Any]) -> None:
-        if not answer.cancelled() and answer.exception() is None:
-            self._answered = True
-            self._hints.opened()
 
     def _make_hints(self) -> Hints:
         return WatchedDatabase(self._calls.path, self._watch, self._look)

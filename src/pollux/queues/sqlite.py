@@ -6,21 +6,20 @@ between processes from a watched file.
 
 from __future__ import annotations
 
-import asyncio
 import builtins
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 from urllib.parse import quote
 
 from pollux.clock import Clock
 from pollux.durations import Duration, seconds
-from pollux.errors import ConfigError, StoreError
+from pollux.errors import ConfigError
 from pollux.hints import Hints
 from pollux.jobs import Claim, JobInfo, NewJob, Settlement, State
 from pollux.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
 from pollux.queues.sqlite_store import SqliteStore
+from pollux.queues.sqlite_thread import SqliteThread
 from pollux.queues.watched_file import WatchedFile
 
 #: full: a put survives a power cut. normal: it survives the process and a crash of it, and a power
@@ -60,9 +59,13 @@ class SqliteQueue(Queue):
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)
-        self._closed = False
-        self._answered = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"pollux-{self.path.name}")
+        self._thread = SqliteThread(
+            self._store,
+            name=f"pollux-{self.path.name}",
+            store=self.url,
+            opened=self._hints.opened,
+        )
+        self._call = self._thread.call
 
     @property
     def url(self) -> str:
@@ -122,32 +125,12 @@ class SqliteQueue(Queue):
         return count
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        await super().close()
-        closing = self._call(self._store.close)
-        self._closed = True
-        try:
-            await closing
-        finally:
-            self._thread.shutdown(wait=False)
+        if not self._thread.closed:
+            await super().close()
+            await self._thread.close()
 
     def _epoch(self) -> float:
         return self.clock.epoch()
-
-    def _call(self, method: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        if self._closed:
-            raise StoreError(f"{self.url} is closed; open it again")
-        loop = asyncio.get_running_loop()
-        answer = loop.run_in_executor(self._thread, self._store.call, method, *args)
-        if not self._answered:
-            answer.add_done_callback(self._note_answer)
-        return answer
-
-    def _note_answer(self, answer: asyncio.Future[Any]) -> None:
-        if not answer.cancelled() and answer.exception() is None:
-            self._answered = True
-            self._hints.opened()
 
     def _make_hints(self) -> Hints:
         return WatchedFile(self.path, self._watch)

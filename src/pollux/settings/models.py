@@ -48,6 +48,40 @@ _LAYERS = "layers"
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
 
+# Fields of several sections. No base class has them: its fields would come before all others.
+ClaimLease = Annotated[
+    float,
+    Span(MIN_LEASE, MAX_LEASE),
+    Field(description="How long a claim holds without renewal."),
+]
+HandlerTimeout = Annotated[
+    float | None,
+    Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT)),
+    Field(description="How long a handler may run, unless it has a timeout of its own."),
+]
+LongCeiling = Annotated[
+    float,
+    Span(MIN_TIMEOUT, MAX_LONG_CEILING),
+    Field(
+        description="The longest pause while it is proven that hints arrive; "
+        "else the strategy's own ceiling holds."
+    ),
+]
+MetricsPort = Annotated[
+    int | None,
+    Maybe(Whole(0, MAX_PORT)),
+    Field(description="Where metrics are served; 0 takes any free port, none serves none."),
+]
+MetricsHost = Annotated[str, Text(), Field(description="The address that metrics are served at.")]
+LogLevel = Annotated[
+    Literal["debug", "info", "warning", "error", "critical"],
+    Word(LOG_LEVELS),
+    Field(description="The least severe log lines that are written."),
+]
+LogFormat = Annotated[
+    Literal["text", "json"], Word(LOG_FORMATS), Field(description="How log lines are written.")
+]
+
 
 @dataclass(frozen=True)
 class Row:
@@ -78,34 +112,17 @@ class WorkerSettings(Section):
         description="How many jobs are claimed ahead of a free handler; "
         "none claims what handlers finish in 100 ms, at most 256.",
     )
-    lease: Annotated[float, Span(MIN_LEASE, MAX_LEASE)] = Field(
-        default=60.0, description="How long a claim holds without renewal."
-    )
+    lease: ClaimLease = 60.0
     grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
         default=30.0,
         description="How long a stop waits for handlers before it gives their jobs back.",
     )
-    timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
-        default=None, description="How long a handler may run, unless it has a timeout of its own."
-    )
-    long_ceiling: Annotated[float, Span(MIN_TIMEOUT, MAX_LONG_CEILING)] = Field(
-        default=60.0,
-        description="The longest pause while it is proven that hints arrive; "
-        "else the strategy's own ceiling holds.",
-    )
-    metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
-        default=None,
-        description="Where metrics are served; 0 takes any free port, none serves none.",
-    )
-    metrics_host: Annotated[str, Text()] = Field(
-        default="127.0.0.1", description="The address that metrics are served at."
-    )
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
-    ] = Field(default="info", description="The least severe log lines that are written.")
-    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
-        default="text", description="How log lines are written."
-    )
+    timeout: HandlerTimeout = None
+    long_ceiling: LongCeiling = 60.0
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
     polling: Strategy = Field(
         default_factory=Adaptive, description="The strategy that paces the polls."
     )
@@ -168,19 +185,10 @@ class FleetSettings(Section):
         description="The file with the hash of the token that the API asks for; made, and the "
         "token told, when it is missing.",
     )
-    metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
-        default=None,
-        description="Where metrics are served; 0 takes any free port, none serves none.",
-    )
-    metrics_host: Annotated[str, Text()] = Field(
-        default="127.0.0.1", description="The address that metrics are served at."
-    )
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
-    ] = Field(default="info", description="The least severe log lines that are written.")
-    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
-        default="text", description="How log lines are written."
-    )
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
     polling_enabled: Annotated[bool, Truth()] = Field(
         default=True,
         alias="polling.enabled",
@@ -210,34 +218,17 @@ class OutboxSettings(Section):
     concurrency: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
         default=64, description="How many keys are handled at a time."
     )
-    lease: Annotated[float, Span(MIN_LEASE, MAX_LEASE)] = Field(
-        default=30.0, description="How long a claim holds without renewal."
-    )
+    lease: ClaimLease = 30.0
     grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
         default=30.0,
         description="How long a stop waits for handlers before it gives their keys back.",
     )
-    timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
-        default=None, description="How long a handler may run, unless it has a timeout of its own."
-    )
-    long_ceiling: Annotated[float, Span(MIN_TIMEOUT, MAX_LONG_CEILING)] = Field(
-        default=60.0,
-        description="The longest pause while it is proven that hints arrive; "
-        "else the strategy's own ceiling holds.",
-    )
-    metrics_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
-        default=None,
-        description="Where metrics are served; 0 takes any free port, none serves none.",
-    )
-    metrics_host: Annotated[str, Text()] = Field(
-        default="127.0.0.1", description="The address that metrics are served at."
-    )
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
-    ] = Field(default="info", description="The least severe log lines that are written.")
-    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
-        default="text", description="How log lines are written."
-    )
+    timeout: HandlerTimeout = None
+    long_ceiling: LongCeiling = 60.0
+    metrics_port: MetricsPort = None
+    metrics_host: MetricsHost = "127.0.0.1"
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
     polling: Strategy = Field(
         default_factory=BatchFill, description="The strategy that paces the polls."
     )
@@ -319,12 +310,8 @@ class ControllerSettings(Section):
     metrics_open: Annotated[bool, Truth()] = Field(
         default=False, description="Whether /metrics needs no token."
     )
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
-    ] = Field(default="info", description="The least severe log lines that are written.")
-    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
-        default="text", description="How log lines are written."
-    )
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
 
 class AgentSettings(Section):
@@ -365,12 +352,8 @@ class AgentSettings(Section):
     push: Annotated[bool, Truth()] = Field(
         default=True, description="Whether to open a WebSocket for hints."
     )
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error", "critical"], Word(LOG_LEVELS)
-    ] = Field(default="info", description="The least severe log lines that are written.")
-    log_format: Annotated[Literal["text", "json"], Word(LOG_FORMATS)] = Field(
-        default="text", description="How log lines are written."
-    )
+    log_level: LogLevel = "info"
+    log_format: LogFormat = "text"
 
 
 class LayerSource(PydanticBaseSettingsSource):

@@ -12,6 +12,7 @@ import pytest
 from pollux.errors import PublishError, PublishRefused
 from pollux.outbox.publishers import Publisher
 from pollux.outbox.records import Record
+from tests.proxy import Proxy
 
 T = TypeVar("T")
 
@@ -75,6 +76,20 @@ async def opened(publisher: Publisher[Any]) -> Any:
         yield publisher
     finally:
         await publisher.aclose()
+
+
+async def cancel_and_go_on(publisher: Publisher[Any], proxy: Proxy) -> None:
+    """Cancel a record while a connection opens and while it is sent; each time the next arrives."""
+    for held in ("opening", "sending"):
+        proxy.hold("answers")
+        task = asyncio.ensure_future(publisher(record(1)))
+        done, _ = await asyncio.wait([task], timeout=0.05)
+        assert not done, held
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        proxy.release()
+        await publisher(record(2))
 
 
 def publish(publisher: Publisher[Any], *records: Record) -> None:

@@ -19,6 +19,7 @@ from pollux.outbox.publishers import CloudEvents, NatsPublisher
 from tests.brokers import Nats, OwnNats
 from tests.outbox.publishers.kit import (
     attributes,
+    cancel_and_go_on,
     event,
     failure,
     opened,
@@ -259,16 +260,7 @@ def test_a_record_that_is_cancelled_does_no_harm(nats: Nats) -> None:
             async with stream(nats) as (name, _):
                 url = proxy.through(nats.url())
                 async with opened(NatsPublisher(url, subject=inside(name))) as publisher:
-                    for held in ("opening", "sending"):
-                        proxy.hold("answers")
-                        task = asyncio.create_task(publisher(record(1)))
-                        done, _ = await asyncio.wait([task], timeout=0.05)
-                        assert not done, held
-                        task.cancel()
-                        with pytest.raises(asyncio.CancelledError):
-                            await task
-                        proxy.release()
-                        await publisher(record(2))
+                    await cancel_and_go_on(publisher, proxy)
 
     asyncio.run(main())
 

@@ -19,6 +19,7 @@ from tests.brokers import OwnRabbitMQ, RabbitMQ
 from tests.outbox.publishers.kit import (
     PUT_AT,
     attributes,
+    cancel_and_go_on,
     event,
     failure,
     opened,
@@ -273,16 +274,7 @@ def test_a_record_that_is_cancelled_does_no_harm(rabbitmq: RabbitMQ) -> None:
             async with exchange(rabbitmq) as (name, _):
                 url = proxy.through(rabbitmq.url())
                 async with opened(RabbitPublisher(url, exchange=name)) as publisher:
-                    for held in ("opening", "sending"):
-                        proxy.hold("answers")
-                        task = asyncio.create_task(publisher(record(1)))
-                        done, _ = await asyncio.wait([task], timeout=0.05)
-                        assert not done, held
-                        task.cancel()
-                        with pytest.raises(asyncio.CancelledError):
-                            await task
-                        proxy.release()
-                        await publisher(record(2))
+                    await cancel_and_go_on(publisher, proxy)
 
     asyncio.run(main())
 

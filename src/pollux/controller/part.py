@@ -1,0 +1,30 @@
+"""What the parts of a controller that see to jobs have in common."""
+
+from __future__ import annotations
+
+from pollux.clock import Clock
+from pollux.controller.options import ControllerOptions
+from pollux.controller.state import ControllerState
+from pollux.controller.workers import Registry
+from pollux.events import Events
+from pollux.queues.base import Queue
+
+
+class Part:
+    """A part of a controller, with the stores and all else that it works on."""
+
+    def __init__(
+        self,
+        state: ControllerState,
+        queue: Queue,
+        registry: Registry,
+        options: ControllerOptions,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._state = state
+        self._queue = queue
+        self._registry = registry
+        self._options = options
+        self._clock = clock
+        self._events = events
