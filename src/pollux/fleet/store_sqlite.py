@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pollux.errors import ConfigError
+from pollux.errors import ConfigError, StoreError
 from pollux.fleet.store import FleetStore, Saved
 from pollux.queues.sqlite_file import SqliteFile, transaction
 from pollux.queues.sqlite_thread import SqliteThread
