@@ -11,7 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.shares import RATES, Form, Share, Shares, delay_rate, freshness_rate
+from pollux.core.shares import (
+    RATES,
+    STALE_LEAST,
+    Form,
+    Share,
+    Shares,
+    delay_rate,
+    freshness_rate,
+)
 from pollux.errors import ConfigError
 
 forms = st.sampled_from(["delay", "freshness"])
@@ -178,3 +186,16 @@ def test_the_limits_of_the_two_forms() -> None:
     assert delay_rate(0.04, 1.0, 1.0) == pytest.approx(0.2)
     # Where polls are cheap beside the changes, both forms share by the root.
     assert freshness_rate(1e-6, 1.0, 1.0) == pytest.approx(delay_rate(1e-6, 1.0, 1.0), rel=1e-3)
+
+
+@pytest.mark.parametrize("factor", [1.2, 1e6])
+def test_beliefs_that_moved_are_reckoned_with_before_long(factor: float) -> None:
+    """Little by little or all at once: the old κ is only where the search begins."""
+    shares = Shares(10.0)
+    taken = [shares.join(1.0, 1e-9, 1e9, change=0.1) for _ in range(4)]
+    assert shares.interval(taken[0]) == pytest.approx(0.4, rel=1e-3)
+    for _ in range(STALE_LEAST + 1):
+        shares.update(taken[0], 0.1 * factor)
+    rates = [1 / shares.interval(each) for each in taken]
+    assert sum(rates) == pytest.approx(shares.budget, rel=1e-3)
+    assert rates[0] / rates[1] == pytest.approx(math.sqrt(factor), rel=1e-3)

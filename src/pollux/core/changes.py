@@ -65,7 +65,7 @@ class ChangeRate:
 
         age: how long ago it changed last, where the reading tells.
         """
-        if gap <= 0:
+        if gap / self._seconds < _TINY:  # none, or too short to tell anything by
             return
         self._forget()
         if age is not None:
@@ -78,14 +78,11 @@ class ChangeRate:
         # q^n is the chance that nothing changes within the gap.
         log_q = -math.log1p(gap / s)
         chance = -math.expm1(n * log_q)
-        if chance < _TINY:  # a gap too short to tell anything by
-            return
         mean = n / s * -math.expm1((n + 1) * log_q) / chance
         square = n * (n + 1) / s / s * -math.expm1((n + 2) * log_q) / chance
         variance = max(square - mean * mean, mean * mean / (2 * MEMORY))
-        if math.isfinite(mean) and math.isfinite(variance):
-            self._changes = mean * mean / variance
-            self._seconds = mean / variance
+        self._changes = mean * mean / variance
+        self._seconds = mean / variance
 
     def _forget(self) -> None:
         kept = max(1.0 - 1.0 / MEMORY, min(FIRST_WEIGHT / self._changes, 1.0))

@@ -33,7 +33,6 @@ FINENESS = 8
 #: κ is found anew after so many beliefs moved, as a share of the targets, and at least so many.
 STALE_SHARE = 1 / 8
 STALE_LEAST = 16
-_STEPS = 60
 _KAPPA_LEAST, _KAPPA_MOST = 1e-30, 1e30
 
 
@@ -178,14 +177,12 @@ class Shares:
             low, high = self._kappa / 16, self._kappa * 16
             if not self._spent(low) >= self._budget >= self._spent(high):
                 low, high = _KAPPA_LEAST, _KAPPA_MOST
-        for _ in range(_STEPS):
+        while high > low * (1 + 1e-6):
             middle = math.sqrt(low * high)
             if self._spent(middle) > self._budget:
                 low = middle
             else:
                 high = middle
-            if high <= low * (1 + 1e-6):
-                break
         self._kappa = high
         self._moved = 0
         return high
