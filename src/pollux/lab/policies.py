@@ -17,6 +17,7 @@ from pollux.core.adaptive import Adaptive
 from pollux.core.batch_fill import BatchFill
 from pollux.core.ewma import Ewma
 from pollux.core.fixed import Fixed
+from pollux.core.freshness import Freshness
 from pollux.core.strategy import Strategy, bounds
 from pollux.core.worth import Worth
 from pollux.durations import shown
@@ -63,8 +64,11 @@ class Terms:
 
 
 def known() -> dict[str, type[Strategy]]:
-    """The strategies that can be compared, by name."""
-    return {**STRATEGIES, Worth.name: Worth}
+    """The strategies that can be compared, by name.
+
+    Not `Freshness`: it paces targets whose readings change, and a trace has items that wait.
+    """
+    return {name: kind for name, kind in STRATEGIES.items() if kind is not Freshness}
 
 
 def parse(text: str, terms: Terms) -> list[Strategy]:
