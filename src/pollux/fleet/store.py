@@ -16,6 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from pollux.errors import Unsupported
+
 #: How a target fares, as `condition` of `Saved` and in views.
 CONDITIONS = ("closed", "confirming", "backing off", "open", "half-open", "dead")
 
@@ -115,7 +117,7 @@ class FleetStore(ABC):
 
     async def order(self, what: str, names: Sequence[str]) -> None:
         """Leave word for whoever polls these targets: one of ORDERS."""
-        raise NotImplementedError
+        raise self._cannot("take orders from other processes")
 
     async def orders(self) -> list[tuple[str, str]]:
         """Take what was left for the targets polled here, as (name, what), the oldest first."""
@@ -127,7 +129,7 @@ class FleetStore(ABC):
 
     async def keep_settings(self, changes: Mapping[str, Any]) -> None:
         """Keep these, besides others; what is None is forgotten."""
-        raise NotImplementedError
+        raise self._cannot("keep settings")
 
     # Several nodes
 
@@ -136,15 +138,20 @@ class FleetStore(ABC):
 
         A name that the store does not know yet is free.
         """
-        raise NotImplementedError
+        raise self._cannot("share a fleet between nodes")
 
     async def renew(self, node: str, lease: float) -> Renewal:
         """Hold all that this node holds for `lease` seconds from now, in one statement.
 
         It is also the node's sign of life: a node that holds nothing is counted by it.
         """
-        raise NotImplementedError
+        raise self._cannot("share a fleet between nodes")
 
     async def give_back(self, node: str, names: Sequence[str] | None = None) -> None:
         """Hold these no longer; None for all, and the node takes its leave."""
-        raise NotImplementedError
+        raise self._cannot("share a fleet between nodes")
+
+    def _cannot(self, what: str) -> Unsupported:
+        return Unsupported(
+            f"{type(self).__name__} cannot {what}; use a store on Postgres, or on SQLite for one node"
+        )
