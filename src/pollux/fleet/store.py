@@ -153,5 +153,6 @@ class FleetStore(ABC):
 
     def _cannot(self, what: str) -> Unsupported:
         return Unsupported(
-            f"{type(self).__name__} cannot {what}; use a store on Postgres, or on SQLite for one node"
+            f"{type(self).__name__} cannot {what}; "
+            "use a store on Postgres, or on SQLite for one node"
         )
