@@ -366,6 +366,28 @@ def test_who_leaves_says_goodbye() -> None:
     under(main)
 
 
+def test_a_line_that_is_ready_only_when_the_channel_closes_is_not_probed() -> None:
+    class LateLine(MemoryLine):
+        async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ready()  # the answer was there already when the cancellation came
+
+    async def main() -> None:
+        exchange = Exchange()
+        channel = Channel(LateLine(exchange), Clock())
+        hint = Hint()
+        channel.join(hint)
+        channel.asleep(hint)
+        await asyncio.sleep(SOON)
+        await channel.aclose()
+        await asyncio.sleep(SOON)
+        assert exchange.sent == []
+
+    VirtualClock().run(main())
+
+
 def test_news_goes_to_those_who_want_it() -> None:
     async def main() -> None:
         exchange = Exchange()

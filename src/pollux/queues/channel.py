@@ -220,6 +220,8 @@ class Channel(Hints):
             await self._clock.sleep(LISTEN_RETRY.delay(self._failures, secrets.randbelow(100) / 99))
 
     def _ready(self) -> None:
+        if self._listening is None:  # closed while the answer was on its way
+            return
         self._subscribed = True
         self._probe_apart()
 
