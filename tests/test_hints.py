@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -110,6 +111,25 @@ def test_news_of_a_kind_wakes_only_those_who_want_it() -> None:
         return [first, woken]
 
     assert virtually(main) == [["any", "print"], ["any", "print", "mail"]]
+
+
+@pytest.mark.parametrize("passed_on", [False, True])
+def test_news_of_one_kind_is_for_one_of_all_who_name_it(passed_on: bool) -> None:
+    async def main(_: VirtualClock) -> list[object]:
+        hints, woken = Hints(), list[object]()
+        sleepers = [Sleeper(hints, n, woken, frozenset({"mail", f"only {n}"})) for n in range(5)]
+        await settle_down()
+        tell = hints.pass_on if passed_on else partial(hints.notify, 1)
+        tell(["mail"])
+        await settle_down()
+        first = list(woken)
+        tell(["mail", "only 3"])  # one of these, and nobody knows which
+        await settle_down()
+        for sleeper in sleepers:
+            sleeper.task.cancel()
+        return [first, woken]
+
+    assert virtually(main) == [[0], [0, 1, 3]]
 
 
 def test_whoever_finds_all_it_can_take_passes_the_hint_on() -> None:

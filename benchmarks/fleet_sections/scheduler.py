@@ -82,13 +82,11 @@ def _show_cost(facts: dict[str, dict[int, Plain]], sizes: tuple[int, ...]) -> No
     rows = [(name, *(_cost(found.get(size)) for size in sizes)) for name, found in facts.items()]
     table(head, rows)
     heading("The agenda alone: operations (put, take) a second of CPU time")
-    for key, name in (("agenda", "the fleet's"), ("core_agenda", "core's")):
-        cells = []
-        for size in sizes:
-            found = facts["scheduling"].get(size)
-            cells.append("-" if found is None else number(found["operations"] / found[key]))
-        rows.append((name, *cells))
-    table(head, rows[-2:])
+    cells = []
+    for size in sizes:
+        found = facts["scheduling"].get(size)
+        cells.append("-" if found is None else number(found["operations"] / found["agenda"]))
+    table(head, [("agenda", *cells)])
 
 
 def _show_memory(facts: dict[str, dict[int, Plain]], sizes: tuple[int, ...]) -> None:

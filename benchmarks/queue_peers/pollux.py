@@ -61,9 +61,9 @@ class PolluxDriver(Driver):
         what, _, value = self.options.way.partition("=")
         prefetch = int(value) if what == "prefetch" else None
         if what == "vacuum":
-            from pollux.queues import postgres
+            from pollux.queues import postgres_database
 
-            postgres.VACUUM_EVERY = sys.maxsize
+            postgres_database.VACUUM_EVERY = sys.maxsize
         options = WorkerRunOptions(concurrency=self.concurrency, prefetch=prefetch)
         worker = Worker(self.url, options)
 

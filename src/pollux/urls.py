@@ -28,6 +28,15 @@ _PIECE = re.compile(r"([^&;=]*=)?[^&;]+")
 _BEFORE_AT = re.compile(r"\A.*@", re.DOTALL)
 
 
+def without_user(text: str) -> str:
+    """As `without_secrets`, of what should be a URL: if it is none, nothing before an @ is shown.
+
+    >>> without_user("redis//hunter2@cache/0")
+    '***@cache/0'
+    """
+    return without_secrets(text) if "://" in text else _BEFORE_AT.sub(f"{HIDDEN}@", text)
+
+
 def is_secret(name: str) -> bool:
     """Does a name (of an option, a key, a variable) say that its value is secret?"""
     return bool(_TELLING_KEY.search(name))
@@ -52,8 +61,7 @@ def without_query_values(text: str) -> str:
     >>> without_query_values("https://app:hunter2@api.example/v1?appid=123&units=metric")
     'https://app:***@api.example/v1?appid=***&units=***'
     """
-    text = without_secrets(text) if "://" in text else _BEFORE_AT.sub(f"{HIDDEN}@", text)
-    return _QUERY.sub(lambda query: "?" + _PIECE.sub(rf"\1{HIDDEN}", query[1]), text)
+    return _QUERY.sub(lambda query: "?" + _PIECE.sub(rf"\1{HIDDEN}", query[1]), without_user(text))
 
 
 def _without_secrets_inside(option: re.Match[str]) -> str:

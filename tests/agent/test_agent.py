@@ -524,3 +524,37 @@ def test_the_last_progress_is_told_with_the_end(tmp_path: Path) -> None:
         assert (done["progress"], done["message"]) == (1.0, "packed")
 
     on_farm(main, tmp_path)
+
+
+def test_an_agent_whose_token_was_revoked_stops_and_says_why(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        token = await worker_token(farm, tmp_path)
+        [row] = [
+            each for each in await farm.controller.state.list_tokens() if each.scope != "admin"
+        ]
+        job = await farm.submit()
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(3600))
+        async with at_work(hand):
+            await ended(farm, job["id"], "running")
+            await farm.call("DELETE", f"/api/tokens/{row.id}")
+
+            async def stopped() -> bool:
+                return not hand.agent.running
+
+            await until(stopped, within=60)
+            assert len(hand.seen.of(JobLost)) == 1, "it is not its any more"
+            failed = await until_failed(hand)
+            assert "the token was revoked. Ask an admin for another" in failed.error
+            await ended(farm, job["id"], "queued")  # for others, when the lease is over
+            # Another token in the file, and it goes on by itself.
+            await worker_token(farm, tmp_path)
+            await ended(farm, job["id"], "running")
+
+    async def until_failed(hand: Hand) -> PollFailed:
+        async def so() -> bool:
+            return bool(hand.seen.of(PollFailed))
+
+        await until(so, within=60)
+        return hand.seen.of(PollFailed)[-1]
+
+    on_farm(main, tmp_path)

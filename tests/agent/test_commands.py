@@ -140,11 +140,12 @@ def test_much_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 class Deaf(Link):
-    """Takes logs and artefacts, and remembers the artefacts."""
+    """Takes logs and artefacts, and remembers them."""
 
     artefacts: list[tuple[str, bytes]]
 
     async def log(self, job_id: str, offset: int, data: bytes) -> tuple[int, bool]:
+        vars(self).setdefault("artefacts", []).append(("the log", data))
         return offset + len(data), True
 
     async def send_artefact(self, job_id: str, name: str, file: Path) -> None:
@@ -163,6 +164,7 @@ def whole_run(
     words: tuple[str, ...] = (),
     inputs: tuple[str, ...] = (),
     made: list[Any] | None = None,
+    logged: list[Any] | None = None,
     **options: Any,
 ) -> dict[str, Any] | None:
     async def main() -> dict[str, Any] | None:
@@ -177,8 +179,10 @@ def whole_run(
             return await Run(work, chosen, root, the_link, clock).run()
         finally:
             root.close()
-            if made is not None:
-                made.extend(vars(the_link).get("artefacts", []))
+            for each in vars(the_link).get("artefacts", []):
+                kept = logged if each[0] == "the log" else made
+                if kept is not None:
+                    kept.append(each)
 
     return asyncio.run(main())
 
@@ -221,6 +225,60 @@ def test_artefacts_are_those_that_match_and_none_from_elsewhere(tmp_path: Path) 
     made.clear()
     whole_run(tmp_path, script, made=made)
     assert {name for name, _ in made} == {"a.zip", "b.txt", "d/c.zip", "same.zip"}
+
+
+def log_of(tmp_path: Path, script: str, **given: Any) -> tuple[str, list[str]]:
+    """What the log of a job says, and the names of its artefacts."""
+    made: list[Any] = []
+    logged: list[Any] = []
+    report = whole_run(tmp_path, script, made=made, logged=logged, **given)
+    assert report is not None
+    assert report["status"] == "done", report
+    return b"".join(data for _, data in logged).decode(), [name for name, _ in made]
+
+
+def test_what_is_no_file_is_left_out_and_the_log_says_so(tmp_path: Path) -> None:
+    bind = "import socket; socket.socket(socket.AF_UNIX).bind('s.sock')"
+    script = f"""cd $POLLUX_OUT; echo built; echo a > a.txt; ln -s a.txt same.txt
+        ln -s /etc/passwd out.txt; ln -s / folder; ln -s nowhere broken; ln -s loop loop
+        ln -s /etc/hosts "new
+line"; mkfifo pipe; {shlex.quote(sys.executable)} -c "{bind}" """
+    log, made = log_of(tmp_path, script)
+    assert made == ["a.txt", "same.txt"]
+    built, *lines = log.splitlines()
+    assert built == "built"
+    left_out = "not sent from $POLLUX_OUT"
+    links = "symbolic links that lead out of it, to a folder, or nowhere"
+    assert lines == [
+        f"[pollux: {left_out}: {links} (5: broken, folder, loop, new?line, out.txt)]",
+        f"[pollux: {left_out}: FIFOs (1: pipe)]",
+        f"[pollux: {left_out}: sockets (1: s.sock)]",
+    ]
+
+
+def test_much_that_is_no_file_takes_one_line(tmp_path: Path) -> None:
+    log, made = log_of(tmp_path, "cd $POLLUX_OUT; for i in $(seq 100 199); do ln -s / $i; done")
+    assert made == []
+    assert log.endswith("(100: 100, 101, 102, 103, 104, …)]\n")
+    assert log.count("\n") == 1
+
+
+def test_what_no_pattern_asks_for_is_not_spoken_of(tmp_path: Path) -> None:
+    log, made = log_of(tmp_path, "cd $POLLUX_OUT; ln -s / l; > a.zip", artefacts=["*.zip"])
+    assert (log, made) == ("", ["a.zip"])
+
+
+def test_a_folder_that_became_a_link_gives_nothing_away(tmp_path: Path) -> None:
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("secret")
+    log, made = log_of(tmp_path, f"rm -r $POLLUX_OUT; ln -s {tmp_path}/secrets $POLLUX_OUT")
+    assert made == []
+    assert "(1: $POLLUX_OUT itself)" in log
+    # Nor does a link in a folder on the way.
+    script = f"ln -s {tmp_path}/secrets $POLLUX_OUT/deep"
+    log, made = log_of(tmp_path, script, artefacts=["deep/*"])
+    assert made == []
+    assert "(1: deep/key)" in log
 
 
 @pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a/../../b", "..", ""])

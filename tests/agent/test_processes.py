@@ -192,9 +192,15 @@ def test_tls_and_http2_by_nginx(keeper: Keeper, tmp_path: Path) -> None:
         assert agent.stop() == 0
     assert "HTTP/2.0" in (nginx.folder / "access.log").read_text()
     with AgentProcess(nginx.url, token, tmp_path / "b", script) as agent:
-        agent.await_log("poll_failed")  # a certificate that nobody vouches for
-        assert "certificate" in agent.log.lower()
-        agent.stop()
+        assert agent.process.wait(30) == 2  # a certificate that nobody vouches for
+        said = " ".join(agent.log.split())
+        assert "has a TLS certificate that is not trusted" in said
+        assert "--ca-file" in said
+        assert "Traceback" not in said
+    trust_it = ("--ca-file", str(nginx.certificate))
+    with AgentProcess(nginx.url, token, tmp_path / "c", script, *trust_it) as agent:
+        agent.await_log("hints_proven")
+        assert agent.stop() == 0
     nginx.close()
     controller.close()
 

@@ -19,10 +19,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             monkeypatch.delenv(name)
     monkeypatch.setattr(sys, "path", list(sys.path))  # `pollux worker` adds the current folder
     modules = set(sys.modules)
-    logger = logging.getLogger("pollux")
+    logger, root = logging.getLogger("pollux"), logging.getLogger()
     before = logger.handlers[:], logger.level, logger.propagate
+    before_all = root.handlers[:], root.level
     yield tmp_path
     logger.handlers[:], logger.level, logger.propagate = before
+    root.handlers[:], root.level = before_all
     for name in set(sys.modules) - modules:
         if str(getattr(sys.modules[name], "__file__", None)).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -227,6 +227,15 @@ class Screen:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def press(self, keys: str) -> None:
+        """Type."""
+        os.write(self._master, keys.encode())
+
+    @property
+    def settings(self) -> list[Any]:
+        """How the terminal is set: whether it shows what is typed, and the like."""
+        return termios.tcgetattr(self._master)
+
     def until(self, pattern: str) -> None:
         """Read until `pattern` was drawn."""
         deadline = time.monotonic() + PATIENCE

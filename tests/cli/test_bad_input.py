@@ -177,8 +177,10 @@ def test_a_look_that_makes_no_sense(words: list[str], says: tuple[str, ...], fol
 
 # A script that imports everything, becomes somebody who may do less, and runs a command.
 LESS = """
-import os, sys, sqlite3, resource, encodings.idna
+import os, sys, sqlite3, resource, encodings.idna, typer
 from pollux.cli import main
+from pollux.cli.app import app
+assert all(typer.main.get_command(app).commands.values())
 import pollux.queues.sqlite, pollux.queues.sql
 pollux.queues.sql.statements("sqlite"), pollux.queues.sql.migrations("sqlite")
 {less}

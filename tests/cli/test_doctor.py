@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import sqlite3
+import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +13,11 @@ import pytest
 
 from pollux.cli import doctor
 from pollux.hints import Hints
+from pollux.outbox import NewRecord
 from tests.cli.console import Result, files, good, pollux
+from tests.cli.test_outbox import kill, put
 from tests.cli.test_queue import bury
+from tests.servers import Postgres
 
 URL = "sqlite:///jobs.db"
 
@@ -117,3 +122,58 @@ def test_a_queue_that_cannot_be_opened_is_bad(url: str, says: str, folder: Path)
     assert verdict == "bad"
     assert says in told
     assert files(folder) == before
+
+
+# An outbox
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def outbox_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "sqlite":
+        return "sqlite:///shop.db"
+    server: Postgres = request.getfixturevalue("postgres")
+    return server.create_database(f"doctor_{uuid.uuid4().hex}")
+
+
+def test_an_outbox_that_is_well(outbox_url: str) -> None:
+    good("outbox", "migrate", outbox_url)
+    put(outbox_url, [NewRecord("order.placed", 1, "a"), NewRecord("order.placed", 2, "a")])
+    found = findings(good("doctor", outbox_url, "--outbox", "--json"))
+    verdict, says = found["outbox"]
+    assert (verdict, says[-17:]) == ("ok", ": 2 ready, 0 dead")
+    assert "blocked keys" not in found
+    if outbox_url.startswith("sqlite"):
+        verdict, says = found["journal"]
+        assert (verdict, says[:7]) == ("note", "delete:")
+        with closing(sqlite3.connect("shop.db")) as connection:
+            connection.execute("PRAGMA journal_mode = WAL")
+        named = f"{outbox_url}?outbox=default"
+        assert findings(good("doctor", named, "--json"))["journal"] == ("ok", "wal")
+    else:
+        verdict, says = found["hints"]
+        assert (verdict, says[:26]) == ("ok", "proven: a probe came back ")
+
+
+def test_blocked_keys_are_noted(outbox_url: str) -> None:
+    good("outbox", "migrate", outbox_url)
+    put(outbox_url, [NewRecord("order.placed", 1, "a")])
+    kill(outbox_url, "a")
+    found = findings(good("doctor", outbox_url, "--outbox", "--json"))
+    assert found["blocked keys"] == ("note", f"1: pollux outbox blocked '{outbox_url}'")
+
+
+def test_an_outbox_that_is_not_migrated_is_bad(outbox_url: str, folder: Path) -> None:
+    sqlite3.connect("shop.db").close()
+    before = files(folder)
+    result = pollux("doctor", outbox_url, "--outbox", "--json")
+    assert (result.code, result.err) == (1, "")
+    verdict, says = findings(result)["outbox"]
+    assert verdict == "bad"
+    assert "pollux outbox migrate" in says
+    assert files(folder) == before
+
+
+def test_an_outbox_needs_its_url() -> None:
+    result = pollux("doctor", "--outbox")
+    assert result.code == 2
+    assert "--outbox needs the URL" in result.err

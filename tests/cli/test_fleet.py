@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import sqlite3
 import time
@@ -11,8 +12,11 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from pollux.controller.state_sqlite import SqliteState
+from pollux.controller.tokens import Tokens
 from pollux.fleet.store_postgres import TABLES
 from pollux.fleet.store_sqlite import SqliteFleetStore
 from pollux.queues.postgres_schema import script
@@ -64,8 +68,8 @@ def row(name: str, **given: Any) -> dict[str, Any]:
     return {"fleet": "fleet", "name": name, **kept}
 
 
-def saved(*rows: dict[str, Any]) -> None:
-    """A store as a fleet would have left it."""
+def saved(*rows: dict[str, Any], polled: bool = True) -> None:
+    """A store as a fleet would have left it. polled: somebody, elsewhere, polls it now."""
 
     async def made() -> None:
         store = SqliteFleetStore("fleet.db")
@@ -79,6 +83,11 @@ def saved(*rows: dict[str, Any]) -> None:
             connection.execute(
                 f"INSERT INTO pollux_fleet_targets ({', '.join(each)}) VALUES ({marks})",
                 list(each.values()),
+            )
+        if polled:
+            connection.execute(
+                "INSERT INTO pollux_fleet_runs (fleet, run, pid, host, at) VALUES (?, ?, ?, ?, ?)",
+                ("fleet", "r", 17, "elsewhere", time.time()),
             )
     connection.close()
 
@@ -113,6 +122,18 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
         # Orders from another process.
         result = good("fleet", "pause", "fine", "--store", STORE)
         assert "pause: fine" in result.out
+        said = command.err.until("fleet_ordered")[0]
+        line = command.err.all[-1]
+        assert "order=pause targets=fine count=1" in line, said
+        assert re.search(r"by='cli: \S+@\S+'", line)
+        request = urllib.request.Request(
+            f"{url}/api/fleet/audit", headers={"Authorization": f"Bearer {token}"}
+        )
+        with urllib.request.urlopen(request) as answer:
+            [entry] = json.load(answer)["entries"]
+        assert (entry["action"], entry["what"]) == ("target.pause", "'fine'")
+        assert entry["address"] == "the command line"
+        assert "@" in entry["who"]
         wait_until(lambda: bool(state("fine")["paused"]), "the pause", within=20)
         good("fleet", "reset", "--all", "--store", STORE)
         wait_until(lambda: state("broken")["failures"] < 3, "the reset", within=20)
@@ -166,6 +187,17 @@ def test_config_show_goes_on_when_the_store_cannot_be_asked(folder: Path) -> Non
     assert "hunter2" not in result.out + result.err
 
 
+def test_when_a_target_is_given_up_on_is_a_setting(file: Path) -> None:
+    words = ("--set", "fleet.dead_after=1", "--set", "fleet.recheck=10m")
+    with Command("fleet", "run", "--store", STORE, *words) as command:
+        command.err.until("fleet_started")
+        wait_until(lambda: state("broken")["condition"] == "dead", "a dead letter", within=20)
+        found = state("broken")
+        assert found["failures"] == 1
+        assert found["next_at"] - found["last_error_at"] == pytest.approx(600, abs=1)
+        assert command.stopped() == 0
+
+
 def test_check_tells_by_its_exit_code(file: Path) -> None:
     saved(row("fine"), row("broken"), row("slow", interval=3600.0))
     result = pollux("fleet", "check", "--store", STORE)
@@ -185,13 +217,14 @@ def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
     assert result.code == 1
     assert "1 of 3 targets are staler than twice their interval" in result.err
     assert "the stalest is 'fine', whose last success was 8m20s ago" in result.err
-    assert "1 target is dead ('broken'); the goal is 0 at the most" in result.err
-    Path("pollux.toml").write_text(
-        '[fleet]\nmax_queue_depth = 0\nmax_staleness = "1h"\nmax_dead = 1\n'
-    )
+    assert "1 target is dead ('broken'); the goal (fleet.max_dead) is 0 at the most" in result.err
+    Path("pollux.toml").write_text('[fleet]\nmax_due = 0\nmax_staleness = "1h"\nmax_dead = 1\n')
     found = pollux("fleet", "check", "--store", STORE, "--json")
     assert found.code == 1
-    assert found.json()["missed"] == ["1 polls are overdue; the goal is 0 at the most"]
+    assert found.json()["missed"] == [
+        "1 poll is due and was not made for more than 5s; the goal (fleet.max_due) is 0 at the most"
+    ]
+    assert (found.json()["due"], found.json()["queue_depth"]) == (1, 3)
     Path("pollux.toml").write_text('[fleet]\nmax_staleness = "10m"\nmax_dead = 1\n')
     result = good("fleet", "check", "--store", STORE)
     assert result.out.startswith("within its goals: 3 targets, 1 dead, the stalest is")
@@ -203,7 +236,7 @@ def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
     saved(*({**never, "name": name} for name in ("fine", "broken", "slow")))
     result = pollux("fleet", "check", "--store", STORE)
     assert (result.code, result.out) == (1, "")
-    assert "3 targets are dead ('broken', 'fine', 'slow'); the goal is 0 at the most" in result.err
+    assert "3 targets are dead ('broken', 'fine', 'slow'); the goal (fleet.max_dead" in result.err
     with sqlite3.connect("fleet.db") as connection:
         connection.execute("UPDATE pollux_fleet_targets SET paused = 1")
     connection.close()
@@ -235,6 +268,55 @@ def test_check_of_a_fleet_that_never_ran_is_no_success(file: Path) -> None:
     assert "no target was ever polled; does `pollux fleet run` run" in result.err
 
 
+def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
+    saved(row("fine", polled_at=-300), row("broken"), row("slow"), polled=False)
+    with sqlite3.connect("fleet.db") as connection:
+        connection.execute("UPDATE pollux_fleet_targets SET polled_at = ?", [time.time() - 300])
+    connection.close()
+    said = (
+        "no node polls this fleet; the figures are of 5m ago; "
+        f"start: pollux fleet run --store {STORE}"
+    )
+    result = pollux("fleet", "check", "--store", STORE)
+    assert (result.code, result.out) == (1, "")
+    assert said in result.err
+    found = pollux("fleet", "check", "--store", STORE, "--json")
+    assert found.code == 1
+    assert found.json()["missed"] == [said]
+    assert found.json()["running"] is False
+    assert good("fleet", "status", "--store", STORE).out.splitlines()[1] == said
+    assert good("fleet", "top", "--store", STORE).out.splitlines()[1] == said
+    facts = good("fleet", "status", "--store", STORE, "--json").json()
+    assert (facts["running"], facts["nodes"]) == (False, [])
+    assert facts["last_poll_at"] == pytest.approx(time.time() - 300, abs=20)
+    assert said in good("fleet", "status", "fine", "--store", STORE).err
+    assert said in good("fleet", "dead", "--store", STORE).err
+    Path("elsewhere.toml").write_text(FILE)
+    words = ("--store", STORE, "--file", "elsewhere.toml")
+    assert "start: pollux fleet run --file elsewhere.toml --store" in (
+        good("fleet", "status", *words).out
+    )
+
+
+def test_that_nobody_ever_polled_is_said(file: Path) -> None:
+    saved(polled=False)
+    result = pollux("fleet", "check", "--store", STORE)
+    assert result.code == 1
+    assert "no node polls this fleet; and no target was ever polled; start: pollux" in result.err
+    assert "does `pollux fleet run` run" not in result.err
+
+
+def test_a_fleet_that_ends_is_polled_no_more(file: Path) -> None:
+    with Command("fleet", "run", "--store", STORE) as command:
+        command.err.until("fleet_started")
+        facts = good("fleet", "status", "--store", STORE, "--json").json()
+        assert facts["running"] is True
+        assert facts["nodes"][0]["node"].endswith(f"-{command.pid}")
+        command.send(signal.SIGKILL)
+        command.end()
+    assert good("fleet", "status", "--store", STORE, "--json").json()["running"] is False
+
+
 def test_status_shows_the_stalest_first(file: Path) -> None:
     saved(
         row("fine", succeeded_at=-30),
@@ -242,17 +324,45 @@ def test_status_shows_the_stalest_first(file: Path) -> None:
         row("broken", condition="open", failures=4, error="OSError: \x1b[31mno", succeeded_at=-70),
     )
     lines = good("fleet", "status", "--store", STORE).out.splitlines()
-    assert lines[0] == "3 targets · 1 overdue · 2 stale · 1 open · 0 dead · 0 paused · 0 never"
-    assert [line.split()[0] for line in lines[1:]] == ["target", "slow", "broken", "fine"]
-    assert "1h 06m ago" in lines[2]
-    assert "late 1m 00s" in lines[2]
-    assert "OSError: \\x1b[31mno" in lines[3]
-    assert "200 OK" in lines[4]
+    assert lines[0] == "3 targets · 1 due · 2 stale · 1 broken · 0 dead · 0 paused · 0 never"
+    assert lines[1] == "nodes: elsewhere-17 (3)"
+    assert [line.split()[0] for line in lines[2:]] == ["target", "slow", "broken", "fine"]
+    assert "1h 06m ago" in lines[3]
+    assert "late 1m 00s" in lines[3]
+    assert "OSError: \\x1b[31mno" in lines[4]
+    assert "200 OK" in lines[5]
     found = good("fleet", "status", "--store", STORE, "--json", "--limit", 1).json()
     assert [each["name"] for each in found["target_list"]] == ["slow"]
     one = good("fleet", "status", "broken", "--store", STORE).out
     assert "group              shaky" in one
     assert "failures in a row  4" in one
+    assert "state              broken (its breaker is open: it is polled less" in one
+    [told] = good("fleet", "status", "broken", "--store", STORE, "--json").json()
+    assert told["condition"] == "open"  # as metrics and the API have it
+
+
+@pytest.mark.parametrize(
+    ("given", "word", "phrase"),
+    [
+        ({}, "healthy", "healthy"),
+        ({"condition": "confirming", "failures": 1}, "confirming", "confirming (it failed, and"),
+        ({"condition": "backing off", "failures": 2}, "backing off", "backing off"),
+        ({"condition": "open", "failures": 3}, "broken", "broken (its breaker is open"),
+        ({"condition": "open", "failures": 3, "due": -1}, "half-open", "half-open (one poll is"),
+        ({"condition": "dead", "failures": 5}, "dead", "dead (given up on"),
+        ({"paused": 1}, "paused", "paused"),
+        ({"paused": 1, "condition": "dead"}, "paused", "paused; dead (given up on"),
+    ],
+)
+def test_how_a_target_fares_is_told_in_words_that_no_port_has(
+    folder: Path, given: dict[str, Any], word: str, phrase: str
+) -> None:
+    saved(row("t", **given))
+    lines = good("fleet", "status", "--store", STORE).out.splitlines()
+    assert re.match(rf"t +\? +{word}  ", lines[3])
+    shown = good("fleet", "status", "t", "--store", STORE).out
+    assert f"state              {phrase}" in shown
+    assert re.search(r"\bclosed\b", "\n".join(lines) + shown) is None
 
 
 def test_dead_letters_are_listed(file: Path) -> None:
@@ -283,10 +393,11 @@ def test_top_is_a_live_view(file: Path) -> None:
         row("broken", condition="half-open", failures=4, error="no route to host"),
     )
     with Screen(100, 20, "fleet", "top", "--store", STORE, "--every", "200ms", env={}) as screen:
-        screen.until(r"3 targets · 0 overdue")
-        screen.until(r"slow +command +closed +1h 06m ago +in (?:30m 00s|29m \d+s) +1h 00m +200 OK")
+        screen.until(r"3 targets · 0 due")
+        screen.until(r"slow +command +healthy +1h 06m ago +in (?:30m 00s|29m \d+s) +1h 00m +200 OK")
         screen.until(r"broken +command +half-open .* no route to host")
-        screen.until(r"fine +command +closed +3\ds ago +in \d+")
+        screen.until(r"fine +command +healthy +3\ds ago +in \d+")
+        screen.until("q quits")
         with sqlite3.connect("fleet.db") as connection:
             connection.execute("UPDATE pollux_fleet_targets SET paused = 1 WHERE name = 'fine'")
         connection.close()
@@ -295,6 +406,40 @@ def test_top_is_a_live_view(file: Path) -> None:
         screen.send(signal.SIGINT)
         assert screen.end() == 0
         assert "\x1b[?1049l" in screen.raw
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("q", 0), ("Q", 0), ("xyzq", 0), (signal.SIGINT, 0), (signal.SIGTERM, 143),
+     (signal.SIGHUP, 129)],
+)  # fmt: skip
+def test_however_top_ends_the_terminal_is_as_it_was(file: Path, how: Any, code: int) -> None:
+    saved(row("fine"))
+    with Screen(100, 20, "fleet", "top", "--store", STORE, "--every", "1h", env={}) as screen:
+        before = screen.settings
+        screen.until("q quits")
+        assert screen.settings != before  # keys come at once, and are not shown
+        if isinstance(how, str):
+            screen.press(how)
+        else:
+            screen.send(how)
+        assert screen.end() == code
+        assert screen.settings == before
+        assert screen.raw.rindex("\x1b[?1049l") > screen.raw.rindex("\x1b[?1049h")
+        assert screen.raw.rindex("\x1b[?25h") > screen.raw.rindex("\x1b[?25l")  # a cursor again
+        assert "Traceback" not in screen.raw
+
+
+def test_top_says_when_nobody_polls_and_fits_all_the_same(file: Path) -> None:
+    saved(*(row(f"t{number:02}") for number in range(30)), polled=False)
+    file.unlink()
+    words = ("fleet", "top", "--store", STORE, "--every", "100ms", "--for", "300ms")
+    with Screen(60, 10, *words, env={}) as screen:
+        assert screen.end() == 0
+    lines = plain(screen.raw.replace("\x1b[H", "\n")).splitlines()
+    assert max(map(len, lines)) <= 60
+    assert any(line.startswith("no node polls this fleet; the figures are of") for line in lines)
+    assert "q quits" in plain(screen.raw)
 
 
 @pytest.mark.parametrize(("columns", "rows"), [(40, 8), (200, 60)])
@@ -313,8 +458,9 @@ def test_top_fits_any_terminal(file: Path, columns: int, rows: int) -> None:
 def test_a_pipe_gets_one_look(file: Path) -> None:
     saved(row("fine"))
     lines = good("fleet", "top", "--store", STORE).out.splitlines()
-    assert len(lines) == 5
+    assert len(lines) == 6
     assert "\x1b" not in "".join(lines)
+    assert "quits" not in "".join(lines)
     assert good("fleet", "top", "--store", STORE, "--json").json()["targets"] == 3
 
 
@@ -359,9 +505,12 @@ def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None
         result = good("fleet", *words, "--store", STORE)
         assert "needs a type" in result.err
         assert "only what the store has is known" in plain(result.err).replace("\n", " ")
+        assert "nothing was" not in result.err.lower()  # whoever polls goes on
     found = good("fleet", "status", "--store", STORE, "--json").json()
     assert {each["name"] for each in found["target_list"]} == {"broken", "fine"}
-    assert pollux("fleet", "check", "--store", STORE).code == 2
+    result = pollux("fleet", "check", "--store", STORE)
+    assert result.code == 2
+    assert result.err.endswith("Nothing was checked.\n")
 
 
 def test_a_target_that_is_not_there_is_told_with_the_nearest(file: Path) -> None:
@@ -375,8 +524,88 @@ def test_a_file_with_bad_lines_starts_nothing(folder: Path) -> None:
     Path("fleet.toml").write_text('[[target]]\nname = "a"\ntype = "htp"\n[[target]]\nname = "a"\n')
     result = pollux("fleet", "run", "--store", STORE)
     assert result.code == 2
-    assert "fleet.toml:3:" in result.err
+    lines = result.err.splitlines()
+    assert lines[0] == "error: fleet.toml has 3 errors:"
+    assert [line.split()[0] for line in lines[1:4]] == [
+        "fleet.toml:3:", "fleet.toml:4:", "fleet.toml:5:"
+    ]  # fmt: skip
+    assert lines[4] == "Nothing was started."
     assert not Path("fleet.db").exists()
+
+
+def test_settings_for_a_group_that_is_not_there_are_refused_or_told(file: Path) -> None:
+    saved(row("fine"), row("broken"), row("slow", interval=3600.0))
+    Path("pollux.toml").write_text("[fleet.groups.shakey.polling]\nenabled = false\n")
+    said = (
+        "[fleet.groups.shakey.polling] (pollux.toml): no target is in a group 'shakey'; "
+        "did you mean 'shaky'?"
+    )
+    for words, code, end in (
+        (("fleet", "run", "--store", STORE), 2, "Nothing was started."),
+        (("fleet", "check", "--store", STORE), 2, "Nothing was checked."),
+        (("config", "check"), 2, "did you mean 'shaky'?"),
+        (("config", "show"), 0, "did you mean 'shaky'?"),
+    ):
+        result = pollux(*words)
+        assert result.code == code, words
+        assert said in result.err
+        assert result.err.endswith(f"{end}\n")
+    Path("pollux.toml").write_text("[fleet.groups.shaky.polling]\nenabled = false\n")
+    assert "no target is in" not in good("config", "show").err
+    good("config", "check")
+    # A variable has capitals and no dashes, and means the group all the same.
+    file.write_text(FILE.replace("shaky", "Shaky-One"))
+    Path("pollux.toml").unlink()
+    variable = "POLLUX_FLEET_GROUPS_SHAKY_ONE_POLLING_ENABLED"
+    for words in (("config", "show"), ("fleet", "check", "--store", STORE)):
+        with Command(*words, env={variable: "false"}) as command:
+            assert command.end() == 0
+            assert command.err.all == []
+            assert words[0] == "fleet" or any(
+                "fleet.groups.Shaky-One.polling.enabled" in line for line in command.out.all
+            )
+    # Declared, and nobody in it yet: that is how a rollout begins.
+    file.write_text(FILE + "\n[group.new]\ntimeout = '5s'\n[group.shaky]\n")
+    Path("pollux.toml").write_text("[fleet.groups.new.polling]\nenabled = false\n")
+    good("config", "check")
+    good("fleet", "check", "--store", STORE)
+
+
+def test_a_setting_that_is_kept_for_a_group_that_is_gone_stops_nothing(file: Path) -> None:
+    async def keep() -> None:
+        store = SqliteFleetStore("fleet.db")
+        await store.keep_settings({"fleet.groups.gone.polling.enabled": False})
+        await store.close()
+
+    asyncio.run(keep())
+    with Command("fleet", "run", "--store", STORE) as command:
+        line = command.err.until(r"no target is in a group 'gone'")[0]
+        assert line
+        assert "WARNING" in command.err.all[-1]
+        command.err.until("fleet_started")
+        assert command.stopped() == 0
+
+
+def test_the_api_lets_in_the_tokens_of_a_controller(file: Path) -> None:
+    async def made() -> str:
+        async with SqliteState("farm.db") as state:
+            return (await Tokens(state).make("submit", "people"))[1]
+
+    tokens = ("--api-port", 0, "--api-tokens", "sqlite:///farm.db")
+    result = pollux("fleet", "run", *tokens)
+    assert result.code == 2
+    assert "there is no database at" in result.err
+
+    secret = asyncio.run(made())
+    with Command("fleet", "run", *tokens) as command:
+        url = command.err.until(r"API on (http://127.0.0.1:\d+)/")[1]
+        headers = {"Authorization": f"Bearer {secret}"}
+        assert httpx.get(f"{url}/api/fleet/health", headers=headers).status_code == 200
+        assert httpx.post(f"{url}/api/fleet/pause", headers=headers).status_code == 403
+        assert httpx.get(f"{url}/api/fleet/health").status_code == 401
+        assert command.stopped() == 0
+    assert "token of the API" not in "".join(command.err.all)
+    assert not Path("fleet-token.hash").exists()
 
 
 def test_an_api_port_that_is_taken_is_told(file: Path) -> None:
@@ -399,7 +628,7 @@ def test_several_nodes_on_postgres_from_the_command_line(
     assert refused.code == 2
     assert "Run `pollux fleet migrate`" in refused.err
     assert "CREATE TABLE" in good("fleet", "migrate", "--store", store, "--sql").out
-    assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1]}
+    assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1, 2]}
     assert good("fleet", "migrate", "--store", store).out == "up to date\n"
     options = ("--store", store, "--set", "fleet.lease=2s")
 

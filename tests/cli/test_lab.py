@@ -25,7 +25,11 @@ SHORT = ("--hours", "1")
 
 def test_help_needs_no_lab() -> None:
     """Who only wants to read the help, or runs a worker, does not load numpy."""
-    code = "import sys; from pollux.cli.app import app; print(*sys.modules)"
+    code = (
+        "import sys, typer; from pollux.cli.app import app\n"
+        "assert all(typer.main.get_command(app).commands.values())\n"
+        "print(*sys.modules)"
+    )
     run = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import signal
+import socket
 import sqlite3
 import ssl
 import stat
@@ -13,17 +15,19 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pollux.cli.serve import options_from, trusted_networks
+from pollux.cli.serve import KEEP_ALIVE, allow_connections, options_from, trusted_networks
 from pollux.controller.options import ControllerOptions
 from pollux.errors import ConfigError
+from pollux.queues import http_client
 from pollux.settings import load
 from tests.cli.console import PATIENCE, good, pollux
+from tests.servers import Postgres
 
 STORE = "sqlite:///jobs.db"
 
@@ -76,18 +80,106 @@ def test_the_first_start_makes_an_admin_token(folder: Path) -> None:
         assert get(f"{url}/api/stats", token)["workers"] == 0
 
 
+@contextmanager
+def raw(url: str) -> Iterator[socket.socket]:
+    host, port = url.rpartition("/")[2].split(":")
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
+        yield connection
+
+
+def lines_of(process: subprocess.Popen[str]) -> list[Any]:
+    """What a controller says until it has ended, each line as JSON."""
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr is not None
+    return [json.loads(line) for line in process.stderr]
+
+
+def test_the_server_logs_as_we_do_and_no_requests_unless_told(folder: Path) -> None:
+    with served("--log-format", "json") as (url, process):
+        get(f"{url}/healthz?token=hunter2")
+        with raw(url) as connection:
+            connection.sendall(b"what is this?\r\n\r\n")
+            while connection.recv(1000):
+                pass
+        lines = lines_of(process)
+    [warning] = [each for each in lines if each["action"] == "log"]
+    assert warning["logger"] == "uvicorn.error"
+    assert warning["message"] == "Invalid HTTP request received."
+    assert "hunter2" not in json.dumps(lines)
+    assert not [each for each in lines if each["action"] == "request"]
+
+
+def test_requests_are_logged_if_told_without_their_queries(folder: Path) -> None:
+    with served("--log-format", "json", "--access-log") as (url, process):
+        get(f"{url}/healthz?token=hunter2")
+        lines = lines_of(process)
+    [request] = [each for each in lines if each["action"] == "request"]
+    assert (request["method"], request["path"], request["status"]) == ("GET", "/healthz", 200)
+    assert request["address"].startswith("127.0.0.1:")
+    assert "hunter2" not in json.dumps(lines)
+
+
+def test_tokens_are_made_where_a_controller_was_and_nowhere_else(
+    folder: Path, postgres: Postgres
+) -> None:
+    def refused(store: str) -> str:
+        result = pollux("serve", "token", "create", "worker", "--name", "w", "--store", store)
+        assert result.code == 2, result.err
+        return " ".join(result.err.split())
+
+    said = refused("sqlite:///jbos.db")
+    assert f"there is no database at '{folder}/jbos.db'" in said
+    assert "start `pollux serve sqlite:///jbos.db`" in said
+    with closing(sqlite3.connect("plain.db")) as database:
+        database.execute("CREATE TABLE notes (text)")
+    assert "plain.db holds no controller's state, which `pollux serve` makes" in refused(
+        "sqlite:///plain.db"
+    )
+    assert sorted(each.name for each in folder.iterdir()) == ["plain.db"]
+    with closing(sqlite3.connect("plain.db")) as database:
+        assert database.execute("SELECT name FROM sqlite_master").fetchall() == [("notes",)]
+    for elsewhere in ("memory://", "redis://:hunter2@cache/0", "sqs://jobs", "http://farm"):
+        said = refused(elsewhere)
+        assert "holds no tokens: they are in the controller's state" in said
+        assert "hunter2" not in said
+    database_url = postgres.create_database(f"tokens_{os.getpid()}")
+    assert "migrate" in refused(database_url)
+
+
+@pytest.mark.parametrize(
+    ("store", "why"),
+    [
+        ("sqs://jobs", "SQS hands out whichever message comes next"),
+        ("https://sqs.eu-west-1.amazonaws.com/123456789012/jobs", "SQS hands out whichever"),
+        ("http://localhost:8420", "is the address of a controller"),
+        ("https://builds.example.com/farm", "is the address of a controller"),
+    ],
+)
+def test_stores_that_cannot_stand_behind_a_controller(folder: Path, store: str, why: str) -> None:
+    result = pollux("serve", store)
+    assert result.code == 2, result.err
+    said = " ".join(result.err.split())
+    assert f"{store} " in said
+    assert why in said
+    assert "Use sqlite:///jobs.db or postgresql://" in said
+    assert "option" not in said
+    assert list(folder.iterdir()) == []
+
+
 def test_tokens_from_the_command_line(folder: Path) -> None:
     store = ("--store", STORE)
+    with served():
+        pass  # the first start makes the database
     made = good("serve", "token", "create", "submit", "--name", "ci", *store, "--json").json()
     assert made["token"].startswith("plx_")
     plain = good("serve", "token", "create", "worker", "--name", "w", *store).out.strip()
     assert plain.startswith("plx_")
     rows = good("serve", "token", "list", *store, "--json").json()
-    assert {row["name"] for row in rows} == {"ci", "w"}
+    assert {row["name"] for row in rows} == {"first admin", "ci", "w"}
     assert "hash" not in rows[0]
     rotated = good("serve", "token", "rotate", made["id"], *store).out.strip()
     assert rotated != made["token"]
-    good("serve", "token", "revoke", made["id"], *store)
+    assert good("serve", "token", "revoke", made["id"], *store).out == "The token ci is revoked.\n"
     with sqlite3.connect("jobs.db") as database:
         noted = database.execute(
             "select who, action, what from pollux_controller_audit order by id"
@@ -95,6 +187,9 @@ def test_tokens_from_the_command_line(folder: Path) -> None:
     by = "command line"
     assert noted[0] == (by, "token.create", made["id"])
     assert noted[2:] == [(by, "token.rotate", made["id"]), (by, "token.revoke", made["id"])]
+    [workers] = [row["id"] for row in rows if row["name"] == "w"]
+    revoked = good("serve", "token", "revoke", workers, *store).out
+    assert "and the workers that registered with it" in " ".join(revoked.split())
     gone = pollux("serve", "token", "rotate", made["id"], *store)
     assert gone.code == 1
     assert pollux("serve", "token", "create", "root", "--name", "x", *store).code == 2
@@ -194,3 +289,18 @@ def test_forwarded_headers_are_believed_from_where_told(
         with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
             worker = json.load(answer)["worker_id"]
         assert get(f"{url}/api/workers/{worker}", token)["address"] == address
+
+
+def test_connections_last_longer_than_clients_keep_them() -> None:
+    # Else each poll that follows a hint opens a connection, or is sent into one that is closing.
+    assert KEEP_ALIVE > http_client.KEEP_ALIVE
+
+
+def test_as_many_connections_as_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(256, before[1]), before[1]))
+        allow_connections()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)

@@ -17,6 +17,7 @@ from pollux.controller.app import ControllerApp
 from pollux.controller.controller import Controller
 from pollux.controller.opening import queue_named, state_of
 from pollux.queues.base import Queue
+from pollux.queues.sqlite import SqliteQueue
 from tests.kit import CountedMemory, CountedSqlite, Seen
 from tests.servers import Postgres
 
@@ -158,7 +159,9 @@ async def opened_queue(store: str, folder: Path, clock: Clock) -> AsyncIterator[
     if store == "memory":
         queue = CountedMemory("agents", clock=clock)
     else:
-        queue = CountedSqlite(folder / "jobs.db", "agents", clock=clock, watch=0, synchronous="off")
+        # Counted, the calls of queue and state are made one by one; else they are one (`one_file`).
+        sqlite = SqliteQueue if store == "one file" else CountedSqlite
+        queue = sqlite(folder / "jobs.db", "agents", clock=clock, watch=0, synchronous="off")
     try:
         yield queue
     finally:
@@ -167,12 +170,12 @@ async def opened_queue(store: str, folder: Path, clock: Clock) -> AsyncIterator[
 
 @asynccontextmanager
 async def two_queues(
-    folder: Path, clock: Clock, server: Postgres | None = None
+    folder: Path, clock: Clock, server: Postgres | None = None, store: str = "sqlite"
 ) -> AsyncIterator[tuple[Queue, Queue]]:
     """Two handles of one queue: in a SQLite file, or in a database of its own on a server."""
     if server is None:
-        async with opened_queue("sqlite", folder, clock) as one:
-            async with opened_queue("sqlite", folder, clock) as two:
+        async with opened_queue(store, folder, clock) as one:
+            async with opened_queue(store, folder, clock) as two:
                 yield one, two
         return
     url = server.create_database(f"farm_{uuid.uuid4().hex}")

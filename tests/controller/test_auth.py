@@ -239,7 +239,7 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
             _, secret = await Tokens(s.state).make("admin", f"n{n}")
             await auth.caller_of(secret)
             await refused(auth, f"Bearer nobody{n}")
-        assert len(auth._known) == len(auth._unknown) == 3
+        assert len(auth._known) == len(auth._void) == 3
         auth.forget()
         assert not auth._known
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.formparsers import MultiPartParser
 
 from tests.controller.farm import Agent, Farm, virtually_on_farm
 
@@ -67,6 +69,20 @@ def test_inputs_are_bounded(tmp_path: Path) -> None:
         assert (await farm.call("GET", "/api/jobs"))["jobs"] == []
 
     virtually_on_farm(main, tmp_path, artefact_limit=1000)
+
+
+def test_no_room_for_what_is_received(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def full(_: MultiPartParser) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def main(farm: Farm) -> None:
+        monkeypatch.setattr(MultiPartParser, "parse", full)
+        files: Any = {"job": (None, '{"kind": "build"}'), "f": ("in.bin", b"x")}
+        said = await farm.call("POST", "/api/jobs", 507, files=files)
+        assert said["error"]["code"] == "no_room"
+        assert (await farm.call("GET", "/api/jobs"))["jobs"] == []
+
+    virtually_on_farm(main, tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["multipart/form-data", "multipart/form-data; boundary=x"])

@@ -17,6 +17,7 @@ from pollux.controller.answers import Refused
 from pollux.controller.logs import Logs, Piece, whole_characters
 from pollux.controller.rows import Ending, LogPlace
 from pollux.controller.state_rows import appended
+from pollux.errors import StoreUnavailable
 from tests.controller.states import Main, Stand, run_on_sqlite
 
 On = Callable[[Main], None]
@@ -106,9 +107,9 @@ def test_followers_get_all_as_it_comes_until_the_job_ends(tmp_path: Path) -> Non
         times = [at for at, _ in got]
         assert times[0] == pytest.approx(10, abs=0.01)
         assert times[1] == pytest.approx(20, abs=0.01)
-        assert times[2] <= 29 + logs_module.LOOK_EVERY + 0.01
+        assert times[2] <= 29 + logs_module.LOOKS.ceiling + 0.01
         assert s.clock.now() == pytest.approx(34, abs=0.01)
-        assert not logs._news, "nothing is kept of who followed"
+        assert not logs._followers, "nothing is kept of who followed"
         rest = [piece async for piece in logs.follow(job.id, 9)]
         assert rest == [Piece(14, b"there")], "Last-Event-ID goes on from there"
         assert [piece async for piece in logs.follow("gone")] == []
@@ -131,7 +132,46 @@ def test_a_follower_that_leaves_is_forgotten(tmp_path: Path) -> None:
         for each in following:
             each.cancel()
         await asyncio.wait(following)
-        assert not logs._news
+        assert not logs._followers
+
+    run_on_sqlite(tmp_path / "state.db", main)
+
+
+def test_a_follower_looks_as_often_as_there_is_something_and_outlives_a_hiccup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(s: Stand) -> None:
+        logs, job = Logs(s.state, 10**6), await s.running()
+        looks: list[float] = []
+        place, got = s.state.log_place, []
+
+        async def noted(job_id: str) -> LogPlace | None:
+            looks.append(s.clock.now())
+            if len(looks) == 3:
+                raise StoreUnavailable("a hiccup")
+            return await place(job_id)
+
+        monkeypatch.setattr(s.state, "log_place", noted)
+
+        async def follow() -> None:
+            async for piece in logs.follow(job.id):
+                if piece is not None:
+                    got.append(piece.data)
+
+        following = asyncio.ensure_future(follow())
+        await s.clock.advance(60)
+        assert 25 <= len(looks) <= 40, "every two seconds, while nothing comes"
+        # From another controller: what follows soon is found soon.
+        await s.state.append_log(job.id, 1, 0, b"x", 10**6, b"")
+        while not got:
+            await s.clock.advance(0.05)
+        for n in range(1, 5):
+            await s.state.append_log(job.id, 1, n, b"x", 10**6, b"")
+            await s.clock.advance(1.3)
+            assert len(b"".join(got)) == n + 1
+        await s.state.end_runs([Ending(job.id, "w1", "done")])
+        logs.notify(job.id)
+        await following
 
     run_on_sqlite(tmp_path / "state.db", main)
 

@@ -337,6 +337,8 @@ def test_drain(tmp_path: Path) -> None:
         await agent.job()
         view = await farm.call("POST", f"/api/workers/{agent.id}/drain")
         assert (view["status"], view["drain"]) == ("draining", True)
+        assert "finishes what it runs, and stays registered" in view["what_follows"]
+        assert f'POST {{"drain": false}} to /api/workers/{agent.id}/drain' in view["what_follows"]
         waiting = await farm.submit()
         said = await agent.poll(running=running["id"])
         assert (said["job"], said["drain"]) == (None, True)
@@ -344,7 +346,8 @@ def test_drain(tmp_path: Path) -> None:
         await agent.finish(running)
         listed = await farm.call("GET", "/api/workers?status=draining")
         assert [each["id"] for each in listed["workers"]] == [agent.id]
-        await farm.call("POST", f"/api/workers/{agent.id}/drain", json={"drain": False})
+        back = await farm.call("POST", f"/api/workers/{agent.id}/drain", json={"drain": False})
+        assert back["what_follows"] == "It gets jobs again, from its next poll on."
         assert (await agent.job())["id"] == waiting["id"]
 
     virtually_on_farm(main, tmp_path)

@@ -105,6 +105,16 @@ def all_routes(routes: Any) -> Iterator[Any]:
         yield from [route] if included is None else all_routes(included.routes)
 
 
+def test_what_may_be_wrong_with_a_file_or_a_body_is_described() -> None:
+    described = {(method, path): set(each["responses"]) for method, path, each in OPERATIONS}
+    for files in (("PUT", "/api/jobs/{job_id}/artefacts/{name}"), ("POST", "/api/jobs")):
+        assert "507" in described[files]
+    for place, statuses in described.items():
+        if "413" in statuses:  # it reads a body
+            assert {"408", "415"} <= statuses, place
+    assert "413" not in described["GET", "/api/workers/poll"]
+
+
 def test_every_route_of_the_application_is_described() -> None:
     app = create_app("memory://")
     described = set(app.openapi()["paths"])
@@ -434,6 +444,53 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         gone = await farm.http.get("/readyz")
         assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
         assert (await farm.http.get("/healthz")).status_code == 200
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_controller_without_a_place_for_files_is_not_ready(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "artefacts"
+
+    async def main(farm: Farm) -> None:
+        async def told() -> str:
+            answer = await farm.http.get("/readyz")
+            assert answer.status_code == 503
+            assert answer.headers["Retry-After"] == "5"
+            assert str(tmp_path) not in answer.text, "where it is, is not for everybody"
+            error = answer.json()["error"]
+            assert error["code"] == "not_ready"
+            return str(error["message"])
+
+        assert folder.is_dir(), "it is made at the start"
+        assert (await farm.http.get("/readyz")).json() == {"status": "ok"}
+        folder.rmdir()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING, logger="pollux"):
+            assert await told() == "the folder for artefacts is gone"
+        assert str(folder) in caplog.text, "but who runs it is told"
+        folder.write_text("a file")
+        assert await told() == "the folder for artefacts is gone"
+        folder.unlink()
+        folder.mkdir()
+        assert (await farm.http.get("/readyz")).status_code == 200
+        # Root may write anywhere, so the system's answer is given in its place.
+        monkeypatch.setattr("pollux.controller.blobs.os.access", lambda *_: False)
+        assert await told() == "the folder for artefacts cannot be written to"
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_files_that_have_no_place_keep_nobody_from_working(tmp_path: Path) -> None:
+    (tmp_path / "artefacts").write_text("a file is in its place")
+
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit()
+        assert (await agent.job())["id"] == job["id"]
+        error = (await farm.http.get("/readyz")).json()["error"]
+        assert error["message"] == "the folder for artefacts is not there, and cannot be made"
 
     virtually_on_farm(main, tmp_path)
 

@@ -200,9 +200,9 @@ def test_urls_that_hold_no_state(url: str, told: str) -> None:
 def test_tables_are_made_only_when_told_to(postgres: Postgres, schema: str) -> None:
     async def main() -> None:
         async with PostgresState(postgres.dsn(), schema=schema) as state:
-            with pytest.raises(SchemaError, match=r"of version 0.*pollux serve URL --migrate"):
+            with pytest.raises(SchemaError, match="Run `pollux serve URL --migrate`"):
                 await state.ping()
-            with pytest.raises(SchemaError, match="of version 0"):
+            with pytest.raises(SchemaError, match="does not exist"):
                 await state.job("x")
             assert "CREATE TABLE" in state.migration()
             assert await state.migrate() == [1]

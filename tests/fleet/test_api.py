@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import stat
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -17,8 +19,14 @@ from starlette.requests import Request
 from starlette.routing import Mount
 
 from pollux.clock import VirtualClock
+from pollux.controller.auth import Auth
+from pollux.controller.fleet_tokens import fleet_tokens
+from pollux.controller.rows import SCOPES
+from pollux.controller.state_sqlite import SqliteState
+from pollux.controller.tokens import Tokens
 from pollux.errors import ConfigError, ProbeRefused, StoreUnavailable
-from pollux.fleet import Fleet, Reading, Target
+from pollux.events import FleetOrdered, FleetSettingsChanged
+from pollux.fleet import Fleet, Reading, Target, audit
 from pollux.fleet.api import BODY_MAX, Bearer, Scope, application, served
 from pollux.fleet.control import LOOK_EVERY, Control
 from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
@@ -26,6 +34,7 @@ from pollux.fleet.store_sqlite import SqliteFleetStore
 from pollux.queues.postgres_schema import script
 from pollux.settings import Settings, load
 from tests.fleet.world import Watch, fleet_for, running
+from tests.kit import Seen
 from tests.servers import Postgres
 
 fleets = (f"api {number}" for number in itertools.count())
@@ -56,7 +65,9 @@ class Desk:
 
     async def bad(self, method: str, path: str, body: Any = None, **more: Any) -> tuple[int, str]:
         answer = await self.ask(method, path, body, **more)
-        return answer.status_code, answer.json()["error"]
+        error = answer.json()["error"]
+        assert set(error) == {"code", "message", "what_to_do"}
+        return answer.status_code, f"{error['message']}. {error['what_to_do']}"
 
 
 @asynccontextmanager
@@ -176,6 +187,96 @@ def test_orders_are_carried_out(folder: Path) -> None:
     in_virtual_time(main)
 
 
+def test_what_people_do_is_in_the_audit(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db")
+        fleet = fleet_for(clock, seen, store=store)
+        fleet.add(*(Target(name, watch.probe(), "10s") for name in "ab"))
+        control = Control(fleet, loader)
+        await control.start()
+        async with running(fleet), desk(control, folder) as client:
+            await client.good("POST", "/api/fleet/targets/a/pause")
+            await client.good("POST", "/api/fleet/resume", {"targets": ["a", "b"]})
+            await client.good("PATCH", "/api/fleet/polling", {"enabled": False})
+            await client.bad("PATCH", "/api/fleet/polling", {"enabled": "perhaps"})
+            await client.bad("POST", "/api/fleet/targets/nobody/pause")
+            await client.ask("POST", "/api/fleet/targets/a/pause", token="wrong")
+            page = await client.good("GET", "/api/fleet/audit?limit=2")
+            assert [each["action"] for each in page["entries"]] == [
+                "polling.change", "target.resume"
+            ]  # fmt: skip
+            rest = await client.good("GET", f"/api/fleet/audit?before={page['next']}")
+            [entry] = rest["entries"]
+            assert entry.pop("at") == pytest.approx(time.time(), abs=60)
+            assert entry == {
+                "id": 1, "who": "token", "action": "target.pause", "what": "'a'", "detail": "",
+                "address": "127.0.0.1",
+            }  # fmt: skip
+            assert rest["next"] is None
+        await store.close()
+
+    seen = Seen()
+    caplog.set_level("INFO", "pollux.audit")
+    in_virtual_time(main)
+    lines = [each for each in caplog.records if each.name == "pollux.audit"]
+    assert [each.getMessage() for each in lines] == [
+        "token target.pause 'a' - from 127.0.0.1",
+        "token target.resume 'a', 'b' 2 targets from 127.0.0.1",
+        "token polling.change all targets enabled = False from 127.0.0.1",
+    ]
+    assert vars(lines[0])["fields"] == {
+        "who": "token", "did": "target.pause", "what": "'a'", "detail": "", "address": "127.0.0.1",
+    }  # fmt: skip
+    told = {each.by for each in seen.of(FleetOrdered)}
+    assert told == {each.by for each in seen.of(FleetSettingsChanged)}
+    assert told == {"api: token from 127.0.0.1"}
+
+
+def test_without_a_store_the_audit_is_the_log_alone(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        async with running(fleet), desk(Control(fleet), folder) as client:
+            await client.good("POST", "/api/fleet/targets/a/pause")
+            assert await client.good("GET", "/api/fleet/audit") == {"entries": [], "next": None}
+
+    caplog.set_level("INFO", "pollux.audit")
+    in_virtual_time(main)
+    assert "token target.pause 'a' - from 127.0.0.1" in caplog.messages
+
+
+def test_what_was_done_is_done_though_it_cannot_be_written_down(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(entry: audit.AuditEntry) -> None:
+        raise StoreUnavailable("the disk is full")
+
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        store = SqliteFleetStore(folder / "fleet.db")
+        store.audit = broken  # type: ignore[method-assign]
+        fleet = fleet_for(clock, store=store)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        async with running(fleet), desk(Control(fleet), folder) as client:
+            await client.good("POST", "/api/fleet/targets/a/pause")
+            assert fleet.state("a").paused
+        await store.close()
+
+    in_virtual_time(main)
+    assert "an audit entry is only in this log, for the store failed: the disk is full" in (
+        caplog.messages
+    )
+
+
+def test_an_audit_line_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "pollux.audit")
+    asyncio.run(audit.note(None, "me", "polling.change", "group 'a\nb\x1b[31m'", "x" * 1000))
+    [line] = caplog.messages
+    assert line.startswith(r"me polling.change group 'a\nb\x1b[31m' x")
+    assert len(line) < 600
+
+
 def test_settings_are_patched_told_and_kept(folder: Path) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         store = SqliteFleetStore(folder / "fleet.db")
@@ -210,16 +311,20 @@ def test_settings_are_patched_told_and_kept(folder: Path) -> None:
         ("GET", "/api/fleet/health?limit=-1", None, 400, "whole number from 0"),
         ("GET", "/api/fleet/health?limit=99999999999999999999", None, 400, "whole number"),
         ("GET", "/api/fleet/health?condition=tired", None, 400, "one of closed"),
+        ("GET", "/api/fleet/audit?limit=x", None, 400, "whole number from 0"),
+        ("GET", "/api/fleet/audit?before=x", None, 400, "before must be the id of an entry"),
+        ("GET", "/api/fleet/audit?before=9999999999999999", None, 400, "before must be"),
         ("GET", "/api/fleet/targets/nobody", None, 404, "no target 'nobody'"),
         ("POST", "/api/fleet/targets/nobody/pause", None, 404, "no target 'nobody'"),
-        ("POST", "/api/fleet/targets/a/explode", None, 404, "known: retry, reset"),
-        ("POST", "/api/fleet/explode", {"targets": ["a"]}, 404, "known: retry, reset"),
-        ("POST", "/api/fleet/pause", {"targets": "a"}, 400, "give the names"),
-        ("POST", "/api/fleet/pause", {"targets": [1]}, 400, "give the names"),
+        ("POST", "/api/fleet/targets/a/explode", None, 404, "Choose one of retry, reset"),
+        ("POST", "/api/fleet/explode", {"targets": ["a"]}, 404, "Choose one of retry, reset"),
+        ("POST", "/api/fleet/pause", {"targets": "a"}, 400, "targets must be a list of names"),
+        ("POST", "/api/fleet/pause", {"targets": [1]}, 400, "targets must be a list of names"),
         ("POST", "/api/fleet/pause", {"targets": ["a", "b"]}, 404, "no target 'b'"),
         ("POST", "/api/fleet/pause", [], 400, "no JSON object"),
-        ("PATCH", "/api/fleet/polling", {}, 400, "give what shall change"),
-        ("PATCH", "/api/fleet/polling", {"group": 1, "enabled": True}, 400, "name of one"),
+        ("PATCH", "/api/fleet/polling", {}, 400, "Give one or more of "),
+        ("PATCH", "/api/fleet/polling", {"group": 1, "enabled": True}, 400, "group = 1 must be"),
+        ("PATCH", "/api/fleet/polling", {"group": "x", "enabled": True}, 400, "no target is in a"),
         ("PATCH", "/api/fleet/polling", {"enabled": "perhaps"}, 400, "must be true or false"),
         ("PATCH", "/api/fleet/polling", {"min_interval": "1h"}, 400, "is above"),
         ("PATCH", "/api/fleet/polling", {"ceiling": 1}, 400, "cannot be changed"),
@@ -268,6 +373,7 @@ def test_nobody_comes_in_without_the_token(folder: Path, given: str) -> None:
                 for method, path in (
                     ("GET", "/api/fleet/health"),
                     ("GET", "/api/fleet/polling"),
+                    ("GET", "/api/fleet/audit"),
                     ("GET", "/api/fleet/targets/a"),
                     ("POST", "/api/fleet/targets/a/pause"),
                     ("POST", "/api/fleet/pause"),
@@ -277,6 +383,44 @@ def test_nobody_comes_in_without_the_token(folder: Path, given: str) -> None:
                     assert answer.status_code == 401
                     assert answer.headers["www-authenticate"] == "Bearer"
             assert not fleet.state("a").paused
+
+    in_virtual_time(main)
+
+
+def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        state = SqliteState.temporary(clock)
+        tokens, auth = Tokens(state), Auth(state)
+        await state.ping()
+        secret: dict[str, str] = {}
+        made = {}
+        for scope in SCOPES:
+            made[scope], secret[scope] = await tokens.make(scope, scope)
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        mounted = served(Control(fleet), fleet_tokens(auth))
+        transport = httpx.ASGITransport(mounted)
+        async with running(fleet), httpx.AsyncClient(transport=transport) as client:
+
+            async def tried(token: str) -> list[int]:
+                headers = {"Authorization": f"Bearer {token}"}
+                looked = await client.get("http://f/api/fleet/health", headers=headers)
+                paused = await client.post("http://f/api/fleet/targets/a/pause", headers=headers)
+                return [looked.status_code, paused.status_code]
+
+            assert await tried("plx_guessed") == [401, 401]
+            assert await tried(secret["worker"]) == [403, 403]
+            assert await tried(secret["submit"]) == [200, 403]
+            assert not fleet.state("a").paused
+            assert await tried(secret["admin"]) == [200, 202]
+            assert fleet.state("a").paused
+            answer = await client.get("http://f/api/fleet/health")
+            assert answer.json()["error"]["code"] == "unauthorized"
+            assert answer.headers["www-authenticate"] == "Bearer"
+            await tokens.revoke(made["submit"].id)
+            auth.forget()
+            assert await tried(secret["submit"]) == [401, 401]
+        await state.close()
 
     in_virtual_time(main)
 
@@ -294,7 +438,8 @@ def test_another_may_decide_who_is_let_in(folder: Path) -> None:
         async with running(fleet), httpx.AsyncClient(transport=transport) as client:
             assert (await client.get("http://f/api/fleet/health")).status_code == 200
             answer = await client.post("http://f/api/fleet/targets/a/pause")
-            assert (answer.status_code, answer.json()) == (403, {"error": "you may only look"})
+            told = {"code": "forbidden", "message": "you may only look", "what_to_do": ""}
+            assert (answer.status_code, answer.json()) == (403, {"error": told})
 
     in_virtual_time(main)
 
@@ -328,7 +473,8 @@ def test_a_store_that_cannot_be_asked_is_503_and_the_process_lives(folder: Path)
         await control.start()
         async with running(fleet), desk(control, folder) as client:
             found = await client.bad("PATCH", "/api/fleet/polling", {"enabled": False})
-            assert found == (503, "the disk is full")
+            assert found[0] == 503
+            assert found[1].startswith("the disk is full. Try again")
             assert (await client.ask("GET", "/healthz")).status_code == 200
             assert (await client.ask("GET", "/api/fleet/health")).status_code == 200
         await store.close()

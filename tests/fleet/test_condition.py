@@ -27,6 +27,15 @@ def test_an_outage_from_the_first_failure_to_the_dead_letters() -> None:
     ]  # fmt: skip
 
 
+@given(counts, units, st.integers(1, 20))
+def test_a_target_may_have_its_own_number_of_failures(failures: int, u: float, own: int) -> None:
+    delay, dead = RULES.failed(
+        failures, permanent=False, dead=False, soon=10.0, u=u, dead_after=own
+    )
+    assert dead is (failures >= own)
+    assert dead or delay <= RULES.breaker.ceiling
+
+
 @given(counts, units)
 def test_a_permanent_failure_is_a_dead_letter_at_once(failures: int, u: float) -> None:
     assert after(failures, u, permanent=True) == (1800.0, True)

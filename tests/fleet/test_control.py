@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import sqlite3
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from pollux.clock import VirtualClock
 from pollux.core.fixed import Fixed
 from pollux.core.freshness import Freshness
 from pollux.errors import ConfigError, StoreError
+from pollux.events import FleetOrdered, FleetSettingsChanged, action_of
 from pollux.fleet import Fleet, Pace, Target
 from pollux.fleet.control import LOOK_EVERY, Control, NoSuchTarget
 from pollux.fleet.store import Saved
@@ -24,6 +26,7 @@ from pollux.fleet.store_sqlite import SqliteFleetStore
 from pollux.queues.postgres_schema import script
 from pollux.settings import Settings, load
 from tests.fleet.world import Watch, fleet_for, running
+from tests.kit import Seen
 from tests.proxy import Proxy
 from tests.servers import Postgres
 
@@ -213,6 +216,96 @@ def test_orders_left_in_the_store_are_taken_within_seconds(folder: Path) -> None
         await person.close()
 
     clock.run(main())
+
+
+def test_who_asked_for_what_is_told_by_whoever_carries_it_out(folder: Path) -> None:
+    clock, watch, seen = VirtualClock(), Watch(), Seen()
+
+    async def main() -> None:
+        store, person = (SqliteFleetStore(folder / "fleet.db") for _ in range(2))
+        fleet = fleet_for(clock, seen, store=store)
+        names = [f"t{number:02}" for number in range(30)]
+        fleet.add(*(Target(name, watch.probe(), "10s", group="g") for name in names))
+        control = Control(fleet, loader())
+        await control.start()
+        async with running(fleet):
+            await clock.advance(5)
+            await control.order("pause", ["t01", "t02"], "view: anna")
+            await control.change("g", {"enabled": False, "base_interval": "20s"}, "api: bob")
+            await person.order("resume", ["t02", "gone"], "cli: carl@box")
+            await person.order("poll-now", names, "cli: carl@box")
+            await person.keep_settings({"fleet.groups.g.polling.enabled": None})
+            await clock.advance(LOOK_EVERY + 0.1)
+            await clock.advance(60)  # nothing is told twice
+        await store.close()
+        await person.close()
+
+    clock.run(main())
+    assert [(each.order, each.targets, each.count, each.by) for each in seen.of(FleetOrdered)] == [
+        ("pause", ("t01", "t02"), 2, "view: anna"),
+        ("resume", ("t02",), 1, "cli: carl@box"),
+        ("poll-now", tuple(f"t{number:02}" for number in range(20)), 30, "cli: carl@box"),
+    ]
+    key = "fleet.groups.g.polling"
+    assert [(each.changes, each.by) for each in seen.of(FleetSettingsChanged)] == [
+        ((f"{key}.enabled=False", f"{key}.base_interval='20s'"), "api: bob"),
+        ((f"{key}.enabled=",), "another process"),
+    ]
+    assert action_of(FleetOrdered) == "fleet_ordered"
+    assert FleetOrdered.level == FleetSettingsChanged.level == logging.INFO  # so they are logged
+
+
+@pytest.mark.parametrize(
+    ("group", "changes", "said"),
+    [
+        (None, {"floor": "1s"}, ["'floor' cannot be changed; did you mean min_interval?"]),
+        (None, {"enabld": 1}, ["did you mean enabled? these can: enabled, base_interval"]),
+        (None, {"budget": 1}, ["'budget' cannot be changed; these can: enabled,"]),
+        (None, {"enabled": "perhaps"}, ["enabled = 'perhaps' must be true or false"]),
+        (None, {"base_interval": "soon"}, ["base_interval = 'soon' is not a duration; give"]),
+        (None, {"base_interval": -1}, ["base_interval = -1 must be"]),
+        (None, {"base_interval": [1]}, ["base_interval = […] is a list"]),
+        (
+            None,
+            {"enabled": 3, "max_interval": {}, "ceiling": 1},  # all at once
+            ["enabled = 3 must", "max_interval = {…} is a dict", "'ceiling' cannot"],
+        ),
+        (
+            None,
+            {"min_interval": "1h"},
+            ["min_interval = '1h' is above fleet.polling.max_interval = 5m (default); lower"],
+        ),
+        (
+            "g",
+            {"base_interval": "1h"},
+            ["base_interval = '1h' must be from min_interval = 5s (as for all targets) to"],
+        ),
+        ("h", {"enabled": True}, ["group = 'h': no target is in a group 'h'; there are 'g', 'new"]),
+        ("nwe", {"enabled": 3}, ["did you mean 'new'?", "enabled = 3 must be true or false"]),
+    ],
+)
+def test_a_change_that_is_refused_names_the_field_the_value_and_what_is_allowed(
+    group: str | None, changes: dict[str, Any], said: list[str]
+) -> None:
+    clock, watch, seen = VirtualClock(), Watch(), Seen()
+
+    async def main() -> None:
+        fleet = fleet_for(clock, seen)
+        fleet.add(Target("a", watch.probe(), "10s", group="g"))
+        control = Control(fleet, loader(), groups=["new"])
+        await control.start()
+        with pytest.raises(ConfigError) as told:
+            await control.change(group, changes)
+        for each in said:
+            assert each in str(told.value)
+        assert "kept in" not in str(told.value)  # it is not
+        assert {each["from"] for each in control.polling()} == {"default"}  # nothing changed
+        # A group may be given settings before its first target; and what is gone, taken back.
+        await control.change("new", {"enabled": False})
+        await control.change("gone", {"enabled": None})
+
+    clock.run(main())
+    assert len(seen.of(FleetSettingsChanged)) == 2
 
 
 def test_orders_given_while_nothing_runs_are_read_before_the_first_poll(folder: Path) -> None:

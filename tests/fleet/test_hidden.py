@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import pollux
 from pollux.errors import ConfigError
 from pollux.fleet import Target
 from pollux.fleet.condition import text_of
@@ -69,11 +70,41 @@ def test_a_short_value_hides_no_half_of_a_word() -> None:
         "type = 'tcp'\naddress = 'u:hunter2@h:x'",
         "type = 'tcp'\naddress = ['u:hunter2@h:1']",
         "type = 'dns'\nquestion = ['u:hunter2@h:1']",
+        "type = 'tcp'\naddress = 'hunter2@h:1'",
+        "type = 'ping'\naddress = 'u:hunter2@h'",
+        "type = 'ping'\naddress = 'hunter2@h'",
+        "type = 'ping'\naddress = 'http//hunter2@h/'",
+        "type = 'dns'\ndomain = 'hunter2@example.org'",
+        "type = 'dns'\ndomain = 'http//u:hunter2@h'",
+        "type = 'dns'\ndomain = 'example.org'\nserver = 'hunter2@9.9.9.9'",
+        "type = 'http'\nurl = 'http://h/'\nput = 'hunter2@h'",
+        "type = 'http'\nurl = 'http://h/'\nput = 'redis//u:hunter2@h/0'",
+        "type = 'http'\nurl = 'http://h/'\nput = {queue = 'hunter2@h', kind = 'changed'}",
+        "type = 'http'\nurl = 'http://h/'\nwebhook = 'u:hunter2@h'",
     ],
 )
 def test_a_mistake_tells_no_password(lines: str) -> None:
     with pytest.raises(FleetFileError) as caught:
         read_text(f"[[target]]\nname = 'x'\n{lines}\n")
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "type = 'dns'\ndomain = '0/25.2.0.192.in-addr.arpa'",  # by RFC 2317 a name
+        "type = 'tcp'\naddress = '[::1]:5432'",
+        "type = 'ping'\naddress = '2001:db8::1'",
+    ],
+)
+def test_what_has_no_at_is_taken_as_before(lines: str) -> None:
+    assert len(read_text(f"[[target]]\nname = 'x'\n{lines}\n").targets) == 1
+
+
+@pytest.mark.parametrize("url", ["u:hunter2@h", "hunter2@h", "redis//u:hunter2@h/0"])
+def test_a_queue_that_is_none_tells_nothing_before_an_at(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"'\*\*\*@h.*' is not a queue URL") as caught:
+        pollux.open(url)
     assert "hunter2" not in str(caught.value)
 
 

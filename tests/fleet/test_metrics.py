@@ -33,7 +33,7 @@ def test_the_names_of_the_design() -> None:
     assert labels["pollux_fleet_poll_total"] == ("type", "target", "result")
     assert labels["pollux_fleet_poll_duration_seconds"] == ("type", "target")
     assert labels["pollux_fleet_poll_staleness_seconds"] == ("type", "target")
-    assert labels["pollux_fleet_queue_depth"] == ()
+    assert labels["pollux_fleet_queue_depth"] == labels["pollux_fleet_due"] == ()
     assert labels["pollux_fleet_inflight"] == ("type",)
 
 
@@ -65,6 +65,7 @@ def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along
             assert value(sink, "pollux_fleet_dead_letters") == 1
             assert value(sink, "pollux_fleet_breaker_state", **ill) == 2
             assert value(sink, "pollux_fleet_queue_depth") in (1, 2)
+            assert value(sink, "pollux_fleet_due") == 0
             right = True
             fleet.retry("ill")
             await asyncio.sleep(1)
@@ -84,5 +85,25 @@ def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along
             assert gone == []
             assert value(sink, "pollux_fleet_inflight", type="function") == 0
         assert of_fleets(sink) == set()
+
+    virtually(main)
+
+
+def test_what_is_planned_and_what_is_due_are_told_apart() -> None:
+    async def main(clock: VirtualClock) -> None:
+        seen, sink, watch = Seen(), PrometheusSink(), Watch()
+        sink.subscribe(seen.events)
+        # One place, and polls that take longer than ten targets can wait for.
+        fleet = fleet_for(clock, seen, concurrency=1)
+        fleet.add(*(Target(f"t{n}", watch.probe(takes=5.0), "10s") for n in range(10)))
+        fleet.add(Target("later", watch.probe(), "1h"), Target("paused", watch.probe(), "10s"))
+        async with running(fleet):
+            fleet.pause("paused")
+            await asyncio.sleep(100)
+            health = fleet.health()
+            assert health.queue_depth == 10  # but for the one in flight, and the paused one
+            assert 5 <= health.due <= 9
+            assert value(sink, "pollux_fleet_queue_depth") in (10, 11)
+            assert 5 <= (value(sink, "pollux_fleet_due") or 0) <= 9
 
     virtually(main)

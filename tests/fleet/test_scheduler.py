@@ -20,7 +20,6 @@ from hypothesis.stateful import (
 from pollux.core.fixed import Fixed
 from pollux.core.freshness import Freshness
 from pollux.errors import ConfigError
-from pollux.fleet.agenda import LEFT_LEAST, TargetAgenda
 from pollux.fleet.budget import Budget
 from pollux.fleet.condition import Rules
 from pollux.fleet.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
@@ -48,39 +47,43 @@ def scheduler_of(**given: Any) -> Scheduler:
 
 
 def test_order_is_due_then_priority_then_name() -> None:
-    agenda = TargetAgenda()
+    scheduler = scheduler_of()
     for name, due, priority in [("d", 2, 9), ("c", 1, 0), ("b", 1, 0), ("a", 1, -1), ("e", 1, 5)]:
-        agenda.put(entry_of(name, priority=priority), due)
+        entry = entry_of(name, priority=priority)
+        entry.due = due
+        scheduler.add([entry], 0.0)
     order = []
-    while (entry := agenda.take_due(10.0)) is not None:
-        order.append(entry.target.name)
+    while (taken := scheduler.take(10.0)) is not None:
+        order.append(taken.target.name)
     assert order == ["e", "b", "c", "a", "d"]
-    assert agenda.first_due() == math.inf
+    assert scheduler.agenda.first_due() == math.inf
 
 
-def test_the_agenda_is_bounded_by_its_targets() -> None:
-    agenda, random = TargetAgenda(), Random(1)
-    entries = [entry_of(str(n)) for n in range(10)]
-    for n in range(10_000):
-        agenda.put(entries[n % 10], random.random())
-    assert len(agenda) == 10
-    assert len(agenda._heap) <= 2 * 10 + LEFT_LEAST + 1
-    assert agenda.count_due(1.0, 100) == 10
-    assert agenda.count_due(1.0, 3) == 3
-    for entry in entries:
-        agenda.remove(entry)
-    assert agenda.take_due(math.inf) is None
+def test_namesakes_are_never_compared() -> None:
+    """What is left in the heap of a target that is gone ties with the new one of its name."""
+    scheduler = scheduler_of()
+    for _ in range(3):
+        entry = entry_of("a")
+        entry.due = 1.0
+        scheduler.add([entry], 0.0)
+        scheduler.remove("a")
+    entry = entry_of("a")
+    entry.due = 1.0
+    scheduler.add([entry], 0.0)
+    assert scheduler.take(1.0) is entry
+    assert scheduler.take(1.0) is None
 
 
-def test_namesakes_on_one_agenda_are_never_compared() -> None:
-    agenda = TargetAgenda()
-    old, new = entry_of("a"), entry_of("a")
-    agenda.put(old, 1.0)
-    agenda.remove(old)
-    agenda.put(new, 1.0)
-    agenda.put(new, 1.0)
-    assert agenda.take_due(1.0) is new
-    assert agenda.take_due(1.0) is None
+@pytest.mark.parametrize("how", ["pause", "lose"])
+def test_who_is_parked_does_not_count_as_on_the_agenda(how: str) -> None:
+    scheduler = scheduler_of()
+    entries = [entry_of(name) for name in "ab"]
+    scheduler.add(entries, 0.0)
+    getattr(scheduler, how)(entries[0])
+    assert len(scheduler.agenda) == 1
+    assert scheduler.count_due(1e9) == 1
+    scheduler.poll_now(entries[0], 0.0)
+    assert len(scheduler.agenda) == (2 if how == "pause" else 1)
 
 
 # Planning
@@ -255,9 +258,10 @@ class EveryTargetHasOneNextRun(RuleBasedStateMachine):
     def exactly_one_next_run(self) -> None:
         scheduler = self.scheduler
         assert scheduler.entries == self.live
-        waiting = {
-            entry for host in scheduler._hosts.values() for entry in host.waiting._places
-        } | {entry for entry in scheduler._leaving.values() if entry is not None}
+        hosts = scheduler._hosts.values()
+        waiting = {entry for host in hosts for entry in self.live.values() if entry in host.waiting}
+        assert len(waiting) == sum(len(host.waiting) for host in hosts)
+        waiting |= {entry for entry in scheduler._leaving.values() if entry is not None}
         assert scheduler.waiting == len(waiting)
         assert scheduler.flying == len(self.flying)
         for entry in self.live.values():
@@ -266,11 +270,10 @@ class EveryTargetHasOneNextRun(RuleBasedStateMachine):
             assert (entry.place == FLIGHT) == (entry in self.flying)
             assert (entry.place == WAITING) == (entry in waiting)
             if entry.place == AGENDA and not parked:
-                assert entry.node is not None, f"{entry} is forgotten"
-                assert entry.node[0] == entry.due
+                assert scheduler.agenda.due(entry) == entry.due, f"{entry} is forgotten"
             if entry.place != AGENDA:
-                assert entry.node is None
-        counted = [entry for entry in self.live.values() if entry.node is not None]
+                assert entry not in scheduler.agenda
+        counted = [entry for entry in self.live.values() if entry in scheduler.agenda]
         assert len(scheduler.agenda) == len(counted)
 
     @invariant()
@@ -278,8 +281,8 @@ class EveryTargetHasOneNextRun(RuleBasedStateMachine):
         scheduler = self.scheduler
         for name, host in scheduler._hosts.items():
             if len(host.waiting):
-                due = [e for e in self.live.values() if e.host == name and e.node is not None]
-                let_go = [e for e in due if e.due <= self.now]
+                there = [e for e in self.live.values() if e.host == name]
+                let_go = [e for e in there if e in scheduler.agenda and e.due <= self.now]
                 assert host.polled or let_go, f"those at {name} wait for nobody"
         flying = {entry.target.name for entry in self.flying if entry.place == GONE}
         assert set(scheduler._leaving) == flying

@@ -14,6 +14,7 @@ from pollux.fleet import MAX_CONCURRENCY
 from pollux.fleet.control import paces
 from pollux.fleet.targets import ProbeContext, Target
 from pollux.settings import Settings, load
+from pollux.settings.groups import unknown_groups
 from pollux.settings.models import MAX_POLLS
 
 STORE = "sqlite:///fleet.db"
@@ -125,7 +126,17 @@ def test_what_was_changed_of_a_group_counts_too(settings: Given) -> None:
         ("[fleet]\nlease = '10ms'", "must be a duration from 1s"),
         (
             "[fleet.groups.a.polling]\nmin_interval = '2m'\nmax_interval = '1m'",
-            "[fleet.groups.a.polling] floor = 120.0 is above ceiling = 60.0",
+            (
+                "fleet.groups.a.polling.min_interval = '2m' (pollux.toml) is above "
+                "fleet.groups.a.polling.max_interval = '1m' (pollux.toml); lower min_interval"
+            ),
+        ),
+        (
+            "[fleet.groups.a.polling]\nbase_interval = '1h'",
+            (
+                "fleet.groups.a.polling.base_interval = '1h' (pollux.toml) must be from "
+                "min_interval = 5s (as for all targets) to max_interval = 5m (as for all targets)"
+            ),
         ),
         (
             "[fleet.groups.a.polling]\nstrategy = 'fixed'",
@@ -142,6 +153,38 @@ def test_bad_input_is_refused_with_its_key_value_and_place(
     with pytest.raises(ConfigError) as told:
         settings(text)
     assert said in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("known", "hint"),
+    [
+        (["shop", "rest"], "did you mean 'shop'?"),
+        (["north", "rest"], "there are 'north', 'rest'"),
+        ([f"g{number:02}" for number in range(12)], "'g09', …"),
+        ([], "no target is in any group"),
+    ],
+)
+def test_a_group_that_no_target_is_in_is_told_with_where_it_stands(
+    settings: Given, known: list[str], hint: str
+) -> None:
+    found = settings("[fleet.groups.shp.polling]\nenabled = false\nmax_interval = '1m'\n")
+    [said] = unknown_groups(found.fleet.groups, known, found.origins())
+    assert said.startswith(
+        "[fleet.groups.shp.polling] (pollux.toml): no target is in a group 'shp'; "
+    )
+    assert hint in said
+    assert unknown_groups(found.fleet.groups, ["shp"], found.origins()) == []
+
+
+@pytest.mark.parametrize("url", ["hunter2@h", "postgres//u:hunter2@h/d", "http:/u:hunter2@h"])
+@pytest.mark.parametrize("key", ["fleet.store", "worker.queue", "outbox.database"])
+def test_what_should_be_a_url_shows_nothing_before_its_at(key: str, url: str) -> None:
+    variable = "POLLUX_" + key.replace(".", "_").upper()
+    for environ, overrides in (({variable: url}, {}), ({}, {key: url})):
+        with pytest.raises(ConfigError) as told:
+            load(environ=environ, overrides=overrides)
+        assert "hunter2" not in str(told.value)
+        assert "'***@h" in str(told.value)
 
 
 def test_a_store_s_password_is_not_shown(settings: Given) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from pollux.clock import VirtualClock
 from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollux.fleet.audit import AuditEntry
 from pollux.fleet.store import Saved
 from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
 from pollux.queues.postgres_schema import script
@@ -194,13 +195,13 @@ def test_orders_reach_the_node_that_holds_the_target_once(dsn: str) -> None:
         async with stores(dsn, clock, 3) as [one, two, person]:
             await one.claim("one", ["a"], 1, 30)
             await two.claim("two", ["b"], 1, 30)
-            await person.order("pause", ["a", "b"])
+            await person.order("pause", ["a", "b"], "cli: me")
             await person.order("resume", ["a"])
             await person.order("pause", ["nowhere"])
-            assert await one.orders() == [("a", "pause"), ("a", "resume")]
+            assert await one.orders() == [("a", "pause", "cli: me"), ("a", "resume", "")]
             assert await one.orders() == []
             await clock.advance(20)
-            assert await two.orders() == [("b", "pause")]
+            assert await two.orders() == [("b", "pause", "cli: me")]
             assert await person.orders() == []  # it polls nothing
 
     run(main)
@@ -225,6 +226,23 @@ def test_settings_are_kept_changed_and_forgotten(dsn: str) -> None:
             assert await two.settings() == {"b": "6s", "fleet.polling.enabled": False}
             await two.keep_settings({"fleet.polling.enabled": None})
             assert await one.settings() == {"b": "6s"}
+
+    run(main)
+
+
+def test_the_audit_is_one_for_all_nodes_and_is_kept_for_a_season(dsn: str) -> None:
+    async def main(clock: VirtualClock) -> None:
+        async with stores(dsn, clock, 2) as [one, two]:
+            await one.audit(AuditEntry("me\0", "target.pause", "'a'", "", "127.0.0.1"))
+            await clock.advance(60 * 86400)
+            await two.audit(AuditEntry("you", "target.resume", "'a'"))
+            newest, oldest = await one.list_audit(10)
+            assert (newest.who, oldest.who) == ("you", "me\\x00")
+            assert newest.at - oldest.at == pytest.approx(60 * 86400)
+            assert await two.list_audit(1, newest.id) == [oldest]
+            await clock.advance(31 * 86400)
+            await two.audit(AuditEntry("she", "target.pause", "'b'"))
+            assert [each.who for each in await one.list_audit(10)] == ["she", "you"]
 
     run(main)
 
@@ -266,13 +284,32 @@ def test_nothing_is_migrated_by_itself(own_postgres: OwnPostgres) -> None:
             with pytest.raises(SchemaError, match="pollux fleet migrate"):
                 await store.load()
             assert "CREATE TABLE" in store.migration()
-            assert await store.migrate() == [1]
+            assert await store.migrate() == [1, 2]
             assert await store.migrate() == []
             assert await store.load() == []
-        server.execute("UPDATE pollux.fleet_migrations SET version = 99")
+        server.execute("UPDATE pollux.fleet_migrations SET version = 99 WHERE version = 2")
         async with stores(server.dsn(), clock) as [store]:
             with pytest.raises(SchemaError, match="Upgrade pollux"):
                 await store.load()
+
+    run(main)
+
+
+def test_the_tables_of_before_are_renewed_with_what_is_in_them(own_postgres: OwnPostgres) -> None:
+    server = own_postgres()
+    first = script("pollux", TABLES).partition("-- Version 2:")[0]
+    server.execute(first.rpartition("DO $migrate$ BEGIN")[0] + "COMMIT;")
+    order = "('fleet', 'a', 'pause', 9e9)"
+    server.execute(f"INSERT INTO pollux.fleet_orders (fleet, name, what, at) VALUES {order}")
+
+    async def main(clock: VirtualClock) -> None:
+        store = PostgresFleetStore(server.dsn(), clock=clock)
+        with pytest.raises(SchemaError, match="are of version 1; this code needs 2"):
+            await store.load()
+        assert await store.migrate() == [2]
+        await store.claim("one", ["a"], 1, 30)
+        assert await store.orders() == [("a", "pause", "")]
+        await store.close()
 
     run(main)
 

@@ -36,6 +36,8 @@ async def probe(target: Target, context: object) -> None: ...
         ({"weight": 0}, "weight = 0"),
         ({"priority": 1.5}, "priority = 1.5"),
         ({"timeout": "2h"}, "above the limit"),
+        ({"dead_after": 0}, "'t': dead_after = 0 must be a whole number from 1 to 1000000"),
+        ({"dead_after": True}, "dead_after = True"),
         ({"quiet": "ten to six"}, "'t': quiet"),
         ({"quiet": "25:00-06:00"}, "hour or minute"),
         ({"quiet": "06:00-06:00"}, "begins when it ends"),

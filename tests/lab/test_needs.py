@@ -36,7 +36,8 @@ def test_without_numba_a_fast_replay_says_what_to_install() -> None:
 
 def test_nothing_else_loads_numpy_or_numba() -> None:
     code = (
-        "import sys, pollux, pollux.cli, pollux.lab.record, pollux.lab.prices\n"
+        "import sys, pollux.cli, pollux.cli.lab, pollux.lab.record, pollux.lab.prices\n"
+        "from pollux import *\n"
         "print([name for name in ('numpy', 'numba') if name in sys.modules])\n"
     )
     assert run(code).stdout.strip() == "[]"

@@ -21,15 +21,18 @@ LOGGER = logging.getLogger("pollux")
 
 @pytest.fixture(autouse=True)
 def as_before() -> Iterator[None]:
-    before = LOGGER.handlers[:], LOGGER.level, LOGGER.propagate
+    root = logging.getLogger()
+    before, before_all = (LOGGER.handlers[:], LOGGER.level, LOGGER.propagate), root.handlers[:]
+    level = root.level
     yield
     LOGGER.handlers[:], LOGGER.level, LOGGER.propagate = before
+    root.handlers[:], root.level = before_all, level
 
 
-def written(monkeypatch: pytest.MonkeyPatch, level: str, style: str) -> io.StringIO:
+def written(monkeypatch: pytest.MonkeyPatch, level: str, style: str, **given: Any) -> io.StringIO:
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
-    logs.set_up(level, style)
+    logs.set_up(level, style, **given)
     return stream
 
 
@@ -104,3 +107,31 @@ def test_a_field_that_json_does_not_know_is_told_as_text(monkeypatch: pytest.Mon
     stream = written(monkeypatch, "info", "json")
     LOGGER.info("x", extra={"action": "odd", "fields": {"value": {1}}})
     assert entries(stream) == [{"level": "info", "action": "odd", "value": "{1}"}]
+
+
+def test_what_libraries_say_has_the_same_form_and_no_queries(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = logging.getLogger("some.library")
+    for style in ("json", "text"):
+        stream = written(monkeypatch, "debug", style, libraries=True)
+        library.info("chatter")
+        library.warning('"GET %s" was odd?', "/api/jobs?token=hunter2&x=1")
+        [line] = stream.getvalue().splitlines()
+        said = '"GET /api/jobs?…" was odd?'
+        if style == "json":
+            entry = json.loads(line)
+            assert (entry["action"], entry["level"]) == ("log", "warning")
+            assert (entry["logger"], entry["message"]) == ("some.library", said)
+        else:
+            assert line.endswith(f" WARNING some.library: {said}")
+    stream = written(monkeypatch, "error", "text", libraries=True)
+    library.warning("not that bad")
+    assert stream.getvalue() == ""
+
+
+def test_libraries_are_left_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    root = logging.getLogger()
+    before = root.handlers[:]
+    written(monkeypatch, "info", "text")
+    assert root.handlers == before

@@ -23,6 +23,8 @@ from pollux.events import (
     ControllerCounted,
     Event,
     Events,
+    FleetOrdered,
+    FleetSettingsChanged,
     FleetStarted,
     FleetStopped,
     HandlersDiffer,
@@ -101,6 +103,8 @@ UNCOUNTED = {
     HandlersDiffer: "told once, at the start; standing by has a gauge",
     PatternUnmatched: "told once, at the start",
     FleetStarted: "its targets are counted one by one",
+    FleetOrdered: "what people asked for is for the log",
+    FleetSettingsChanged: "as what people asked for",
     BudgetShort: "for people; the polls are counted",
     TargetChanged: "counted as the result of a poll",
     TargetFailed: "counted as the result of a poll",
@@ -184,6 +188,8 @@ def fleet_events() -> Iterator[Event]:
     t = ("f", "t", "http")
     yield FleetStarted("f", 1, 64, "Freshness()", 2.0)
     yield BudgetShort("f", 3.0, 2.0)
+    yield FleetOrdered("f", "pause", ("t",), 1, "cli: me@here")
+    yield FleetSettingsChanged("f", ("fleet.polling.enabled=False",), "api: token from ::1")
     yield TargetAdded(*t)
     yield TargetPolling(*t, 0.1)
     yield TargetPolled(*t, "changed", 0.2, 10.0, 5)
@@ -557,7 +563,7 @@ try:
     import pollux.observe.prometheus
 except ImportError as error:
     print(type(error).__name__, error)
-import pollux.observe.metrics, pollux.cli
+import pollux.observe.metrics, pollux.cli, pollux.cli.worker, pollux.cli.fleet
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert run.returncode == 0, run.stderr

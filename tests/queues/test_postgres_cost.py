@@ -22,9 +22,9 @@ def test_one_statement_a_call(dsn: str) -> None:
             await queue.stats()
 
             async def cost(call: Coroutine[Any, Any, Any]) -> Any:
-                before = queue._connections.count
+                before = queue.database.connections.count
                 result = await call
-                assert queue._connections.count == before + 1
+                assert queue.database.connections.count == before + 1
                 return result
 
             jobs = [NewJob("ab"[n % 2], n, key=f"k{n % 3}", unique=f"u{n}") for n in range(9)]
@@ -61,9 +61,9 @@ def blocks_of(postgres: Postgres, backlog: int, keyed: bool) -> dict[str, int]:
                     b"SELECT sum(pg_stat_get_blocks_fetched(c.oid))::bigint FROM pg_class AS c"
                     b" WHERE c.relnamespace = 'pollux'::regnamespace"
                 )
-                await queue._connections.rows(b"SELECT pg_stat_force_next_flush()")
-                await queue._connections.rows(b"SELECT pg_stat_clear_snapshot()")
-                [(blocks,)] = await queue._connections.rows(statement)
+                await queue.database.connections.rows(b"SELECT pg_stat_force_next_flush()")
+                await queue.database.connections.rows(b"SELECT pg_stat_clear_snapshot()")
+                [(blocks,)] = await queue.database.connections.rows(statement)
                 return int(blocks)
 
             for turn in range(3):  # the first warms the caches up
@@ -93,7 +93,7 @@ def test_calls_do_not_cost_more_with_a_backlog(postgres: Postgres, keyed: bool) 
 def test_the_table_is_vacuumed_beside_the_work(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pollux.queues.postgres.VACUUM_EVERY", 50)
+    monkeypatch.setattr("pollux.queues.postgres_database.VACUUM_EVERY", 50)
     dsn = migrated(postgres.create_database("vacuum"))
     count = (
         "SELECT pg_stat_force_next_flush(), vacuum_count FROM pg_stat_user_tables"
@@ -104,8 +104,8 @@ def test_the_table_is_vacuumed_beside_the_work(
         async with PostgresQueue(dsn) as queue:
             await queue.put([NewJob("job", n) for n in range(100)])
             await drain(queue)
-            assert queue._vacuum is not None
-            await queue._vacuum
+            assert queue.database._vacuum is not None
+            await queue.database._vacuum
 
     run(main)
     wait_until(lambda: postgres.execute(count, dbname="vacuum")[0][1] == 1, "the vacuum")
@@ -114,7 +114,7 @@ def test_the_table_is_vacuumed_beside_the_work(
 def test_a_role_that_may_not_vacuum_does_not_try(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pollux.queues.postgres.VACUUM_EVERY", 50)
+    monkeypatch.setattr("pollux.queues.postgres_database.VACUUM_EVERY", 50)
     postgres.create_role("sweeper", "hunter2")
     migrated(postgres.dsn(), "swept")
     postgres.execute(GRANTS.replace("granted", "swept").replace("runner", "sweeper"))
@@ -123,8 +123,8 @@ def test_a_role_that_may_not_vacuum_does_not_try(
         async with fresh(postgres.dsn(user="sweeper"), schema="swept") as queue:
             await queue.put([NewJob("job", n) for n in range(100)])
             await drain(queue)
-            assert queue._vacuum is not None
-            await queue._vacuum
+            assert queue.database._vacuum is not None
+            await queue.database._vacuum
 
     run(main)
     assert "permission denied to vacuum" not in postgres.log()
@@ -138,7 +138,7 @@ def test_what_keys_cost_does_not_grow_with_their_line(postgres: Postgres) -> Non
         for line in (10, 5000):
             async with fresh(migrated(postgres.dsn())) as queue:
                 await queue.put([NewJob("job", n, key="k") for n in range(line)])
-                [(plan,)] = await queue._connections.rows(
+                [(plan,)] = await queue.database.connections.rows(
                     b"SELECT count(*) FROM pollux.jobs WHERE queue = $1 AND state <> 2",
                     [queue.name.encode()],
                 )

@@ -24,7 +24,7 @@ def test_a_url_has_its_options_and_those_of_libpq() -> None:
     assert (queue.name, queue.schema, queue.keep) == ("mail", "work", 7 * 86400)
     assert queue.max_payload_bytes == 10
     assert queue.url == "postgresql://app@db:6432/jobs?queue=mail&schema=work"
-    parts = psycopg.conninfo.conninfo_to_dict(queue._conninfo)
+    parts = psycopg.conninfo.conninfo_to_dict(queue.database.conninfo)
     assert parts["sslmode"] == "require"
     assert parts["password"] == "hunter2"
     assert "schema" not in parts

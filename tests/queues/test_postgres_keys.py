@@ -195,7 +195,7 @@ def test_a_late_commit_of_an_earlier_job_does_not_run_beside(race: Callable[[Mai
 
 def test_two_claims_at_once_do_not_lease_two_of_a_key(race: Callable[[Main], None]) -> None:
     async def main(queue: PostgresQueue, rival: Rival) -> None:
-        async with await psycopg.AsyncConnection.connect(queue._conninfo) as late:
+        async with await psycopg.AsyncConnection.connect(queue.database.conninfo) as late:
             other = Rival(queue, late)
             await other.put(1, alone=False)
             await rival.put(2, alone=False)
@@ -225,7 +225,7 @@ def test_of_two_who_end_the_last_of_a_front_one_frees_the_next(
         await queue.claim("other", 1, 60, kinds=["none"])  # makes ready what ran out
         assert await states(queue) == {0: "ready", 1: "ready", 2: "blocked"}
         # 0 ends by its old token, 1 is given a lease by hand: the front ends from both sides.
-        dsn = queue._conninfo
+        dsn = queue.database.conninfo
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as hand:
             rows = await hand.execute(
                 "UPDATE pollux.jobs SET state = 3, token = 7, since = since + 60"

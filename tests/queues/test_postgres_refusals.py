@@ -84,7 +84,7 @@ def test_what_was_done_when_it_was_cancelled_counts(own_postgres: OwnPostgres) -
             server.execute("SELECT pg_reload_conf()")
             show = b"SELECT current_setting('synchronous_standby_names')"
             async with asyncio.timeout(PATIENCE):
-                while await queue._connections.rows(show) != [("nobody",)]:
+                while await queue.database.connections.rows(show) != [("nobody",)]:
                     pass
             assert len(await queue.put(NewJob("job"))) == 1
             assert (await queue.stats()).ready == 1
@@ -160,7 +160,7 @@ def test_a_queue_whose_event_loop_was_abandoned_can_be_used_and_closed(dsn: str)
         task = loop.create_task(queue.claim("w", 5, 60))
         for _ in range(5):
             loop.run_until_complete(asyncio.sleep(0))
-        assert queue._connections._calls, "no call is under way"
+        assert queue.database.connections._calls, "no call is under way"
         loop.close()
 
     async def main(queue: PostgresQueue) -> None:

@@ -34,7 +34,7 @@ from pollux.events import (
     WorkerStopping,
 )
 from pollux.loop import Batch, Options, PollLoop
-from pollux.queues.http_client import Busy, ControllerClient, Refused, TokenSource
+from pollux.queues.http_client import Busy, ControllerClient, Refused, TokenSource, Untrusted
 from pollux.worker.signals import stopping_on_signals
 
 #: The most results in one poll, and bytes of them.
@@ -65,7 +65,13 @@ class Agent:
         self.events = events or Events()
         self._clock = clock or Clock()
         self._execute = execute
-        client = ControllerClient(options.controller, self._clock, transport=transport, dial=dial)
+        client = ControllerClient(
+            options.controller,
+            self._clock,
+            ca_file=options.ca_file,
+            transport=transport,
+            dial=dial,
+        )
         self._link = Link(client, TokenSource(options.token_file), self._clock)
         self._push = Push(self._link, self._clock, self.events, options.name, self._cancel)
         self._told = Suggestion()
@@ -296,8 +302,10 @@ class Agent:
         options = self.options
         try:
             worker = await self._link.register(options.name, options.capabilities, options.slots)
-        except (Refused, ConfigError) as error:
+        except (Refused, ConfigError, Untrusted) as error:
             if not self._was_registered:
+                if isinstance(error, Untrusted):  # what no waiting mends, as at any other time
+                    raise ConfigError(str(error)) from error
                 raise
             # It worked before, so somebody may mend it: a token being rotated, a proxy in repair.
             raise StoreUnavailable(str(error)) from error

@@ -7,10 +7,11 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from random import random
 from typing import Any, TypeVar
 
 from pollux import variables
@@ -18,6 +19,7 @@ from pollux.agent.command import Command, Ended, Stop
 from pollux.agent.folder import Root
 from pollux.agent.link import Link, Lost
 from pollux.agent.log import RETRY, Log
+from pollux.agent.made import ARTEFACTS_MAX, Made
 from pollux.agent.options import AgentOptions
 from pollux.clock import Clock
 from pollux.errors import ConfigError, StoreUnavailable
@@ -32,8 +34,6 @@ logger = logging.getLogger("pollux")
 RESULT_MAX = 256 * 1024
 #: The longest line of progress that is read, in bytes.
 PROGRESS_MAX = 1000
-#: The most files that are sent of one job.
-ARTEFACTS_MAX = 1000
 #: How often an upload is tried whose connection is cut each time.
 CUTS_MAX = 5
 
@@ -187,10 +187,16 @@ class Run:
             return ended
         # What a cancelled or failed command wrote is what people want to see most.
         if ended.error is not None and ended.exit_code is None:
-            self._log.write(f"[pollux: {ended.error}]\n".encode())
+            self._log.note(ended.error)
+        made = Made(self.folder / "out", self._options.artefacts)
+        if ended.why is None:
+            for line in made.left_out():
+                self._log.note(line)
         await self._unless_stopped(self._log.end(), cancel_too=False)
         if ended.why is None:
-            for name, file in self._made():
+            if len(made.files) > ARTEFACTS_MAX:
+                raise Failed(f"there are more than {ARTEFACTS_MAX} artefacts")
+            for name, file in made.files.items():
                 await self._unless_stopped(self._sent(name, file))
         return ended
 
@@ -204,19 +210,6 @@ class Run:
             await self._again(what, lambda: self._link.fetch_input(self.work.id, name, to))
         except Refused as refused:
             raise Failed(f"the input {name!r} cannot be had: {refused}") from None
-
-    def _made(self) -> Iterator[tuple[str, Path]]:
-        """The files to send: real ones, within `out`; links to elsewhere are not followed."""
-        out = self.folder / "out"
-        seen: set[Path] = set()
-        for pattern in self._options.artefacts:
-            for file in sorted(out.glob(pattern)):
-                inside = file.is_file() and file.resolve().is_relative_to(out.resolve())
-                if inside and file not in seen:
-                    seen.add(file)
-                    if len(seen) > ARTEFACTS_MAX:
-                        raise Failed(f"there are more than {ARTEFACTS_MAX} artefacts")
-                    yield file.relative_to(out).as_posix(), file
 
     async def _sent(self, name: str, file: Path) -> None:
         try:
@@ -247,7 +240,7 @@ class Run:
                 self._tell_of(what, failures, error)
                 if cuts_max is not None and cuts >= cuts_max:
                     raise Failed(f"{what}, {cuts} times over: {error}") from None
-                await self._clock.sleep(RETRY.delay(failures))
+                await self._clock.sleep(RETRY.delay(failures, random()))
 
     def _tell_of(self, what: str, failures: int, error: Exception) -> None:
         fields = {"job": self.work.id, "failures": failures, "error": str(error)}

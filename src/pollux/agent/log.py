@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from random import random
 
 from pollux.agent.link import Link, Lost, NotKnown
 from pollux.clock import Clock
@@ -59,6 +60,10 @@ class Log:
             self._dropped += len(data)
         self._news.set()
 
+    def note(self, text: str) -> None:
+        """Say something ourselves, also where the command has used up its room."""
+        self._append(f"[pollux: {text}]\n".encode())
+
     async def end(self) -> None:
         """Send what is left; returns when the controller has it all, or wants no more."""
         if self._dropped:
@@ -93,7 +98,7 @@ class Log:
                 return  # the job is over, or its log is not wanted: nothing to be done about it
             except (StoreUnavailable, NotKnown):
                 failures += 1
-                await self._clock.sleep(RETRY.delay(failures))
+                await self._clock.sleep(RETRY.delay(failures, random()))
             if not self._wanted:
                 return
 

@@ -33,6 +33,7 @@ class AgentOptions:
     command: the program and its arguments; `{payload}`, `{job_id}`, `{inputs}` and `{out}`, each
         an argument of its own, stand for the payload's file, the job's id and its folders.
     token_file: the file that holds a token with the scope worker.
+    ca_file: certificates to trust besides those that everybody does, in PEM.
     name: what people see the agent by; the host's name unless given.
     capabilities: what jobs may require.
     slots: how many jobs run at a time.
@@ -62,6 +63,7 @@ class AgentOptions:
     folder: str | Path | None = None
     push: bool = True
     keep_folders: bool = False
+    ca_file: str | Path | None = None
     signals: bool = True
 
     def __post_init__(self) -> None:

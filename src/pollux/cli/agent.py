@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pollux.cli.options import LogFormat, LogLevel
 from pollux.errors import ConfigError
 from pollux.events import Events, JobReported, JobStarted
 from pollux.observe import logs
@@ -31,6 +32,10 @@ def agent(
     ] = None,
     token_file: Annotated[
         Path | None, typer.Option(help="The file that holds a token with the scope worker.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="Certificates to trust besides the usual ones (PEM): your own CA's."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="What people see it by.")] = None,
     capability: Annotated[
@@ -58,8 +63,8 @@ def agent(
     keep_folders: Annotated[
         bool, typer.Option("--keep-folders", help="Leave the folders of jobs, for a look.")
     ] = False,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: agent.poll_interval=10s")
     ] = None,
@@ -81,6 +86,7 @@ def agent(
     given = {
         "agent.controller": controller,
         "agent.token_file": None if token_file is None else str(token_file),
+        "agent.ca_file": None if ca_file is None else str(ca_file),
         "agent.name": name,
         "agent.slots": slots,
         "agent.timeout": timeout,
@@ -93,7 +99,7 @@ def agent(
     overrides |= {key: value for key, value in given.items() if value is not None}
     settings = load(overrides=overrides).agent
     options = _options(settings, command, capability or [], kind or [], artefacts, keep_folders)
-    logs.set_up(settings.log_level, settings.log_format)
+    logs.set_up(settings.log_level, settings.log_format, libraries=True)
     from pollux.agent.agent import Agent
 
     events = Events()
@@ -136,6 +142,7 @@ def _options(
         folder=settings.folder,
         push=settings.push,
         keep_folders=keep_folders,
+        ca_file=settings.ca_file,
         **chosen,
     )
 

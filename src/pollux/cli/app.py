@@ -1,14 +1,106 @@
-"""The tree of commands."""
+"""The tree of commands. Each is imported when it is asked for: help and workers start at once."""
 
 from __future__ import annotations
 
+from collections import UserDict
+from importlib import import_module
+from typing import Any, NamedTuple
+
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from pollux import __version__
-from pollux.cli import agent, config, demo, doctor, fleet, lab, outbox, queue, serve, worker
+
+
+class Place(NamedTuple):
+    """Where a command is, in `pollux.cli`, and what the list of commands says of it."""
+
+    module: str
+    name: str
+    summary: str
+
+
+#: In the order of the help. A summary is the first line of the command's own help.
+PLACES = {
+    "demo": Place(
+        "demo",
+        "demo",
+        "Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.",
+    ),
+    "worker": Place(
+        "worker",
+        "worker",
+        "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",
+    ),
+    "submit": Place("queue", "submit", "Put one job."),
+    "agent": Place(
+        "agent",
+        "agent",
+        "Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C.",
+    ),
+    "doctor": Place(
+        "doctor",
+        "doctor",
+        "Check this machine, the settings and, if given, a queue or an outbox. "
+        "Changes nothing there.",
+    ),
+    "queue": Place("queue", "queue_app", "Look at a queue."),
+    "dead": Place("queue", "dead_app", "Dead letters: list, retry, drop."),
+    "outbox": Place(
+        "outbox", "app", "The transactional outbox: run its relay, look at it, unblock keys."
+    ),
+    "serve": Place("serve", "app", "Run a controller: jobs for workers anywhere, over HTTP."),
+    "fleet": Place("fleet", "app", "Poll thousands of targets, each at its own pace."),
+    "lab": Place("lab", "app", "Rehearse polling: replay, compare, tune and price it."),
+    "config": Place("config", "app", "Look at the settings."),
+}
+
+
+class Commands(UserDict[str, Any]):
+    """The commands by name: a place, until somebody asks for the command."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, Place):
+            found = self.data[name] = _command(name, found)
+        return found
+
+
+def _command(name: str, place: Place) -> Any:
+    """A command as Typer makes it, or a group of them."""
+    found = getattr(import_module(f"pollux.cli.{place.module}"), place.name)
+    around = typer.Typer()
+    if isinstance(found, typer.Typer):
+        around.add_typer(found, name=name)
+    else:
+        around.command(name)(found)
+    return typer.main.get_group(around).commands[name]
+
+
+class Root(TyperGroup):
+    """The commands, of which a list needs the summaries alone."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = Commands(PLACES)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command as lists show it; `resolve_command` gives the one that runs."""
+        if cmd_name not in PLACES:
+            return None
+        return TyperCommand(cmd_name, help=PLACES[cmd_name].summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else self.commands[name], rest
+
 
 app = typer.Typer(
     name="pollux",
+    cls=Root,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -31,17 +123,3 @@ def root(
 
     Example: pollux demo --seconds 30
     """
-
-
-app.command("demo")(demo.demo)
-app.command("worker")(worker.worker)
-app.command("submit")(queue.submit)
-app.add_typer(queue.queue_app, name="queue")
-app.add_typer(queue.dead_app, name="dead")
-app.add_typer(outbox.app, name="outbox")
-app.add_typer(serve.app, name="serve")
-app.command("agent")(agent.agent)
-app.add_typer(fleet.app, name="fleet")
-app.add_typer(lab.app, name="lab")
-app.add_typer(config.app, name="config")
-app.command("doctor")(doctor.doctor)

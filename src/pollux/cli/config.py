@@ -10,9 +10,11 @@ from typing import Annotated, Any
 import typer
 
 from pollux.cli.output import print_json, print_table, say, warn
-from pollux.errors import PolluxError
+from pollux.errors import ConfigError, PolluxError
+from pollux.fleet.file import read
 from pollux.fleet.stores import open_store
 from pollux.settings import Settings, load, polling_table
+from pollux.settings.groups import unknown_groups
 from pollux.urls import without_secrets
 
 app = typer.Typer(help="Look at the settings.\n\nExample: pollux config show", no_args_is_help=True)
@@ -25,7 +27,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 def _with_stored(file: Path | None) -> Settings:
     """The settings, with what was changed while the fleet ran, if its store can be asked."""
-    settings = load(file)
+    settings, groups = _with_groups(file)
+    for each in _unknown_groups(settings, groups):
+        warn(each)
     url = settings.fleet.store
     if url is None:
         return settings
@@ -34,7 +38,7 @@ def _with_stored(file: Path | None) -> Settings:
     except PolluxError as error:
         warn(f"what was changed while the fleet ran is not shown: {error}")
         return settings
-    return load(file, stored=stored, stored_in=without_secrets(url))
+    return load(file, stored=stored, stored_in=without_secrets(url), groups=groups or ())
 
 
 async def _stored(url: str) -> dict[str, Any]:
@@ -45,6 +49,26 @@ async def _stored(url: str) -> dict[str, Any]:
         return {} if path is not None and not path.exists() else await store.settings()
     finally:
         await store.close()
+
+
+def _with_groups(file: Path | None) -> tuple[Settings, frozenset[str] | None]:
+    """The settings, and the groups of the fleet, if some are set and its file can be read."""
+    settings = load(file)
+    path = Path(settings.fleet.file)
+    if not settings.fleet.groups or not path.exists():
+        return settings, None
+    try:
+        groups = read(path).groups
+    except PolluxError:  # `pollux fleet check` tells what is wrong with it
+        return settings, None
+    return load(file, groups=groups), groups
+
+
+def _unknown_groups(settings: Settings, groups: frozenset[str] | None) -> list[str]:
+    """What is set for groups that no target is in, as far as the groups are known."""
+    if groups is None:
+        return []
+    return unknown_groups(settings.fleet.groups, groups, settings.origins())
 
 
 @app.command("show")
@@ -69,7 +93,10 @@ def check(file: File = None, as_json: Json = False) -> None:
 
     Example: pollux config check --file pollux.toml
     """
-    settings = load(file)
+    settings, groups = _with_groups(file)
+    wrong = _unknown_groups(settings, groups)
+    if wrong:
+        raise ConfigError("\n".join(wrong))
     if as_json:
         print_json({"valid": True, "polling": repr(settings.worker.polling)})
         return

@@ -1,4 +1,4 @@
-"""`pollux doctor`: is everything there that a worker needs?"""
+"""`pollux doctor`: is everything there that a worker, or a relay, needs?"""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import platform
 import sqlite3
+from contextlib import AbstractAsyncContextManager, closing
 from typing import Annotated, NamedTuple
 from urllib.parse import parse_qs, urlsplit
 
@@ -14,12 +15,17 @@ import typer
 from pollux import __version__
 from pollux.cli.output import print_json, say, visible_lines
 from pollux.durations import seconds
-from pollux.errors import PolluxError
+from pollux.errors import ConfigError, PolluxError
 from pollux.events import Events, HintsLost, HintsProven
 from pollux.hints import Hint
+from pollux.outbox.sqlite_store import SqliteOutboxStore
+from pollux.outbox.store import OutboxStore
+from pollux.outbox.urls import open_store
+from pollux.queues.base import Queue
 from pollux.queues.sqlite_file import OLDEST_SQLITE
 from pollux.queues.urls import open_queue
 from pollux.settings import load
+from pollux.urls import without_secrets
 
 #: How long the doctor waits for a hint to arrive, in seconds.
 HINT_DEADLINE = 2.0
@@ -38,10 +44,15 @@ class Finding(NamedTuple):
 
 
 def doctor(
-    url: Annotated[str | None, typer.Argument(help="A queue to check too.")] = None,
+    url: Annotated[
+        str | None, typer.Argument(help="A queue to check too, or the database of an outbox.")
+    ] = None,
+    outbox: Annotated[
+        bool, typer.Option("--outbox", help="The URL is an outbox's; one with ?outbox= is anyway.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Check this machine, the settings and, if given, a queue. Changes no job.
+    """Check this machine, the settings and, if given, a queue or an outbox. Changes nothing there.
 
     Exit code 0, or 1 when anything is bad.
 
@@ -49,7 +60,10 @@ def doctor(
     """
     findings = [_python(), _sqlite(), _metrics(), _settings()]
     if url is not None:
-        findings += asyncio.run(_queue(url))
+        of_outbox = outbox or "outbox" in parse_qs(urlsplit(url).query, keep_blank_values=True)
+        findings += asyncio.run(_outbox(url) if of_outbox else _queue(url))
+    elif outbox:
+        raise ConfigError("--outbox needs the URL of its database: pollux doctor URL --outbox")
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -105,7 +119,7 @@ async def _queue(url: str) -> list[Finding]:
 async def _hints(url: str, reach: str) -> Finding:
     """Give a hint through one handle and wait for it at another, as two processes would."""
     if reach == "network":
-        return await _channel(url)
+        return await _channel(open_queue(url, create=False))
     if reach != "machine":
         return Finding("hints", "note", f"reach this {reach} only")
     watch = seconds(parse_qs(urlsplit(url).query).get("watch", ["100ms"])[0])
@@ -125,21 +139,52 @@ async def _hints(url: str, reach: str) -> Finding:
     )
 
 
-async def _channel(url: str) -> Finding:
-    """Wait until the channel has proven itself, as a worker that pauses would."""
+async def _outbox(url: str) -> list[Finding]:
+    try:
+        async with open_store(url) as store:
+            stats = await store.stats()  # which tells what is not migrated
+            says = f"{store.url}: {stats.ready} ready, {stats.dead} dead"
+            findings = [Finding("outbox", "ok", says)]
+            if stats.keys_blocked:
+                look = f"{stats.keys_blocked}: pollux outbox blocked '{without_secrets(url)}'"
+                findings.append(Finding("blocked keys", "note", look))
+            if isinstance(store, SqliteOutboxStore):
+                return [*findings, _journal(store)]
+        return [*findings, await _channel(open_store(url))]
+    except PolluxError as error:
+        return [Finding("outbox", "bad", str(error))]
+
+
+def _journal(store: SqliteOutboxStore) -> Finding:
+    """Of hints there is nothing to prove: they are the changes of the file itself."""
+    address = f"{store.path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        [(mode,)] = connection.execute("PRAGMA journal_mode")
+    if mode == "wal":
+        return Finding("journal", "ok", "wal")
+    return Finding(
+        "journal",
+        "note",
+        f"{mode}: a relay that reads and an application that commits wait for each other; "
+        "PRAGMA journal_mode = WAL ends that",
+    )
+
+
+async def _channel(opened: AbstractAsyncContextManager[Queue | OutboxStore]) -> Finding:
+    """Wait until the channel has proven itself, as a worker or a relay that pauses would."""
     news: asyncio.Queue[HintsProven | HintsLost] = asyncio.Queue()
     events = Events(quiet=True)
     events.subscribe(news.put_nowait, HintsProven, HintsLost)
     hint = Hint()
-    async with open_queue(url, create=False) as queue:
-        hints = queue.hints()
-        hints.report_to(queue.name, events)
+    async with opened as store:
+        hints = store.hints()
+        hints.report_to(store.name, events)
         hints.join(hint)
         hints.asleep(hint)
         try:
             told = await asyncio.wait_for(news.get(), CHANNEL_DEADLINE)
         except TimeoutError:
-            says = f"no probe came back within {CHANNEL_DEADLINE:g} s; workers poll by themselves"
+            says = f"no probe came back within {CHANNEL_DEADLINE:g} s; pauses end by themselves"
             return Finding("hints", "bad", says)
         finally:
             hints.leave(hint)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import difflib
+import getpass
+import os
+import shlex
+import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
-from rich.live import Live
-from rich.text import Text
 
 from pollux.cli.fleet_run import run as run_fleet
-from pollux.cli.fleet_views import FRAME, Look, frame, rounded, word
+from pollux.cli.fleet_top import watch
+from pollux.cli.fleet_views import Look, frame, phrase, rounded
+from pollux.cli.options import LogFormat, LogLevel, MetricsPort
 from pollux.cli.output import (
     NOTHING,
     fail,
@@ -28,7 +32,8 @@ from pollux.cli.output import (
     warn,
 )
 from pollux.durations import seconds, short
-from pollux.errors import ConfigError, StoreError
+from pollux.errors import ConfigError
+from pollux.fleet.audit import note_order
 from pollux.fleet.file import FleetFile, FleetFileError, read
 from pollux.fleet.report import Goals, shortfalls, stalest_first, states, told
 from pollux.fleet.store import FleetStore
@@ -37,9 +42,13 @@ from pollux.fleet.targets import Target
 from pollux.fleet.views import TargetState
 from pollux.observe import logs
 from pollux.settings import Settings, load
+from pollux.settings.groups import unknown_groups
 from pollux.urls import without_secrets
 
 T = TypeVar("T")
+
+#: What needs not be named.
+FILE = "fleet.toml"
 
 app = typer.Typer(
     help="Poll thousands of targets, each at its own pace.\n\nExample: pollux fleet run",
@@ -64,14 +73,16 @@ def run(
     api_port: Annotated[
         int | None, typer.Option(help="Serve the HTTP API on this port; 0 takes any free one.")
     ] = None,
-    metrics_port: Annotated[
-        int | None, typer.Option(help="Serve Prometheus metrics on this port; 0 takes any.")
+    api_tokens: Annotated[
+        str | None,
+        typer.Option(help="A controller's store, whose tokens the API lets in: sqlite:///farm.db."),
     ] = None,
+    metrics_port: MetricsPort = None,
     node: Annotated[
         str | None, typer.Option(help="What this node is called, where several share a fleet.")
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: fleet.lease=30s")
     ] = None,
@@ -87,33 +98,36 @@ def run(
         "fleet.budget": budget,
         "fleet.concurrency": concurrency,
         "fleet.api_port": api_port,
+        "fleet.api_tokens": api_tokens,
         "fleet.metrics_port": metrics_port,
         "fleet.log_format": log_format,
         "fleet.log_level": log_level,
     }
     overrides |= {key: value for key, value in given.items() if value is not None}
-    settings = load(overrides=overrides).fleet
-    logs.set_up(settings.log_level, settings.log_format)
-    targets = read(settings.file)
-    asyncio.run(run_fleet(settings, targets, overrides, node))
+    settings = load(overrides=overrides)
+    logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
+    targets = _read_for(settings, overrides, "Nothing was started.")
+    asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
 
 
 @app.command("check")
 def check(file: File = None, store: Store = None, as_json: Json = False) -> None:
     """Tell whether the fleet keeps to its goals: exit code 0 if so, 1 if not.
 
-    The goals are fleet.max_queue_depth (overdue polls), fleet.max_dead (dead letters) and
-    fleet.max_staleness (the age of a last success) of the settings. Paused targets do not count.
+    The goals are fleet.max_due (polls that are due and were not made), fleet.max_dead (dead
+    letters) and fleet.max_staleness (the age of a last success) of the settings. Paused targets do
+    not count. A fleet that no node polls keeps to no goal.
 
     Example: pollux fleet check --store sqlite:///fleet.db || page-somebody
     """
     settings = _settings(file, store)
     kept_to = settings.fleet
-    goals = Goals(kept_to.max_queue_depth, kept_to.max_staleness, kept_to.max_dead)
+    goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
     if settings.is_set("fleet.file") or Path(kept_to.file).exists():
-        read(kept_to.file)  # what the store alone knows is no reason to say that all is well
+        # What the store alone knows is no reason to say that all is well.
+        _read_for(settings, _given(file, store), "Nothing was checked.")
     look = _look(settings)
-    missed = shortfalls(look.targets, goals, look.now)
+    missed = shortfalls(look.targets, goals, look.now, look.notice)
     if as_json:
         print_json({"ok": not missed, "missed": missed, **look.facts()})
     elif missed:
@@ -146,9 +160,11 @@ def status(
         found = [_named(look.targets, name) for name in names]
         if as_json:
             print_json([told(each) for each in found])
+            _say_unpolled(look)
             return
         for each in found:
             _show_one(each, look.now)
+        _say_unpolled(look)
         return
     if as_json:
         print_json(_facts(look, stalest_first(look.targets)[:limit]))
@@ -162,13 +178,13 @@ def top(
     store: Store = None,
     every: Annotated[str, typer.Option(help="How often to look again: 1s.")] = "1s",
     lasting: Annotated[
-        str | None, typer.Option("--for", help="End after so long; else Ctrl-C ends it.")
+        str | None, typer.Option("--for", help="End after so long; else q or Ctrl-C ends it.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one look as a JSON document, and end.")
     ] = False,
 ) -> None:
-    """Watch the fleet live: the stalest first, how each target fares, and its next poll.
+    """Watch the fleet live: the stalest first, how each target fares, and its next poll. q quits.
 
     Example: pollux fleet top --store sqlite:///fleet.db
     """
@@ -179,32 +195,19 @@ def top(
         look = _look(settings)
         print_json(_facts(look, stalest_first(look.targets)))
         return
-    try:
-        _with_store(settings, lambda opened: _top(opened, settings, max(pause, 0.1), left))
-    except KeyboardInterrupt:
-        raise typer.Exit(0) from None
-
-
-async def _top(store: FleetStore, settings: Settings, pause: float, left: float | None) -> None:
-    targets = _targets(settings)
-    until = None if left is None else time.monotonic() + left
-    look = await _looked(store, settings, targets)
     if not out.is_terminal:  # one look, for a pipe
-        print_wide(frame(look, None))
+        print_wide(frame(_look(settings), None))
         return
-    with Live(_fitting(look), console=out, screen=True, auto_refresh=False) as live:
-        while until is None or time.monotonic() < until:
-            await asyncio.sleep(pause)
-            try:
-                look = await _looked(store, settings, targets)
-            except StoreError as error:
-                live.update(Text(visible(str(error)), "red"), refresh=True)
-                continue
-            live.update(_fitting(look), refresh=True)
+    targets = _targets(settings)
 
+    async def live(store: FleetStore) -> int:
+        return await watch(lambda: _looked(store, settings, targets), max(pause, 0.1), left)
 
-def _fitting(look: Look) -> Any:
-    return frame(look, max(out.size.height - FRAME, 1), out.size.width)
+    try:
+        code = _with_store(settings, live)
+    except KeyboardInterrupt:
+        code = 0
+    raise typer.Exit(code)
 
 
 @app.command("dead")
@@ -214,6 +217,7 @@ def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
     Example: pollux fleet dead --store sqlite:///fleet.db
     """
     look = _look(_settings(file, store))
+    _say_unpolled(look)
     found = [each for each in look.targets if each.condition == "dead"]
     if as_json:
         print_json([told(each) for each in found])
@@ -327,9 +331,12 @@ def _overrides(pairs: list[str]) -> dict[str, object]:
     return overrides
 
 
+def _given(file: Path | None, store: str | None) -> dict[str, object]:
+    return {"fleet.file": None if file is None else str(file), "fleet.store": store}
+
+
 def _settings(file: Path | None, store: str | None) -> Settings:
-    given = {"fleet.file": None if file is None else str(file), "fleet.store": store}
-    return load(overrides=given)
+    return load(overrides=_given(file, store))
 
 
 def _opened(settings: Settings) -> FleetStore:
@@ -353,6 +360,20 @@ def _with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) 
     return asyncio.run(main())
 
 
+def _read_for(settings: Settings, overrides: Mapping[str, object], otherwise: str) -> FleetFile:
+    """The file of targets; when it, or a group of the settings, is wrong, `otherwise` says what
+    that led to."""
+    try:
+        found = read(settings.fleet.file)
+    except FleetFileError as error:
+        raise ConfigError(f"{error}\n{otherwise}") from None
+    groups = load(overrides=overrides, groups=found.groups)
+    wrong = unknown_groups(groups.fleet.groups, found.groups, groups.origins())
+    if wrong:
+        raise ConfigError("\n".join([*wrong, otherwise]))
+    return found
+
+
 def _targets(settings: Settings) -> tuple[Target, ...]:
     """The targets of the file; none where there is no file, and nobody named one.
 
@@ -370,19 +391,34 @@ def _targets(settings: Settings) -> tuple[Target, ...]:
 
 async def _looked(store: FleetStore, settings: Settings, targets: tuple[Target, ...]) -> Look:
     saved = await store.load()
-    nodes = await getattr(store, "nodes", _no_nodes)()
+    nodes = await store.nodes()
     now = time.time()
-    url = without_secrets(settings.fleet.store or "")
-    return Look(url, states(targets, saved, now), now, [tuple(each) for each in nodes])
-
-
-async def _no_nodes() -> list[Any]:
-    return []
+    given = settings.fleet
+    words = ["--store", without_secrets(given.store or "")]
+    if given.file != FILE:
+        words = ["--file", given.file, *words]
+    start = f"pollux fleet run {shlex.join(words)}"
+    return Look(start, states(targets, saved, now), now, nodes)
 
 
 def _look(settings: Settings) -> Look:
     targets = _targets(settings)
     return _with_store(settings, lambda store: _looked(store, settings, targets))
+
+
+def _say_unpolled(look: Look) -> None:
+    """Beside what is printed: figures of a fleet that nobody polls are of the past."""
+    if look.notice is not None:
+        warn(look.notice)
+
+
+def _asker() -> str:
+    """Who gives orders here, for the log of whoever carries them out."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run as a user without a name
+        user = f"uid {os.getuid()}"
+    return f"{user}@{socket.gethostname()}"
 
 
 def _facts(look: Look, listed: list[TargetState]) -> dict[str, Any]:
@@ -409,7 +445,7 @@ def _show_one(each: TargetState, now: float) -> None:
         ("target", each.name),
         ("type", each.type),
         ("group", each.group or NOTHING),
-        ("state", word(each)),
+        ("state", phrase(each)),
         ("last success", at(each.succeeded_at)),
         ("last change", at(each.changed_at)),
         ("last error", at(each.failed_at)),
@@ -445,7 +481,9 @@ def _order(
             else [_named(look.targets, name) for name in names or ()]
         )
         if chosen:
-            await opened.order(what, [each.name for each in chosen])
+            ordered = [each.name for each in chosen]
+            await opened.order(what, ordered, f"cli: {_asker()}")
+            await note_order(opened, _asker(), what, ordered, "the command line")
         return [each.name for each in chosen]
 
     ordered = _with_store(settings, work)

@@ -9,17 +9,21 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pollux.cli.output import say_aside
 from pollux.errors import ConfigError, MissingExtra
 from pollux.events import Events
-from pollux.fleet import Fleet
+from pollux.fleet import Fleet, Rules
 from pollux.fleet.control import Control
 from pollux.fleet.file import FleetFile
 from pollux.fleet.probes import connections
 from pollux.fleet.stores import NAME, open_store
 from pollux.settings import FleetSettings, Settings, load
+from pollux.settings.groups import unknown_groups
+
+if TYPE_CHECKING:
+    from pollux.fleet.api import Authorise
 
 logger = logging.getLogger("pollux")
 
@@ -32,11 +36,13 @@ def note(level: int, action: str, text: str, **fields: object) -> None:
     logger.log(level, "%s", text, extra={"action": action, "fields": fields})
 
 
-def loader(overrides: Mapping[str, object]) -> Callable[[Mapping[str, Any], str], Settings]:
+def loader(
+    overrides: Mapping[str, object], groups: frozenset[str]
+) -> Callable[[Mapping[str, Any], str], Settings]:
     """What gives the settings again when something was changed."""
 
     def again(stored: Mapping[str, Any], where: str) -> Settings:
-        return load(overrides=overrides, stored=stored, stored_in=where)
+        return load(overrides=overrides, stored=stored, stored_in=where, groups=groups)
 
     return again
 
@@ -59,21 +65,33 @@ async def run(
             per_host=settings.per_host,
             store=store,
             grace=settings.grace,
+            rules=Rules(dead_after=settings.dead_after, recheck=settings.recheck),
             lease=settings.lease,
             name=str(getattr(store, "name", NAME)),
             node=node,
             events=events,
         )
         fleet.add(*file.targets)
-        control = Control(fleet, loader(overrides))
+        control = Control(fleet, loader(overrides, file.groups), file.groups)
         await control.start()
+        _tell_unknown_groups(control)
         if settings.metrics_port is not None:
             stack.callback(_serve_metrics(events, settings))
         if settings.api_port is not None:
-            stop = await _serve_api(control, settings)
+            authorise = await _authorise(settings, stack)
+            stop = await _serve_api(control, settings, authorise)
             stack.push_async_callback(stop)
         await stack.enter_async_context(connections())
         await fleet.run_async()
+
+
+def _tell_unknown_groups(control: Control) -> None:
+    """A setting that the store keeps for a group that is gone stops nothing; those of the file and
+    the environment were refused before."""
+    settings = control.settings
+    if settings is not None:
+        for each in unknown_groups(settings.fleet.groups, control.groups(), settings.origins()):
+            note(logging.WARNING, "group_unknown", each)
 
 
 def _serve_metrics(events: Events, settings: FleetSettings) -> Callable[[], None]:
@@ -86,9 +104,32 @@ def _serve_metrics(events: Events, settings: FleetSettings) -> Callable[[], None
     return served.close
 
 
-async def _serve_api(control: Control, settings: FleetSettings) -> Callable[[], Awaitable[None]]:
+async def _authorise(settings: FleetSettings, stack: AsyncExitStack) -> Authorise:
+    """Who the API lets in: whom a controller does, or who has the one token of this fleet."""
+    if settings.api_tokens is not None:
+        from pollux.controller.auth import Auth
+        from pollux.controller.fleet_tokens import fleet_tokens
+        from pollux.controller.opening import opened_state
+
+        return fleet_tokens(
+            Auth(await stack.enter_async_context(opened_state(settings.api_tokens)))
+        )
+
+    from pollux.fleet.api import Bearer
+
+    path = Path(settings.api_token_file)
+    bearer, token = Bearer.from_file(path)
+    if token is not None:
+        # Not into the log, which is kept.
+        say_aside(f"token of the API, shown this once: {token} (its hash is in {path})")
+    return bearer
+
+
+async def _serve_api(
+    control: Control, settings: FleetSettings, authorise: Authorise
+) -> Callable[[], Awaitable[None]]:
     """Serve the API beside the fleet, in its event loop; returns what ends that."""
-    from pollux.fleet.api import Bearer, served
+    from pollux.fleet.api import served
 
     try:
         import uvicorn
@@ -101,10 +142,8 @@ async def _serve_api(control: Control, settings: FleetSettings) -> Callable[[], 
 
     listening = _listening(settings.api_host, settings.api_port or 0)
     try:
-        path = Path(settings.api_token_file)
-        bearer, token = Bearer.from_file(path)
         config = uvicorn.Config(
-            served(control, bearer),
+            served(control, authorise),
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -119,9 +158,6 @@ async def _serve_api(control: Control, settings: FleetSettings) -> Callable[[], 
         raise
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    if token is not None:
-        # Not into the log, which is kept.
-        say_aside(f"token of the API, shown this once: {token} (its hash is in {path})")
     note(logging.INFO, "api_served", f"API on {url}/api/fleet/health", url=url)
 
     async def stop() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -11,14 +11,27 @@ from rich.table import Table
 from rich.text import Text
 
 from pollux.cli.output import NOTHING, visible
-from pollux.fleet.report import overdue, stalest_first, summary
+from pollux.fleet.report import last_poll, overdue, stalest_first, summary, unpolled
+from pollux.fleet.store import Node
 from pollux.fleet.views import TargetState
 
+#: What people see of a condition. A breaker that is closed is one that lets polls through: beside
+#: ports that are open because they work, that reads like the opposite.
+WORDS = {"closed": "healthy", "open": "broken"}
+#: The same in full, for one target.
+PHRASES = {
+    "closed": "healthy",
+    "confirming": "confirming (it failed, and is polled again at once)",
+    "backing off": "backing off",
+    "open": "broken (its breaker is open: it is polled less and less often)",
+    "half-open": "half-open (one poll is let through to see whether it is back)",
+    "dead": "dead (given up on; it is polled seldom, and a success brings it back)",
+}
 STYLES = {
-    "closed": "green",
+    "healthy": "green",
     "confirming": "yellow",
     "backing off": "yellow",
-    "open": "red",
+    "broken": "red",
     "half-open": "yellow",
     "dead": "bold red",
     "paused": "dim",
@@ -31,30 +44,53 @@ WIDE = 72
 NUMERIC = ("last success", "next", "every")
 #: The most columns of the screen that a name takes.
 NAME_WIDTH = 32
-#: The lines of a frame that are no targets: figures, nodes, the table's head, and how many more.
-FRAME = 5
+#: The lines of a live frame that are no targets: figures, nodes or that there are none, the table's
+#: head, how many more, and how to leave.
+FRAME = 6
 
 
 @dataclass(frozen=True)
 class Look:
-    """One look at a fleet: its targets, its nodes, and when."""
+    """One look at a fleet: its targets, its nodes, and when.
 
-    where: str
+    start: the command that polls it. nodes: None where the store cannot tell.
+    """
+
+    start: str
     targets: Sequence[TargetState]
     now: float
-    nodes: Sequence[tuple[str, float, int]] = field(default=())
+    nodes: Sequence[Node] | None = None
+
+    @property
+    def notice(self) -> str | None:
+        """That nobody polls, if so."""
+        return (
+            None
+            if self.nodes or self.nodes is None
+            else unpolled(self.targets, self.now, self.start)
+        )
 
     def facts(self) -> dict[str, Any]:
-        nodes = [{"node": each[0], "lasts": each[1], "held": each[2]} for each in self.nodes]
-        return {**summary(self.targets, self.now), "nodes": nodes}
+        nodes = [{"node": each[0], "lasts": each[1], "held": each[2]} for each in self.nodes or ()]
+        return {
+            **summary(self.targets, self.now),
+            "nodes": nodes,
+            "running": None if self.nodes is None else bool(self.nodes),
+            "last_poll_at": last_poll(self.targets),
+        }
 
 
-def frame(look: Look, rows: int | None, width: int | None = None) -> RenderableType:
+def frame(
+    look: Look, rows: int | None, width: int | None = None, *, live: bool = False
+) -> RenderableType:
     """A whole look: figures, then the table of as many targets as there is room for.
 
-    width: of the screen, where that is narrow.
+    width: of the screen, where that is narrow. live: it has to fit, and a key ends it.
     """
     parts: list[RenderableType] = [headline(look)]
+    if look.notice is not None:
+        cut: Any = {"no_wrap": True, "overflow": "ellipsis"} if live else {}
+        parts.append(Text(look.notice, "bold red", **cut))
     if look.nodes:
         listed = ", ".join(f"{visible(name)} ({held})" for name, _, held in look.nodes)
         parts.append(Text(f"nodes: {listed}", no_wrap=True, overflow="ellipsis"))
@@ -64,18 +100,20 @@ def frame(look: Look, rows: int | None, width: int | None = None) -> RenderableT
     parts.append(table(shown, look.now, NARROW if narrow else COLUMNS))
     if len(shown) < len(ordered):
         parts.append(Text(f"… and {len(ordered) - len(shown)} more", "dim"))
+    if live:
+        parts.append(Text("q quits", "dim"))
     return Group(*parts)
 
 
 def headline(look: Look) -> Text:
     figures = summary(look.targets, look.now)
     conditions = figures["conditions"]
-    opened = conditions["open"] + conditions["half-open"]
+    broken = conditions["open"] + conditions["half-open"]
     parts: list[tuple[str, str]] = [
         (f"{figures['targets']} targets", "bold"),
-        (f"{figures['due']} overdue", "yellow" if figures["due"] else ""),
+        (f"{figures['due']} due", "yellow" if figures["due"] else ""),
         (f"{figures['stale']} stale", "yellow" if figures["stale"] else ""),
-        (f"{opened} open", "red" if opened else ""),
+        (f"{broken} broken", "red" if broken else ""),
         (f"{figures['dead']} dead", "bold red" if figures["dead"] else ""),
         (f"{figures['paused']} paused", ""),
         (f"{figures['never']} never", ""),
@@ -129,7 +167,16 @@ def word(each: TargetState) -> str:
         return "paused"
     if each.polled_at is None and each.condition == "closed":
         return "new"
-    return each.condition
+    return WORDS.get(each.condition, each.condition)
+
+
+def phrase(each: TargetState) -> str:
+    """How it fares, for who may not know the words."""
+    known = word(each)
+    fares = PHRASES.get(each.condition, each.condition)
+    if each.paused:
+        return "paused" if each.condition == "closed" else f"paused; {fares}"
+    return "new (not polled yet)" if known == "new" else fares
 
 
 def coming(each: TargetState, now: float) -> str:

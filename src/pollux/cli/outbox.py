@@ -9,9 +9,9 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pollux.cli.options import LogFormat, LogLevel, MetricsPorts, Processes, StrategyName
 from pollux.cli.output import NOTHING, fail, moment, print_json, print_table, say
 from pollux.cli.running import (
-    MAX_PROCESSES,
     Supervisor,
     debug_events,
     found_at,
@@ -57,21 +57,13 @@ def with_store(url: str, work: Callable[[OutboxStore], Awaitable[T]]) -> T:
 @app.command("run")
 def run(
     target: Annotated[str, typer.Argument(help="Where the outbox is: module:outbox.")],
-    processes: Annotated[
-        int, typer.Option(min=1, max=MAX_PROCESSES, help="How many processes to run.")
-    ] = 1,
+    processes: Processes = 1,
     batch: Annotated[int | None, typer.Option(help="Keys a poll claims at the most.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Keys handled at a time.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="The polling strategy, by name.")] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Serve Prometheus metrics on this port, each further process on the next; "
-            "0 takes any that is free."
-        ),
-    ] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    strategy: StrategyName = None,
+    metrics_port: MetricsPorts = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: outbox.lease=30s")
     ] = None,

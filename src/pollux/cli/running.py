@@ -26,8 +26,6 @@ logger = logging.getLogger("pollux")
 
 #: How a process that died is started again.
 RESTART = Retry.exponential("1s", ceiling="30s", attempts=None)
-#: The most processes one command starts.
-MAX_PROCESSES = 256
 MAX_PORT = 65535
 #: Commands that have commands.
 GROUPS = ("outbox",)

@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -14,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from pollux.cli.options import LogFormat, LogLevel
 from pollux.cli.output import moment, print_json, print_table, say
 from pollux.errors import ConfigError, MissingExtra
 from pollux.observe import logs
@@ -35,6 +37,9 @@ GRACE = 10
 HEAD_WITHIN = 20.0
 #: How often an open WebSocket is pinged, in seconds: many proxies cut what is silent for 30 s.
 PING_EVERY = 20.0
+#: How long an idle connection is kept, in seconds: longer than our own clients do, so that a poll
+#: that follows a hint opens none, and is never sent into one that is just being closed.
+KEEP_ALIVE = 60
 
 
 class _Serve(TyperGroup):
@@ -99,8 +104,11 @@ def run(
     migrate: Annotated[
         bool, typer.Option("--migrate", help="Make or renew the tables first (Postgres).")
     ] = False,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    access_log: Annotated[
+        bool | None, typer.Option("--access-log/--no-access-log", help="Log each request.")
+    ] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: controller.min_interval=2s")
     ] = None,
@@ -122,13 +130,14 @@ def run(
             "controller.artefacts": artefacts,
             "controller.state": state,
             "controller.trusted_proxies": ",".join(trusted_proxy) if trusted_proxy else None,
+            "controller.access_log": access_log,
             "controller.log_format": log_format,
             "controller.log_level": log_level,
         },
     )
     _check_tls(settings)
     proxies = trusted_networks(settings.trusted_proxies)
-    logs.set_up(settings.log_level, settings.log_format)
+    logs.set_up(settings.log_level, settings.log_format, libraries=True)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(_run(settings, proxies, token_file, migrate))
 
@@ -154,10 +163,21 @@ async def _run(
         await _serve(application(controller), settings, proxies)
 
 
+def allow_connections() -> None:
+    """A connection is an open file: many systems allow 1,024 to who does not ask for more."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 async def _serve(app: Any, settings: ControllerSettings, proxies: list[str]) -> None:
     uvicorn = _uvicorn()
-    from pollux.cli.serving import PatientServer, protocol
+    from pollux.cli.serving import PatientServer, protocol, show_requests
 
+    if settings.access_log:
+        show_requests()
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -167,15 +187,17 @@ async def _serve(app: Any, settings: ControllerSettings, proxies: list[str]) -> 
         http=protocol(HEAD_WITHIN),
         proxy_headers=bool(proxies),
         forwarded_allow_ips=proxies,
-        access_log=False,
-        log_config=None,
+        access_log=settings.access_log,
+        log_config=None,  # what it says goes our way: see `logs.set_up`
         lifespan="on",
         server_header=False,
         ws_ping_interval=PING_EVERY,
         ws_ping_timeout=PING_EVERY,
         ws_max_size=64 * 1024,
+        timeout_keep_alive=KEEP_ALIVE,
         timeout_graceful_shutdown=GRACE,
     )
+    allow_connections()
     server = PatientServer(config, app.controller.stop_waiting, _tell)
     try:
         await server.serve()
@@ -256,7 +278,9 @@ def revoke(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Revoke a token; running controllers heed that within seconds.
+    """Revoke a token, and with it the workers that registered with it.
+
+    Running controllers heed that within seconds; what those workers run goes to others.
 
     Example: pollux serve token revoke 0198c5b2f3a14e6f9d0a7c2b5e8f1d34
     """
@@ -273,7 +297,8 @@ def revoke(
     if as_json:
         print_json(_shown(row))
     else:
-        say(f"The token {row.name} is revoked.")
+        with_it = "" if row.scope == "submit" else ", and the workers that registered with it"
+        say(f"The token {row.name} is revoked{with_it}.")
 
 
 @token_app.command("rotate")
@@ -284,6 +309,8 @@ def rotate(
     as_json: Json = False,
 ) -> None:
     """Put another secret in a token's place, and print it; the old one is void.
+
+    Workers that registered with it stay; to send them away, revoke it.
 
     Example: pollux serve token rotate 0198c5b2f3a14e6f9d0a7c2b5e8f1d34 --expires-in 90d
     """

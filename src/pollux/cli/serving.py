@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,24 @@ TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"Content-Length: 0\r\nConnection: close\r\n\r\n"
 )
+
+
+def show_requests() -> None:
+    """Have uvicorn log each request, as one of our own records and without its query."""
+    logger = logging.getLogger("uvicorn.access")
+    logger.setLevel(logging.INFO)
+    logger.addFilter(_as_ours)
+
+
+def _as_ours(record: logging.LogRecord) -> bool:
+    args = record.args
+    if isinstance(args, tuple) and len(args) == 5:
+        client, method, path, _, status = args
+        path = str(path).partition("?")[0]
+        record.msg, record.args = "%s %s %s from %s", (method, path, status, client)
+        record.action = "request"
+        record.fields = {"method": method, "path": path, "status": status, "address": client}
+    return True
 
 
 class PatientServer(uvicorn.Server):
@@ -63,6 +82,7 @@ def protocol(head_within: float) -> type[asyncio.Protocol]:
     class Hurried(base):  # type: ignore[misc]
         _late: asyncio.TimerHandle | None = None
         _size = 0
+        _begun = False  # a head, whose end is not here
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
@@ -75,18 +95,20 @@ def protocol(head_within: float) -> type[asyncio.Protocol]:
         def data_received(self, data: bytes) -> None:
             self._size += len(data)
             super().data_received(data)
-            if self._late is not None and self._size > HEAD_MAX:
+            waiting = self._begun or self._late is not None
+            if waiting and self._size > HEAD_MAX:
                 self._head_is_there()
                 self.transport.write(TOO_LARGE)
                 self.transport.close()
-            elif self._late is None and self._is_answered():
+            elif self._late is None and (self._begun or self._is_answered()):
                 # The rest of a request that was refused, or an empty line before the next one:
                 # from any byte on, uvicorn would wait for the rest without end.
                 self._wait_for_head()
 
         def on_message_begin(self) -> None:
+            # A timer only if the head is not here in full: nearly all come in one piece.
             self._head_is_there()
-            self._wait_for_head()
+            self._begun = True
             super().on_message_begin()
 
         def on_headers_complete(self) -> None:
@@ -103,6 +125,7 @@ def protocol(head_within: float) -> type[asyncio.Protocol]:
 
         def _head_is_there(self) -> None:
             self._size = 0
+            self._begun = False
             if self._late is not None:
                 self._late.cancel()
                 self._late = None

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from pollux.cli.options import LogFormat, LogLevel, MetricsPorts, Processes, StrategyName
 from pollux.cli.running import (
-    MAX_PROCESSES,
     Supervisor,
     debug_events,
     found_at,
@@ -27,23 +27,15 @@ from pollux.worker import Worker, WorkerRunOptions
 
 def worker(
     target: Annotated[str, typer.Argument(help="Where the worker is: module:worker.")],
-    processes: Annotated[
-        int, typer.Option(min=1, max=MAX_PROCESSES, help="How many processes to run.")
-    ] = 1,
+    processes: Processes = 1,
     concurrency: Annotated[int | None, typer.Option(help="Handlers at a time.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="The polling strategy, by name.")] = None,
-    metrics_port: Annotated[
-        int | None,
-        typer.Option(
-            help="Serve Prometheus metrics on this port, each further process on the next; "
-            "0 takes any that is free."
-        ),
-    ] = None,
+    strategy: StrategyName = None,
+    metrics_port: MetricsPorts = None,
     price: Annotated[
         str | None, typer.Option(help="What a poll costs, for the cost metric: s3-list, 0.4/1e6.")
     ] = None,
-    log_format: Annotated[str | None, typer.Option(help="text or json.")] = None,
-    log_level: Annotated[str | None, typer.Option(help="debug, info, warning or error.")] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="Any setting: worker.lease=30s")
     ] = None,

@@ -70,6 +70,8 @@ def routes(controller: Controller) -> APIRouter:
         "/api/tokens/{token_id}",
         tags=["tokens"],
         summary="Revoke a token",
+        description="It holds no longer, and neither do the tokens of the workers that registered "
+        "with it: they get 401, and what they run goes to others when its lease is over.",
         responses={200: {"model": schema.TokenView}, **errors(404)},
     )
     async def revoke_token(request: Request, token_id: str) -> Response:
@@ -77,7 +79,8 @@ def routes(controller: Controller) -> APIRouter:
         found = await controller.tokens.revoke(checked_id(token_id, "token"))
         if found is None:
             raise no_such("token", token_id)
-        controller.auth.forget(found.hash)
+        controller.auth.forget()  # also of the workers that registered with it
+        controller.registry.refuse(f"token:{found.id}")
         await controller.note(request, who, "token.revoke", found.id, found.name)
         return answer(token_view(found))
 
@@ -85,6 +88,8 @@ def routes(controller: Controller) -> APIRouter:
         "/api/tokens/{token_id}/rotate",
         tags=["tokens"],
         summary="Another token in the place of this one, which holds no longer",
+        description="Workers that registered with it stay until their own tokens expire, and "
+        "register again with the new one then. To send them away, revoke it.",
         responses={200: {"model": schema.TokenMade}, **errors(400, 404, 409, 413, 422)},
         openapi_extra=body_of(schema.RotateToken, required=False),
     )

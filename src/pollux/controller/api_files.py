@@ -115,7 +115,7 @@ def routes(controller: Controller) -> APIRouter:
         status_code=201,
         summary="Keep a file that a run made",
         description="By the worker that has the job. `X-Checksum-SHA256` is checked if it is sent.",
-        responses={201: {"model": schema.ArtefactView}, **errors(404, 409, 413, 415, 422)},
+        responses={201: {"model": schema.ArtefactView}, **errors(404, 409, 413, 422, 507)},
         openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
     )
     async def put_artefact(request: Request, job_id: str, name: str) -> Response:

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from pollux.controller import schema
 from pollux.controller.answers import Refused
+from pollux.controller.blobs import BlobsMissing
 from pollux.controller.controller import Controller
 from pollux.controller.requests import HEADERS, answer
 from pollux.controller.schema import errors
@@ -28,7 +29,7 @@ def routes(controller: Controller) -> APIRouter:
     @router.get(
         "/readyz",
         tags=["health"],
-        summary="Can it work: does the store answer?",
+        summary="Can it work: does the store answer, is there a place for files?",
         responses={200: {"model": schema.Health}, **errors(503)},
     )
     async def readyz() -> Response:
@@ -36,10 +37,12 @@ def routes(controller: Controller) -> APIRouter:
             await controller.ready()
         except PolluxError as error:
             controller.log_failure(error)
+            reason = (
+                error.reason if isinstance(error, BlobsMissing) else "the store does not answer"
+            )
             raise Refused(
-                503, "not_ready", "the store does not answer", "The controller's log says more.",
-                {"Retry-After": "5"},
-            ) from None  # fmt: skip
+                503, "not_ready", reason, "The controller's log says more.", {"Retry-After": "5"}
+            ) from None
         return answer({"status": "ok"})
 
     @router.get(

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from pollux.controller import schema
 from pollux.controller.answers import Refused, lease_lost, no_such
 from pollux.controller.auth import Caller
-from pollux.controller.controller import Controller
+from pollux.controller.controller import Controller, address_of
 from pollux.controller.files import Files, receive_multipart
 from pollux.controller.jobs import spec_from
 from pollux.controller.matching import checked_kind
@@ -62,7 +62,7 @@ def routes(controller: Controller) -> APIRouter:
         responses={
             201: {"model": schema.JobView},
             200: {"model": schema.JobView, "description": "It was submitted before."},
-            **errors(400, 409, 413, 422),
+            **errors(400, 409, 413, 422, 507),
         },
         openapi_extra=body_of(schema.NewJob, also={"multipart/form-data": _MULTIPART}),
     )
@@ -78,9 +78,7 @@ def routes(controller: Controller) -> APIRouter:
     async def submitted(request: Request, who: Caller, given: Any, files: Files | None) -> Response:
         spec = spec_from(given, options, () if files is None else files.names)
         store = None if files is None else files.store
-        row, fresh = await controller.jobs.submit(spec, who.who, store)
-        if fresh:
-            await controller.note(request, who, "job.submit", row.id, row.kind)
+        row, fresh = await controller.jobs.submit(spec, who.who, store, address_of(request))
         return answer(await view(row), 201 if fresh else 200, {"Location": f"/api/jobs/{row.id}"})
 
     @router.get(

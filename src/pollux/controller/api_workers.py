@@ -17,6 +17,7 @@ from pollux.controller.requests import (
     page_limit,
     read_object,
 )
+from pollux.controller.rows import WorkerRow
 from pollux.controller.schema import body_of, errors
 from pollux.controller.tokens import hash_of, new_secret
 from pollux.controller.views import worker_view
@@ -39,7 +40,13 @@ def routes(controller: Controller) -> APIRouter:
         who = await controller.caller(request, "worker")
         given = await read_object(request, options.body_limit, ("name", "capabilities", "slots"))
         secret = new_secret()
-        expires_at = controller.clock.epoch() + options.span("registered_for")
+        by = await controller.state.token(who.id)
+        if by is not None and by.revoked_at is not None:  # elsewhere, a moment ago
+            controller.auth.forget(by.hash)
+            who = await controller.caller(request, "worker")
+        until = controller.clock.epoch() + options.span("registered_for")
+        # No longer than what it registers with: that is how long it was let in for.
+        expires_at = until if by is None or by.expires_at is None else min(until, by.expires_at)
         row = await registry.register(
             given.get("name"),
             given.get("capabilities"),
@@ -124,7 +131,10 @@ def routes(controller: Controller) -> APIRouter:
     @router.post(
         "/api/workers/{worker_id}/drain",
         summary="Give a worker no more jobs, or give it some again",
-        responses={200: {"model": schema.WorkerView}, **errors(400, 404, 413, 422)},
+        description="It finishes what it runs, goes on polling and stays registered, but gets no "
+        'more jobs until it is told otherwise: `{"drain": false}` takes it back. A worker that '
+        "registers anew, as after a restart, gets jobs again.",
+        responses={200: {"model": schema.DrainedView}, **errors(400, 404, 413, 422)},
         openapi_extra=body_of(schema.Drain, required=False),
     )
     async def drain(request: Request, worker_id: str) -> Response:
@@ -138,6 +148,17 @@ def routes(controller: Controller) -> APIRouter:
             raise no_such("worker", worker_id)
         await controller.note(request, who, "worker.drain", worker_id, "on" if wanted else "off")
         online, last_seen = registry.is_online(row), registry.last_seen(row)
-        return answer(worker_view(row, online=online, last_seen=last_seen))
+        view = worker_view(row, online=online, last_seen=last_seen)
+        return answer({**view, "what_follows": _what_follows(row)})
 
     return router
+
+
+def _what_follows(row: WorkerRow) -> str:
+    """What a drain does, for who asked for it and wonders why nothing ends."""
+    if not row.drain:
+        return "It gets jobs again, from its next poll on."
+    return (
+        "It gets no more jobs, finishes what it runs, and stays registered. To take this back, "
+        f'POST {{"drain": false}} to /api/workers/{row.id}/drain; to end it, stop its agent.'
+    )

@@ -30,13 +30,32 @@ class Audit:
         self, who: str, action: str, what: str = "", detail: str = "", address: str = ""
     ) -> None:
         """Write down that something was done. It was, so nothing fails if the state does."""
-        entry = AuditEntry(
+        entry = self.entry(who, action, what, detail, address)
+        self.log(entry)
+        try:
+            await self._state.audit([entry])
+        except StoreError as error:
+            logger.warning(
+                "an audit entry is only in this log, for the state failed: %s", error,
+                extra={"action": "audit_failed", "fields": {"error": str(error)}},
+            )  # fmt: skip
+
+    @staticmethod
+    def entry(
+        who: str, action: str, what: str = "", detail: str = "", address: str = ""
+    ) -> AuditEntry:
+        """An entry, fit to be shown, for who writes it beside what was done."""
+        return AuditEntry(
             printable(who),
             printable(action),
             printable(what),
             printable(detail),
             printable(address),
         )
+
+    @staticmethod
+    def log(entry: AuditEntry) -> None:
+        """The line of an entry in the process's own log."""
         logger.info(
             "%s %s %s %s from %s", entry.who, entry.action, entry.what or "-", entry.detail or "-",
             entry.address or "-",
@@ -45,13 +64,6 @@ class Audit:
                 "detail": entry.detail, "address": entry.address,
             }},
         )  # fmt: skip
-        try:
-            await self._state.audit([entry])
-        except StoreError as error:
-            logger.warning(
-                "an audit entry is only in this log, for the state failed: %s", error,
-                extra={"action": "audit_failed", "fields": {"error": str(error)}},
-            )  # fmt: skip
 
 
 def printable(text: str, most: int = PART_MAX) -> str:
@@ -61,6 +73,8 @@ def printable(text: str, most: int = PART_MAX) -> str:
     'a\\\\nb\\\\x1b[31m'
     """
     cut = text if len(text) <= most else text[: most - 1] + "…"
+    if cut.isprintable():
+        return cut
     return "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut
     )

@@ -3,6 +3,9 @@
 A request says who it is from by `Authorization: Bearer <token>`. What a token stands for is
 remembered for a few seconds, so a poll costs no look at the state; a token that is revoked on
 another controller is void there after so long, and here at once.
+
+A worker's own token holds as long as the one that it registered with: with that, what was entrusted
+to whoever has it is taken back as a whole. Rotating that one only changes who can register.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ from pollux.controller.tokens import LENGTH_MAX, hash_of
 
 T = TypeVar("T")
 
-#: How long what a token stands for is remembered, in seconds; and that it stands for nothing.
+#: How long what a token stands for is remembered, in seconds; and that it does not hold.
 REMEMBERED = 5.0
 UNKNOWN_REMEMBERED = 1.0
-#: The most tokens that are remembered; and of those that stand for nothing.
+#: The most tokens that are remembered; and of those that do not hold.
 MOST = 20_000
 UNKNOWN_MOST = 1_000
 
@@ -102,7 +105,8 @@ class Auth:
         self._state = state
         self._clock = clock or state.clock
         self._known: OrderedDict[str, tuple[Caller, float, float | None]] = OrderedDict()
-        self._unknown: OrderedDict[str, float] = OrderedDict()
+        self._void: OrderedDict[str, tuple[_Void, float]] = OrderedDict()
+        self._registrars: OrderedDict[str, tuple[Token | None, float]] = OrderedDict()
         self._used: dict[str, float] = {}
 
     async def caller(self, authorization: str | bytes | None) -> Caller:
@@ -120,13 +124,14 @@ class Auth:
         return await self.caller(f"Bearer {secret}")
 
     def forget(self, token_hash: str | None = None) -> None:
-        """A token (None: any) was revoked, rotated or changed: look it up again."""
+        """A token (None: any, and those of workers) was revoked, rotated or changed: look again."""
+        self._registrars.clear()
         if token_hash is None:
             self._known.clear()
-            self._unknown.clear()
+            self._void.clear()
         else:
             self._known.pop(token_hash, None)
-            self._unknown.pop(token_hash, None)
+            self._void.pop(token_hash, None)
 
     async def write_down(self) -> None:
         """Note when tokens were last used, all at once."""
@@ -140,39 +145,83 @@ class Auth:
         known = self._known.get(digest)
         if known is not None:
             caller, until, expires_at = known
-            if expires_at is not None and expires_at <= self._clock.epoch():
-                raise _unauthorized("the token has expired", "Have it rotated, or ask for another.")
-            if now < until:
+            if now < until and not self._is_over(expires_at):
                 return caller
             del self._known[digest]
-        elif self._unknown.get(digest, 0.0) > now:
-            raise _not_known()
+            return None
+        void = self._void.get(digest)
+        if void is not None and now < void[1]:
+            raise void[0].refused()
         return None
 
     async def _look_up(self, digest: str) -> Caller:
-        token = await self._state.token_by_hash(digest)
-        if token is not None:
-            return self._remember(digest, self._checked(token, digest), token.expires_at)
-        worker = await self._state.worker_by_token(digest)
-        if worker is not None:
-            return self._remember(digest, _worker(worker, digest), worker.token_expires_at)
-        _put(self._unknown, digest, self._clock.now() + UNKNOWN_REMEMBERED, UNKNOWN_MOST)
-        raise _not_known()
-
-    def _checked(self, token: Token, digest: str) -> Caller:
-        if not hmac.compare_digest(token.hash, digest):
-            raise _not_known()
-        if token.revoked_at is not None:
-            raise _unauthorized("the token was revoked", "Ask an admin for another.")
-        return Caller(token.id, token.name, token.scope)
-
-    def _remember(self, digest: str, caller: Caller, expires_at: float | None) -> Caller:
+        try:
+            caller, expires_at = await self._found(digest)
+        except _Void as void:
+            _put(self._void, digest, (void, self._clock.now() + UNKNOWN_REMEMBERED), UNKNOWN_MOST)
+            raise void.refused() from None
         until = self._clock.now() + REMEMBERED
         _put(self._known, digest, (caller, until, expires_at), MOST)
-        if expires_at is not None and expires_at <= self._clock.epoch():
-            what = "Register again." if caller.role == "own" else "Ask an admin for another."
-            raise _unauthorized("the token has expired", what)
         return caller
+
+    async def _found(self, digest: str) -> tuple[Caller, float | None]:
+        """Whose token this is, and until when it holds."""
+        token = await self._state.token_by_hash(digest)
+        if token is not None and hmac.compare_digest(token.hash, digest):
+            if token.revoked_at is not None:
+                raise _Void("the token was revoked", "Ask an admin for another.")
+            if self._is_over(token.expires_at):
+                raise _Void("the token has expired", "Have it rotated, or ask for another.")
+            return Caller(token.id, token.name, token.scope), token.expires_at
+        worker = await self._state.worker_by_token(digest)
+        if worker is not None and hmac.compare_digest(worker.token_hash, digest):
+            return await self._worker(worker)
+        raise _Void("the token is not known", "Check it; a rotated token is void at once.")
+
+    async def _worker(self, worker: WorkerRow) -> tuple[Caller, float | None]:
+        by = await self._registrar(worker.registered_by)
+        if by is not None and by.revoked_at is not None:
+            raise _Void(
+                "the token that this worker registered with was revoked",
+                "Register again with another token of the scope worker, which an admin can make.",
+            )
+        if by is not None and self._is_over(by.expires_at):
+            raise _Void(
+                "the token that this worker registered with has expired",
+                "Have it rotated, or ask an admin for another, and register again with that.",
+            )
+        if self._is_over(worker.token_expires_at):
+            raise _Void("the token has expired", "Register again.")
+        ends = [worker.token_expires_at, None if by is None else by.expires_at]
+        expires_at = min((each for each in ends if each is not None), default=None)
+        return Caller(worker.id, worker.name, "own", worker.id), expires_at
+
+    async def _registrar(self, who: str) -> Token | None:
+        """The token that a worker registered with: the same for many, so it is remembered, too."""
+        kind, _, token_id = who.partition(":")
+        if kind != "token":
+            return None
+        found, until = self._registrars.get(token_id, (None, 0.0))
+        now = self._clock.now()
+        if until <= now:
+            found = await self._state.token(token_id)
+            _put(self._registrars, token_id, (found, now + REMEMBERED), UNKNOWN_MOST)
+        return found
+
+    def _is_over(self, expires_at: float | None) -> bool:
+        return expires_at is not None and expires_at <= self._clock.epoch()
+
+
+class _Void(Exception):
+    """A token does not hold; why, and what to do about it."""
+
+    def __init__(self, message: str, what_to_do: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.what_to_do = what_to_do
+
+    def refused(self) -> Refused:
+        return _unauthorized(self.message, self.what_to_do)
 
 
 def _put(kept: OrderedDict[str, T], key: str, value: T, most: int) -> None:
@@ -180,12 +229,6 @@ def _put(kept: OrderedDict[str, T], key: str, value: T, most: int) -> None:
     kept.move_to_end(key)
     if len(kept) > most:
         kept.popitem(last=False)
-
-
-def _worker(worker: WorkerRow, digest: str) -> Caller:
-    if not hmac.compare_digest(worker.token_hash, digest):
-        raise _not_known()
-    return Caller(worker.id, worker.name, "own", worker.id)
 
 
 def _digest(authorization: str | bytes | None) -> str:
@@ -205,10 +248,6 @@ def _digest(authorization: str | bytes | None) -> str:
             "the Authorization header holds no bearer token", "Write `Bearer <token>`."
         )
     return hash_of(secret)
-
-
-def _not_known() -> Refused:
-    return _unauthorized("the token is not known", "Check it; a rotated token is void at once.")
 
 
 def _unauthorized(message: str, what_to_do: str) -> Refused:

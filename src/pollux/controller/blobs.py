@@ -73,6 +73,31 @@ class Writer(ABC):
         """Leave nothing. Never fails."""
 
 
+class BlobsMissing(StoreUnavailable):
+    """Blobs cannot be kept now. `reason` is for anybody; the message, with the place, is not."""
+
+    def __init__(self, reason: str, folder: Path) -> None:
+        super().__init__(
+            f"{reason}: {str(folder)!r}; make it, mount what it lies on, let this user write to "
+            "it, or name another place by --artefacts"
+        )
+        self.reason = reason
+
+
+def is_no_room(error: OSError) -> bool:
+    return error.errno in _NO_ROOM
+
+
+def no_room() -> Refused:
+    return Refused(
+        507,
+        "no_room",
+        "the controller has no room for this file; nothing of it was kept",
+        "Try again later, or tell who runs the controller to free some space.",
+        {"Retry-After": "60"},
+    )
+
+
 class Blobs(ABC):
     """A place for blobs. Errors are `Refused` where the sender can do something about them."""
 
@@ -138,6 +163,13 @@ class Blobs(ABC):
         """Delete all that a job has, unfinished blobs included."""
         await self._in_full(self._delete_all, _checked(job_id))
 
+    async def check(self) -> None:
+        """Can blobs be kept? `BlobsMissing` if not.
+
+        A bucket is not asked: each question costs money, and readiness is asked for all the time.
+        """
+        return
+
     async def close(self) -> None:
         self._threads.shutdown(wait=False)
 
@@ -154,14 +186,8 @@ class Blobs(ABC):
     def _delete_all(self, job_id: str) -> None: ...
 
     def _told(self, error: OSError) -> Exception:
-        if error.errno in _NO_ROOM:
-            return Refused(
-                507,
-                "no_room",
-                "the controller has no room for this file; nothing of it was kept",
-                "Try again later, or tell who runs the controller to free some space.",
-                {"Retry-After": "60"},
-            )
+        if is_no_room(error):
+            return no_room()
         return StoreUnavailable(f"{self.url}: {error.strerror or error}")
 
     async def _in_full(self, call: Callable[..., T], *args: Any) -> T:
@@ -186,6 +212,25 @@ class FolderBlobs(Blobs):
         super().__init__()
         self.folder = Path(folder).absolute()
         self.url = f"file://{self.folder}"
+        self._was_there = False
+
+    async def check(self) -> None:
+        await self._in_full(self._check)
+
+    def _check(self) -> None:
+        """Made when it is asked for the first time; what is gone later, somebody took away."""
+        if not self._was_there:
+            with suppress(OSError):
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = False
+        with suppress(OSError):
+            there = self.folder.is_dir()
+        if not there:
+            gone = "is gone" if self._was_there else "is not there, and cannot be made"
+            raise BlobsMissing(f"the folder for artefacts {gone}", self.folder)
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise BlobsMissing("the folder for artefacts cannot be written to", self.folder)
+        self._was_there = True
 
     def _writer(self, job_id: str, blob: str) -> Writer:
         return _FileWriter(self._of(job_id) / blob)

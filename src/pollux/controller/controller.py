@@ -20,6 +20,7 @@ from pollux.controller.answers import Refused, lease_lost
 from pollux.controller.artefacts import Artefacts
 from pollux.controller.audit import Audit
 from pollux.controller.auth import Auth, Caller
+from pollux.controller.blobs import BlobsMissing
 from pollux.controller.jobs import Jobs
 from pollux.controller.logs import Logs
 from pollux.controller.options import ControllerOptions
@@ -113,6 +114,9 @@ class Controller:
         async with self._starting:
             if self._chores is None:
                 await self.registry.read_requirements(force=True)
+                # Jobs without files need no place for them; whoever asks /readyz is told.
+                with suppress(BlobsMissing):
+                    await self.artefacts.blobs.check()
                 self._chores = self._planned()
 
     async def close(self) -> None:
@@ -174,6 +178,7 @@ class Controller:
         """Can it work? Raises when not."""
         await self.state.ping()
         await self.queue.stats()
+        await self.artefacts.blobs.check()
 
     # Who asks
 

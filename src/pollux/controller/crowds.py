@@ -55,11 +55,14 @@ class Pace:
         )
         self._most = max(most, self._least)
         self._target = options.span("target_pickup")
+        self._last = (-1, 0.0)  # the idle, and what one of so many was told
 
     def suggested(self, idle: int) -> float:
         """Seconds until the next poll of one of so many idle workers.
 
         Two digits, so that the answer to an empty poll seldom changes and need not be sent again.
         """
-        wanted = float(f"{self._target * max(idle, 1):.2g}")
-        return min(max(wanted, self._least), self._most)
+        if idle != self._last[0]:
+            wanted = float(f"{self._target * max(idle, 1):.2g}")
+            self._last = (idle, min(max(wanted, self._least), self._most))
+        return self._last[1]

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from pollux.controller.answers import Refused
 from pollux.controller.artefacts import Artefacts, checked_name
+from pollux.controller.blobs import is_no_room, no_room
 from pollux.controller.requests import declared_length, invalid, pieces, plain_only, too_large
 from pollux.controller.rows import JobRow
 
@@ -79,6 +80,10 @@ async def receive_multipart(
             400, "bad_multipart", "the multipart body cannot be read",
             "Send a part `job` with JSON, and files.",
         ) from None  # fmt: skip
+    except OSError as error:  # of the temporary files
+        if is_no_room(error):
+            raise no_room() from None
+        raise
     try:
         given: Any = None
         files: dict[str, UploadFile] = {}

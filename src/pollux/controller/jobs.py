@@ -1,7 +1,8 @@
 """What people do with jobs: submit, cancel, retry; no HTTP in here.
 
-The state is written first and the queue second. A crash in between leaves a job `submitting`, and
-whichever controller sees that puts it again: under the same `unique`, so it is there once.
+Where both are one file, a submission is one transaction (`one_file`). Else the state is written
+first and the queue second. A crash in between leaves a job `submitting`, and whichever controller
+sees that puts it again: under the same `unique`, so it is there once.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from pollux.controller import matching
+from pollux.controller.audit import Audit
+from pollux.controller.one_file import OneFile
 from pollux.controller.options import ATTEMPTS_MAX, ControllerOptions
 from pollux.controller.part import Part
 from pollux.controller.rows import ENDED, JobRow, Status
@@ -30,6 +34,8 @@ GIVE_UP_AFTER = 3600.0
 SWEEP = 100
 
 SUBMITTING: tuple[Status, ...] = ("submitting",)
+#: What the audit log calls a submission.
+SUBMIT = "job.submit"
 
 StoreInputs = Callable[[JobRow], Awaitable[None]]
 
@@ -98,10 +104,18 @@ def spec_from(given: object, options: ControllerOptions, inputs: Sequence[str] =
 class Jobs(Part):
     """The jobs of a controller, as people see to them."""
 
+    @cached_property
+    def _audit(self) -> Audit:
+        return Audit(self._state, self._clock)
+
     async def submit(
-        self, spec: JobSpec, who: str, store_inputs: StoreInputs | None = None
+        self,
+        spec: JobSpec,
+        who: str,
+        store_inputs: StoreInputs | None = None,
+        address: str = "",
     ) -> tuple[JobRow, bool]:
-        """Take a job in; the job, and whether it is new.
+        """Take a job in, and write that into the audit log; the job, and whether it is new.
 
         One that has the same `unique` as another, and is the same job, is that one. With another
         kind, payload or requirement it is refused with `UniqueConflict`.
@@ -123,14 +137,41 @@ class Jobs(Part):
             submitted_by=who,
         )
         self._queue._checked_jobs(self._in_queue(row))  # what the store cannot do, said at once
-        [kept] = await self._state.add_jobs([row])
+        if self._one_file is not None and store_inputs is None:
+            kept = await self._submit_at_once(self._one_file, row, who, address)
+        else:
+            kept = await self._submit_in_steps(row, who, address, store_inputs)
         if kept.id != row.id:
             return await self._same(kept, spec), False
+        self._events.emit(JobSubmitted(self._queue.name, kept.id, kept.kind))
+        return kept, True
+
+    async def _submit_at_once(
+        self, one_file: OneFile, row: JobRow, who: str, address: str
+    ) -> JobRow:
+        job = self._in_queue(row)
+        entry = self._audit.entry(who, SUBMIT, row.id, row.kind, address)
+        self._registry.require(row)
+        if row.unique is None:  # it is new, and a poll may come while it is submitted
+            self._registry.heard_news(job.kind)
+        kept = await one_file.submit(row, job, entry)
+        if kept.id == row.id:
+            self._registry.heard_news(job.kind)
+            self._audit.log(entry)
+        return kept
+
+    async def _submit_in_steps(
+        self, row: JobRow, who: str, address: str, store_inputs: StoreInputs | None
+    ) -> JobRow:
+        [kept] = await self._state.add_jobs([row])
+        if kept.id != row.id:
+            return kept
         if store_inputs is not None:
             await self._store_inputs(kept, store_inputs)
         await self._put(kept)
-        self._events.emit(JobSubmitted(self._queue.name, kept.id, kept.kind))
-        return await self._state.job(kept.id) or kept, True
+        kept = await self._state.job(kept.id) or kept
+        await self._audit.note(who, SUBMIT, kept.id, kept.kind, address)
+        return kept
 
     async def cancel(self, job_id: str) -> JobRow | None:
         """Cancel a job: at once if it waits, by its worker if it runs. None if there is none."""

@@ -8,17 +8,21 @@ kept once. The state keeps the bytes, so every controller serves every log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from pollux.controller.answers import Refused
 from pollux.controller.rows import LogPlace, Run
 from pollux.controller.state import LOG_READ_MAX, ControllerState
+from pollux.core.adaptive import Adaptive
+from pollux.loop import Batch, Options, PollLoop
 
 #: How much one read of a follower takes, in bytes.
 PIECE = 64 * 1024
-#: How often a follower looks by itself, in seconds: what another controller got gives no sign here.
-LOOK_EVERY = 2.0
+#: How a follower looks by itself: what another controller got gives no sign here.
+LOOKS = Adaptive("250ms", "2s")
+#: After how many seconds of nothing a follower is told so: its connection may be gone.
+BEAT = 2.0
 #: The most bytes of one append.
 APPEND_MAX = LOG_READ_MAX
 #: An attempt's number fits below this.
@@ -43,7 +47,7 @@ class Logs:
     def __init__(self, state: ControllerState, limit: int) -> None:
         self._state = state
         self._limit = limit
-        self._news: dict[str, set[asyncio.Event]] = {}
+        self._followers: dict[str, set[PollLoop[Piece | None]]] = {}
         self._closing = False
         mark = f"\n[pollux: the log is cut here, at its limit of {limit} bytes]\n"
         self._end_mark = mark.encode()
@@ -98,46 +102,70 @@ class Logs:
         a connection can be kept open, and is noticed when it is not. Where the controller stops,
         `LogsStop` is raised: there may be more.
         """
-        start, news = max(start, 0), asyncio.Event()
-        self._news.setdefault(job_id, set()).add(news)
+        follower = _Follower(self._state, job_id, max(start, 0))
+        options = Options(clock=self._state.clock, spread=False)
+        loop = PollLoop(follower.look, LOOKS, f"log:{job_id}", options)
+        self._followers.setdefault(job_id, set()).add(loop)
+        coming: asyncio.Task[Sequence[Piece | None]] | None = None
         try:
-            while True:
-                news.clear()
-                place = await self._state.log_place(job_id)  # first: if it ended, all is there
-                final = place is None or place.ended
-                data = await self._state.read_log(job_id, start, PIECE)
-                whole = data if final and len(data) < PIECE else data[: whole_characters(data)]
-                if whole:
-                    start += len(whole)
-                    yield Piece(start, whole)
-                    if self._closing:
-                        raise LogsStop
-                    continue
-                if final:
-                    return
-                if self._closing:
-                    raise LogsStop
-                try:
-                    await asyncio.wait_for(news.wait(), LOOK_EVERY)
-                except TimeoutError:
+            while not self._closing:
+                coming = asyncio.ensure_future(_next_of(loop))
+                while not (await asyncio.wait([coming], timeout=BEAT))[0]:
                     yield None
+                for piece in coming.result():
+                    if piece is None:
+                        return
+                    yield piece
+            raise LogsStop
         finally:
-            followers = self._news[job_id]
-            followers.discard(news)
+            loop.stop()
+            if coming is not None:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
+            followers = self._followers[job_id]
+            followers.discard(loop)
             if not followers:
-                del self._news[job_id]
+                del self._followers[job_id]
 
     def stop_waiting(self) -> None:
         """End all followers, and let none wait: the controller stops."""
         self._closing = True
-        for followers in self._news.values():
-            for news in followers:
-                news.set()
+        for followers in self._followers.values():
+            for loop in followers:
+                loop.stop()
 
     def notify(self, job_id: str) -> None:
         """Something came, or the job ended: its followers look at once."""
-        for news in self._news.get(job_id, ()):
-            news.set()
+        for loop in self._followers.get(job_id, ()):
+            loop.hint()
+
+
+class _Follower:
+    """What one follower has yet to be given of a log: a source of the poll loop."""
+
+    def __init__(self, state: ControllerState, job_id: str, start: int) -> None:
+        self._state = state
+        self._job_id = job_id
+        self._start = start
+
+    async def look(self, _: float) -> Batch[Piece | None]:
+        """The next piece; None behind the last one of a job that has ended."""
+        place = await self._state.log_place(self._job_id)  # first: if it ended, all is there
+        final = place is None or place.ended
+        data = await self._state.read_log(self._job_id, self._start, PIECE)
+        whole = data if final and len(data) < PIECE else data[: whole_characters(data)]
+        if whole:
+            self._start += len(whole)
+            return Batch((Piece(self._start, whole),), 1)
+        return Batch((None,) if final else (), 1)
+
+
+async def _next_of(loop: PollLoop[Piece | None]) -> Sequence[Piece | None]:
+    """The next of a log; nothing when its loop was stopped."""
+    try:
+        return await anext(loop)
+    except StopAsyncIteration:
+        return ()
 
 
 def whole_characters(data: bytes) -> int:

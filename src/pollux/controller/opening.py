@@ -12,7 +12,7 @@ import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from pollux.clock import Clock
 from pollux.controller.artefacts import Artefacts
@@ -21,23 +21,35 @@ from pollux.controller.controller import Controller
 from pollux.controller.options import ControllerOptions
 from pollux.controller.state import ControllerState
 from pollux.controller.state_sqlite import SqliteState
-from pollux.errors import ConfigError
+from pollux.errors import ConfigError, Unsupported
 from pollux.events import Events
 from pollux.queues.base import Queue
 from pollux.queues.memory import MemoryQueue
 from pollux.queues.sqlite import SqliteQueue
-from pollux.queues.urls import open_queue
+from pollux.queues.urls import is_sqs, open_queue
+from pollux.urls import without_secrets
 
 #: The queue of the controller's own jobs.
 AGENTS = "agents"
 #: Where files lie when the store is no file: in the current folder.
 ARTEFACTS = "pollux-artefacts"
+#: What can stand behind a controller.
+FIT = (
+    "Use sqlite:///jobs.db or postgresql://…; or redis://, s3://, gs://, az:// or file:// with a "
+    "state of its own (--state sqlite:///state.db)"
+)
 
 
 def queue_named(
-    url: str, name: str, keep: float | None = None, clock: Clock | None = None
+    url: str,
+    name: str,
+    keep: float | None = None,
+    clock: Clock | None = None,
+    *,
+    create: bool = True,
 ) -> Queue:
     """The queue of this name in the store at `url`."""
+    _refuse_unfit(url)
     place, _, query = url.partition("?")
     options = [
         each
@@ -48,14 +60,32 @@ def queue_named(
     if keep is not None:
         options.append(("keep", f"{keep:g}s"))
     named = f"{place}?{urlencode(options, quote_via=quote)}"
-    return open_queue(named, clock=clock)
+    return open_queue(named, clock=clock, create=create)
 
 
-def state_of(queue: Queue, clock: Clock | None = None) -> ControllerState:
+def _refuse_unfit(url: str) -> None:
+    """Refuse what cannot stand behind a controller, in words about that and not about options."""
+    parts = urlsplit(url) if isinstance(url, str) and "://" in url else None
+    if parts is None or parts.scheme not in ("sqs", "http", "https"):
+        return
+    if is_sqs(parts):
+        why = (
+            "cannot stand behind a controller: SQS hands out whichever message comes next, and a "
+            "controller has to claim by kind, to match jobs with the workers that can do them"
+        )
+    else:
+        why = (
+            "is the address of a controller, and not of a store that one could stand before; "
+            "agents go there by `pollux agent --controller`, and Workers by it as a queue URL"
+        )
+    raise Unsupported(f"{without_secrets(url)} {why}. {FIT}")
+
+
+def state_of(queue: Queue, clock: Clock | None = None, *, create: bool = True) -> ControllerState:
     """The state that lies beside a queue."""
     clock = clock or queue.clock
     if isinstance(queue, SqliteQueue):
-        return SqliteState(queue.path, synchronous=queue.synchronous, clock=clock)
+        return SqliteState(queue.path, synchronous=queue.synchronous, create=create, clock=clock)
     if isinstance(queue, MemoryQueue):
         return SqliteState.temporary(clock)
     if type(queue).__name__ == "PostgresQueue":
@@ -63,7 +93,7 @@ def state_of(queue: Queue, clock: Clock | None = None) -> ControllerState:
         from pollux.queues.postgres import PostgresQueue
 
         if isinstance(queue, PostgresQueue):
-            return PostgresState(queue._conninfo, schema=queue.schema, clock=clock)
+            return PostgresState(queue.database.conninfo, schema=queue.schema, clock=clock)
     raise ConfigError(
         f"{queue.url} can hold no state of a controller; name a place for it: "
         "--state sqlite:///state.db (the setting controller.state), or state='postgresql://…' of "
@@ -71,9 +101,9 @@ def state_of(queue: Queue, clock: Clock | None = None) -> ControllerState:
     )
 
 
-def state_at(url: str, clock: Clock | None = None) -> ControllerState:
+def state_at(url: str, clock: Clock | None = None, *, create: bool = True) -> ControllerState:
     """The state at the URL of a SQLite file or a Postgres database."""
-    return state_of(queue_named(url, AGENTS, clock=clock), clock)
+    return state_of(queue_named(url, AGENTS, clock=clock, create=create), clock, create=create)
 
 
 def default_artefacts(queue: Queue) -> str | None:
@@ -119,6 +149,8 @@ def assembled(
     A queue or a state that was given is left open: it is its owner's.
     """
     chosen = options or ControllerOptions()
+    if isinstance(store, Queue):
+        _refuse_unfit(store.url)
     queue = queue_named(store, AGENTS, clock=clock) if isinstance(store, str) else store
     if isinstance(state, str):
         kept = state_at(state, clock or queue.clock)
@@ -151,9 +183,28 @@ def assembled(
 
 @asynccontextmanager
 async def opened_state(url: str, clock: Clock | None = None) -> AsyncIterator[ControllerState]:
-    """The state beside the queue at `url`, for the command line."""
-    state = state_at(url, clock)
+    """The state beside the queue at `url`, for the command line; it has to be there already."""
+    scheme = url.partition("://")[0]
+    if "://" in url and scheme not in ("sqlite", "postgresql", "postgres"):
+        raise ConfigError(
+            f"{without_secrets(url)} holds no tokens: they are in the controller's state, in a "
+            "SQLite file or a Postgres database. Name that by --store: what `pollux serve` has as "
+            "its --state, or else as its store"
+        )
+    state = state_at(url, clock, create=False)
     try:
+        if isinstance(state, SqliteState):
+            _check_is_there(state.path.absolute(), url)
+        await state.ping()
         yield state
     finally:
         await state.close()
+
+
+def _check_is_there(path: Path, url: str) -> None:
+    """A mistyped path must not become a database that no controller knows."""
+    if not path.exists():
+        raise ConfigError(
+            f"there is no database at {str(path)!r}; correct the path, or start `pollux serve "
+            f"{url}`, which makes it"
+        )

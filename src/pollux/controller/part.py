@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pollux.clock import Clock
+from pollux.controller.one_file import OneFile
 from pollux.controller.options import ControllerOptions
 from pollux.controller.state import ControllerState
 from pollux.controller.workers import Registry
@@ -24,6 +25,7 @@ class Part:
     ) -> None:
         self._state = state
         self._queue = queue
+        self._one_file = OneFile.of(queue, state)
         self._registry = registry
         self._options = options
         self._clock = clock

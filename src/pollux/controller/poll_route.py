@@ -10,12 +10,14 @@ import asyncio
 import hmac
 import json
 import math
+import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from pollux.controller.answers import Refused, encoded, no_such, refusal_of, unexpected
+from pollux.controller.auth import Caller
 from pollux.controller.polling import Answer, Ask, LogText, checked_most
 from pollux.controller.requests import BODY_WITHIN, gone, is_id, plain_only, too_slow
 from pollux.controller.runs import Finished, Progress
@@ -38,6 +40,7 @@ REPORTS_MAX = 1000
 #: How many answers to empty polls are kept ready.
 READY_MAX = 500
 
+_PLAIN_QUERY = re.compile(rb"worker_id=([0-9a-f]{32})\Z")
 _JSON = (b"content-type", b"application/json")
 _NOT_STORED = (b"cache-control", b"no-store")
 
@@ -65,11 +68,13 @@ class PollRoute:
                 asked = _query(scope["query_string"])
                 known = self._known_at_once(asked[0], authorization)
                 if known is None:
-                    known = await self._known(asked[0], authorization)
+                    await controller.start()
+                    known = await self._known(asked[0], await controller.auth.caller(authorization))
+                    began = controller.clock.now()  # who it is may have been looked up
                 most, wait, running = asked[1:]
-                controller.registry.seen(known, _address(scope))
+                controller.registry.seen(known, _address(scope), began)
                 if running is None:
-                    answer = controller.poller.quick(known, most, wait)
+                    answer = controller.poller.quick(known, most, wait, began)
                     if answer is not None:
                         await self._say_nothing(answer, most, if_none_match, send)
                         if not controller.awake:
@@ -79,10 +84,10 @@ class PollRoute:
                 ask = Ask(most, wait, running)
             else:
                 await controller.start()
-                await controller.auth.caller(authorization)  # before anything is read
+                who = await controller.auth.caller(authorization)  # before anything is read
                 body = await _body(scope, receive, controller.options.body_limit)
                 worker_id, ask = _ask_from(body, controller.options.body_limit)
-                known = await self._known(worker_id, authorization)
+                known = await self._known(worker_id, who)
                 controller.registry.seen(known, _address(scope))
             controller.began()
             answer = await controller.poller.answer(known, ask, lambda: _gone(receive))
@@ -115,12 +120,10 @@ class PollRoute:
             return None
         return known
 
-    async def _known(self, worker_id: str, authorization: bytes) -> Known:
-        controller = self._controller
-        await controller.start()
-        who = await controller.auth.caller(authorization)
+    async def _known(self, worker_id: str, who: Caller) -> Known:
         who.must_be_worker(worker_id)
-        known = await controller.registry.get(worker_id) if is_id(worker_id) else None
+        registry = self._controller.registry
+        known = await registry.get(worker_id) if is_id(worker_id) else None
         if known is None:
             raise no_such("worker", worker_id)
         return known
@@ -199,6 +202,8 @@ def _empty(next_poll_s: float, several: bool) -> tuple[bytes, Headers, bytes, He
 def _query(query: bytes) -> tuple[str, int, float, list[Progress] | None]:
     """What a GET asks: the worker, how many, how long to wait, and what runs."""
     worker_id, most, wait, running = "", 1, 0.0, None
+    if plain := _PLAIN_QUERY.match(query):  # as nearly all are
+        return plain[1].decode(), most, wait, running
     try:
         given = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:

@@ -100,12 +100,11 @@ class Poller:
         """How many polls are held now."""
         return self._held
 
-    def quick(self, known: Known, most: int, wait: float) -> Answer | None:
+    def quick(self, known: Known, most: int, wait: float, now: float) -> Answer | None:
         """The answer to a poll that reports nothing, where memory has it; None if it has not.
 
         Raises `Refused` for a poll that comes too soon.
         """
-        now = self._clock.now()
         crowd = self._registry.crowd_of(known)
         self._refuse_too_soon(known, now, most, wait)
         quiet = not known.runs and now - known.runs_at < self._runs_fresh
@@ -121,7 +120,7 @@ class Poller:
         if not ask.finished:
             self._refuse_too_soon(known, began, ask.most, ask.wait)
         async with self._alone(known):
-            answer, more = await self._look(known, ask)
+            answer = await self._look(known, ask)
         if answer.is_empty and ask.wait > 0 and ask.most and not known.row.drain:
             answer.jobs, answer.cancel = await self._hold(known, ask, gone, began)
         more = 0 < ask.most <= len(answer.jobs)
@@ -149,14 +148,18 @@ class Poller:
         if left > 0 and known.news == known.crowd.news:
             raise too_soon(left, self._least)
 
-    async def _look(self, known: Known, ask: Ask) -> tuple[Answer, bool]:
+    async def _look(self, known: Known, ask: Ask) -> Answer:
         await self._registry.read_requirements()
         answer = Answer(0.0)
         if ask.finished:
             last = [each.last for each in ask.finished if each.last is not None]
             if last:
                 await self._runs.keep(known, last, complete=False)
-            answer.lost += await self._runs.finish(known, ask.finished)
+            plain = not (ask.logs or ask.running or known.row.drain)
+            lost, answer.jobs = await self._runs.finish(
+                known, ask.finished, ask.most if plain else 0
+            )
+            answer.lost += lost
         else:
             await self._runs.read(known, afresh=bool(known.runs or ask.running))
         for each in ask.logs:
@@ -165,9 +168,9 @@ class Poller:
         heard = await self._runs.keep(known, ask.running)
         answer.lost = list(dict.fromkeys([*answer.lost, *heard.lost]))
         answer.cancel = heard.cancel
-        if ask.most:
+        if ask.most and not answer.jobs:
             answer.jobs = await self._take(known, ask)
-        return answer, False
+        return answer
 
     async def _take(
         self, known: Known, ask: Ask, *, hinted: bool = False

@@ -34,7 +34,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from pollux.clock import Clock
 from pollux.controller.answers import Refused, encoded
 from pollux.controller.queue_answers import Answers, Held, lasting
-from pollux.controller.queue_hints import Exchange, Listener, can_be_proven, is_proven, told
+from pollux.controller.queue_hints import Exchange, Listener, is_proven, told
 from pollux.controller.queue_reading import (
     MESSAGE_MAX,
     json_answer,
@@ -411,21 +411,16 @@ class QueueApi:
     async def _tell(self, socket: WebSocket, queue: Queue, listener: Listener) -> None:
         """What the listeners of a queue say, and whether the news of others gets here at all."""
         proven: bool | None = None
-        silent = 0.0
         while True:
             if proven != (proven := is_proven(queue)):
                 await socket.send_text(json.dumps({"proven": proven}))
-            rest = PING_EVERY if proven or not can_be_proven(queue) else LOOK_EVERY / 10
             try:
-                async with asyncio.timeout(rest):
+                async with asyncio.timeout(PING_EVERY):
                     message = await listener.next()
             except TimeoutError:
-                silent += rest
-                if silent < PING_EVERY:
-                    continue
                 message = "{}"
-            silent = 0.0
-            await socket.send_text(message)
+            if message is not None:
+                await socket.send_text(message)
 
 
 async def _refuse(socket: WebSocket, refused: Refused) -> None:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from pollux.events import Event, Events, HintsLost, HintsProven
 from pollux.hints import Hint, Hints
 from pollux.queues.base import Queue
 from pollux.queues.channel import Channel
@@ -46,13 +47,23 @@ class Listener:
     def __init__(self) -> None:
         self._waiting: deque[str] = deque(maxlen=WAITING_MAX)
         self._there = asyncio.Event()
+        self._stirred = False
 
     def say(self, message: str) -> None:
         self._waiting.append(message)
         self._there.set()
 
-    async def next(self) -> str:
+    def stir(self) -> None:
+        """Whether news gets here at all changed: whoever tells the listener shall look."""
+        self._stirred = True
+        self._there.set()
+
+    async def next(self) -> str | None:
+        """The next message; None when it was stirred."""
         while not self._waiting:
+            if self._stirred:
+                self._stirred = False
+                return None
             self._there.clear()
             await self._there.wait()
         return self._waiting.popleft()
@@ -64,6 +75,8 @@ class Exchange:
     def __init__(self) -> None:
         self._listeners: set[Listener] = set()
         self._relays: dict[Queue, Relays] = {}
+        self._events = Events(quiet=True)
+        self._events.subscribe(self._stir, HintsProven, HintsLost)
 
     def __len__(self) -> int:
         return len(self._listeners)
@@ -72,6 +85,7 @@ class Exchange:
         self._listeners.add(listener)
         if queue not in self._relays:
             self._relays[queue] = Relays(queue, self)
+            queue.hints().report_to(queue.name, self._events)
 
     def leave(self, listener: Listener) -> None:
         self._listeners.discard(listener)
@@ -84,6 +98,10 @@ class Exchange:
         """Pass a message on to all who listen, whoever sent it included."""
         for listener in self._listeners:
             listener.say(message)
+
+    def _stir(self, _: Event) -> None:
+        for listener in self._listeners:
+            listener.stir()
 
 
 class Relays:
@@ -159,7 +177,3 @@ def is_proven(queue: Queue) -> bool:
     """Does all news of a queue get here, whoever put the job?"""
     hints: Hints = queue.hints()
     return hints.proven_at is not None or queue.capabilities.hints == "process"
-
-
-def can_be_proven(queue: Queue) -> bool:
-    return isinstance(queue.hints(), Channel)

@@ -10,17 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
+from typing import Literal
 
+from pollux.controller.claims import claim_of, run_from
 from pollux.controller.matching import MARK
+from pollux.controller.one_file import Decide, End, Ended, Take, Taken
 from pollux.controller.part import Part
 from pollux.controller.rows import LIVE, Contact, Ending, JobRow, Run
 from pollux.controller.workers import RUNS_FRESH, Known
 from pollux.errors import LeaseLost
 from pollux.events import JobDelivered, JobGivenUp, JobReassigned, JobReported
-from pollux.jobs import Claim, Job, Settlement
+from pollux.jobs import Claim, Settlement
 
 #: A lease is renewed when this share of it is over, not at each contact.
 RENEW_AFTER = 0.25
@@ -83,19 +86,37 @@ class Runs(Part):
         crowd = self._registry.crowd_of(known)
         delivered: list[tuple[JobRow, Run]] = []
         for _ in range(VOID_MAX):
-            news, began = crowd.news, self._clock.now()
-            asked = limit - len(delivered)
-            kinds = sorted(crowd.kinds)
-            if not kinds:
+            if not crowd.kinds:
                 break
-            claims = await self._queue.claim(known.id, asked, self.lease_s, kinds=kinds)
-            if len(claims) < asked:
-                crowd.found_nothing(news, began + self._options.span("empty_for"))
-            if claims:
-                delivered += await self._deliver(known, claims)
-            if len(claims) < asked or len(delivered) == limit:
+            news, began = crowd.news, self._clock.now()
+            take = self._take(known, limit - len(delivered))
+            taken = await self._claim(known, take)
+            delivered += await self._hand_over(known, take, taken, news, began)
+            if len(taken.claims) < take.limit or len(delivered) == limit:
                 break
         return delivered
+
+    def _take(self, known: Known, limit: int) -> Take:
+        kinds = sorted(self._registry.crowd_of(known).kinds)
+        return Take(known.id, limit, self.lease_s, kinds)
+
+    async def _claim(self, known: Known, take: Take) -> Taken:
+        if self._one_file is None:
+            claims = await self._queue.claim(known.id, take.limit, take.lease, kinds=take.kinds)
+            return Taken(claims)
+        try:
+            return await self._one_file.claim(take)
+        except BaseException:
+            known.runs_at = -RUNS_FRESH  # it may have something now: its next poll looks
+            raise
+
+    async def _hand_over(
+        self, known: Known, take: Take, taken: Taken, news: int, began: float
+    ) -> list[tuple[JobRow, Run]]:
+        """What a worker gets of a claim that began then, when `news` was the newest."""
+        if len(taken.claims) < take.limit:
+            known.crowd.found_nothing(news, began + self._options.span("empty_for"))
+        return await self._deliver(known, taken.claims, taken.rows) if taken.claims else []
 
     async def unheard(
         self, known: Known, running: Collection[str], limit: int
@@ -119,9 +140,11 @@ class Runs(Part):
             self._events.emit(self._delivered(row, run, 0.0, again=True))
         return again
 
-    async def _deliver(self, known: Known, claims: Sequence[Claim]) -> list[tuple[JobRow, Run]]:
+    async def _deliver(
+        self, known: Known, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
+    ) -> list[tuple[JobRow, Run]]:
         try:
-            return await self._hand_out(known, claims)
+            return await self._hand_out(known, claims, delivered)
         except BaseException:
             # Nobody heard of them: they go back as if they had not been claimed. Should that fail
             # as well, their leases run out.
@@ -129,11 +152,13 @@ class Runs(Part):
                 await self._queue.settle([Settlement.give_back(claim) for claim in claims])
             raise
 
-    async def _hand_out(self, known: Known, claims: Sequence[Claim]) -> list[tuple[JobRow, Run]]:
+    async def _hand_out(
+        self, known: Known, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
+    ) -> list[tuple[JobRow, Run]]:
         runs: list[tuple[Claim, Run]] = []
         settled: list[Settlement] = []
         for claim in claims:
-            run = _run_from(claim, known.id)
+            run = run_from(claim, known.id)
             if run is None:
                 settled.append(Settlement.dead(claim, "it is no job of the controller's"))
             else:
@@ -141,10 +166,11 @@ class Runs(Part):
         over = await self._used_up([run for _, run in runs])
         settled += [Settlement.done(claim) for claim, run in runs if run.job_id in over]
         runs = [(claim, run) for claim, run in runs if run.job_id not in over]
-        rows = await self._state.deliver([run for _, run in runs]) if runs else []
+        rows = await self._delivered_rows([run for _, run in runs], delivered)
         handed: list[tuple[JobRow, Run]] = []
         now = self._clock.epoch()
-        for (claim, run), row in zip(runs, rows, strict=True):
+        for claim, run in runs:
+            row = rows[run.queue_id]
             if row is None:  # cancelled, or ended, or of an older round
                 settled.append(Settlement.done(claim))
                 continue
@@ -158,6 +184,17 @@ class Runs(Part):
             with suppress(LeaseLost):
                 await self._queue.settle(settled)
         return handed
+
+    async def _delivered_rows(
+        self, runs: Sequence[Run], delivered: Mapping[str, JobRow | None]
+    ) -> Mapping[str, JobRow | None]:
+        """Write down that a worker has these, where that is not done; by the queue's id."""
+        missing = [run for run in runs if run.queue_id not in delivered]
+        if not missing:
+            return delivered
+        rows = await self._state.deliver(missing)
+        told = {run.queue_id: row for run, row in zip(missing, rows, strict=True)}
+        return {**delivered, **told}
 
     async def _used_up(self, runs: Sequence[Run]) -> set[str]:
         """End the jobs among these whose attempts are used up; their ids."""
@@ -175,10 +212,12 @@ class Runs(Part):
                     )
                 )
             if run.attempt > row.attempts:
-                error = row.error or (
+                silent = (
                     f"its worker {row.worker_id} was silent for {self.lease_s:g} s in attempt "
                     f"{run.attempt - 1}"
                 )
+                # What a running job has for an error is that of an attempt before.
+                error = silent if row.status == "running" else row.error or silent
                 ended = await self._state.end_job(row.id, row.round, LIVE, "dead", error=error)
                 over.add(run.job_id)
                 if ended is not None:
@@ -287,9 +326,7 @@ class Runs(Part):
             return {}
         refused: Collection[str] = ()
         try:
-            await self._queue.extend(
-                [_claim_of(run, self._queue.name) for run in due], self.lease_s
-            )
+            await self._queue.extend([claim_of(run, self._queue.name) for run in due], self.lease_s)
         except LeaseLost as error:
             refused = set(error.lost)
         heard.lost += [run.job_id for run in due if run.queue_id in refused]
@@ -310,45 +347,79 @@ class Runs(Part):
 
     # Ending
 
-    async def finish(self, known: Known, finished: Sequence[Finished]) -> list[str]:
-        """End runs as their worker reports; the ids of those that are not its any more."""
-        await self.read(known, afresh=True)
-        runs: dict[str, Run] = dict(known.runs)
-        rows = await self._state.jobs([each.job_id for each in finished])
-        endings: list[Ending] = []
-        told: list[Finished] = []
-        lost: list[str] = []
+    async def finish(
+        self, known: Known, finished: Sequence[Finished], most: int = 0
+    ) -> tuple[list[str], list[tuple[JobRow, Run]]]:
+        """End runs as their worker reports; the ids of those that are not its any more.
+
+        most: how many jobs it asks for next. Where that can be had in the same go, they come with
+            it; else there are none, and `claim` says whether there are any.
+        """
+        reports: dict[str, Finished] = {}
         for each in finished:
-            row = rows.get(each.job_id)
-            if row is None or any(each.job_id == other.job_id for other in told):
-                if row is None:
-                    lost.append(each.job_id)
-                continue
-            told.append(each)
-            endings.append(self._ending(each, known, row, runs.get(each.job_id)))
-        verdicts = await self._state.end_runs(endings) if endings else []
-        ended = {ending.job_id for ending in endings}
-        known.runs = {k: run for k, run in known.runs.items() if k not in ended}
-        settlements: list[Settlement] = []
-        for report, ending, verdict in zip(told, endings, verdicts, strict=True):
-            run = runs.pop(report.job_id, None)
+            reports.setdefault(each.job_id, each)  # the first of a job counts
+
+        def decide(runs: Mapping[str, Run], rows: Mapping[str, JobRow]) -> list[End]:
+            return [
+                self._end(report, known, rows[job_id], runs.get(job_id))
+                for job_id, report in reports.items()
+                if job_id in rows
+            ]
+
+        crowd, began = self._registry.crowd_of(known), self._clock.now()
+        news, take = crowd.news, self._take(known, most)
+        ended, taken = await self._end_all(known, list(reports), decide, take)
+        over = {end.ending.job_id for end in ended.ends}
+        known.runs = {k: run for k, run in known.runs.items() if k not in over}
+        lost = [job_id for job_id in reports if job_id not in ended.rows]
+        for end, verdict in zip(ended.ends, ended.verdicts, strict=True):
+            job_id = end.ending.job_id
+            run = ended.runs.get(job_id)
             if verdict == "lost":
-                lost.append(report.job_id)
+                lost.append(job_id)
             elif verdict == "ended" and run is not None:
-                settlements.append(self._settlement(run, ending))
-                self._reported(known, rows[report.job_id], run, report, ending)
+                self._reported(known, ended.rows[job_id], run, reports[job_id], end.ending)
+        if taken is None:
+            return lost, []
+        return lost, await self._hand_over(known, take, taken, news, began)
+
+    async def _end_all(
+        self, known: Known, ids: Sequence[str], decide: Decide, take: Take
+    ) -> tuple[Ended, Taken | None]:
+        """End them; and take the next jobs, if these are asked for and the stores are one."""
+        if self._one_file is not None:
+            began, before = self._clock.now(), known.runs
+            wanted = take if take.limit and take.kinds else None
+            try:
+                ended, taken = await self._one_file.end(known.id, ids, decide, wanted)
+            except BaseException:
+                known.runs_at = -RUNS_FRESH  # as after a claim
+                raise
+            if known.runs is before:  # else something was heard of them meanwhile
+                known.runs, known.runs_at = ended.runs, began
+            return ended, taken
+        await self.read(known, afresh=True)
+        runs = known.runs
+        rows = await self._state.jobs(ids)
+        ends = decide(runs, rows)
+        verdicts = await self._state.end_runs([end.ending for end in ends]) if ends else []
+        settlements = [
+            end.settlement
+            for end, verdict in zip(ends, verdicts, strict=True)
+            if verdict == "ended" and end.settlement is not None
+        ]
         if settlements:
             # The state has it: a claim that is lost now is found to be void when it comes up.
             with suppress(LeaseLost):
                 await self._queue.settle(settlements)
-        return lost
+        return Ended(runs, rows, ends, verdicts), None
 
     async def give_back(self, runs: Sequence[Run]) -> None:
         """Put back what a worker that left had."""
         if runs:
             with suppress(LeaseLost):
                 await self._queue.settle(
-                    [Settlement.give_back(_claim_of(run, self._queue.name)) for run in runs]
+                    [Settlement.give_back(claim_of(run, self._queue.name)) for run in runs]
                 )
 
     async def show_lapsed(self) -> int:
@@ -366,27 +437,29 @@ class Runs(Part):
                     known.runs = {k: v for k, v in known.runs.items() if k != run.job_id}
         return len(over)
 
-    def _ending(self, report: Finished, known: Known, row: JobRow, run: Run | None) -> Ending:
-        token = None if run is None else run.token
-        common = Ending(
+    def _end(self, report: Finished, known: Known, row: JobRow, run: Run | None) -> End:
+        """What follows from a report."""
+        status: Literal["done", "queued", "dead", "cancelled"]
+        if report.status == "done":
+            status = "done"
+        elif report.status == "cancelled" or row.cancel:  # it failed because it was told to stop
+            status = "cancelled"
+        else:
+            attempt = row.attempt if run is None else run.attempt
+            status = "queued" if attempt < row.attempts else "dead"
+        ending = Ending(
             report.job_id,
             known.id,
-            "done",
+            status,
+            result=report.result if status == "done" else None,
             error=report.error,
             exit_code=report.exit_code,
-            token=token,
+            token=None if run is None else run.token,
         )
-        if report.status == "done":
-            return replace(common, result=report.result)
-        if report.status == "cancelled":
-            return replace(common, status="cancelled")
-        if row.cancel:  # it failed because it was told to stop
-            return replace(common, status="cancelled")
-        attempt = row.attempt if run is None else run.attempt
-        return replace(common, status="queued" if attempt < row.attempts else "dead")
+        return End(ending, None if run is None else self._settlement(run, ending))
 
     def _settlement(self, run: Run, ending: Ending) -> Settlement:
-        claim = _claim_of(run, self._queue.name)
+        claim = claim_of(run, self._queue.name)
         if ending.status != "queued":
             return Settlement.done(claim)
         delay = self._options.retry.delay(run.attempt, self._random.random())
@@ -414,43 +487,3 @@ class Runs(Part):
         return JobDelivered(
             self._queue.name, run.worker_id, row.id, row.kind, run.attempt, waited, again
         )
-
-
-def _run_from(claim: Claim, worker_id: str) -> Run | None:
-    """The run that a claim begins; None if the queue's job is none of the controller's."""
-    payload = claim.job.payload
-    if not isinstance(payload, Mapping):
-        return None
-    job_id, round = payload.get("job"), payload.get("round")
-    if not isinstance(job_id, str) or not isinstance(round, int):
-        return None
-    return Run(
-        job_id=job_id,
-        worker_id=worker_id,
-        queue_id=claim.job.id,
-        token=claim.token,
-        claimed_as=claim.worker,
-        queue_kind=claim.job.kind,
-        round=round,
-        attempt=claim.job.attempt,
-        until=claim.until,
-        key=claim.job.key,
-        receipt=claim.receipt,
-    )
-
-
-def _claim_of(run: Run, queue: str) -> Claim:
-    """The claim on the queue that a run stands for."""
-    job = Job(
-        id=run.queue_id,
-        queue=queue,
-        kind=run.queue_kind,
-        payload=None,
-        key=run.key,
-        priority=0,
-        attempt=run.attempt,
-        created_at=0.0,
-        run_at=0.0,
-        unique=None,
-    )
-    return Claim(job, run.token, run.claimed_as, run.until, run.receipt)

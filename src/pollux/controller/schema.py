@@ -77,12 +77,17 @@ class JobView(_Model):
     inputs: list[str]
     progress: float | None
     message: str | None
-    worker_id: str | None
+    worker_id: str | None = Field(
+        description="Who runs it, or ran it last if it has ended; null while it waits."
+    )
     cancel: bool = Field(description="It runs, and somebody asked to cancel it.")
     submitted_at: str | None = Field(examples=["2026-01-27T09:30:00.000Z"])
-    started_at: str | None
+    started_at: str | None = Field(description="When the run began that goes on, or was the last.")
     finished_at: str | None
-    error: str | None
+    error: str | None = Field(description="Why it did not get done, once it has ended.")
+    last_error: str | None = Field(
+        description="Why the attempt before failed, while it waits or runs again."
+    )
     exit_code: int | None
     waiting_for: str | None = Field(
         description="Why no live worker can take it.",
@@ -154,8 +159,14 @@ class WorkerPage(_Model):
     next: str | None
 
 
+class DrainedView(WorkerView):
+    what_follows: str = Field(
+        description="What that means for the worker, and how to take it back.",
+    )
+
+
 class Drain(_Model):
-    drain: bool = True
+    drain: bool = Field(True, description="false: it gets jobs again.")
 
 
 class Unregistered(_Model):
@@ -201,7 +212,7 @@ class PollAnswer(_Model):
     jobs: list[WorkView] | None = Field(None, description="When more than one was asked for.")
     next_poll_s: float = Field(description="When to poll again; 0 when there may be more.")
     cancel: list[str] = Field(description="Jobs of this worker that shall be stopped.")
-    drain: bool = Field(description="It gets no more jobs: finish, and leave.")
+    drain: bool = Field(description="It gets no more jobs for now; what it runs, it finishes.")
     lost: list[str] | None = Field(None, description="Jobs that are no longer this worker's.")
 
 
@@ -320,14 +331,19 @@ ERRORS: dict[int, str] = {
     500: "The controller failed.",
     501: "Not installed.",
     503: "The store does not answer; Retry-After says when to try again.",
+    507: "There is no room for the file; nothing of it was kept. Retry-After says when to try.",
 }
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route; those that any route may give are added."""
+    """The error responses of a route; those that any route may give are added.
+
+    413 stands for a body, and with it for all that may be wrong with how one is sent.
+    """
+    body = (408, 415) if 413 in statuses else ()
     return {
         status: {"description": ERRORS[status], "model": Error}
-        for status in sorted({*statuses, 401, 403, 503})
+        for status in sorted({*statuses, *body, 401, 403, 503})
     }
 
 
@@ -378,7 +394,7 @@ def _poll_path() -> dict[str, Any]:
     }
     failures = {
         str(status): {"description": ERRORS[status], "content": _json("Error")}
-        for status in (400, 401, 403, 404, 413, 422, 429, 503)
+        for status in (400, 401, 403, 404, 408, 413, 415, 422, 429, 503)
     }
     failures["429"]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
 
@@ -413,7 +429,10 @@ def _poll_path() -> dict[str, Any]:
             "description": "Polls that find nothing may come once in min_interval_s; the answer "
             "suggests when to come again.",
             "parameters": parameters,
-            "responses": {**answers, **failures},
+            "responses": {
+                **answers,
+                **{k: v for k, v in failures.items() if k not in ("408", "413", "415")},
+            },
         },
         "post": {
             **common,

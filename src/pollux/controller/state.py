@@ -310,7 +310,10 @@ class ControllerState(ABC):
 
     @abstractmethod
     async def revoke_token(self, token_id: str) -> Token | None:
-        """Revoked from now on, or as long as it was before; None if there is no such token."""
+        """Revoked from now on, or as long as it was before; None if there is no such token.
+
+        The tokens of the workers that registered with it hold no longer either.
+        """
 
     @abstractmethod
     async def rotate_token(

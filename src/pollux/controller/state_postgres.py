@@ -31,26 +31,18 @@ from pollux.controller.rows import (
 )
 from pollux.controller.state import LOG_READ_MAX, ControllerState, checked_limit
 from pollux.controller.state_rows import REQUIREMENT_REST
-from pollux.durations import Duration, seconds
-from pollux.errors import MissingExtra, SchemaError
+from pollux.durations import Duration
+from pollux.errors import MissingExtra
 from pollux.queues.sql import statements
 
 try:
-    from pollux.queues.postgres_connections import Connections
+    from pollux.queues.postgres_database import Database
 except ImportError as error:  # also where it is installed without the library that it needs
     raise MissingExtra("a controller on Postgres", "postgres") from error
 
-from pollux.queues.postgres_conninfo import checked, completed, shown
-from pollux.queues.postgres_errors import ConnectionLost, migrating_error
+from pollux.queues.postgres_errors import ConnectionLost
 from pollux.queues.postgres_params import Param, flag, number, text, texts
-from pollux.queues.postgres_schema import (
-    Tables,
-    check_isolation,
-    check_version,
-    checked_schema,
-    quoted,
-    script,
-)
+from pollux.queues.postgres_schema import Tables
 
 #: The tables of the controller.
 CONTROLLER = Tables(
@@ -75,53 +67,36 @@ class PostgresState(ControllerState):
         connections: int = 4,
         clock: Clock | None = None,
     ) -> None:
-        self.schema = checked_schema(schema)
-        self.clock = clock or Clock()
-        self._parts = checked(conninfo, "conninfo")
-        self._connections = Connections(
-            completed(self._parts),
-            self.url,
-            self.clock,
-            timeout=seconds(timeout, "timeout", positive=True),
-            most=connections,
+        self.database = Database(
+            conninfo,
+            CONTROLLER,
+            "agents",
+            schema=schema,
+            timeout=timeout,
+            connections=connections,
+            clock=clock,
+            what="queue",
+            sql=rows.filled(statements(CONTROLLER.folder)),
         )
-        filled = rows.filled(statements(CONTROLLER.folder))
-        self._sql = {
-            name: statement.replace("{schema}", quoted(schema)).encode()
-            for name, statement in filled.items()
-        }
-        self._version_fits = False
+        self.schema, self.clock = self.database.schema, self.database.clock
 
     @property
     def url(self) -> str:
-        return shown(self._parts, "agents", self.schema)
+        return self.database.url
 
     # Migrating
 
     async def migrate(self) -> list[int]:
-        before = await self._versions()
-        if before and max(before) >= CONTROLLER.newest:
-            check_version(max(before), self.schema, self.url, CONTROLLER)
-            return []
-        await self._connections.script(self.migration(), told=migrating_error)
-        return sorted(set(await self._versions()) - set(before))
+        return await self.database.migrate()
 
     def migration(self) -> str:
-        return script(self.schema, CONTROLLER)
-
-    async def _versions(self) -> list[int]:
-        try:
-            found = await self._connections.rows(self._sql["versions"], safe=True)
-        except SchemaError:
-            return []
-        return [version for (version,) in found]
+        return self.database.migration()
 
     async def ping(self) -> None:
-        self._version_fits = False
-        await self._check_version()
+        await self.database.check()
 
     async def close(self) -> None:
-        await self._connections.close()
+        await self.database.close()
 
     # Jobs
 
@@ -443,22 +418,10 @@ class PostgresState(ControllerState):
     # The rest
 
     async def _rows(self, name: str, *params: Param, safe: bool = True) -> list[tuple[Any, ...]]:
-        if not self._version_fits:
-            await self._check_version()
-        return await self._connections.rows(self._sql[name], params, safe=safe)
-
-    async def _check_version(self) -> None:
-        try:
-            [(found, isolation)] = await self._connections.rows(self._sql["version"], safe=True)
-        except SchemaError:
-            found, isolation = None, ""
-        check_version(found, self.schema, self.url, CONTROLLER)
-        check_isolation(isolation, self.url)
-        self._version_fits = True
+        return await self.database.rows(name, params, safe=safe)
 
     def _now(self) -> Param:
-        imposed = self.clock.imposed()
-        return None if imposed is None else number(imposed)
+        return self.database.now()
 
 
 def _json(batch: Any) -> bytes:

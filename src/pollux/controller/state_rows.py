@@ -36,6 +36,10 @@ REQUIREMENT_REST = 3600.0
 TEXT_MAX = 2000
 
 _RESERVED = ("key", "unique")
+#: What is known of a run when it begins.
+_NEW_RUN = tuple(
+    each.name for each in fields(Run) if each.name not in ("delivered_at", "heard_of_at", "cancel")
+)
 
 
 def columns(value: type, *, without: str = "") -> list[str]:
@@ -152,9 +156,7 @@ def new_job(row: JobRow) -> dict[str, Any]:
 
 
 def new_run(run: Run) -> dict[str, Any]:
-    names = [each.name for each in fields(Run)]
-    skipped = ("delivered_at", "heard_of_at", "cancel")
-    return {name: getattr(run, name) for name in names if name not in skipped}
+    return {name: getattr(run, name) for name in _NEW_RUN}
 
 
 def new_contact(contact: Contact) -> dict[str, Any]:
@@ -231,6 +233,8 @@ def plain(value: Any) -> Any:
         return None
     if "\0" in value:
         value = value.replace("\0", "\\0")
+    if value.isascii():  # nearly all of it is, and this runs for each value of each statement
+        return value
     return value.encode("utf-8", "backslashreplace").decode()
 
 

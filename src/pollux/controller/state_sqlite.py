@@ -57,6 +57,7 @@ class SqliteState(ControllerState):
             raise ConfigError(f"path = {str(path)!r} names no file; give one such as jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
+        self.synchronous = synchronous
         self.clock = clock or Clock()
         self._store = StateFile(self.path, synchronous=synchronous, create=create)
         self._folder: str | None = None
@@ -237,7 +238,7 @@ class SqliteState(ControllerState):
         return await self._call(self._store.list_tokens, checked_limit(limit), after)
 
     async def revoke_token(self, token_id: str) -> Token | None:
-        return await self._token("revoke_token", id=token_id, now=self._now())
+        return await self._call(self._store.revoke_token, token_id, self._now())
 
     async def rotate_token(
         self, token_id: str, old_hash: str, new_hash: str, expires_at: float | None

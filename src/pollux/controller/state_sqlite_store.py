@@ -44,7 +44,7 @@ class StateFile(SqliteFile):
 
     dialect = "controller_sqlite"
     version_table = "pollux_controller_schema"
-    holds = "controller's state"
+    holds = "controller's state, which `pollux serve` makes when it first starts"
 
     def __init__(self, *args: Any, **given: Any) -> None:
         super().__init__(*args, **given)
@@ -305,9 +305,16 @@ class StateFile(SqliteFile):
             return rows.token_of(self._rows("token", id=token.id)[0])
 
     def one_token(self, name: str, values: Mapping[str, Any]) -> Token | None:
-        """What `token`, `token_by_hash`, `revoke_token` or `rotate_token` finds."""
+        """What `token`, `token_by_hash` or `rotate_token` finds."""
         found = self._rows(name, **values)
         return rows.token_of(found[0]) if found else None
+
+    def revoke_token(self, token_id: str, now: float) -> Token | None:
+        with transaction(self.connect()):
+            found = self.one_token("revoke_token", {"id": token_id, "now": now})
+            if found is not None:
+                self._run("expire_workers", {"id": token_id, "now": now})
+            return found
 
     def list_tokens(self, limit: int, after: str | None) -> list[Token]:
         return [rows.token_of(row) for row in self._rows("list_tokens", limit=limit, after=after)]

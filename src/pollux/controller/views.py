@@ -6,11 +6,16 @@ import json
 from typing import Any
 
 from pollux.controller.answers import moment
-from pollux.controller.rows import ArtefactRow, AuditEntry, JobRow, Token, WorkerRow
+from pollux.controller.rows import ENDED, ArtefactRow, AuditEntry, JobRow, Token, WorkerRow
 
 
 def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True) -> dict[str, Any]:
-    """A job as people see it. In pages, payloads and results that are long are left out."""
+    """A job as people see it. In pages, payloads and results that are long are left out.
+
+    What the row keeps of a run that is over is not told of a job that waits or runs again, but for
+    the error, as `last_error`: people ask how it is now, and why it has to be tried again.
+    """
+    ended, waits = row.status in ENDED, row.status in ("submitting", "queued")
     view: dict[str, Any] = {
         "id": row.id,
         "kind": row.kind,
@@ -24,15 +29,16 @@ def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True
         "unique": row.unique,
         "timeout_s": row.timeout_s,
         "inputs": list(row.inputs),
-        "progress": row.progress,
-        "message": row.message,
-        "worker_id": row.worker_id,
+        "progress": None if waits else row.progress,
+        "message": None if waits else row.message,
+        "worker_id": None if waits else row.worker_id,
         "cancel": row.cancel and row.status == "running",
         "submitted_at": moment(row.submitted_at),
-        "started_at": moment(row.started_at),
+        "started_at": None if waits else moment(row.started_at),
         "finished_at": moment(row.finished_at),
-        "error": row.error,
-        "exit_code": row.exit_code,
+        "error": row.error if ended else None,
+        "last_error": None if ended else row.error,
+        "exit_code": row.exit_code if ended else None,
         "waiting_for": waiting_for,
     }
     if row.payload is None:

@@ -8,6 +8,7 @@ the same turn; both ride on contacts. A registry whose workers are silent does n
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -32,6 +33,8 @@ LIVE_FOR = 2.0
 RUNS_FRESH = 30.0
 #: The most workers in one statement.
 BATCH = 1000
+#: Why a worker is gone whose token holds no longer.
+TOKEN_VOID = "its token holds no longer"  # noqa: S105
 #: The most handlers that a worker may say it has.
 SLOTS_MAX = 1000
 
@@ -178,6 +181,12 @@ class Registry:
         self._forget(worker_id, "unregistered")
         return runs
 
+    def refuse(self, who: str) -> None:
+        """The token that workers registered with was revoked: forget those that are in memory."""
+        for known in self:
+            if known.row.registered_by == who:
+                self._forget(known.id, TOKEN_VOID)
+
     async def drain(self, worker_id: str, drain: bool) -> WorkerRow | None:
         row = await self._state.set_drain(worker_id, drain)
         known = self._known.get(worker_id)
@@ -188,9 +197,9 @@ class Registry:
 
     # Seeing
 
-    def seen(self, known: Known, address: str = "") -> None:
+    def seen(self, known: Known, address: str = "", now: float | None = None) -> None:
         """A worker was heard of; that is written down within `WRITE_EVERY`."""
-        known.seen_at = self._clock.now()
+        known.seen_at = self._clock.now() if now is None else now
         if address:
             known.address = address
         self._unwritten[known.row.id] = known
@@ -249,7 +258,9 @@ class Registry:
                 self._forget(worker_id, "unregistered elsewhere")
             for row in (await self._state.workers(ids)).values():
                 known = self._known.get(row.id)
-                if known is not None:
+                if known is not None and _ends_sooner(row, known.row):
+                    self._forget(row.id, TOKEN_VOID)  # whoever asks is looked up, and told why
+                elif known is not None:
                     known.row = (
                         row
                         if row.capabilities != known.row.capabilities
@@ -372,8 +383,10 @@ class Registry:
         if known is None:
             return
         self._leave_crowd(known)
+        known.crowd = Crowd(frozenset())  # a poll that is under way still counts in none of ours
         if known.waiting is not None:
-            known.waiting.give()
+            waiting, known.waiting = known.waiting, None
+            waiting.give()  # it takes no job for who is gone
         if known.pushes is not None:
             known.pushes.close_soon()
         self._events.emit(WorkerGone(self._source, worker_id, why))
@@ -383,6 +396,12 @@ def _batches(known: Mapping[str, Known]) -> Iterable[Sequence[str]]:
     ids = iter(known)
     while batch := list(itertools.islice(ids, BATCH)):
         yield batch
+
+
+def _ends_sooner(row: WorkerRow, before: WorkerRow) -> bool:
+    """Was it registered with a token that was revoked since, elsewhere?"""
+    until = row.token_expires_at
+    return until is not None and until < (before.token_expires_at or math.inf)
 
 
 def _as(row: WorkerRow, capabilities: Mapping[str, Any]) -> WorkerRow:

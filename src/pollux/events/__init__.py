@@ -32,6 +32,8 @@ from pollux.events.controller import (
 from pollux.events.fleet import (
     ActionFailed,
     BudgetShort,
+    FleetOrdered,
+    FleetSettingsChanged,
     FleetStarted,
     FleetStopped,
     TargetAdded,
@@ -102,6 +104,8 @@ __all__ = [
     "ControllerCounted",
     "Event",
     "Events",
+    "FleetOrdered",
+    "FleetSettingsChanged",
     "FleetStarted",
     "FleetStopped",
     "HandlersDiffer",

@@ -41,6 +41,35 @@ class BudgetShort(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class FleetOrdered(Event):
+    """People asked something of targets, and it was done: retry, reset, pause, resume, poll-now.
+
+    targets: their names, the first of them where it was asked of many. count: of how many.
+    by: who asked: `cli`, `api` or `view`, and what is known of the person.
+    """
+
+    level: ClassVar[int] = logging.INFO
+
+    order: str
+    targets: tuple[str, ...]
+    count: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettingsChanged(Event):
+    """Settings of polling were changed while the fleet ran; `by` is as of `FleetOrdered`.
+
+    changes: each as key=value; a key that goes back to what else is set has no value.
+    """
+
+    level: ClassVar[int] = logging.INFO
+
+    changes: tuple[str, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
 class TargetEvent(Event):
     """Something that happened to one target. `type` is that of its probe."""
 
@@ -69,13 +98,15 @@ class TargetPolling(TargetEvent):
 class TargetPolled(TargetEvent):
     """A poll of a target ended: `changed`, `unchanged`, `failed`, or `dropped` without a verdict.
 
-    delay: when it is polled next. depth: how many targets are on the agenda.
+    delay: when it is polled next. depth: how many polls are planned. due: how many of those waited
+    for a place when they were last counted.
     """
 
     result: str
     took: float
     delay: float
     depth: int
+    due: int = 0
 
 
 @dataclass(frozen=True, slots=True)

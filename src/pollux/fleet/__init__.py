@@ -352,6 +352,11 @@ class Fleet:
         """The names of all targets, in order."""
         return sorted((*self._scheduler.entries, *self._planned))
 
+    def groups(self) -> set[str]:
+        """The groups that targets are in."""
+        every = (*self._scheduler.entries.values(), *self._planned.values())
+        return {entry.target.group for entry in every if entry.target.group is not None}
+
     def is_held(self, name: str) -> bool:
         """Whether this node polls it; where nodes do not share, it polls all."""
         return self._known(name).until > self._time()

@@ -5,13 +5,16 @@
     POST  /api/fleet/targets/NAME/ORDER          retry, reset, pause, resume, poll-now
     POST  /api/fleet/ORDER {"targets": [names]}  the same, of many
     GET   /api/fleet/polling                     the settings of polling, and where each came from
+    GET   /api/fleet/audit                       who changed what, the newest first
     PATCH /api/fleet/polling {"group": null, "enabled": false, "base_interval": "10s", …}
 
 `application` is a Starlette application to be mounted at /api/fleet, wherever there is one already;
 `served` is one that stands alone, with /healthz, which says that the process lives: it stays 200
 however many targets are broken.
 
-Who may do what is asked of an `authorise`, which raises an HTTPException when they may not.
+Who may do what is asked of an `authorise`, which raises a `Refusal` (or any HTTPException) when
+they may not, and tells who it is. Whatever they change is written into the audit. Errors are as
+the controller's: `{"error": {"code", "message", "what_to_do"}}`.
 """
 
 from __future__ import annotations
@@ -24,15 +27,17 @@ import math
 import os
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 from pollux.errors import ConfigError, MissingExtra, PolluxError, StoreError
-from pollux.fleet import report
+from pollux.fleet import audit, report
 from pollux.fleet.control import CHANGEABLE, Control, NoSuchTarget
 from pollux.fleet.store import CONDITIONS, ORDERS
 from pollux.fleet.views import TargetState
+from pollux.settings.values import shown
 
 try:
     from starlette.applications import Starlette
@@ -49,13 +54,45 @@ BODY_MAX = 1024 * 1024
 #: at before others get their turn.
 PAGE = 1000
 PAGE_MAX = 10_000
+AUDIT_PAGE = 100
 PORTION = 200
 
 Scope = Literal["read", "operate"]
-#: Raises an HTTPException (401, 403) when whoever asks may not do this.
-Authorise = Callable[[Request, Scope], Awaitable[None]]
+#: Raises a `Refusal` (401, 403) when whoever asks may not do this; else tells who it is, for the
+#: audit, if it knows.
+Authorise = Callable[[Request, Scope], Awaitable[str | None]]
 
 _HASH = "sha256:"
+
+
+#: What the errors of the web framework, and of an `authorise` of one's own, are called.
+_CODES = {
+    400: "invalid",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    413: "too_large",
+    503: "store_unavailable",
+}
+_CORRECT = "Correct the request and send it again."
+
+
+class Refusal(HTTPException):
+    """A request that is answered with an error: what was wrong, and what to do."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        what_to_do: str = _CORRECT,
+        headers: dict[str, str] | None = None,
+        *,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(status, message, headers)
+        self.code = code or _CODES.get(status, "refused")
+        self.what_to_do = what_to_do
 
 
 class Bearer:
@@ -64,16 +101,18 @@ class Bearer:
     def __init__(self, hashed: str) -> None:
         self._hashed = hashed.encode()
 
-    async def __call__(self, request: Request, scope: Scope) -> None:
+    async def __call__(self, request: Request, scope: Scope) -> str:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
         # Hashed before it is compared, so the time this takes says nothing about the token.
         given = _hash_of(token.strip()).encode()
         if kind.lower() != "bearer" or not hmac.compare_digest(given, self._hashed):
-            raise HTTPException(
+            raise Refusal(
                 401,
-                "give the token of this fleet: Authorization: Bearer …",
+                "this needs the token of this fleet",
+                "Send the header `Authorization: Bearer <token>`.",
                 {"WWW-Authenticate": "Bearer"},
             )
+        return "token"  # there is one
 
     @classmethod
     def from_file(cls, path: Path) -> tuple[Bearer, str | None]:
@@ -127,6 +166,7 @@ def application(control: Control, authorise: Authorise) -> Starlette:
     return Starlette(
         routes=[
             Route("/health", api.health, methods=["GET"]),
+            Route("/audit", api.audit, methods=["GET"]),
             Route("/polling", api.polling, methods=["GET"]),
             Route("/polling", api.change, methods=["PATCH"]),
             Route("/targets/{name:path}/{what}", api.order_one, methods=["POST"]),
@@ -147,7 +187,9 @@ class _Api:
         limit, after = _limit(request), request.query_params.get("after", "")
         condition, group = (request.query_params.get(each) for each in ("condition", "group"))
         if condition is not None and condition not in CONDITIONS:
-            raise HTTPException(400, f"condition is one of {', '.join(CONDITIONS)}")
+            raise Refusal(
+                400, "there is no such condition", f"Choose one of {', '.join(CONDITIONS)}."
+            )
         fleet = self._control.fleet
         left = iter(
             name
@@ -206,21 +248,32 @@ class _Api:
         raise NoSuchTarget([name])
 
     async def order_one(self, request: Request) -> Response:
-        await self._authorise(request, "operate")
-        return await self._ordered(request.path_params["what"], [request.path_params["name"]])
+        who = await self._operator(request)
+        return await self._ordered(who, request.path_params["what"], [request.path_params["name"]])
 
     async def order(self, request: Request) -> Response:
-        await self._authorise(request, "operate")
+        who = await self._operator(request)
         body = await _body(request)
         names = body.get("targets")
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise HTTPException(400, 'give the names of targets: {"targets": ["front page"]}')
-        return await self._ordered(request.path_params["what"], names)
+            raise Refusal(
+                400,
+                "targets must be a list of names",
+                'Name them: {"targets": ["front page"]}.',
+            )
+        return await self._ordered(who, request.path_params["what"], names)
 
-    async def _ordered(self, what: str, names: list[str]) -> Response:
+    async def _operator(self, request: Request) -> _Operator:
+        who = await self._authorise(request, "operate") or "somebody"
+        return _Operator(who, "" if request.client is None else request.client.host)
+
+    async def _ordered(self, who: _Operator, what: str, names: list[str]) -> Response:
         if what not in ORDERS:
-            raise HTTPException(404, f"there is no order {what!r}; known: {', '.join(ORDERS)}")
-        await self._control.order(what, names)
+            raise Refusal(
+                404, f"there is no order {shown(what)}", f"Choose one of {', '.join(ORDERS)}."
+            )
+        await self._control.order(what, names, who.by)
+        await audit.note_order(self._control.fleet.store, who.who, what, names, who.address)
         return _answer({"order": what, "targets": names}, 202)
 
     async def polling(self, request: Request) -> Response:
@@ -228,18 +281,51 @@ class _Api:
         return self._polling()
 
     async def change(self, request: Request) -> Response:
-        await self._authorise(request, "operate")
+        who = await self._operator(request)
         body = await _body(request)
         group = body.pop("group", None)
         if group is not None and (not isinstance(group, str) or not group):
-            raise HTTPException(400, "group is the name of one, or null for all targets")
+            raise Refusal(
+                400, f"group = {shown(group)} must be the name of one, or null for all targets"
+            )
         if not body:
-            raise HTTPException(400, f"give what shall change: {', '.join(CHANGEABLE)}")
-        await self._control.change(group, body)
+            raise Refusal(
+                400, "nothing shall change", f"Give one or more of {', '.join(CHANGEABLE)}."
+            )
+        await self._control.change(group, body, who.by)
+        changes = ", ".join(f"{name} = {shown(value)}" for name, value in body.items())
+        whose = "all targets" if group is None else f"group {group!r}"
+        store = self._control.fleet.store
+        await audit.note(store, who.who, "polling.change", whose, changes, who.address)
         return self._polling()
+
+    async def audit(self, request: Request) -> Response:
+        await self._authorise(request, "operate")
+        limit, before = _limit(request, AUDIT_PAGE), _before(request)
+        store = self._control.fleet.store
+        found = [] if store is None else await store.list_audit(limit, before)
+        more = limit and len(found) == limit
+        return _answer(
+            {
+                "entries": [each.as_dict() for each in found],
+                "next": found[-1].id if more else None,
+            }
+        )
 
     def _polling(self) -> Response:
         return _answer({"kept_in": self._control.where, "settings": self._control.polling()})
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    """Who changes something, and from where."""
+
+    who: str
+    address: str
+
+    @property
+    def by(self) -> str:
+        return f"api: {self.who} from {self.address or 'an unknown address'}"
 
 
 async def _alive(_: Request) -> Response:
@@ -251,21 +337,28 @@ async def _body(request: Request) -> dict[str, Any]:
     async for chunk in request.stream():
         raw += chunk
         if len(raw) > BODY_MAX:
-            raise HTTPException(413, f"the body is larger than {BODY_MAX} bytes")
+            raise Refusal(413, f"the body is larger than {BODY_MAX} bytes")
     try:
         found = json.loads(raw or b"{}")
     except (ValueError, RecursionError):
-        raise HTTPException(400, "the body is no JSON") from None
+        raise Refusal(400, "the body is no JSON") from None
     if not isinstance(found, dict):
-        raise HTTPException(400, "the body is no JSON object")
+        raise Refusal(400, "the body is no JSON object")
     return found
 
 
-def _limit(request: Request) -> int:
-    text = request.query_params.get("limit", str(PAGE))
+def _limit(request: Request, default: int = PAGE) -> int:
+    text = request.query_params.get("limit", str(default))
     if not text.isascii() or not text.isdigit() or not 0 <= int(text[:9]) <= PAGE_MAX:
-        raise HTTPException(400, f"limit must be a whole number from 0 to {PAGE_MAX}")
+        raise Refusal(400, f"limit must be a whole number from 0 to {PAGE_MAX}")
     return int(text)
+
+
+def _before(request: Request) -> int | None:
+    text = request.query_params.get("before")
+    if text is not None and (not text.isascii() or not text.isdigit() or len(text) > 15):
+        raise Refusal(400, "before must be the id of an entry: the `next` of an answer")
+    return None if text is None else int(text)
 
 
 def _answer(content: Any, status: int = 200) -> Response:
@@ -284,17 +377,17 @@ def _plain(value: Any) -> Any:
 
 
 async def _refused(_: Request, error: Exception) -> Response:
-    headers = None
-    if isinstance(error, HTTPException):
-        status, said, headers = error.status_code, error.detail, error.headers
-    elif isinstance(error, NoSuchTarget):
-        status, said = 404, str(error)
+    if isinstance(error, NoSuchTarget):
+        error = Refusal(404, str(error), "See GET /api/fleet/health for those there are.")
     elif isinstance(error, StoreError):
-        status, said = 503, str(error)
-    else:
-        status, said = 400, str(error)
-    response = JSONResponse({"error": said}, status, {"Cache-Control": "no-store"})
-    response.headers.update(headers or {})
+        error = Refusal(503, str(error), "Try again in a few seconds; the fleet's log says more.")
+    elif not isinstance(error, HTTPException):
+        error = Refusal(400, str(error))
+    code = getattr(error, "code", _CODES.get(error.status_code, "refused"))
+    what_to_do = getattr(error, "what_to_do", "")
+    told = {"code": code, "message": error.detail, "what_to_do": what_to_do}
+    response = JSONResponse({"error": told}, error.status_code, {"Cache-Control": "no-store"})
+    response.headers.update(error.headers or {})
     return response
 
 

@@ -66,15 +66,23 @@ class Rules:
             raise ConfigError(f"confirmations = {self.confirmations!r} must be 0 or more")
 
     def failed(
-        self, failures: int, *, permanent: bool, dead: bool, soon: float, u: float
+        self,
+        failures: int,
+        *,
+        permanent: bool,
+        dead: bool,
+        soon: float,
+        u: float,
+        dead_after: int | None = None,
     ) -> Verdict:
         """What follows from the failure number `failures` in a row (1 is the first).
 
         dead: it was a dead letter already.
         soon: how long the target's own pace would wait at the least, in seconds.
         u: places the delay within its jitter, 0 ≤ u < 1.
+        dead_after: the target's own, where it has one.
         """
-        if dead or permanent or failures >= self.dead_after:
+        if dead or permanent or failures >= (dead_after or self.dead_after):
             return Verdict(self.recheck, True)
         if failures >= self.breaker.failures:
             whole = self.breaker.open_for(failures - self.breaker.failures + 1)

@@ -3,24 +3,43 @@
 An order for a target that another node polls goes by way of the store, as do those of the command
 line; whoever polls the target takes it within a few seconds. Settings that are changed are kept in
 the store, above the settings file and below the environment, and all nodes go by them.
+
+Who asked for what is an event, and so a line in the log of whoever did it: a target that stands
+still because somebody paused it is no riddle then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from pollux.errors import ConfigError
+from pollux.events import FleetOrdered, FleetSettingsChanged
 from pollux.fleet import Fleet
+from pollux.fleet.audit import NAMES_TOLD
 from pollux.fleet.pace import Pace
 from pollux.fleet.store import ORDERS
 from pollux.settings import FleetSettings, Settings
+from pollux.settings.groups import READERS, no_group
+from pollux.settings.values import shown
 
 #: How often a running fleet looks for orders and changed settings, in seconds.
 LOOK_EVERY = 2.0
-#: What may be changed while a fleet runs.
-CHANGEABLE = ("enabled", "base_interval", "min_interval", "max_interval")
+#: What may be changed while a fleet runs, and what else people call it.
+CHANGEABLE = tuple(READERS)
+_MISNOMERS = {
+    "base": "base_interval",
+    "interval": "base_interval",
+    "poll_interval": "base_interval",
+    "floor": "min_interval",
+    "ceiling": "max_interval",
+}
 UNSTORED = "this process, until it ends"
+#: Who asked where nobody says: code of the process itself, or another one by way of the store.
+CODE, ELSEWHERE = "code", "another process"
 
 #: The settings, given what was changed and where that is kept.
 Loader = Callable[[Mapping[str, Any], str], Settings]
@@ -44,11 +63,15 @@ class Control:
     """One fleet, in the hands of people.
 
     load: gives the settings; without it, those of the fleet's code hold and cannot be changed.
+    groups: those that may be given settings of their own, besides the groups of targets.
     """
 
-    def __init__(self, fleet: Fleet, load: Loader | None = None) -> None:
+    def __init__(
+        self, fleet: Fleet, load: Loader | None = None, groups: Iterable[str] = ()
+    ) -> None:
         self.fleet = fleet
         self._load = load
+        self._groups = frozenset(groups)
         self._changes: dict[str, Any] = {}
         self._settings: Settings | None = None
         if fleet.store is not None:
@@ -77,15 +100,29 @@ class Control:
         store = self.fleet.store
         if store is None:
             return
-        for name, what in await store.orders():
-            if name in self.fleet and what in ORDERS:
-                self._do(what, name)
+        sound = [
+            each for each in await store.orders() if each.name in self.fleet and each.what in ORDERS
+        ]
+        for (what, by), orders in groupby(sound, lambda each: (each.what, each.by)):
+            self._carry_out(what, [each.name for each in orders], by or ELSEWHERE)
         changes = await store.settings()
         if changes != self._changes:
+            before = self._changes
             self._take(changes)
+            self._tell_changes(
+                {
+                    key: changes.get(key)
+                    for key in sorted({*before, *changes})
+                    if changes.get(key) != before.get(key)
+                },
+                ELSEWHERE,
+            )
 
-    async def order(self, what: str, names: Sequence[str]) -> None:
-        """Ask this of targets: one of ORDERS. Of none of them if one is not there."""
+    async def order(self, what: str, names: Sequence[str], by: str = CODE) -> None:
+        """Ask this of targets: one of ORDERS. Of none of them if one is not there.
+
+        by: who asks, as the log tells it: "api", "view", and what is known of the person.
+        """
         if what not in ORDERS:
             raise ConfigError(f"{what!r} is none of {', '.join(ORDERS)}")
         missing = [name for name in names if name not in self.fleet]
@@ -93,27 +130,37 @@ class Control:
             raise NoSuchTarget(missing)
         store = self.fleet.store
         shared = store is not None and store.shared
-        elsewhere = [name for name in names if shared and not self.fleet.is_held(name)]
+        elsewhere = {name for name in names if shared and not self.fleet.is_held(name)}
         if store is not None and elsewhere:
-            await store.order(what, elsewhere)
-        for name in names:
-            if name not in elsewhere:
-                self._do(what, name)
+            await store.order(what, sorted(elsewhere), by)
+        self._carry_out(what, [name for name in names if name not in elsewhere], by)
 
-    async def change(self, group: str | None, changes: Mapping[str, Any]) -> None:
+    async def change(self, group: str | None, changes: Mapping[str, Any], by: str = CODE) -> None:
         """Change settings of polling, and keep them; None goes back to what else is set."""
-        unknown = [name for name in changes if name not in CHANGEABLE]
-        if unknown:
-            raise ConfigError(f"{unknown[0]!r} cannot be changed; {', '.join(CHANGEABLE)} can")
         if self._load is None:
             raise ConfigError("this fleet is paced by its code, and its settings cannot be changed")
+        problems = _problems(changes)
+        if group is not None and any(value is not None for value in changes.values()):
+            known = self.groups()
+            if group not in known:
+                problems.insert(0, f"group = {shown(group)}: {no_group(group, known)}")
+        if problems:
+            raise ConfigError("; ".join(problems))
         keyed = {key_of(group, name): value for name, value in changes.items()}
         wanted = {**self._changes, **keyed}
         wanted = {key: value for key, value in wanted.items() if value is not None}
-        self._load(wanted, self.where)  # what is wrong is told before anything is kept
+        try:
+            self._load(wanted, self.where)  # what is wrong is told before anything is kept
+        except ConfigError as error:
+            raise ConfigError(self._as_asked(str(error), keyed)) from None
         if self.fleet.store is not None:
             await self.fleet.store.keep_settings(keyed)
         self._take(wanted)
+        self._tell_changes(keyed, by)
+
+    def groups(self) -> list[str]:
+        """The groups that there are, in order."""
+        return sorted(self._groups | self.fleet.groups())
 
     def polling(self) -> list[dict[str, Any]]:
         """Each setting of polling, its value, and which layer it came from."""
@@ -131,15 +178,54 @@ class Control:
             self._settings = self._load(changes, self.where)
             self.fleet.pace(paces(self._settings.fleet))
 
-    def _do(self, what: str, name: str) -> None:
+    def _carry_out(self, what: str, names: Sequence[str], by: str) -> None:
         fleet = self.fleet
-        {
+        do = {
             "retry": fleet.retry,
             "reset": fleet.reset,
             "pause": fleet.pause,
             "resume": fleet.resume,
             "poll-now": fleet.poll_now,
-        }[what](name)
+        }[what]
+        for name in names:
+            do(name)
+        if names:
+            told = tuple(names[:NAMES_TOLD])
+            fleet.events.emit(FleetOrdered(fleet.name, what, told, len(names), by))
+
+    def _tell_changes(self, keyed: Mapping[str, Any], by: str) -> None:
+        changes = tuple(
+            f"{key}={'' if value is None else shown(value)}" for key, value in keyed.items()
+        )
+        self.fleet.events.emit(FleetSettingsChanged(self.fleet.name, changes, by))
+
+    def _as_asked(self, error: str, keyed: Mapping[str, Any]) -> str:
+        """A refusal in the words of who asked: what was asked for is not kept anywhere yet."""
+        kept = re.escape(f"(changed at run time, kept in {self.where})")
+        for key in keyed:
+            name = key.rpartition(".")[2]
+            error = re.sub(rf"{re.escape(key)} = (.*?) {kept}", rf"{name} = \1", error)
+        return error
+
+
+def _problems(changes: Mapping[str, Any]) -> list[str]:
+    """What is wrong with each change by itself: the field, its value, and what is allowed."""
+    found = []
+    for name, value in changes.items():
+        if name not in READERS:
+            near = _MISNOMERS.get(name) or next(
+                iter(difflib.get_close_matches(name, CHANGEABLE, 1)), None
+            )
+            hint = f"did you mean {near}? " if near else ""
+            listed = ", ".join(CHANGEABLE)
+            found.append(f"{shown(name)} cannot be changed; {hint}these can: {listed}")
+            continue
+        try:
+            if value is not None:
+                READERS[name].read(value)
+        except ValueError as error:
+            found.append(f"{name} = {shown(value)} {error}")
+    return found
 
 
 class NoSuchTarget(ConfigError):

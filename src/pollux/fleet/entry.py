@@ -9,15 +9,12 @@ from pollux.core.fixed import Fixed
 from pollux.core.freshness import FreshnessPacer
 from pollux.core.strategy import Pacer, Strategy
 
-#: A place in the agenda's heap: due, -priority, name, and whose it is.
-Node = tuple[float, int, str, "Entry"]
-
 if TYPE_CHECKING:
     from pollux.core.shares import Share
     from pollux.fleet.targets import Probe, Reading, Target
 
 #: Where a target is. It is in one place at a time, so it has one next run, always.
-AGENDA: Final = 0  # on the agenda, parked there (due at infinity) while paused
+AGENDA: Final = 0  # on the agenda, or parked: paused, or held by another node
 WAITING: Final = 1  # due, and its host, or a namesake that is still being polled, is busy
 FLIGHT: Final = 2  # being polled
 GONE: Final = 3  # removed; if it was being polled, what comes back is dropped
@@ -28,7 +25,7 @@ class Entry:
 
     __slots__ = (
         "changed_at", "dead", "due", "error", "failed_at", "failures", "grid", "host", "interval",
-        "node", "pacer", "paused", "permanent", "place", "polled_at", "probe", "reading", "share",
+        "pacer", "paused", "permanent", "place", "polled_at", "probe", "reading", "share",
         "strategy", "succeeded_at", "target", "token", "until",
     )  # fmt: skip
 
@@ -41,8 +38,6 @@ class Entry:
         self.pacer: Pacer | None = None if isinstance(strategy, Fixed) else strategy.pacer()
         self.share: Share | None = None
         self.due = math.inf
-        #: Its node that counts, if it is on the agenda and not parked.
-        self.node: Node | None = None
         #: A point of the grid that a fixed interval keeps to.
         self.grid: float | None = None
         self.interval = strategy.floor
@@ -69,9 +64,6 @@ class Entry:
     def learner(self) -> FreshnessPacer | None:
         """Its pacer, where that learns how often the reading changes."""
         return self.pacer if isinstance(self.pacer, FreshnessPacer) else None
-
-    def __lt__(self, other: Entry) -> bool:
-        return False  # a tie of namesakes, one of them removed: either may go first
 
     def __repr__(self) -> str:
         return f"<{self.target.name} due {self.due:g}>"

@@ -37,8 +37,8 @@ from pollux.fleet.toml_lines import Lines, Problem, Table, parsed
 
 #: What a target's table may have besides the options of its probe.
 PLAN_KEYS = (
-    "base", "ceiling", "floor", "host", "interval", "labels", "priority", "quiet", "timeout",
-    "weight",
+    "base", "ceiling", "dead_after", "floor", "host", "interval", "labels", "priority", "quiet",
+    "timeout", "weight",
 )  # fmt: skip
 ACTION_KEYS = ("put", "webhook")
 _OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, *ACTION_KEYS)
@@ -57,7 +57,8 @@ class FleetFileError(ConfigError):
         if len(self.problems) > _TOLD_MAX:
             lines.append(f"  … and {len(self.problems) - _TOLD_MAX} more")
         count = f"{len(self.problems)} error{'s' if len(self.problems) > 1 else ''}"
-        super().__init__("\n".join([f"{path} has {count}; nothing was started:", *lines]))
+        # What follows (nothing is started, only the store is known) is the caller's to tell.
+        super().__init__("\n".join([f"{path} has {count}:", *lines]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class FleetFile:
     path: Path
     targets: tuple[Target, ...]
     puts: tuple[Put, ...] = ()
+    #: Those it has, be there a target in them or not.
+    groups: frozenset[str] = frozenset()
 
     async def close(self) -> None:
         for each in self.puts:
@@ -96,7 +99,8 @@ def read_text(
     targets = reader.targets()
     if reader.problems:
         raise FleetFileError(path, sorted(set(reader.problems)))
-    return FleetFile(Path(path), tuple(targets), tuple(reader.puts.values()))
+    groups = {*reader.groups, *(each.group for each in targets if each.group is not None)}
+    return FleetFile(Path(path), tuple(targets), tuple(reader.puts.values()), frozenset(groups))
 
 
 class _Reader:

@@ -29,13 +29,14 @@ TIMEOUT = 30.0
 class Goals:
     """What a fleet should keep to.
 
-    max_queue_depth: so many polls are overdue at the most.
+    max_due: so many polls are due and not begun at the most. (How many are planned, the queue
+        depth, is no goal: a fleet that is well has as many as it has targets.)
     max_staleness: no target's last success is older; None allows each twice its interval and its
         timeout.
     max_dead: so many targets are dead letters at the most; paused ones do not count.
     """
 
-    max_queue_depth: int = 50
+    max_due: int = 50
     max_staleness: float | None = None
     max_dead: int = 0
 
@@ -97,6 +98,7 @@ def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
     oldest = max(ages, key=lambda each: each.staleness or 0.0, default=None)
     return {
         "targets": len(every),
+        "queue_depth": sum(each.next_at is not None for each in every),
         "due": sum(overdue(each, now) for each in every),
         "paused": sum(each.paused for each in every),
         "dead": len(dead),
@@ -124,24 +126,54 @@ def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:
     return sorted(every, key=order)
 
 
-def shortfalls(every: Sequence[TargetState], goals: Goals, now: float) -> list[str]:
+def unpolled(every: Iterable[TargetState], now: float, start: str) -> str:
+    """That nobody polls: how old the figures are, and the command that mends it."""
+    latest = last_poll(every)
+    if latest is None:
+        told = "and no target was ever polled"
+    else:
+        told = f"the figures are of {about(now - latest)} ago"
+    return f"no node polls this fleet; {told}; start: {start}"
+
+
+def about(age: float) -> str:
+    """An age for a glance, in its largest unit: nobody needs the seconds of a day."""
+    for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
+        if age >= 2 * length:
+            return f"{int(age // length)}{unit}"
+    return f"{max(int(age), 0)}s"
+
+
+def last_poll(every: Iterable[TargetState]) -> float | None:
+    """When the last poll of all was; None when there was none."""
+    return max((each.polled_at for each in every if each.polled_at is not None), default=None)
+
+
+def shortfalls(
+    every: Sequence[TargetState], goals: Goals, now: float, notice: str | None = None
+) -> list[str]:
     """Where a fleet misses its goals, each as a sentence; none when it keeps to them.
 
     Dead letters have a goal of their own, so how stale they are does not count. Paused targets
-    count nowhere. A fleet of which no target was ever polled keeps to nothing.
+    count nowhere. A fleet of which no target was ever polled keeps to nothing, nor does one that
+    nobody polls: `notice` says so, where it is known.
     """
-    found = []
+    found = [] if notice is None else [notice]
     late = sum(overdue(each, now) for each in every)
-    if late > goals.max_queue_depth:
-        found.append(f"{late} polls are overdue; the goal is {goals.max_queue_depth} at the most")
+    if late > goals.max_due:
+        are = "poll is due and was" if late == 1 else "polls are due and were"
+        found.append(
+            f"{late} {are} not made for more than {short(OVERDUE)}; the goal (fleet.max_due) is "
+            f"{goals.max_due} at the most"
+        )
     asked = [each for each in every if not each.paused]
     dead = sorted(each.name for each in asked if each.condition == "dead")
     if len(dead) > goals.max_dead:
         are = "target is dead" if len(dead) == 1 else "targets are dead"
         listed = ", ".join(map(repr, dead[:3])) + (", …" if len(dead) > 3 else "")
         found.append(
-            f"{len(dead)} {are} ({listed}); the goal is {goals.max_dead} at the most, and "
-            "`pollux fleet dead` tells why"
+            f"{len(dead)} {are} ({listed}); the goal (fleet.max_dead) is {goals.max_dead} at the "
+            "most, and `pollux fleet dead` tells why"
         )
     live = [each for each in asked if each.condition != "dead"]
     stale = [each for each in live if _is_stale(each, goals)]
@@ -158,10 +190,10 @@ def shortfalls(every: Sequence[TargetState], goals: Goals, now: float) -> list[s
             else short(goals.max_staleness)
         )
         found.append(
-            f"{len(stale)} of {len(every)} targets are staler than {limit}; the stalest is "
-            f"{first.name!r}, {age}"
+            f"{len(stale)} of {len(every)} targets are staler than {limit} (fleet.max_staleness); "
+            f"the stalest is {first.name!r}, {age}"
         )
-    if every and all(each.polled_at is None for each in every):
+    if notice is None and every and last_poll(every) is None:
         found.append("no target was ever polled; does `pollux fleet run` run with this store?")
     return found
 

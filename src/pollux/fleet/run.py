@@ -419,12 +419,10 @@ class Run:
 
     def _note_end(self, entry: Entry, result: str, started: float, at: float) -> None:
         if self._events.wants(TargetPolled):
-            target, depth = entry.target, len(self.scheduler.agenda)
-            delay = max(entry.due - at, 0.0)
+            target, scheduler = entry.target, self.scheduler
+            figures = at - started, max(entry.due - at, 0.0), scheduler.depth, scheduler.queued
             self._events.emit(
-                TargetPolled(
-                    self._plan.name, target.name, target.type, result, at - started, delay, depth
-                )
+                TargetPolled(self._plan.name, target.name, target.type, result, *figures)
             )
         self.saving.look_after_quiet()
 

@@ -20,7 +20,6 @@ from pollux.core.jitter import jittered
 from pollux.core.outcome import Outcome
 from pollux.core.strategy import Strategy
 from pollux.errors import ConfigError
-from pollux.fleet.agenda import TargetAgenda
 from pollux.fleet.budget import Budget
 from pollux.fleet.condition import Rules, Verdict
 from pollux.fleet.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
@@ -34,6 +33,10 @@ def spread(name: str) -> float:
     """A share of an interval, 0 ≤ u < 1, that is the same for this name at every start."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=7).digest()
     return int.from_bytes(digest, "big") / 2**56
+
+
+def _name_of(entry: Entry) -> str:
+    return entry.target.name
 
 
 class _Host:
@@ -55,7 +58,8 @@ class Scheduler:
         self.rules = rules
         self.budget = budget
         self.entries: dict[str, Entry] = {}
-        self.agenda = TargetAgenda()
+        #: Due, then priority, then name. Who is parked is not on it.
+        self.agenda: Agenda[Entry] = Agenda(ties=_name_of)
         #: Seconds since 1970 less the loop's time, for quiet hours and what is stored.
         self.offset = 0.0
         #: How many are due and wait for a place, as whoever polls last counted.
@@ -139,7 +143,8 @@ class Scheduler:
 
     def take(self, now: float) -> Entry | None:
         """The next target to poll, if one is due that may be polled: it is in flight now."""
-        while (entry := self.agenda.take_due(now)) is not None:
+        while (first := self.agenda.pop_due(now)) is not None:
+            entry = first.key
             if entry.until <= now:  # its lease ran out, and could not be renewed
                 entry.place = AGENDA
                 self.lose(entry)
@@ -228,6 +233,7 @@ class Scheduler:
             dead=entry.dead,
             soon=min(entry.strategy.floor, entry.interval),
             u=self._random(),
+            dead_after=entry.target.dead_after,
         )
         entry.permanent = permanent
         if verdict.dead and not entry.dead:
@@ -323,8 +329,10 @@ class Scheduler:
         self._plan(entry, _point_after(entry.grid, entry.interval, now))
 
     def _on_agenda(self, entry: Entry) -> None:
-        due = math.inf if self._parked(entry) else entry.due
-        self.agenda.put(entry, due)
+        if self._parked(entry):
+            self.agenda.remove(entry)
+        else:
+            self.agenda.upsert(entry, entry.due, entry.target.priority)
 
     def _parked(self, entry: Entry) -> bool:
         return entry.paused or entry.until == -math.inf
@@ -358,7 +366,7 @@ class Scheduler:
         self.deferred.pop(entry, None)
         entry.due = min(entry.due, now)
         if entry.place == AGENDA:
-            self.agenda.put(entry, entry.due)
+            self.agenda.upsert(entry, entry.due, entry.target.priority)
 
     def reset(self, entry: Entry, now: float) -> None:
         """Forget its failures, close its breaker, and poll it next."""
@@ -436,6 +444,11 @@ class Scheduler:
             if entry.target.quiet is not None and entry.place == AGENDA:
                 self._plan(entry, self.deferred.get(entry, entry.due))
                 self._promote(entry.host)
+
+    @property
+    def depth(self) -> int:
+        """How many polls are planned, due or not: on the agenda, or waiting for their host."""
+        return len(self.agenda) + self.waiting
 
     def count_due(self, now: float, most: int = 1000) -> int:
         """How many wait for a place, or for their host."""

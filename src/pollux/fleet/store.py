@@ -14,9 +14,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from pollux.errors import Unsupported
+from pollux.fleet.audit import AuditEntry
 
 #: How a target fares, as `condition` of `Saved` and in views.
 CONDITIONS = ("closed", "confirming", "backing off", "open", "half-open", "dead")
@@ -59,6 +60,22 @@ class Lease:
     token: int
     lasts: float
     saved: Saved | None = None
+
+
+class Order(NamedTuple):
+    """What was asked of a target: one of ORDERS, and by whom."""
+
+    name: str
+    what: str
+    by: str = ""
+
+
+class Node(NamedTuple):
+    """A node that polls: how much it holds, and for how many seconds more."""
+
+    name: str
+    lasts: float
+    held: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +132,12 @@ class FleetStore(ABC):
 
     # What others ask of whoever runs the fleet, and settings that were changed while it ran
 
-    async def order(self, what: str, names: Sequence[str]) -> None:
-        """Leave word for whoever polls these targets: one of ORDERS."""
+    async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
+        """Leave word for whoever polls these targets: one of ORDERS. by: who asks, for its log."""
         raise self._cannot("take orders from other processes")
 
-    async def orders(self) -> list[tuple[str, str]]:
-        """Take what was left for the targets polled here, as (name, what), the oldest first."""
+    async def orders(self) -> list[Order]:
+        """Take what was left for the targets polled here, the oldest first."""
         return []
 
     async def settings(self) -> dict[str, Any]:
@@ -131,7 +148,18 @@ class FleetStore(ABC):
         """Keep these, besides others; what is None is forgotten."""
         raise self._cannot("keep settings")
 
+    async def audit(self, entry: AuditEntry) -> None:  # noqa: B027 - a log line is left anyway
+        """Keep who did what, for as long as `audit.KEPT`."""
+
+    async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
+        """Who did what, the newest first; before: only what has a smaller `id`."""
+        return []
+
     # Several nodes
+
+    async def nodes(self) -> list[Node] | None:
+        """Who polls this fleet now; None where the store cannot tell."""
+        return None
 
     async def claim(self, node: str, names: Sequence[str], limit: int, lease: float) -> list[Lease]:
         """Take up to `limit` of these targets that nobody holds, the longest due first.

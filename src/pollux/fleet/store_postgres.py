@@ -9,45 +9,28 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from pollux.clock import Clock
-from pollux.durations import Duration, seconds
-from pollux.errors import ConfigError, MissingExtra, SchemaError
-from pollux.fleet.store import CONDITIONS, FleetStore, Lease, Renewal, Saved
+from pollux.durations import Duration
+from pollux.errors import ConfigError, MissingExtra
+from pollux.fleet.audit import KEPT, AuditEntry
+from pollux.fleet.store import CONDITIONS, FleetStore, Lease, Node, Order, Renewal, Saved
 from pollux.fleet.views import NAMES_MAX
-from pollux.queues.sql import statements
 
 try:
     import psycopg  # noqa: F401
 except ImportError as error:  # also where it is installed without the library that it needs
     raise MissingExtra("a fleet on Postgres", "postgres") from error
 
-from pollux.queues.postgres_connections import Connections
-from pollux.queues.postgres_conninfo import checked, completed, shown
-from pollux.queues.postgres_errors import migrating_error
-from pollux.queues.postgres_params import Param, flags, number, numbers, text, texts
-from pollux.queues.postgres_schema import (
-    Tables,
-    check_isolation,
-    check_version,
-    checked_schema,
-    quoted,
-    script,
-)
+from pollux.queues.postgres_database import Database
+from pollux.queues.postgres_params import flags, number, numbers, text, texts
+from pollux.queues.postgres_schema import Tables
 
 TABLES = Tables("fleet_postgres", "fleet_migrations", "pollux fleet migrate", "fleet")
 #: The longest name of a fleet or a node.
 NAME_MAX = 255
 CONNECTIONS = 2
-
-
-class Node(NamedTuple):
-    """A node that takes part: how much it holds, and for how many seconds more."""
-
-    name: str
-    lasts: float
-    held: int
 
 
 class PostgresFleetStore(FleetStore):
@@ -70,23 +53,17 @@ class PostgresFleetStore(FleetStore):
         clock: Clock | None = None,
     ) -> None:
         self.name = _checked_name(name, "fleet")
-        self.schema = checked_schema(schema)
-        self.clock = clock or Clock()
-        parts = checked(conninfo, "conninfo")
-        self.url = shown(parts, self.name, self.schema, "fleet")
-        self._connections = Connections(
-            completed(parts),
-            self.url,
-            self.clock,
-            timeout=seconds(timeout, "timeout", positive=True),
-            most=CONNECTIONS,
+        self.database = Database(
+            conninfo,
+            TABLES,
+            self.name,
+            schema=schema,
+            timeout=timeout,
+            connections=CONNECTIONS,
+            clock=clock,
         )
-        self._sql = {
-            each: statement.replace("{schema}", quoted(schema)).encode()
-            for each, statement in statements(TABLES.folder).items()
-        }
+        self.schema, self.url = self.database.schema, self.database.url
         self._fleet = text(self.name)
-        self._version_fits = False
         self._id: int | None = None
         self._held: set[str] = set()
 
@@ -94,37 +71,28 @@ class PostgresFleetStore(FleetStore):
 
     async def migrate(self) -> list[int]:
         """Make the tables, or renew them; the versions that were applied."""
-        before = await self._versions()
-        if before and max(before) >= TABLES.newest:
-            check_version(max(before), self.schema, self.url, TABLES)
-            return []
-        await self._connections.script(script(self.schema, TABLES), told=migrating_error)
-        return sorted(set(await self._versions()) - set(before))
+        return await self.database.migrate()
 
     def migration(self) -> str:
         """What `migrate` would run, as SQL."""
-        return script(self.schema, TABLES)
-
-    async def _versions(self) -> list[int]:
-        try:
-            rows = await self._connections.rows(self._sql["versions"], safe=True)
-        except SchemaError:
-            return []
-        return [version for (version,) in rows]
+        return self.database.migration()
 
     # State
 
     async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
         given = None if names is None else texts(names)
-        return [_saved(*row) for row in await self._rows("load", [self._fleet, given], safe=True)]
+        return [
+            _saved(*row)
+            for row in await self.database.rows("load", [self._fleet, given], safe=True)
+        ]
 
     async def figures(self) -> dict[str, Any]:
         """How the targets of all nodes fare together, counted by the server."""
         fleet = self._fleet
-        [(targets, paused, never)] = await self._rows("figures", [fleet], safe=True)
-        counted = dict(await self._rows("conditions", [fleet], safe=True))
-        dead = await self._rows("dead", [fleet, number(NAMES_MAX)], safe=True)
-        oldest = await self._rows("stalest", [fleet, self._now()], safe=True)
+        [(targets, paused, never)] = await self.database.rows("figures", [fleet], safe=True)
+        counted = dict(await self.database.rows("conditions", [fleet], safe=True))
+        dead = await self.database.rows("dead", [fleet, number(NAMES_MAX)], safe=True)
+        oldest = await self.database.rows("stalest", [fleet, self.database.now()], safe=True)
         return {
             "targets": targets,
             "paused": paused,
@@ -139,7 +107,7 @@ class PostgresFleetStore(FleetStore):
     async def save(self, batch: Sequence[Saved]) -> list[str]:
         if not batch:
             return []
-        rows = await self._rows(
+        rows = await self.database.rows(
             "save",
             [
                 self._fleet,
@@ -165,18 +133,18 @@ class PostgresFleetStore(FleetStore):
 
     async def forget(self, names: Sequence[str]) -> None:
         if names:
-            await self._rows("forget", [self._fleet, texts(names)], safe=True)
+            await self.database.rows("forget", [self._fleet, texts(names)], safe=True)
             self._held.difference_update(names)
 
     async def close(self) -> None:
-        await self._connections.close()
+        await self.database.close()
 
     # Nodes
 
     async def claim(self, node: str, names: Sequence[str], limit: int, lease: float) -> list[Lease]:
         if self._id is None:
             await self.renew(node, lease)
-        rows = await self._rows(
+        rows = await self.database.rows(
             "claim",
             [
                 self._fleet,
@@ -184,7 +152,7 @@ class PostgresFleetStore(FleetStore):
                 texts(names),
                 number(limit),
                 number(lease),
-                self._now(),
+                self.database.now(),
             ],
         )
         leases = [Lease(name, token, lease, _saved(name, *rest)) for name, token, *rest in rows]
@@ -193,14 +161,14 @@ class PostgresFleetStore(FleetStore):
 
     async def renew(self, node: str, lease: float) -> Renewal:
         _checked_name(node, "node")
-        [(known_as, nodes, free, ends)] = await self._rows(
+        [(known_as, nodes, free, ends)] = await self.database.rows(
             "renew",
             [
                 self._fleet,
                 text(node),
                 None if self._id is None else number(self._id),
                 number(lease),
-                self._now(),
+                self.database.now(),
             ],
             safe=True,
         )
@@ -213,7 +181,7 @@ class PostgresFleetStore(FleetStore):
         if self._id is None or (names is not None and not names):
             return
         given = None if names is None else texts(names)
-        await self._rows("give_back", [self._fleet, number(self._id), given], safe=True)
+        await self.database.rows("give_back", [self._fleet, number(self._id), given], safe=True)
         if names is None:
             self._held.clear()
             self._id = None
@@ -221,48 +189,44 @@ class PostgresFleetStore(FleetStore):
             self._held.difference_update(names)
 
     async def nodes(self) -> list[Node]:
-        rows = await self._rows("nodes", [self._fleet, self._now()], safe=True)
+        rows = await self.database.rows("nodes", [self._fleet, self.database.now()], safe=True)
         return [Node(*row) for row in rows]
 
     # What people ask for, and settings
 
-    async def order(self, what: str, names: Sequence[str]) -> None:
-        await self._rows("order", [self._fleet, texts(names), text(what), self._now()])
+    async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
+        asker = text(_storable(by) or "")
+        await self.database.rows(
+            "order", [self._fleet, texts(names), text(what), asker, self.database.now()]
+        )
 
-    async def orders(self) -> list[tuple[str, str]]:
+    async def orders(self) -> list[Order]:
         if self._id is None:
             return []
-        rows = await self._rows("orders", [self._fleet, number(self._id), self._now()])
-        return [(name, what) for name, what in rows]
+        rows = await self.database.rows(
+            "orders", [self._fleet, number(self._id), self.database.now()]
+        )
+        return [Order(*row) for row in rows]
 
     async def settings(self) -> dict[str, Any]:
-        rows = await self._rows("settings", [self._fleet], safe=True)
+        rows = await self.database.rows("settings", [self._fleet], safe=True)
         return {key: json.loads(value) for key, value in rows}
 
     async def keep_settings(self, changes: Mapping[str, Any]) -> None:
         values = [None if value is None else json.dumps(value) for value in changes.values()]
-        params = [self._fleet, texts(changes), texts(values), self._now()]
-        await self._rows("keep_settings", params, safe=True)
+        params = [self._fleet, texts(changes), texts(values), self.database.now()]
+        await self.database.rows("keep_settings", params, safe=True)
 
-    # The rest
+    async def audit(self, entry: AuditEntry) -> None:
+        parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
+        told = [text(_storable(each) or "") for each in parts]
+        await self.database.rows("audit", [self._fleet, *told, number(KEPT), self.database.now()])
 
-    async def _rows(
-        self, name: str, params: Sequence[Param], *, safe: bool = False
-    ) -> list[tuple[Any, ...]]:
-        if not self._version_fits:
-            try:
-                rows = await self._connections.rows(self._sql["version"], safe=True)
-            except SchemaError:
-                rows = [(None, "read committed")]
-            [(found, isolation)] = rows
-            check_version(found, self.schema, self.url, TABLES)
-            check_isolation(isolation, self.url, TABLES)
-            self._version_fits = True
-        return await self._connections.rows(self._sql[name], params, safe=safe)
-
-    def _now(self) -> Param:
-        imposed = self.clock.imposed()
-        return None if imposed is None else number(imposed)
+    async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
+        newest = 2**63 - 1 if before is None else before
+        params = [self._fleet, number(newest), number(limit)]
+        rows = await self.database.rows("list_audit", params, safe=True)
+        return [AuditEntry(*row) for row in rows]
 
 
 def _saved(

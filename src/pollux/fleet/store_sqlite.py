@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pollux.errors import ConfigError, StoreError
-from pollux.fleet.store import FleetStore, Saved
+from pollux.fleet.audit import KEPT, AuditEntry
+from pollux.fleet.store import FleetStore, Node, Order, Saved
 from pollux.queues.sqlite_file import SqliteFile, transaction
 from pollux.queues.sqlite_thread import SqliteThread
 
@@ -63,11 +64,15 @@ class SqliteFleetStore(FleetStore):
     async def leave(self) -> None:
         await self._call(self._tables.leave)
 
-    async def order(self, what: str, names: Sequence[str]) -> None:
-        await self._call(self._tables.order, what, list(names))
+    async def nodes(self) -> list[Node] | None:
+        found: list[Node] = await self._call(self._tables.nodes)
+        return found
 
-    async def orders(self) -> list[tuple[str, str]]:
-        found: list[tuple[str, str]] = await self._call(self._tables.orders)
+    async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
+        await self._call(self._tables.order, what, list(names), by)
+
+    async def orders(self) -> list[Order]:
+        found: list[Order] = await self._call(self._tables.orders)
         return found
 
     async def settings(self) -> dict[str, Any]:
@@ -76,6 +81,13 @@ class SqliteFleetStore(FleetStore):
 
     async def keep_settings(self, changes: Mapping[str, Any]) -> None:
         await self._call(self._tables.keep_settings, dict(changes))
+
+    async def audit(self, entry: AuditEntry) -> None:
+        await self._call(self._tables.audit, entry)
+
+    async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
+        found: list[AuditEntry] = await self._call(self._tables.list_audit, limit, before)
+        return found
 
     async def close(self) -> None:
         await self._thread.close()
@@ -152,13 +164,25 @@ class _Tables(SqliteFile):
         finally:
             super().close()
 
-    def order(self, what: str, names: list[str]) -> None:
+    def nodes(self) -> list[Node]:
+        connection = self.connect()
+        found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
+        if found is None:
+            return []
+        run, pid, host, at = found
+        now = time.time()
+        if not _lives(run, pid, host, at, now):
+            return []
+        [held] = connection.execute(self._sql["count"], (self._fleet,)).fetchone()
+        return [Node(f"{host}-{pid}", RUN_LASTS - (now - at), held)]
+
+    def order(self, what: str, names: list[str], by: str) -> None:
         connection = self.connect()
         with transaction(connection):
-            rows = [(self._fleet, name, what) for name in names]
+            rows = [(self._fleet, name, what, by) for name in names]
             connection.executemany(self._sql["order"], rows)
 
-    def orders(self) -> list[tuple[str, str]]:
+    def orders(self) -> list[Order]:
         connection = self.connect()
         whose = (self._fleet,)
         found = connection.execute(self._sql["orders"], whose).fetchall()
@@ -166,7 +190,7 @@ class _Tables(SqliteFile):
             with transaction(connection):
                 found = connection.execute(self._sql["orders"], whose).fetchall()
                 connection.execute(self._sql["clear_orders"], whose)
-        return [(name, what) for name, what in found]
+        return [Order(*row) for row in found]
 
     def settings(self) -> dict[str, Any]:
         rows = self.connect().execute(self._sql["settings"], (self._fleet,))
@@ -181,6 +205,18 @@ class _Tables(SqliteFile):
                 else:
                     row = (self._fleet, key, json.dumps(value))
                     connection.execute(self._sql["keep_setting"], row)
+
+    def audit(self, entry: AuditEntry) -> None:
+        connection, now = self.connect(), time.time()
+        with transaction(connection):
+            connection.execute(self._sql["prune_audit"], (self._fleet, now - KEPT))
+            parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
+            connection.execute(self._sql["audit"], (self._fleet, now, *parts))
+
+    def list_audit(self, limit: int, before: int | None) -> list[AuditEntry]:
+        newest = 2**63 - 1 if before is None else before
+        rows = self.connect().execute(self._sql["list_audit"], (self._fleet, newest, limit))
+        return [AuditEntry(*row) for row in rows]
 
 
 def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:

@@ -29,6 +29,9 @@ VALUE_MAX = 256
 #: The longest name, and the longest poll.
 NAME_MAX = 255
 TIMEOUT_MAX = 3600.0
+#: The most failures in a row until a target is a dead letter: with a breaker that lets a poll
+#: through every five minutes, ten years.
+DEAD_AFTER_MAX = 1_000_000
 
 Value = bytes | str | None
 
@@ -146,6 +149,9 @@ class Target:
     host: polls of targets with the same host are limited together.
     group: its name in settings, where groups are paced apart.
     quiet: hours in which it is not polled: "22:00-06:00 Europe/Berlin".
+    dead_after: so many transient failures in a row make it a dead letter, which is polled every
+        half hour only; None goes by the fleet's rules (5, some 100 seconds). Until then its breaker
+        lets a poll through every 5 minutes at the least.
     type: the type of its probe, in metrics and views.
     labels: plain text for views.
     options: for the probe, where that is named by its type.
@@ -164,6 +170,7 @@ class Target:
     host: str | None
     group: str | None
     quiet: Quiet | None
+    dead_after: int | None
     type: str
     labels: Mapping[str, str]
     options: Mapping[str, Any]
@@ -184,6 +191,7 @@ class Target:
         host: str | None = None,
         group: str | None = None,
         quiet: str | Quiet | None = None,
+        dead_after: int | None = None,
         type: str | None = None,
         labels: Mapping[str, str] | None = None,
         options: Mapping[str, Any] | None = None,
@@ -206,6 +214,15 @@ class Target:
             raise ConfigError(f"target {name!r}: weight = {weight!r} must be above 0 and finite")
         if isinstance(priority, bool) or not isinstance(priority, int):
             raise ConfigError(f"target {name!r}: priority = {priority!r} must be a whole number")
+        if dead_after is not None and (
+            isinstance(dead_after, bool)
+            or not isinstance(dead_after, int)
+            or not 1 <= dead_after <= DEAD_AFTER_MAX
+        ):
+            raise ConfigError(
+                f"target {name!r}: dead_after = {shown(dead_after)} must be a whole number from 1 "
+                f"to {DEAD_AFTER_MAX}: so many failures in a row make a dead letter"
+            )
         limit = _duration(name, "timeout", timeout)
         if limit > TIMEOUT_MAX:
             raise ConfigError(
@@ -224,6 +241,7 @@ class Target:
         put(self, "host", host)
         put(self, "group", group)
         put(self, "quiet", _quiet(name, quiet))
+        put(self, "dead_after", dead_after)
         put(self, "type", type or (probe if isinstance(probe, str) else "function"))
         put(self, "labels", MappingProxyType(dict(labels)) if labels else _NOTHING)
         put(self, "options", MappingProxyType(dict(options)) if options else _NOTHING)

@@ -57,7 +57,8 @@ class TargetState:
 class FleetHealth:
     """How a fleet fares. A broken target shows here and makes nothing else red.
 
-    queue_depth: targets on the agenda. due: those of them, or at their host, that wait for a place.
+    queue_depth: targets whose next poll is planned, due or not. due: those of them whose time has
+        come, and that wait for a place or for their host.
     conditions: how many targets fare how. stale: how many are older than they should be.
     problems: what is wrong with the fleet itself, for people.
     """
@@ -180,7 +181,7 @@ def health_of(
         name=name,
         running=running,
         targets=len(scheduler.entries),
-        queue_depth=len(scheduler.agenda) + scheduler.waiting,
+        queue_depth=scheduler.depth,
         due=scheduler.count_due(now, max(len(scheduler.entries), 1)),
         in_flight=scheduler.flying,
         stuck=stuck,

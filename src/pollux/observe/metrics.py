@@ -217,7 +217,8 @@ METRICS: tuple[Metric, ...] = (
         _TARGET,
         "The age of the last success, or since when there was none.",
     ),
-    Metric("pollux_fleet_queue_depth", "gauge", (), "Targets on the agenda."),
+    Metric("pollux_fleet_queue_depth", "gauge", (), "Polls that are planned, due or not."),
+    Metric("pollux_fleet_due", "gauge", (), "Polls that are due and wait for a place."),
     Metric("pollux_fleet_inflight", "gauge", ("type",), "Polls under way."),
     Metric(
         "pollux_fleet_breaker_state",

@@ -122,6 +122,7 @@ class PrometheusSink:
             self._metrics[metric.name] = make(metric.name, metric.help, metric.labels, **arguments)
         self._workers: Tally[str] = Tally()
         self._running: set[tuple[str, str, str]] = set()
+        self._polls: dict[tuple[str, str], tuple[Any, Any]] = {}
         self._react: dict[type[Event], Callable[[Any], None]] = {
             PollFinished: self._poll_finished,
             PollFailed: self._poll_failed,
@@ -315,9 +316,14 @@ class PrometheusSink:
         self._metrics["pollux_controller_held_polls"].labels(event.source).set(event.held)
 
     def _poll_answered(self, event: PollAnswered) -> None:
-        self._count("pollux_controller_poll_total", event.source, event.result)
-        duration = self._metrics["pollux_controller_poll_duration_seconds"]
-        duration.labels(event.source).observe(event.took)
+        kept = self._polls.get((event.source, event.result))
+        if kept is None:  # by far the most frequent event, and to look up labels takes its time
+            count = self._metrics["pollux_controller_poll_total"]
+            duration = self._metrics["pollux_controller_poll_duration_seconds"]
+            kept = count.labels(event.source, event.result), duration.labels(event.source)
+            self._polls[event.source, event.result] = kept
+        kept[0].inc()
+        kept[1].observe(event.took)
 
     def _request_answered(self, event: RequestAnswered) -> None:
         labels = (event.source, event.method, event.route, str(event.status))

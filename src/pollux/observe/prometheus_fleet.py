@@ -52,7 +52,7 @@ class FleetMetrics:
         self._succeeded_at: dict[Key, float] = {}
         self._conditions: dict[Key, str] = {}  # of those that are not closed
         self._under_way: Tally[tuple[str, str]] = Tally()
-        self._depths: dict[str, int] = {}
+        self._depths: dict[str, tuple[int, int]] = {}  # planned, due
         self.react: dict[type[Event], Callable[[Any], None]] = {
             TargetAdded: self._known,
             TargetRemoved: self._removed,
@@ -84,8 +84,8 @@ class FleetMetrics:
     def _polled(self, event: TargetPolled) -> None:
         self._under_way[event.source, event.type] -= 1
         self._show_under_way(event.type)
-        self._depths[event.source] = event.depth
-        self._show("pollux_fleet_queue_depth", sum(self._depths.values()))
+        self._depths[event.source] = event.depth, event.due
+        self._show_depths()
         if event.result not in RESULTS:  # dropped: it may be gone
             return
         self._known(event)
@@ -122,6 +122,11 @@ class FleetMetrics:
         dead = sum(each == "dead" for each in self._conditions.values())
         self._show("pollux_fleet_dead_letters", dead)
 
+    def _show_depths(self) -> None:
+        planned, due = map(sum, zip(*self._depths.values(), strict=True))
+        self._show("pollux_fleet_queue_depth", planned)
+        self._show("pollux_fleet_due", due)
+
     def _show(self, name: str, count: int) -> None:
         if name not in self._shown:
             self._registry.register(self._metrics[name])
@@ -147,7 +152,7 @@ class FleetMetrics:
                 self._registry.unregister(self._metrics[name])
             self._shown.clear()
             return
-        self._show("pollux_fleet_queue_depth", sum(self._depths.values()))
+        self._show_depths()
         self._show_dead()
 
     def _delete(self, key: Key) -> None:

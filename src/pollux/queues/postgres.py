@@ -7,21 +7,17 @@ decides over leases and delays. Hints travel by NOTIFY, in the transaction of th
 
 from __future__ import annotations
 
-import asyncio
 import builtins
 import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from typing import Any, ClassVar
 
 from pollux.clock import Clock
-from pollux.durations import Duration, seconds
+from pollux.durations import Duration
 from pollux.errors import (
     ConfigError,
     MissingExtra,
     PayloadError,
-    SchemaError,
-    StoreError,
 )
 from pollux.hints import Hints
 from pollux.jobs import (
@@ -39,7 +35,6 @@ from pollux.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
 from pollux.queues.channel import Channel
 from pollux.queues.ids import number_of, place_after
 from pollux.queues.in_doubt import InDoubt
-from pollux.queues.sql import statements
 from pollux.queues.twins import check_twin
 
 try:
@@ -47,9 +42,8 @@ try:
 except ImportError as error:  # also where it is installed without the library that it needs
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
-from pollux.queues.postgres_connections import Connections
-from pollux.queues.postgres_conninfo import checked, completed, shown
-from pollux.queues.postgres_errors import ConnectionLost, migrating_error, refused_here
+from pollux.queues.postgres_database import Database
+from pollux.queues.postgres_errors import ConnectionLost, refused_here
 from pollux.queues.postgres_line import PostgresLine
 from pollux.queues.postgres_params import (
     PUT_TYPES,
@@ -63,23 +57,10 @@ from pollux.queues.postgres_params import (
     texts,
     unless_all,
 )
-from pollux.queues.postgres_schema import (
-    check_isolation,
-    check_version,
-    checked_schema,
-    newest,
-    quoted,
-    script,
-)
+from pollux.queues.postgres_schema import QUEUE
 
-#: After so many settled jobs a queue has its table vacuumed. What ended leaves dead entries at the
-#: head of the indexes, where every claim begins, and the server's own vacuum comes once a minute.
-VACUUM_EVERY = 20_000
 #: The most bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
-#: The most connections of one queue, whatever is asked for.
-CONNECTIONS_MAX = 100
-
 _SEQ_MAX = 2**63 - 1
 
 
@@ -109,54 +90,34 @@ class PostgresQueue(Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.schema = checked_schema(schema)
-        self._parts = checked(conninfo, "conninfo")
-        self._conninfo = completed(self._parts)
-        self._listen = self._conninfo if listen is None else completed(checked(listen, "listen"))
-        self._timeout = seconds(timeout, "timeout", positive=True)
-        if (
-            isinstance(connections, bool)
-            or not isinstance(connections, int)
-            or not 1 <= connections <= CONNECTIONS_MAX
-        ):
-            raise ConfigError(
-                f"connections = {connections!r} must be a whole number from 1 to {CONNECTIONS_MAX}"
-            )
-        self._most = connections
-        self._sql = {
-            each: statement.replace("{schema}", quoted(schema)).encode()
-            for each, statement in statements("postgres").items()
-        }
+        self.database = Database(
+            conninfo,
+            QUEUE,
+            name,
+            schema=schema,
+            timeout=timeout,
+            connections=connections,
+            clock=clock,
+        )
+        self.schema = self.database.schema
+        self._listen = self.database.listening(listen)
         self._closed = False
-        self._version_fits = False
-        self._unswept = 0
-        self._vacuum: asyncio.Task[None] | None = None
         self._in_doubt = InDoubt()
-        super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
+        super().__init__(
+            name, clock=self.database.clock, keep=keep, max_payload_bytes=max_payload_bytes
+        )
 
     @property
     def url(self) -> str:
-        return shown(self._parts, self.name, self.schema)
+        return self.database.url
 
     # Migrating
 
     async def migrate(self) -> builtins.list[int]:
-        before = await self._versions()
-        if before and max(before) >= newest():
-            check_version(max(before), self.schema, self.url)
-            return []
-        await self._connections.script(script(self.schema), told=migrating_error)
-        return sorted(set(await self._versions()) - set(before))
+        return await self.database.migrate()
 
     def migration(self) -> str:
-        return script(self.schema)
-
-    async def _versions(self) -> builtins.list[int]:
-        try:
-            rows = await self._connections.rows(self._sql["versions"], safe=True)
-        except SchemaError:
-            return []
-        return [version for (version,) in rows]
+        return self.database.migration()
 
     # Jobs
 
@@ -175,7 +136,7 @@ class PostgresQueue(Queue):
                 f"connection = {type(connection).__name__} is no psycopg connection; give a "
                 "psycopg.Connection or a psycopg.AsyncConnection"
             )
-        self._connections.check_open()
+        self.database.connections.check_open()
         batch = self._checked_jobs(jobs)
         if not batch:
             return []
@@ -204,10 +165,12 @@ class PostgresQueue(Queue):
         while True:
             params = self._put_params(jobs, encoded, message, alone=connection is None)
             if connection is None:
-                [row] = await self._rows("put", params)
+                [row] = await self.database.rows("put", params)
             else:
                 with self.clock.outside(), refused_here(self.url):
-                    row = await on_connection(connection, self._sql["put"], PUT_TYPES, params)
+                    row = await on_connection(
+                        connection, self.database.sql["put"], PUT_TYPES, params
+                    )
             ids, fresh, place, seq, kind, payload = row
             if place is None:
                 return ids.split(","), fresh
@@ -232,13 +195,13 @@ class PostgresQueue(Queue):
             flag(alone),
             text(self._line.channel),
             text(message),
-            self._now(),
+            self.database.now(),
         ]
 
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> builtins.list[Claim]:
-        rows = await self._rows(
+        rows = await self.database.rows(
             "claim",
             [
                 text(self.name),
@@ -248,7 +211,7 @@ class PostgresQueue(Queue):
                 None if kinds is None else texts(kinds),
                 text(self._line.channel),
                 text(self._channel.probe()),
-                self._now(),
+                self.database.now(),
             ],
         )
         *_, again = rows.pop()
@@ -275,16 +238,16 @@ class PostgresQueue(Queue):
             None if plain else flags([s.counted for s in batch]),
             flag(any(s.claim.job.key is not None for s in batch)),
             flag(self.keep is not None),
-            self._now(),
+            self.database.now(),
         ]
         with self._in_doubt.unless_answered(batch):
             try:
-                [(lost,)] = await self._rows("settle", params)
+                [(lost,)] = await self.database.rows("settle", params)
             except ConnectionLost:
                 self._in_doubt.note(batch)
-                [(lost,)] = await self._rows("settle", params)
+                [(lost,)] = await self.database.rows("settle", params)
             refused = await self._not_settled([batch[place - 1] for place in lost or ()])
-        self._sweep(len(batch))
+        self.database.sweep(len(batch))
         self._in_doubt.forget(batch)
         if not refused:
             return []
@@ -300,8 +263,7 @@ class PostgresQueue(Queue):
         doubted = [number_of(s.claim.job.id) for s in refused if s.claim in self._in_doubt]
         if not doubted:
             return refused
-        statement = self._sql["tokens"]
-        tokens = dict(await self._connections.rows(statement, [numbers(doubted)], safe=True))
+        tokens = dict(await self.database.rows("tokens", [numbers(doubted)], safe=True))
 
         def settled(settlement: Settlement) -> bool:
             if settlement.claim not in self._in_doubt:
@@ -313,25 +275,11 @@ class PostgresQueue(Queue):
 
         return [s for s in refused if not settled(s)]
 
-    def _sweep(self, settled: int) -> None:
-        """Have the table vacuumed now and then, beside the work and on a connection of its own."""
-        self._unswept += settled
-        idle = self._vacuum is None or self._vacuum.done()
-        if self._unswept >= VACUUM_EVERY and idle and self.clock.imposed() is None:
-            self._unswept = 0
-            self._vacuum = asyncio.get_running_loop().create_task(self._vacuumed())
-
-    async def _vacuumed(self) -> None:
-        with suppress(StoreError):  # it only keeps claims fast, and the server has its own
-            [(ours,)] = await self._connections.rows(self._sql["may_vacuum"], safe=True)
-            if ours:
-                await self._connections.script(self._sql["vacuum"].decode(), patient=True)
-
     async def _extend(self, claims: builtins.list[Claim], lease: float) -> builtins.list[str]:
         # Each once, and in the order of the rows, as everybody locks them.
         held = {_row(claim): claim.worker for claim in claims}
         batch = sorted(held)
-        [(places,)] = await self._rows(
+        [(places,)] = await self.database.rows(
             "extend",
             [
                 text(self.name),
@@ -339,7 +287,7 @@ class PostgresQueue(Queue):
                 numbers([token for _, token in batch]),
                 texts([held[each] for each in batch]),
                 number(lease),
-                self._now(),
+                self.database.now(),
             ],
             safe=True,
         )
@@ -351,8 +299,8 @@ class PostgresQueue(Queue):
     async def stats(self) -> Stats:
         counts = dict.fromkeys(STATES, 0)
         ages = []
-        for code, count, age in await self._rows(
-            "stats", [text(self.name), self._now()], safe=True
+        for code, count, age in await self.database.rows(
+            "stats", [text(self.name), self.database.now()], safe=True
         ):
             counts[STATES[code]] += count
             if age is not None:
@@ -374,10 +322,10 @@ class PostgresQueue(Queue):
     ) -> builtins.list[JobInfo]:
         params = [text(self.name), number(after), number(last), text(kind), number(limit)]
         if state == "dead":
-            rows = await self._rows("list_dead", params, safe=True)
+            rows = await self.database.rows("list_dead", params, safe=True)
         else:
             code = None if state is None else number(STATES.index(state))
-            rows = await self._rows("list", [*params, code, self._now()], safe=True)
+            rows = await self.database.rows("list", [*params, code, self.database.now()], safe=True)
         queue = self.name
         return [
             JobInfo(
@@ -389,16 +337,16 @@ class PostgresQueue(Queue):
         ]
 
     async def _redrive(self, ids: Sequence[str] | None) -> int:
-        return await self._count("redrive", _seqs(ids), self._now())
+        return await self._count("redrive", _seqs(ids), self.database.now())
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._count("drop", _seqs(ids))
 
     async def _prune(self, keep: float) -> int:
-        return await self._count("prune", number(keep), self._now())
+        return await self._count("prune", number(keep), self.database.now())
 
     async def _count(self, name: str, *params: Param) -> int:
-        [(count,)] = await self._rows(name, [text(self.name), *params])
+        [(count,)] = await self.database.rows(name, [text(self.name), *params])
         return int(count)
 
     # The rest
@@ -406,35 +354,18 @@ class PostgresQueue(Queue):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._connections.hurry()
-            vacuum, here = self._vacuum, asyncio.get_running_loop()
-            if vacuum is not None and not vacuum.done() and vacuum.get_loop() is here:
-                vacuum.cancel()  # the server ends what it has begun
-                await asyncio.wait([vacuum])
+            await self.database.hurry()
             await super().close()
-            await self._connections.close()
-
-    async def _rows(
-        self, name: str, params: Sequence[Param], *, safe: bool = False
-    ) -> builtins.list[tuple[Any, ...]]:
-        if not self._version_fits:
-            [(found, isolation)] = await self._connections.rows(self._sql["version"], safe=True)
-            check_version(found, self.schema, self.url)
-            check_isolation(isolation, self.url)
-            self._version_fits = True
-            self._hints.opened()
-        return await self._connections.rows(self._sql[name], params, safe=safe)
-
-    def _now(self) -> Param:
-        imposed = self.clock.imposed()
-        return None if imposed is None else number(imposed)
+            await self.database.close()
 
     def _make_hints(self) -> Hints:
-        self._connections = Connections(
-            self._conninfo, self.url, self.clock, timeout=self._timeout, most=self._most
-        )
         self._line = PostgresLine(
-            self._connections, self._sql["send"], self._listen, self.schema, self.name, self.clock
+            self.database.connections,
+            self.database.sql["send"],
+            self._listen,
+            self.schema,
+            self.name,
+            self.clock,
         )
         self._channel = Channel(self._line, self.clock)
         return self._channel

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 import psycopg
 
 from pollux.errors import SchemaError, StoreError, StoreUnavailable
+from pollux.queues.postgres_schema import QUEUE
 
 
 class Refused(Exception):
@@ -32,7 +33,7 @@ class ConnectionLost(StoreUnavailable):
     """The connection broke in the middle of a call, which may have been carried out."""
 
 
-MIGRATE = "Run `pollux queue migrate URL`, or have it run by a role that may."
+MIGRATE = QUEUE.advice
 
 #: By the first characters of the SQLSTATE; the first that fits counts.
 _REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (

@@ -30,6 +30,11 @@ class Tables:
     def newest(self) -> int:
         return migrations(self.folder)[-1][0]
 
+    @property
+    def advice(self) -> str:
+        """What to do where they are missing."""
+        return f"Run `{self.command}`, or have it run by a role that may."
+
 
 QUEUE = Tables("postgres", "migrations", "pollux queue migrate URL", "queue")
 OUTBOX = Tables("outbox_postgres", "outbox_migrations", "pollux outbox migrate URL", "outbox")
@@ -60,10 +65,6 @@ def checked_schema(schema: object) -> str:
 def quoted(name: str) -> str:
     """A name as SQL takes it."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def newest() -> int:
-    return QUEUE.newest
 
 
 def lock_of(schema: str) -> int:

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urls
 from pollux.clock import Clock
 from pollux.errors import ConfigError
 from pollux.queues.base import Queue
-from pollux.urls import without_secrets
+from pollux.urls import without_user
 
 EXAMPLES = (
     "sqlite:///jobs.db", "postgresql://app@db/shop", "redis://cache/0", "memory://"
@@ -30,7 +30,7 @@ _OBJECTS = {
     "az": (*_COMMON, "account", "endpoint", "timeout"),
     "file": _COMMON,
 }
-_HTTP = (*_COMMON, "token_file", "timeout")
+_HTTP = (*_COMMON, "token_file", "ca_file", "timeout")
 _SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
 
 
@@ -48,7 +48,8 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
     `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
     `dead=name`, `timeout=10s` and `linger=20s`.
-    `http://host:8420` or `https://…`, a controller, with `token_file=path` and `timeout=30s`.
+    `http://host:8420` or `https://…`, a controller, with `token_file=path`, `ca_file=path`
+    and `timeout=30s`.
     """
     at = address_of(url, clock=clock, create=create)
     return SCHEMES[at.parts.scheme](at)
@@ -210,11 +211,16 @@ def _sqs(at: Address) -> Queue:
     return open_sqs(at.parts, at.clock, options)
 
 
+def is_sqs(parts: SplitResult) -> bool:
+    """Is this a queue of SQS? The URL of one ends in an account and a name."""
+    *_, account, _ = ("", "", *parts.path.rstrip("/").split("/"))
+    theirs = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    return parts.scheme == "sqs" or theirs or (account.isascii() and account.isdigit())
+
+
 def _http(at: Address) -> Queue:
-    """A controller, or a queue of SQS by its URL: that ends in an account and a name."""
-    *_, account, _ = ("", "", *at.parts.path.rstrip("/").split("/"))
-    theirs = (at.parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
-    if theirs or (account.isascii() and account.isdigit()):
+    """A controller, or a queue of SQS by its URL."""
+    if is_sqs(at.parts):
         return _sqs(at)
     if "token" in dict(at.query()):
         raise ConfigError(
@@ -265,4 +271,4 @@ def _flag(key: str, value: str) -> bool:
 
 
 def _shown(url: object) -> str:
-    return repr(without_secrets(url) if isinstance(url, str) else url)
+    return repr(without_user(url) if isinstance(url, str) else url)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,7 @@ def load(
     overrides: Mapping[str, object] | None = None,
     stored: Mapping[str, object] | None = None,
     stored_in: str = "the fleet's store",
+    groups: Iterable[str] = (),
 ) -> Settings:
     """Read all layers and check them; a ConfigError tells all that is wrong.
 
@@ -69,6 +70,7 @@ def load(
     overrides: what was given by hand, by key: {"worker.polling.min_interval": "50ms"}. None stands
         for a flag that was not used.
     stored: what was changed while a fleet ran, by key, and kept; `stored_in` says where.
+    groups: of targets, so that a variable in capitals means the one that is spelt so.
     """
     environ = os.environ if environ is None else environ
     intake = Intake()
@@ -76,7 +78,7 @@ def load(
         intake.file(None if file is None else Path(file), environ),
         intake.stored(stored or {}, f"changed at run time, kept in {stored_in}"),
     ]
-    layers.append(intake.environment(environ, groups_in(layers)))
+    layers.append(intake.environment(environ, [*groups_in(layers), *groups]))
     layers.append(intake.arguments(overrides or {}))
     pollings = {table: resolve(table, layers) for table in polling_tables()}
     problems = [*intake.problems, *(each for it in pollings.values() for each in it.problems)]

@@ -7,8 +7,9 @@ variables are known by their form.
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,14 @@ if TYPE_CHECKING:
 TABLE = "fleet.groups"
 FLEET = "fleet.polling"
 _START = f"{TABLE}."
-#: What a group can have of its own, and the argument of `Freshness` that it is.
+#: What a group can have of its own.
 READERS: Mapping[str, Reader] = {
     "enabled": Truth(), "base_interval": Span(), "min_interval": Span(), "max_interval": Span(),
 }  # fmt: skip
+#: What the arguments of `Freshness` are called in settings.
+_ARGUMENTS = {"base": "base_interval", "floor": "min_interval", "ceiling": "max_interval"}
+#: How many groups are listed where none is meant for sure.
+LISTED = 10
 _NAMES = "|".join(READERS)
 _KEY = re.compile(rf"fleet\.groups\.(?P<group>.+)\.polling\.(?P<name>{_NAMES})(?P<ms>_ms)?")
 _TABLE = re.compile(r"fleet\.groups(?:\.(?P<group>.+?)(?P<polling>\.polling)?)?")
@@ -140,10 +145,55 @@ def resolve_groups(
             if fleets is not None:
                 polling.strategy(fleets)
         except ConfigError as error:
-            given_here = [str(used[key]) for key, _ in polling.rows(group)]
-            problems.append(f"[{TABLE}.{group}.polling] {error} (given: {', '.join(given_here)})")
+            problems.append(_in_settings_words(str(error), group, used))
         groups[group] = polling
     return groups, used
+
+
+def unknown_groups(
+    groups: Iterable[str], known: Iterable[str], origins: Mapping[str, str]
+) -> list[str]:
+    """What to say of each of `groups` that is not known: nothing it sets would ever be used.
+
+    origins: where each setting came from, by its key.
+    """
+    listed = sorted(set(known))
+    found = []
+    for group in groups:
+        if group in listed:
+            continue
+        start = f"{_START}{group}.polling."
+        where = dict.fromkeys(origin for key, origin in origins.items() if key.startswith(start))
+        told = f" ({', '.join(where)})" if where else ""
+        found.append(f"[{TABLE}.{group}.polling]{told}: {no_group(group, listed)}")
+    return found
+
+
+def no_group(group: str, known: Sequence[str]) -> str:
+    """That there is no such group, and which was meant."""
+    near = difflib.get_close_matches(group, known, 1)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif known:
+        hint = f"there are {', '.join(map(repr, known[:LISTED]))}" + ", …" * (len(known) > LISTED)
+    else:
+        hint = "no target is in any group; write group = '…' in its table of fleet.toml"
+    return f"no target is in a group {group!r}; {hint}"
+
+
+def _in_settings_words(error: str, group: str, used: Mapping[str, Given]) -> str:
+    """Put keys and origins in place of what code calls them: whoever wrote `min_interval` knows
+    of no floor."""
+
+    def word(found: re.Match[str]) -> str:
+        name = _ARGUMENTS[found[1]]
+        given = used.get(key_of(group, name))
+        if given is not None:
+            return str(given)
+        return f"{name} = {READERS[name].text(float(found[2]))} (as for all targets)"
+
+    said = re.sub(rf"\b({'|'.join(_ARGUMENTS)}) = ([\d.e+-]+)", word, error)
+    return re.sub(r"\bthe (floor|ceiling)\b", lambda found: _ARGUMENTS[found[1]], said)
 
 
 def _as_variable(group: str) -> str:

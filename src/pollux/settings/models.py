@@ -42,6 +42,7 @@ MAX_PORT = 65535
 MAX_POLLS = 10_000
 MIN_FLEET_LEASE = 1.0
 MAX_DEPTH = 10_000_000
+MAX_FAILURES = 1_000_000
 
 _LAYERS = "layers"
 
@@ -160,8 +161,17 @@ class FleetSettings(Section):
     grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
         default=10.0, description="How long a stop waits for polls under way."
     )
-    max_queue_depth: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
-        default=50, description="The goal of `pollux fleet check`: so many polls are overdue."
+    dead_after: Annotated[int, Whole(1, MAX_FAILURES)] = Field(
+        default=5,
+        description="So many transient failures in a row make a target a dead letter, unless it "
+        "has its own `dead_after`: five take some 100 seconds.",
+    )
+    recheck: Annotated[float, Span(1.0, 86400.0)] = Field(
+        default=1800.0, description="How often a dead letter is polled all the same."
+    )
+    max_due: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
+        default=50,
+        description="The goal of `pollux fleet check`: so many polls are due and not begun.",
     )
     max_dead: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
         default=0,
@@ -184,6 +194,11 @@ class FleetSettings(Section):
         default="fleet-token.hash",
         description="The file with the hash of the token that the API asks for; made, and the "
         "token told, when it is missing.",
+    )
+    api_tokens: Annotated[str | None, Maybe(Text())] = Field(
+        default=None,
+        description="The store of a controller, sqlite:///farm.db: its tokens are let in instead, "
+        "those with the scope submit to look, admins to give orders.",
     )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
@@ -310,6 +325,9 @@ class ControllerSettings(Section):
     metrics_open: Annotated[bool, Truth()] = Field(
         default=False, description="Whether /metrics needs no token."
     )
+    access_log: Annotated[bool, Truth()] = Field(
+        default=False, description="Whether each request is logged, without its query."
+    )
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
 
@@ -322,6 +340,10 @@ class AgentSettings(Section):
     )
     token_file: Annotated[str | None, Maybe(Text())] = Field(
         default=None, description="The file that holds a token with the scope worker."
+    )
+    ca_file: Annotated[str | None, Maybe(Text())] = Field(
+        default=None,
+        description="Certificates to trust besides those that everybody does, in PEM.",
     )
     name: Annotated[str | None, Maybe(Text())] = Field(
         default=None, description="What people see the agent by; none takes the host's name."

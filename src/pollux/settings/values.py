@@ -22,10 +22,12 @@ from pydantic_core import CoreSchema, core_schema
 from pollux import durations
 from pollux.durations import Duration, seconds, short
 from pollux.errors import ConfigError
-from pollux.urls import HIDDEN, is_secret, without_secrets
+from pollux.urls import HIDDEN, is_secret, without_secrets, without_user
 
 _YES = {"true", "yes", "on", "1"}
 _NO = {"false", "no", "off", "0"}
+# Keys, and variables, whose value should be a URL. Elsewhere an @ may be part of a name.
+_OF_URL = re.compile(r"(?:queue|store|database|state)\Z", re.IGNORECASE)
 
 
 def shown(value: object, key: str = "") -> str:
@@ -36,7 +38,10 @@ def shown(value: object, key: str = "") -> str:
         return "{…}"
     if isinstance(value, (list, tuple, set)):
         return "[…]"
-    return durations.shown(without_secrets(value) if isinstance(value, str) else value)
+    if isinstance(value, str):
+        hiding = without_user if _OF_URL.search(key) else without_secrets
+        return durations.shown(hiding(value))
+    return durations.shown(value)
 
 
 class Reader(ABC):

@@ -19,6 +19,7 @@ import time
 
 from pollux.core.outcome import Plain
 from pollux.errors import MissingExtra
+from pollux.fleet.hidden import shown_url
 from pollux.fleet.probes.failed import failed
 from pollux.fleet.probes.options import Options
 from pollux.fleet.targets import ProbeContext, Reading, Target
@@ -50,11 +51,8 @@ class DnsProbe:
     def __init__(self, target: Target) -> None:
         options = Options(target)
         self._domain = options.text("domain", needed=True)
-        if self._domain:
-            try:
-                dns.name.from_text(self._domain)
-            except (dns.exception.DNSException, UnicodeError):
-                options.wrong("domain", f"= {self._domain!r} is no name")
+        if self._domain and not _is_name(self._domain):
+            options.wrong("domain", f"= {shown_url(self._domain)!r} is no name")
         folded = {word.lower(): word for word in RECORDS}
         self._record = folded[options.one_of("record", tuple(folded), "a")]
         self._server, self._port = _checked_server(options)
@@ -127,9 +125,22 @@ def _checked_server(options: Options) -> tuple[str | None, int]:
         if not port.isdecimal() or not 0 < int(port) < 65536:
             raise ValueError(port)
     except ValueError:
-        options.wrong("server", f"= {given!r} must be an address such as '9.9.9.9' or '9.9.9.9:53'")
+        options.wrong(
+            "server",
+            f"= {shown_url(given)!r} must be an address such as '9.9.9.9' or '9.9.9.9:53'",
+        )
         return None, 53
     return address, int(port)
+
+
+def _is_name(domain: str) -> bool:
+    if "//" in domain or "@" in domain:  # a URL: dnspython takes any character for part of a name
+        return False
+    try:
+        dns.name.from_text(domain)
+    except (dns.exception.DNSException, UnicodeError):
+        return False
+    return True
 
 
 def _reason(error: BaseException) -> str:

@@ -20,6 +20,7 @@ import struct
 from typing import NamedTuple
 
 from pollux.core.outcome import Plain
+from pollux.fleet.hidden import shown_url
 from pollux.fleet.probes.failed import failed
 from pollux.fleet.probes.options import Options
 from pollux.fleet.targets import ProbeContext, Reading, Target
@@ -57,8 +58,10 @@ class PingProbe:
     def __init__(self, target: Target) -> None:
         options = Options(target)
         self.host = options.text("address", needed=True).strip().lower()
-        if "://" in self.host or "/" in self.host:
-            options.wrong("address", f"= {self.host!r} must be a host's name or address, no URL")
+        if "/" in self.host or "@" in self.host:
+            # It may hold a password, and is part of all that is told of a target.
+            written = shown_url(self.host)
+            options.wrong("address", f"= {written!r} must be a host's name or address, no URL")
         self._count = options.whole("count", 1, 1, 100)
         self._wait = options.duration("wait", 1.0)
         options.finish()

@@ -128,7 +128,8 @@ def address_of(options: Options) -> tuple[str, int]:
     if not given:
         return "-", 1
     sound = port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536
-    if not host or not sound or "/" in host or (":" in host and not given.startswith("[")):
+    odd = "/" in host or "@" in host or (":" in host and not given.startswith("["))
+    if not host or not sound or odd:
         options.wrong(
             "address", f"= {shown_url(given)!r} must be written as 'host:port', or '[::1]:port'"
         )

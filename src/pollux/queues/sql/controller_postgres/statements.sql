@@ -187,11 +187,20 @@ SELECT {token} FROM {schema}.controller_tokens WHERE ($2::text IS NULL OR id > $
 ORDER BY id LIMIT $1::integer
 
 -- name: revoke_token
-UPDATE {schema}.controller_tokens
-SET revoked_at =
-    coalesce(revoked_at, (SELECT {schema}.controller_now($2::double precision)))
-WHERE id = $1
-RETURNING {token}
+-- Of the workers that registered with it, nothing shall hold any more.
+WITH revoked AS (
+    UPDATE {schema}.controller_tokens
+    SET revoked_at =
+        coalesce(revoked_at, (SELECT {schema}.controller_now($2::double precision)))
+    WHERE id = $1
+    RETURNING {token}
+), expired AS (
+    UPDATE {schema}.controller_workers
+    SET token_expires_at =
+        least(token_expires_at, (SELECT {schema}.controller_now($2::double precision)))
+    WHERE registered_by = 'token:' || $1
+)
+SELECT {token} FROM revoked
 
 -- name: rotate_token
 UPDATE {schema}.controller_tokens SET hash = $3, expires_at = $4

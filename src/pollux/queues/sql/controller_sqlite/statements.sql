@@ -229,6 +229,12 @@ ORDER BY id LIMIT :limit;
 UPDATE pollux_controller_tokens SET revoked_at = coalesce(revoked_at, :now) WHERE id = :id
 RETURNING {token};
 
+-- name: expire_workers
+-- Of the token that they registered with, nothing shall hold any more.
+UPDATE pollux_controller_workers
+SET token_expires_at = min(coalesce(token_expires_at, :now), :now)
+WHERE registered_by = 'token:' || :id;
+
 -- name: rotate_token
 UPDATE pollux_controller_tokens SET hash = :hash, expires_at = :expires_at
 WHERE id = :id AND hash IN (:old, :hash) AND revoked_at IS NULL

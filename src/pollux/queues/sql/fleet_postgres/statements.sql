@@ -46,8 +46,8 @@ FROM {schema}.fleet_nodes AS n, clock
 WHERE n.fleet = $1 AND n.until > now ORDER BY n.node
 
 -- name: order
-INSERT INTO {schema}.fleet_orders (fleet, name, what, at)
-SELECT $1, given.name, $3::text, {schema}.fleet_now($4::double precision)
+INSERT INTO {schema}.fleet_orders (fleet, name, what, asked_by, at)
+SELECT $1, given.name, $3::text, $4::text, {schema}.fleet_now($5::double precision)
 FROM unnest($2::text[]) AS given (name)
 
 -- name: orders
@@ -61,9 +61,9 @@ WITH taken AS (
         )
         OR o.at < {schema}.fleet_now($3::double precision) - 86400
     )
-    RETURNING seq, name, what, at
+    RETURNING seq, name, what, asked_by, at
 )
-SELECT name, what FROM taken
+SELECT name, what, asked_by FROM taken
 WHERE at >= {schema}.fleet_now($3::double precision) - 86400 ORDER BY seq
 
 -- name: settings
@@ -87,3 +87,16 @@ SELECT version FROM {schema}.fleet_migrations
 
 -- name: version
 SELECT max(version), current_setting('transaction_isolation') FROM {schema}.fleet_migrations
+
+-- name: audit
+-- What is older than is kept goes with each new entry.
+WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($8::double precision) AS now), pruned AS (
+    DELETE FROM {schema}.fleet_audit
+    WHERE fleet = $1 AND at <= (SELECT now FROM clock) - $7::double precision
+)
+INSERT INTO {schema}.fleet_audit (fleet, at, who, action, what, detail, address)
+SELECT $1, now, $2::text, $3::text, $4::text, $5::text, $6::text FROM clock
+
+-- name: list_audit
+SELECT who, action, what, detail, address, id, at FROM {schema}.fleet_audit
+WHERE fleet = $1 AND id < $2::bigint ORDER BY id DESC LIMIT $3::integer

@@ -16,10 +16,10 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 DELETE FROM pollux_fleet_targets WHERE fleet = ? AND name = ?;
 
 -- name: order
-INSERT INTO pollux_fleet_orders (fleet, name, what) VALUES (?, ?, ?);
+INSERT INTO pollux_fleet_orders (fleet, name, what, asked_by) VALUES (?, ?, ?, ?);
 
 -- name: orders
-SELECT name, what FROM pollux_fleet_orders WHERE fleet = ? ORDER BY seq;
+SELECT name, what, asked_by FROM pollux_fleet_orders WHERE fleet = ? ORDER BY seq;
 
 -- name: clear_orders
 DELETE FROM pollux_fleet_orders WHERE fleet = ?;
@@ -33,6 +33,9 @@ INSERT OR REPLACE INTO pollux_fleet_settings (fleet, key, value) VALUES (?, ?, ?
 -- name: forget_setting
 DELETE FROM pollux_fleet_settings WHERE fleet = ? AND key = ?;
 
+-- name: count
+SELECT count(*) FROM pollux_fleet_targets WHERE fleet = ?;
+
 -- name: run
 SELECT run, pid, host, at FROM pollux_fleet_runs WHERE fleet = ?;
 
@@ -41,3 +44,14 @@ INSERT OR REPLACE INTO pollux_fleet_runs (fleet, run, pid, host, at) VALUES (?, 
 
 -- name: end_run
 DELETE FROM pollux_fleet_runs WHERE fleet = ? AND run = ?;
+
+-- name: audit
+INSERT INTO pollux_fleet_audit (fleet, at, who, action, what, detail, address)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: prune_audit
+DELETE FROM pollux_fleet_audit WHERE fleet = ? AND at <= ?;
+
+-- name: list_audit
+SELECT who, action, what, detail, address, id, at FROM pollux_fleet_audit
+WHERE fleet = ? AND id < ? ORDER BY id DESC LIMIT ?;

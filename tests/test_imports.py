@@ -1,0 +1,177 @@
+"""What an import brings along, held without a stopwatch: names and commands wait for their use."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+import pollux
+from pollux.cli.app import PLACES, app
+
+#: What takes long to import. Some of it somebody needs, but nobody all of it.
+HEAVY = {
+    "aiobotocore", "asyncio", "asyncpg", "boto3", "botocore", "click", "dataclasses", "email",
+    "fastapi", "http", "httpx", "inspect", "logging", "numba", "numpy", "opentelemetry",
+    "prometheus_client", "psycopg", "pydantic", "pydantic_settings", "redis", "rich", "socket",
+    "sqlalchemy", "sqlite3", "ssl", "starlette", "typer", "urllib", "uvicorn",
+}  # fmt: skip
+
+
+# On standard error, and when all is over: a command prints, and exits.
+TELL = """
+import atexit, json, sys
+atexit.register(lambda: print(json.dumps([*sys.modules]), file=sys.stderr))
+"""
+
+
+def loaded(code: str, *words: str) -> set[str]:
+    """The modules that are there after `code`, in a process of its own."""
+    run = subprocess.run(
+        [sys.executable, "-c", TELL + code, *words], capture_output=True, text=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stderr.splitlines()[-1]))
+
+
+def tops(modules: set[str]) -> set[str]:
+    return {name.partition(".")[0] for name in modules}
+
+
+def parts(modules: set[str]) -> set[str]:
+    """Of Pollux itself: `worker`, `core`."""
+    return {name.split(".")[1] for name in modules if name.startswith("pollux.")}
+
+
+def test_pollux_alone_brings_its_errors_alone() -> None:
+    found = loaded("import pollux")
+    assert parts(found) == {"errors"}
+    assert not tops(found) & HEAVY
+
+
+@pytest.mark.parametrize(
+    ("code", "without", "unneeded"),
+    [
+        ("from pollux import Adaptive, Retry", {"clock", "events", "worker"}, {"asyncio"}),
+        (
+            "from pollux import Worker",
+            {"fleet", "outbox", "settings", "observe", "cli"},
+            {"pydantic", "rich", "typer", "sqlite3", "httpx", "psycopg", "redis"},
+        ),
+        (
+            "from pollux.queues.sqlite import SqliteQueue",
+            {"fleet", "outbox", "worker", "settings"},
+            {"pydantic", "rich", "typer", "httpx", "psycopg", "redis"},
+        ),
+        (
+            "from pollux import Outbox",
+            {"fleet", "settings"},
+            {"pydantic", "rich", "typer", "httpx", "psycopg", "redis", "sqlalchemy"},
+        ),
+        (
+            "from pollux import Fleet",
+            {"outbox", "settings"},
+            {"pydantic", "rich", "typer", "httpx", "psycopg", "redis"},
+        ),
+    ],
+)
+def test_a_name_brings_what_it_needs(code: str, without: set[str], unneeded: set[str]) -> None:
+    found = loaded(code)
+    assert not parts(found) & without
+    assert not tops(found) & unneeded
+
+
+COMMAND = "import sys\nsys.argv[0] = 'pollux'\nfrom pollux.cli import main\nmain()"
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"]], ids=" ".join)
+def test_the_list_of_commands_imports_none(words: list[str]) -> None:
+    found = loaded(COMMAND, *words)
+    assert parts(found) == {"cli", "errors"}
+    assert {name for name in found if name.startswith("pollux.cli.")} == {
+        "pollux.cli.app",
+        "pollux.cli.output",
+    }
+    assert not tops(found) & {"asyncio", "pydantic", "httpx", "sqlite3", "ssl"}
+
+
+def test_a_command_imports_no_other() -> None:
+    found = loaded(COMMAND, "worker", "--help")
+    others = {place.module for place in PLACES.values()} - {"worker"}
+    assert not found & {f"pollux.cli.{module}" for module in others}
+    assert not parts(found) & {"fleet", "outbox", "controller", "agent"}
+    assert not tops(found) & {"httpx", "sqlite3", "psycopg", "redis"}
+
+
+# Names
+
+
+def declared() -> dict[str, str]:
+    """What type checkers see in `pollux/__init__.py`: each name, and where it is imported from."""
+    source = Path(pollux.__file__).read_text("utf-8")
+    (block,) = (
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    return {
+        each.asname or each.name: f"{node.module}:{each.name}" if each.asname else str(node.module)
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for each in node.names
+    }
+
+
+def test_type_checkers_and_users_see_the_same_names() -> None:
+    homes: dict[str, str] = vars(pollux)["_HOMES"]
+    assert homes == declared()
+    assert list(homes) == sorted(homes)
+    assert set(homes) < set(pollux.__all__)
+
+
+@pytest.mark.parametrize("module", sorted({*declared().values(), *vars(pollux)["_PARTS"]}))
+def test_every_part_can_be_imported_first(module: str) -> None:
+    """No circle shows only when another order of imports is tried."""
+    name = module.partition(":")[0].removeprefix("pollux.")
+    loaded(f"import pollux.{name}")
+
+
+def test_a_part_is_there_without_an_import_of_its_own() -> None:
+    code = "import pollux\nassert pollux.events.PollFailed\nassert pollux.queues.__doc__"
+    assert parts(loaded(code)) >= {"events", "queues"}
+
+
+def test_all_of_it_at_once() -> None:
+    names = ", ".join(pollux.__all__)
+    loaded(f"from pollux import *\n{names}\nimport pollux\nassert pollux.Worker is Worker")
+    loaded("import pollux\nassert set(pollux.__all__) <= set(dir(pollux))")
+
+
+def test_what_is_not_there_is_an_attribute_error() -> None:
+    assert not hasattr(pollux, "Wroker")
+    with pytest.raises(AttributeError, match="module 'pollux' has no attribute 'Wroker'") as told:
+        pollux.Wroker  # type: ignore[attr-defined]  # noqa: B018
+    assert told.value.name == "Wroker"
+    assert told.value.obj is pollux
+    with pytest.raises(ImportError, match="cannot import name 'Wroker'"):
+        from pollux import Wroker  # type: ignore[attr-defined]  # noqa: F401
+
+
+# Commands
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_summary_is_the_first_line_of_the_help(name: str) -> None:
+    root: Any = typer.main.get_command(app)
+    command = root.commands[name]
+    assert command.name == name
+    assert not command.hidden
+    assert not command.deprecated
+    summary = " ".join(command.help.split("\n\n")[0].split())
+    assert PLACES[name].summary == summary, "write the new one into pollux/cli/app.py as well"
