@@ -2,16 +2,17 @@
 
 One process with one event loop on one core serves, as `pollux serve` does, on SQLite with fsync;
 another on another core asks. What polls cost is counted in CPU time of the server, which says the
-same on a busy machine, and set against a bare Starlette endpoint on the same uvicorn, which does
-nothing: the limit. The rates by the clock are printed as well.
+same on a busy machine, and set against a bare ASGI endpoint on the same uvicorn, which does nothing
+and looks at nothing: the limit. The rates by the clock are printed as well.
 
 A fleet is so many workers that poll at the pace the controller suggests to them, each poll on a new
 connection; p99 is from before the connection until the answer is read.
 
 Pickup is counted from before the submission is sent until a worker has the job: so it includes the
-submission itself, with its fsync.
+submission itself, with its fsync. By push it is measured for a client that does as little as can
+be, for `pollux agent`, for a `Worker` on an `http://` queue, and where a thousand workers listen.
 
-    benchmarks/controller.py --only rates,pickup
+    benchmarks/controller.py --only rates,push
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Child, Goal, Plain, heading, median, number, percentile  # noqa: E402
 
 SECTIONS_FOLDER = common.HERE / "controller_sections"
-SECTIONS = ("rates", "work", "fleets", "memory", "pickup")
+SECTIONS = ("rates", "work", "fleets", "memory", "push", "pickup")
 #: A claim of a controller that found nothing stands for so long; and no poll is too soon here.
 UNLIMITED = {"min_interval": 0}
 #: The least seconds between two empty polls of a worker, unless told otherwise.
@@ -54,17 +55,18 @@ class Scale:
     paces: tuple[tuple[str, float | None], ...]
     known: int
     samples: int
+    listening: int
     polling_samples: int
 
 
 FULL = Scale(
-    rate_seconds=4, rate_runs=5, jobs=5_000, fleet_seconds=60, fleets=(1_000, 10_000),
+    rate_seconds=4, rate_runs=4, jobs=5_000, fleet_seconds=30, fleets=(1_000, 10_000),
     paces=(("as suggested", None), ("30 s", 30.0), ("5 s", 5.0)),
-    known=10_000, samples=200, polling_samples=3,
+    known=10_000, samples=100, listening=1_000, polling_samples=3,
 )  # fmt: skip
 QUICK = Scale(
     rate_seconds=0.7, rate_runs=2, jobs=300, fleet_seconds=5, fleets=(1_000, 10_000),
-    paces=(("as suggested", None),), known=3_000, samples=20, polling_samples=1,
+    paces=(("as suggested", None),), known=3_000, samples=20, listening=100, polling_samples=1,
 )  # fmt: skip
 
 
@@ -94,8 +96,11 @@ def prepare(store: Path, workers: Path, count: int) -> None:
 
 def load(do: str, port: int, timeout: float = 600.0, **given: Any) -> Plain:
     """What those found who asked."""
-    words = json.dumps({"do": do, "port": port, **given})
-    with Child([sys.executable, SECTIONS_FOLDER / "load.py", words]) as child:
+    return _asked("load.py", {"do": do, "port": port, **given}, timeout)
+
+
+def _asked(script: str, given: Plain, timeout: float = 600.0) -> Plain:
+    with Child([sys.executable, SECTIONS_FOLDER / script, json.dumps(given)]) as child:
         return child.hear(timeout)
 
 
@@ -116,11 +121,16 @@ def measure_rates(folder: Path, scale: Scale) -> Plain:
     rates: dict[str, list[Plain]] = {}
     workers = folder / "workers.json"
     common_options = {"seconds": scale.rate_seconds, "connections": CONNECTIONS}
-    with serving("bare") as bare, serving(folder / "rates.db", **UNLIMITED) as ours:
+    with (
+        serving("bare") as bare,
+        serving("bare route") as route,
+        serving(folder / "rates.db", **UNLIMITED) as ours,
+    ):
         ours.command("workers", WORKERS, str(workers))
         known = {"workers": str(workers), **common_options}
         ways: dict[str, tuple[Controller, Plain]] = {
             "bare endpoint": (bare, common_options),
+            "bare Starlette route": (route, common_options),
             "empty, 200": (ours, known),
             "empty, 304": (ours, {**known, "unchanged": True}),
         }
@@ -229,29 +239,52 @@ def measure_memory(folder: Path, scale: Scale) -> Plain:
 # Pickup
 
 
+#: Who is told by push, and how they are called here.
+PUSHED = {
+    "push": "a bare client",
+    "agent": "pollux agent",
+    "worker": "a Worker, http:// queue",
+    "many": "one of many that listen",
+}
+
+
+def measure_push(folder: Path, scale: Scale) -> Plain:
+    heading("Pickup of a job by push")
+    found, rows = {}, []
+    with serving(folder / "push.db") as ours:
+        token = ours.command("token")
+        for way, who in PUSHED.items():
+            ask = {"port": ours.port, "token": token, "way": way, "samples": scale.samples}
+            run = found[way] = _asked("pickup.py", ask | {"hands": scale.listening})
+            hints = run["hints"] / len(run["picked_ms"])
+            shown = who.replace("many", f"{scale.listening:,}")
+            rows.append((shown, *_picked(run), f"{hints:.1f}" if way in ("push", "many") else ""))
+    columns = ("", "jobs", "p50 ms", "p99 ms", "longest ms", "submission p50 ms", "hints a job")
+    common.table(columns, rows)
+    return found
+
+
 def measure_pickup(folder: Path, scale: Scale) -> Plain:
-    heading("Pickup of a job by an idle worker")
-    rows, found = [], {}
+    heading("Pickup of a job by held polls and by polling")
+    found, rows = {}, []
     with serving(folder / "pickup.db") as ours:
         token = ours.command("token")
         for way, samples, at_once in (
-            ("push", scale.samples, 1),
             ("long poll", scale.samples, 1),
             ("polling", scale.polling_samples, 20),
         ):
-            ask = {"token": token, "way": way, "samples": samples, "at_once": at_once}
-            run = load("pickup", ours.port, **ask)
-            picked = run["picked_ms"]
-            told = f"{run['told_s']:g} s" if run["told_s"] else ""
-            found[way] = run
-            rows.append((
-                way, str(len(picked)), number(percentile(picked, 0.5)),
-                number(percentile(picked, 0.99)), number(max(picked)),
-                number(run["submitting_ms"]), told,
-            ))  # fmt: skip
+            ask = {"port": ours.port, "token": token, "way": way, "samples": samples}
+            run = found[way] = _asked("pickup.py", ask | {"at_once": at_once})
+            rows.append((way, *_picked(run), f"{run['told_s']:g} s" if run["told_s"] else ""))
     columns = ("", "jobs", "p50 ms", "p99 ms", "longest ms", "submission p50 ms", "suggested")
     common.table(columns, rows)
     return found
+
+
+def _picked(run: Plain) -> tuple[str, ...]:
+    took = run["picked_ms"]
+    figures = percentile(took, 0.5), percentile(took, 0.99), max(took), run["submitting_ms"]
+    return str(len(took)), *map(number, figures)
 
 
 # What it comes to
@@ -272,9 +305,10 @@ def goals(found: Plain) -> list[Goal]:
     if "memory" in found:
         kib = found["memory"]["bytes"] / 1024
         reached.append(Goal("memory a known worker", kib, 4, "KiB"))
+    for way, run in found.get("push", {}).items():
+        p50 = percentile(run["picked_ms"], 0.5)
+        reached.append(Goal(f"pickup by push, {PUSHED[way]}, p50", p50, 10, "ms"))
     if "pickup" in found:
-        push = percentile(found["pickup"]["push"]["picked_ms"], 0.5)
-        reached.append(Goal("pickup by push, p50", push, 10, "ms"))
         polling = found["pickup"]["polling"]
         longest = max(polling["picked_ms"]) / 1000
         told = polling["told_s"]
@@ -296,6 +330,7 @@ def measure(folder: Path, scale: Scale, sections: Sequence[str]) -> Plain:
         "work": measure_work,
         "fleets": measure_fleets,
         "memory": measure_memory,
+        "push": measure_push,
         "pickup": measure_pickup,
     }
     found: Plain = {}

@@ -22,7 +22,6 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 import httpx  # noqa: E402
 import uvloop  # noqa: E402
-from websockets.asyncio.client import connect  # noqa: E402
 
 HOST = "127.0.0.1"
 POLL = "/api/workers/poll"
@@ -207,90 +206,6 @@ async def greet(port: int, workers: list[tuple[str, str]], at_a_time: int = 50) 
     return {"answered": dict(answered), "told": max(told)}
 
 
-async def pickup(port: int, token: str, way: str, samples: int, at_once: int) -> Any:
-    """From the sending of a submission until a worker has its job, in seconds."""
-    base = f"http://{HOST}:{port}"
-    admin = {"Authorization": f"Bearer {token}"}
-    limits = httpx.Limits(max_connections=200, max_keepalive_connections=200)
-    picked: list[float] = []
-    submitting: list[float] = []
-    told: list[float] = []
-    chance = random.Random(1)
-    async with (
-        httpx.AsyncClient(base_url=base, headers=admin, timeout=90, limits=limits) as people,
-        httpx.AsyncClient(base_url=base, timeout=90, limits=limits) as http,
-    ):
-
-        async def one(number: int) -> None:
-            kind = f"{way}-{number}"
-            body = {"name": kind, "capabilities": {"kinds": [kind]}}
-            said = (await people.post("/api/workers/register", json=body)).json()
-            me, own = said["worker_id"], {"Authorization": f"Bearer {said['token']}"}
-            sent = 0.0
-            got: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-
-            async def poll(**given: Any) -> Any:
-                body = {"worker_id": me, "running": [], **given}
-                answer = await http.post(POLL, json=body, headers=own)
-                now = time.perf_counter()
-                if answer.status_code != 200:
-                    return {"job": None, "next_poll_s": float(answer.headers["retry-after"])}
-                answer = answer.json()
-                if answer["job"] is not None:
-                    got.set_result(now)
-                    finished = [{"job_id": answer["job"]["id"], "status": "done"}]
-                    # It asks for the next one as well, so it counts as idle again.
-                    body = {"worker_id": me, "running": [], "finished": finished}
-                    await http.post(POLL, json=body, headers=own)
-                return answer
-
-            async def listen() -> None:
-                url = f"ws://{HOST}:{port}{said['ws']}?worker_id={me}"
-                async with connect(url, additional_headers=own) as socket:
-                    async for message in socket:
-                        if json.loads(message).get("hint"):
-                            await poll()
-
-            async def hold() -> None:
-                while True:
-                    await poll(wait=30)
-
-            async def look() -> None:
-                while True:
-                    answer = await poll()
-                    told.append(answer["next_poll_s"])
-                    await asyncio.sleep(answer["next_poll_s"])
-
-            # The kind shall be known: workers of unknown kinds are alike, and told to take turns.
-            await people.post("/api/jobs", json={"kind": kind})
-            await poll()
-            await got
-            got = asyncio.get_running_loop().create_future()
-            ways = {"push": listen, "long poll": hold, "polling": look}
-            at_work = asyncio.ensure_future(ways[way]())
-            try:
-                for turn in range(samples):
-                    pause = chance.uniform(0.5, 6) if way == "polling" else chance.uniform(0.3, 0.6)
-                    await asyncio.sleep(pause)
-                    job = {"kind": kind, "payload": turn}
-                    sent = time.perf_counter()
-                    answer = await people.post("/api/jobs", json=job)
-                    submitting.append(time.perf_counter() - sent)
-                    assert answer.status_code == 201, answer.text
-                    taken = await asyncio.wait_for(asyncio.shield(got), 120)
-                    picked.append(taken - sent)
-                    got = asyncio.get_running_loop().create_future()
-            finally:
-                at_work.cancel()
-
-        await asyncio.gather(*map(one, range(at_once)))
-    return {
-        "picked_ms": [1000 * each for each in picked],
-        "submitting_ms": percentile(submitting, 0.5),
-        "told_s": sorted(told)[len(told) // 2] if told else 0.0,
-    }
-
-
 def percentile(values: list[float], share: float) -> float:
     """In milliseconds."""
     ordered = sorted(values)
@@ -303,9 +218,6 @@ def p99(values: list[float]) -> float:
 
 async def main(given: dict[str, Any]) -> Any:
     port = given["port"]
-    if given["do"] == "pickup":
-        ways = given["token"], given["way"], given["samples"], given["at_once"]
-        return await pickup(port, *ways)
     workers: list[tuple[str, str]] = []
     if given.get("workers"):
         workers = [tuple(each) for each in json.loads(Path(given["workers"]).read_text())]

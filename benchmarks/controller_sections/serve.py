@@ -23,22 +23,32 @@ from starlette.requests import Request  # noqa: E402
 from starlette.responses import Response  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 
-from pollux.cli.serve import HEAD_WITHIN, PING_EVERY  # noqa: E402
+from pollux.cli.serve import HEAD_WITHIN, KEEP_ALIVE, PING_EVERY  # noqa: E402
 from pollux.cli.serving import PatientServer, protocol  # noqa: E402
 from pollux.controller import ControllerOptions, create_app  # noqa: E402
 from pollux.controller.jobs import spec_from  # noqa: E402
 from pollux.controller.tokens import hash_of, new_secret  # noqa: E402
 
 NOTHING = b'{"job":null,"next_poll_s":5.0,"cancel":[],"drain":false}'
+NOTHING_HEADERS = [
+    (b"content-type", b"application/json"),
+    (b"content-length", b"%d" % len(NOTHING)),
+]
 
 
 async def nothing(_: Request) -> Response:
     return Response(NOTHING, media_type="application/json")
 
 
-def bare() -> Starlette:
-    """What a poll costs where nothing is done: the limit."""
+def bare_route() -> Starlette:
+    """What a poll costs where nothing is done, in a framework."""
     return Starlette(routes=[Route("/api/workers/poll", nothing)])
+
+
+async def bare(_: Any, __: Any, send: Any) -> None:
+    """What a poll costs where nothing is done, and nothing looked at: the limit."""
+    await send({"type": "http.response.start", "status": 200, "headers": NOTHING_HEADERS})
+    await send({"type": "http.response.body", "body": NOTHING})
 
 
 class Commands:
@@ -103,12 +113,15 @@ def say(value: Any) -> None:
     print(json.dumps({"value": value}), flush=True)
 
 
+BARE: dict[str, Any] = {"bare": bare, "bare route": bare_route()}
+
+
 async def main(store: str, options: dict[str, Any]) -> None:
     commands = None
     extra: dict[str, Any] = {}
     app: Any
-    if store == "bare":
-        app = bare()
+    if store in BARE:
+        app = BARE[store]
     else:
         folder = Path(store).parent / "artefacts"
         app = create_app(
@@ -119,6 +132,7 @@ async def main(store: str, options: dict[str, Any]) -> None:
             "http": protocol(HEAD_WITHIN),
             "ws_ping_interval": PING_EVERY,
             "ws_ping_timeout": PING_EVERY,
+            "timeout_keep_alive": KEEP_ALIVE,
         }
     config = uvicorn.Config(
         app, port=0, access_log=False, log_config=None, server_header=False,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from pollux.events import Events
 
@@ -68,9 +68,9 @@ class Hints:
 
     `notify(n)` wakes up to n sleepers, longest asleep first. What is left of n goes to those who
     are awake, so that they skip one pause: first to those in a poll, which may have begun too
-    early to see the news, then to those who are busy with what they found. Sleepers who want the
-    same kinds are one group; where a kind interests several groups, or is not known, each of them
-    is told, since news that wakes only somebody who cannot use it is lost.
+    early to see the news, then to those who are busy with what they found. News that wakes only
+    somebody who cannot use it is lost, so n are told for each kind that it names; who wants several
+    of them counts for each. Where it names none, n are told of each group that wants the same.
     """
 
     def __init__(self) -> None:
@@ -97,12 +97,11 @@ class Hints:
 
     def notify(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """There are `count` new items, of these kinds if known: wake as many as that takes."""
-        for group in self._groups(kinds):
-            left = count - self._wake(count, group)
-            if left > 0:
-                awake = [h for h in self._members if h.wants == group and h not in self._asleep]
-                for hint in sorted(awake, key=lambda hint: not hint.polling)[:left]:
-                    hint.give()
+        news = self._news(count, kinds)
+        news.tell(self._asleep, self.awake)
+        if news:
+            awake = [hint for hint in self._members if hint not in self._asleep]
+            news.tell(sorted(awake, key=lambda hint: not hint.polling))
 
     def opened(self) -> None:
         """The store answered: what carries news between processes may be set up."""
@@ -118,10 +117,15 @@ class Hints:
     def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Carry news of new items to other processes, where a store has a way to."""
 
-    def pass_on(self) -> None:
-        """A poll came back full: one more sleeper may find work too."""
-        for group in self._groups(None):
-            self._wake(1, group)
+    def pass_on(self, kinds: Iterable[str] | None = None) -> None:
+        """A poll came back full: one more sleeper may find work too, of these kinds if known."""
+        self._news(1, kinds).tell(self._asleep, self.awake)
+
+    def wake_all(self) -> None:
+        """News may have been lost: everybody who sleeps looks for itself."""
+        for hint in list(self._asleep):
+            self.awake(hint)
+            hint.give()
 
     def notify_at(self, when: float) -> None:
         """Wake one sleeper at `when`, in the event loop's time; the earliest such time holds."""
@@ -152,6 +156,10 @@ class Hints:
         self._alarm = None
         self.notify(1)
 
+    def _news(self, count: int, kinds: Iterable[str] | None) -> _News:
+        known = None if kinds is None else frozenset(kinds)
+        return _News(count, known, self._groups(known) if count > 0 else ())
+
     def _groups(self, kinds: Iterable[str] | None) -> list[frozenset[str] | None]:
         """What the members want, each set once, of those that any of `kinds` interests."""
         groups = list(dict.fromkeys(hint.wants for hint in self._members))
@@ -160,11 +168,50 @@ class Hints:
         news = set(kinds)
         return [wants for wants in groups if wants is None or not wants.isdisjoint(news)]
 
-    def _wake(self, count: int, group: frozenset[str] | None) -> int:
-        woken = 0
-        for hint in [hint for hint in self._asleep if hint.wants == group]:
-            if woken >= count:
+
+class _News:
+    """Whom news is for: how many are still to be told of each kind, or of each group.
+
+    Who wants any kind is a group of its own: it may be there for others, and is no substitute for
+    who names the kind.
+    """
+
+    def __init__(
+        self, count: int, kinds: frozenset[str] | None, groups: Sequence[frozenset[str] | None]
+    ) -> None:
+        self._kinds = None if len(groups) < 2 else kinds  # else there is nothing to tell apart
+        self._left: dict[str | frozenset[str] | None, int] = {}
+        if self._kinds is None:
+            self._left = dict.fromkeys(groups, count)
+        else:
+            named = frozenset[str]().union(*(group for group in groups if group is not None))
+            self._left = dict.fromkeys(self._kinds & named, count)
+            if None in groups:
+                self._left[None] = count
+
+    def __bool__(self) -> bool:
+        return bool(self._left)
+
+    def tell(self, hints: Iterable[Hint], awake: Callable[[Hint], None] | None = None) -> None:
+        """Give hints in this order until enough were told; each that sleeps is `awake` then."""
+        for hint in list(hints):
+            if not self._left:
                 break
-            self.awake(hint)
-            woken += hint.give()
-        return woken
+            news = [each for each in self._interests(hint) if each in self._left]
+            if not news:
+                continue
+            if awake is not None:
+                awake(hint)
+            if hint.give():
+                for each in news:
+                    self._told(each)
+
+    def _interests(self, hint: Hint) -> Iterable[str | frozenset[str] | None]:
+        if self._kinds is None or hint.wants is None:
+            return (hint.wants,)
+        return hint.wants & self._kinds
+
+    def _told(self, news: str | frozenset[str] | None) -> None:
+        self._left[news] -= 1
+        if not self._left[news]:
+            del self._left[news]

@@ -297,8 +297,7 @@ class Channel(Hints):
             self._lost = True
             self._report(HintsLost, reason, advice)
         # News may have been lost: everybody looks, and then goes by its strategy's own ceiling.
-        for group in self._groups(None):
-            self._wake(len(self._asleep), group)
+        self.wake_all()
 
     def _forget(self) -> None:
         """What was known of the line no longer holds."""

@@ -65,6 +65,7 @@ class HttpQueue(Queue):
 
     controller: the address of the controller.
     token_file: the file that holds the token; else POLLUX_TOKEN or POLLUX_TOKEN_FILE say it.
+    ca_file: certificates to trust besides those that everybody does, in PEM.
     timeout: how long an answer may take, besides the time that a claim is held.
     """
 
@@ -77,6 +78,7 @@ class HttpQueue(Queue):
         name: str = "default",
         *,
         token_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
         timeout: Duration = "30s",
         clock: Clock | None = None,
         keep: Duration | None = None,
@@ -92,10 +94,15 @@ class HttpQueue(Queue):
         self._clock = clock or Clock()
         limit = seconds(timeout, "timeout", positive=True)
         self._http = ControllerClient(
-            controller, self._clock, timeout=limit, transport=transport, dial=dial
+            controller,
+            self._clock,
+            timeout=limit,
+            ca_file=ca_file,
+            transport=transport,
+            dial=dial,
         )
         self._tokens = TokenSource(token_file)
-        self._token_file = token_file
+        self._files = {"token_file": token_file, "ca_file": ca_file}
         self._token: str | None = None
         self._instance: str | None = None
         self._in_doubt = InDoubt()
@@ -106,8 +113,7 @@ class HttpQueue(Queue):
     @property
     def url(self) -> str:
         options = {"queue": self.name}
-        if self._token_file is not None:
-            options["token_file"] = str(self._token_file)
+        options |= {name: str(file) for name, file in self._files.items() if file is not None}
         return f"{self._http.base}?{urlencode(options, quote_via=quote)}"
 
     # Putting

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from importlib.util import find_spec
@@ -25,6 +26,8 @@ try:
     import httpx
 except ImportError as error:
     raise MissingExtra("a controller over HTTP", "http") from error
+
+from pollux.queues import http_tls
 
 #: HTTP/2 comes with an extra of httpx, which our extras name; without it, it is not offered.
 HAS_HTTP2 = find_spec("h2") is not None
@@ -71,6 +74,10 @@ class Unanswered(StoreUnavailable):
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
+
+
+class Untrusted(Unanswered):
+    """The controller could not be reached, for its certificate is not trusted."""
 
 
 class TokenSource:
@@ -133,6 +140,7 @@ class ControllerClient:
 
     base: its address, such as https://builds.example.com/farm; without credentials.
     timeout: how long an answer may take, in seconds.
+    ca_file: certificates to trust besides those that everybody does, in PEM.
     transport: what carries requests instead of the network, for tests: then the controller runs on
         our own event loop, and by our own clock.
     dial: what opens WebSockets instead of the network.
@@ -144,12 +152,16 @@ class ControllerClient:
         clock: Clock,
         *,
         timeout: float = 30.0,
+        ca_file: str | Path | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         dial: Any = None,
     ) -> None:
         self.base = checked_base(base)
         self._clock = clock
         self._timeout = timeout
+        self._ca_file = ca_file
+        if ca_file is not None:
+            http_tls.context(ca_file)  # what is wrong with it is said at once
         self._transport = transport
         self._dial = dial
         self._client: httpx.AsyncClient | None = None
@@ -212,7 +224,7 @@ class ControllerClient:
         from pollux.queues.http_socket import dial
 
         with self._outside():
-            return await dial(self.base, path, token)
+            return await dial(self.base, path, token, self._tls())
 
     async def close(self) -> None:
         self.closed = True
@@ -230,6 +242,7 @@ class ControllerClient:
                 base_url=self.base,
                 http2=self._transport is None and self.base.startswith("https:") and HAS_HTTP2,
                 transport=self._transport,
+                verify=self._tls() or True,
                 limits=httpx.Limits(
                     max_connections=CONNECTIONS_MAX,
                     max_keepalive_connections=10,
@@ -240,6 +253,9 @@ class ControllerClient:
             )
             self._loop = loop
         return self._client
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return http_tls.context(self._ca_file) if self.base.startswith("https:") else None
 
     def _outside(self) -> AbstractContextManager[None]:
         return self._clock.outside() if self._transport is None else nullcontext()
@@ -265,6 +281,9 @@ def _unanswered(error: httpx.TransportError, base: str) -> Unanswered:
     sent = not isinstance(
         error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
     )
+    told = http_tls.trouble(error) if isinstance(error, httpx.ConnectError) else None
+    if told is not None:
+        return Untrusted(f"the controller {base} {told}", sent=False)
     if isinstance(error, httpx.TimeoutException):
         what = "did not answer in time" if sent else "could not be reached in time"
     else:

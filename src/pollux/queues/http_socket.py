@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ssl
 from contextlib import suppress
 
 from pollux.errors import MissingExtra
-from pollux.queues.http_client import Refused, Unanswered
+from pollux.queues import http_tls
+from pollux.queues.http_client import Refused, Unanswered, Untrusted
 
 try:
     from websockets.asyncio.client import ClientConnection, connect
@@ -55,12 +57,13 @@ class WebSocket:
         return Unanswered(f"the WebSocket to {self._base} is over ({error})", sent=False)
 
 
-async def dial(base: str, path: str, token: str) -> WebSocket:
+async def dial(base: str, path: str, token: str, tls: ssl.SSLContext | None = None) -> WebSocket:
     """Open a WebSocket; the token goes into a header, never into the address."""
     uri = "ws" + base.removeprefix("http") + path
     try:
         connection = await connect(
             uri,
+            ssl=tls,
             additional_headers={"Authorization": f"Bearer {token}"},
             open_timeout=OPEN_TIMEOUT,
             ping_interval=PING_EVERY,
@@ -75,6 +78,8 @@ async def dial(base: str, path: str, token: str) -> WebSocket:
         said = f"{base} answered {status} where a WebSocket was asked for"
         raise Refused(said, status, "") from error
     except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
+        if (told := http_tls.trouble(error)) is not None:
+            raise Untrusted(f"the controller {base} {told}", sent=False) from error
         why = str(error) or type(error).__name__
         raise Unanswered(f"no WebSocket to {base}: {why}", sent=False) from error
     return WebSocket(connection, base)

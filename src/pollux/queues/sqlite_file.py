@@ -175,6 +175,10 @@ def explained(error: sqlite3.Error, path: Path) -> StoreError:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing; within another transaction, a part of that one."""
+    if connection.in_transaction:
+        yield
+        return
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield

@@ -6,7 +6,7 @@ A batch is one transaction and, for claims and settlements, one statement.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,9 +68,18 @@ class SqliteStore(SqliteFile):
         return str(seq)
 
     def claim(
-        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None, now: float
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        kinds: Sequence[str] | None,
+        now: float,
+        within: Callable[[Sequence[Claim]], None] | None = None,
     ) -> tuple[list[Claim], float | None]:
-        """The claims; and when they are all there was, when the next job is due."""
+        """The claims; and when they are all there was, when the next job is due.
+
+        within: what else belongs into the transaction that claims them.
+        """
         anything, due = self._glance(kinds)
         if not anything and (due is None or due > now):
             return [], due
@@ -79,10 +88,12 @@ class SqliteStore(SqliteFile):
                 if due is not None and due <= now:
                     self._rows("promote", now=now, most=MOST_AT_ONCE)
                 rows = self._claim(kinds, worker, limit, now + lease)
-            if rows:
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 until = now + lease
                 claims = [Claim(self._job(row[:9]), row[9], worker, until) for row in rows]
+                if claims and within is not None:
+                    within(claims)
+            if claims:
                 return claims, self._glance(kinds)[1] if len(rows) < limit else None
             _, due = self._glance(kinds)
             if due is None or due > now:
@@ -95,6 +106,11 @@ class SqliteStore(SqliteFile):
         else:
             anything, due = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
         return anything, due
+
+    def left(self, kinds: Sequence[str]) -> tuple[str | None, float | None]:
+        """One of these kinds that has something ready; where none has, when the next is due."""
+        found = self._rows("ready_kind", kinds=json.dumps(kinds))
+        return (found[0][0], None) if found else (None, self._glance(kinds)[1])
 
     def _claim(
         self, kinds: Sequence[str] | None, worker: str, limit: int, until: float

@@ -48,6 +48,13 @@ WHERE seq IN (
     ORDER BY since LIMIT :most
 );
 
+-- name: ready_kind
+SELECT wanted.value FROM json_each(:kinds) AS wanted
+WHERE EXISTS (
+    SELECT 1 FROM pollux_jobs WHERE queue = :queue AND state = 0 AND kind = wanted.value
+)
+LIMIT 1;
+
 -- name: ready_kinds
 -- The kinds that have something ready: a skip through the index, not a scan.
 WITH RECURSIVE kinds (kind) AS (
