@@ -15,7 +15,7 @@ from pollux.fleet.control import paces
 from pollux.fleet.targets import ProbeContext, Target
 from pollux.settings import Settings, load
 from pollux.settings.groups import unknown_groups
-from pollux.settings.models import MAX_POLLS
+from pollux.settings.sections import MAX_POLLS
 
 STORE = "sqlite:///fleet.db"
 Given = Callable[..., Settings]

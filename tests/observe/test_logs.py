@@ -14,7 +14,7 @@ import pytest
 from pollux.errors import ConfigError
 from pollux.events import Events, JobDead, PollFinished, WorkerStarted
 from pollux.observe import logs
-from pollux.settings.models import LOG_FORMATS, LOG_LEVELS
+from pollux.settings.sections import LOG_FORMATS, LOG_LEVELS
 
 LOGGER = logging.getLogger("pollux")
 

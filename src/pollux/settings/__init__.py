@@ -23,17 +23,15 @@ from pollux.errors import ConfigError
 from pollux.settings.groups import GroupPolling, groups_in, is_of_group, resolve_groups
 from pollux.settings.keys import DocumentedKey, documented_keys, polling_tables
 from pollux.settings.layers import Intake, Layer
-from pollux.settings.models import (
+from pollux.settings.models import Row, Settings, plain_keys
+from pollux.settings.polling import Polling, resolve
+from pollux.settings.sections import (
     AgentSettings,
     ControllerSettings,
     FleetSettings,
     OutboxSettings,
-    Row,
-    Settings,
     WorkerSettings,
-    plain_keys,
 )
-from pollux.settings.polling import Polling, resolve
 from pollux.settings.strategies import STRATEGIES, polling_table, strategy_named
 
 __all__ = [
