@@ -23,11 +23,12 @@ class Bench:
 
     def outbox(self, store: OutboxStore | None = None, **options: Any) -> Outbox:
         """An outbox whose relay polls without jitter, and stops by no signal."""
-        relay = options.pop("relay", None)
+        relay, clock = options.pop("relay", None), options.pop("clock", None)
         events = Events(quiet=True)
         events.subscribe(self.told.append)
         settings = OutboxRunOptions(**{"signals": False, "seed": 1, **options})
-        return Outbox(store or self.store, options=settings, events=events, relay=relay)
+        place = store or self.store
+        return Outbox(place, options=settings, events=events, relay=relay, clock=clock)
 
     def recorder(self, name: str, delay: float = 0.0) -> Callable[[Any], Coroutine[Any, Any, None]]:
         """A handler that notes its records."""

@@ -345,21 +345,29 @@ def test_a_transaction_that_is_rolled_back_is_not_waited_for(postgres: Postgres)
     staged(postgres, "rolled-back", scene)
 
 
-def test_a_transaction_with_many_keys_holds_up_all_of_them(postgres: Postgres) -> None:
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_transaction_with_many_keys_holds_up_all_of_them(
+    postgres: Postgres, at_once: bool
+) -> None:
     async def scene(store: PostgresOutboxStore, one: Any, two: Any) -> None:
-        many = put_on(one, store.name, *[f"k{n}" for n in range(100)])
+        keys = [f"k{n}" for n in range(100)]
+        many = [
+            seq
+            for some in ([keys] if at_once else [[key] for key in keys])
+            for seq in put_on(one, store.name, *some)
+        ]
         made = put_on(two, store.name, *[f"k{n}" for n in range(100)], None)
         two.commit()
         [locks] = one.execute(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
         ).fetchone()
-        assert locks == 17
+        assert locks == (1 if at_once else 17)
         assert ids(await store.claim("r", 200, 10, 30)) == [[made[-1]]]
         one.commit()
         claims = await store.claim("r", 200, 10, 30)
         assert ids(claims) == [[a, b] for a, b in zip(many, made, strict=False)]
 
-    staged(postgres, "many", scene)
+    staged(postgres, f"many-{at_once}", scene)
 
 
 @pytest.mark.timeout(120)

@@ -236,10 +236,10 @@ def test_a_claim_that_finds_nothing_writes_nothing(own_postgres: OwnPostgres) ->
             await store.claim("r", 10, 10, "60s")  # parks what is behind them
             newest = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"  # that wrote
             before = server.execute(newest)
-            sent = store._connections.count
+            sent = store._claiming.count
             for _ in range(10):
                 assert await store.claim("r", 10, 10, "60s") == []
-            assert store._connections.count == sent + 10, "one statement each"
+            assert store._claiming.count == sent + 10, "one statement each"
             assert server.execute(newest) == before
 
     asyncio.run(main())
@@ -438,7 +438,55 @@ def test_another_isolation_is_refused(postgres: Postgres) -> None:
     asyncio.run(main("-c%20default_transaction_isolation%3Dserializable"))
 
 
+def test_claims_keep_to_one_connection(own_postgres: OwnPostgres) -> None:
+    """A server makes the plans of a claim anew on each connection: that takes ten times as long."""
+    server = own_postgres(log_min_duration_statement=0, log_line_prefix="<%p> ")
+    dsn = migrated(server.dsn())
+
+    async def main(connections: int) -> None:
+        async with PostgresOutboxStore(dsn, connections=connections) as store:
+            held: list[KeyEnd] = []
+            for number in range(10):  # with settlements, and others, under way
+                await store.put([NewRecord("e", None, f"{key}-{number}") for key in range(5)])
+                claims, _, _ = await asyncio.gather(
+                    store.claim("r", 5, 1, "60s"), store.settle(held), store.stats()
+                )
+                held = [KeyEnd(claim, 1) for claim in claims]
+
+    for connections in (1, 4):
+        before = len(server.log())
+        asyncio.run(main(connections))
+        lines = server.log()[before:].splitlines()
+        claiming = {line.partition(">")[0] for line in lines if "outbox_claim" in line}
+        assert len(claiming) == 1
+
+
 def test_bad_options_are_refused() -> None:
     for bad in ({"connections": 0}, {"schema": "pg_x"}, {"timeout": 0}, {"listen": "nonsense="}):
         with pytest.raises(ConfigError):
             PostgresOutboxStore("postgresql://localhost/shop", **bad)
+
+
+@pytest.mark.parametrize("older", ["due", "fresh"])
+def test_the_oldest_are_claimed_first_and_some_of_the_others(
+    postgres: Postgres, older: str
+) -> None:
+    """Keys that came free with more records, and keys that nobody has looked at."""
+    clock, dsn = VirtualClock(), migrated(postgres.dsn())
+
+    async def main() -> None:
+        async with PostgresOutboxStore(dsn, f"ages-{older}", clock=clock) as store:
+
+            async def put(what: str) -> None:
+                await store.put([NewRecord("e", None, f"{what}-{n}") for n in range(20)])
+                await clock.advance(10)
+
+            await put("due")
+            claims = await store.claim("r", 20, 1, "1h")
+            await put(older)
+            await put("fresh" if older == "due" else "due")
+            await store.settle([KeyEnd(claim, 1) for claim in claims])
+            found = [str(claim.key).partition("-")[0] for claim in await store.claim("r", 8, 5, 60)]
+            assert (found.count(older), len(found)) == (6, 8)
+
+    clock.run(main())

@@ -25,10 +25,11 @@ from pollux.events import (
     RecordHandled,
     RecordRetried,
     RecordUnhandled,
+    RelayStarted,
 )
 from pollux.outbox import NewRecord, Outbox, OutboxRunOptions
 from pollux.outbox.memory_store import MemoryOutboxStore
-from pollux.outbox.records import Record
+from pollux.outbox.records import KeyClaim, KeyEnd, Record
 from tests.outbox.fleet import Bench
 
 
@@ -68,6 +69,31 @@ def test_order_within_each_key() -> None:
             await bench.clock.advance(30)
         assert sum(map(len, seen.values())) == 40
         assert all(numbers == sorted(numbers) for numbers in seen.values())
+
+    bench.run(main())
+
+
+def test_what_is_claimed_together_and_handled_at_once_is_settled_by_one_call() -> None:
+    """Though only a quarter of it is handled at a time."""
+    settled: list[int] = []
+
+    class Counting(MemoryOutboxStore):
+        async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+            settled.append(len(ends))
+            return await super()._settle(ends)
+
+    bench = Bench()
+    bench.store = Counting(clock=bench.clock)
+
+    async def main() -> None:
+        outbox = bench.outbox(batch=100, concurrency=25)
+        outbox.handle("*")(bench.recorder("publish"))
+        async with outbox.running():
+            await bench.put(1)
+            await bench.clock.advance(5)  # so that it knows how long a handler takes
+            await bench.store.put([NewRecord("k", n, f"key-{n}") for n in range(100)])
+            await bench.clock.advance(5)
+        assert settled == [1, 100]
 
     bench.run(main())
 
@@ -547,6 +573,20 @@ def test_batch_fill_paces_the_polls_by_keys_as_its_page_says() -> None:
         assert {capacity for _, capacity, _ in polls(bench)} == {10}
         after_full = [n for _, _, n in polls(bench)].index(10) + 1
         assert polls(bench)[after_full][2] == 0, "a full batch is followed by a poll at once"
+
+    bench.run(main())
+
+
+def test_a_relay_says_by_which_batch_it_is_paced() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        outbox = bench.outbox(batch=25)
+        outbox.handle("*")(bench.recorder("publish"))
+        async with outbox.running():
+            await bench.clock.advance(1)
+        (told,) = bench.events(RelayStarted)
+        assert told.strategy == repr(BatchFill(batch=25))
 
     bench.run(main())
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import pytest
 
+from pollux.clock import VirtualClock
 from pollux.core.retry import Retry
 from pollux.errors import SchemaError, StoreUnavailable
 from pollux.events import ChoreFailed, HandlersDiffer, PollFailed, RelayResumed, RelayStandsBy
@@ -262,6 +263,49 @@ def test_a_newer_relay_that_lacks_handlers_says_so_and_goes_on() -> None:
     bench.run(main())
 
 
+def test_two_relays_of_one_name_know_of_each_other() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        older, newer = bench.outbox(relay="shop"), bench.outbox(relay="shop")
+        older.handle("*", name="audit")(bench.recorder("older"))
+        newer.handle("*", name="audit")(bench.recorder("newer"))
+        newer.handle("*", name="publish")(bench.recorder("publish"))
+        async with older.running():
+            await bench.clock.advance(1)
+            async with newer.running():
+                await bench.clock.advance(40)
+                (told,) = bench.events(RelayStandsBy)
+                assert (told.relay, told.missing) == ("shop", ("publish",))
+                assert told.newer.startswith("shop#"), "which of them"
+                await bench.put(1)
+                await bench.clock.advance(10)
+        assert bench.payloads("publish") == bench.payloads("newer") == [0]
+        assert not bench.payloads("older")
+
+    bench.run(main())
+
+
+def test_the_clocks_of_machines_do_not_say_which_relay_is_newer() -> None:
+    bench = Bench()
+
+    async def main() -> None:
+        ahead = VirtualClock(bench.clock.epoch() + 3600)
+        older = bench.outbox(relay="older", clock=ahead)
+        newer = bench.outbox(relay="newer")
+        older.handle("*", name="audit")(bench.recorder("older"))
+        newer.handle("*", name="audit")(bench.recorder("newer"))
+        newer.handle("*", name="publish")(bench.recorder("publish"))
+        async with older.running():
+            await bench.clock.advance(1)
+            async with newer.running():
+                await bench.clock.advance(40)
+                (told,) = bench.events(RelayStandsBy)
+                assert (told.relay, told.newer) == ("older", "newer")
+
+    bench.run(main())
+
+
 def test_a_relay_that_died_holds_an_older_one_back_for_a_minute_and_a_half_only() -> None:
     bench = Bench()
 
@@ -269,7 +313,8 @@ def test_a_relay_that_died_holds_an_older_one_back_for_a_minute_and_a_half_only(
         older = bench.outbox(relay="older")
         older.handle("*", name="audit")(bench.recorder("audit"))
         async with older.running():
-            await bench.store.announce_handlers("dead", {"publish": ["*"]}, bench.clock.epoch() + 1)
+            await bench.clock.advance(1)
+            await bench.store.announce_handlers("dead", {"publish": ["*"]}, 0.0)
             await bench.clock.advance(35)
             await bench.put(1)
             await bench.clock.advance(30)

@@ -18,6 +18,7 @@ from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollux.hints import Hint
 from pollux.jobs import NewJob
 from pollux.outbox.records import KeyEnd, NewRecord
+from pollux.outbox.sqlite_calls import UNREADABLE
 from pollux.outbox.sqlite_store import SqliteOutboxStore
 from pollux.outbox.watched_database import LOOKS, WatchedDatabase
 from pollux.outbox.writing import put
@@ -243,6 +244,29 @@ def test_headers_that_cannot_be_read_stand_in_nobodys_way(tmp_path: Path) -> Non
                     )
             await store.put(NewRecord("e", "fine"))
             assert len(await store.claim("r", 10, 10, "30s")) == 3
+
+    asyncio.run(main())
+
+
+def test_a_record_whose_key_is_no_text_is_dead_and_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute(
+                    "INSERT INTO pollux_outbox (kind, \"key\") VALUES ('e', CAST(x'61ff' AS TEXT))"
+                )
+            await store.put([NewRecord("e", 1, key="a\ufffd"), NewRecord("e", 2, key="b")])
+            claims = await store.claim("r", 10, 10, "30s")
+            assert [claim.key for claim in claims] == ["a\ufffd", "b"], "which is text"
+            (dead,) = await store.records("dead")
+            assert (dead.record.id, dead.error) == ("1", UNREADABLE)
+            assert await store.retry(["1"]) == 1
+            assert await store.claim("r", 10, 10, "30s") == []
+            assert (await store.stats()).dead == 1, "again"
+            assert await store.skip(["1"]) == 1
+            assert (await store.stats()).dead == 0
 
     asyncio.run(main())
 

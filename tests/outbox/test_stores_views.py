@@ -269,17 +269,42 @@ def test_the_oldest_age_is_of_what_is_to_be_handled(bench: StoreBench) -> None:
 def test_relays_know_of_each_other_while_they_live(bench: StoreBench) -> None:
     async def main() -> None:
         one, two = await bench.store(), await bench.store()
-        assert await one.announce_handlers("r1", {"mail": ["order.*"]}, 1.0) == []
+        now = bench.clock.epoch()
+        assert await one.announce_handlers("r1", {"mail": ["order.*"]}, 7.0) == []
         [other] = await two.announce_handlers("r2", {"mail": ["*"], "bill": ["a", "b"]}, 2.0)
         assert (other.relay, dict(other.handlers)) == ("r1", {"mail": ("order.*",)})
-        assert (other.started_at, other.seen_at) == (1.0, bench.clock.epoch())
+        assert other.started_at == pytest.approx(now - 7)
+        assert other.seen_at == pytest.approx(now)
+        assert not other.newer
         await bench.elapse(RELAY_LIVE - 1)
-        [other] = await one.announce_handlers("r1", {"mail": ["x"]}, 1.0)
+        [other] = await one.announce_handlers("r1", {"mail": ["x"]}, RELAY_LIVE + 6)
         assert dict(other.handlers) == {"mail": ("*",), "bill": ("a", "b")}
+        assert other.newer
         await bench.elapse(2)
-        assert await one.announce_handlers("r1", {"mail": ["x"]}, 1.0) == [], "r2 is gone"
-        assert await one.announce_handlers("r1", {}, 1.0) == []
+        assert await one.announce_handlers("r1", {"mail": ["x"]}, RELAY_LIVE + 8) == [], "r2 left"
+        assert await one.announce_handlers("r1", {}, RELAY_LIVE + 8) == []
         assert await two.announce_handlers("r2", {"mail": ["*"]}, 2.0) == [], "r1 said goodbye"
+
+    bench.run(main())
+
+
+def test_which_relay_is_newer_goes_by_its_first_announcement(bench: StoreBench) -> None:
+    """Whatever their own clocks make of their age later, a moment that stood still included."""
+
+    async def main() -> None:
+        store, one = await bench.store(), {"mail": ["*"]}
+        await store.announce_handlers("a", one, 0.0)
+        await bench.elapse(5)
+        [other] = await store.announce_handlers("b", one, 0.0)
+        assert not other.newer
+        for relay, newer in (("a", True), ("b", False), ("a", True)):
+            await bench.elapse(5)
+            [other] = await store.announce_handlers(relay, one, 0.0)
+            assert other.newer is newer
+        await bench.elapse(5)
+        [_] = await store.announce_handlers("b", {}, 0.0)
+        [other] = await store.announce_handlers("b", one, 1000.0)
+        assert other.newer, "b is another run, which began before"
 
     bench.run(main())
 

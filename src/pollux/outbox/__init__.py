@@ -100,9 +100,12 @@ class OutboxRunOptions:
         check_times(self.lease, self.grace, self.timeout, self.long_ceiling)
 
     def plan(self, name: str) -> RelayPlan:
+        polling = self.polling
+        if isinstance(polling, BatchFill):  # it goes by the capacity of the polls: let it say so
+            polling = replace(polling, batch=self.batch)
         return RelayPlan(
             name=name,
-            polling=self.polling,
+            polling=polling,
             concurrency=self.concurrency,
             prefetch=None,
             lease=seconds(self.lease, "lease"),
@@ -127,7 +130,7 @@ class Outbox:
     schema: where the tables are, on Postgres; "pollux" unless given.
     options: how its relay runs, unless `run` is given others.
     relay: the relay's name, shown with its leases and events; made from host and process unless
-        given.
+        given. Several may have the same: each run is told apart from the others.
     """
 
     def __init__(

@@ -95,7 +95,8 @@ class Handling:
         handlers = self._registry.matching(record.kind)
         if not handlers:
             return self._unhandled(record, progress.of(_NOBODY))
-        began = self._clock.now()
+        timed = self._events.wants(RecordHandled)
+        began = self._clock.now() if timed else 0.0
         with tracing.attached(record.headers) if record.headers else _NO_TRACE:
             for handler in handlers:
                 state = progress.of(handler.name)
@@ -104,7 +105,8 @@ class Handling:
                         raise asyncio.CancelledError
                     await self._attempt(record, handler, state, end)
         states = [progress.of(handler.name) for handler in handlers]
-        return self._verdict(record, states, handlers, self._clock.now() - began)
+        took = self._clock.now() - began if timed else 0.0
+        return self._verdict(record, states, handlers, took)
 
     def _verdict(
         self,

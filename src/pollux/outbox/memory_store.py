@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import quote
 
 from pollux.outbox.records import (
@@ -167,15 +167,16 @@ class MemoryOutboxStore(OutboxStore):
         return lost
 
     async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], started_at: float
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
     ) -> list[RelayInfo]:
         now = self.clock.epoch()
-        self._relays.pop(relay, None)
+        before = self._relays.pop(relay, None)
+        started_at = before.started_at if before is not None else now - age
         if handlers:
             sets = {name: tuple(patterns) for name, patterns in handlers.items()}
-            self._relays[relay] = RelayInfo(relay, sets, started_at, now)
+            self._relays[relay] = RelayInfo(relay, sets, started_at, now, False)
         return [
-            info
+            replace(info, newer=(info.started_at, info.relay) > (started_at, relay))
             for info in self._relays.values()
             if info.relay != relay and info.seen_at > now - RELAY_LIVE
         ]

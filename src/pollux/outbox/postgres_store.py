@@ -298,7 +298,7 @@ class PostgresOutboxStore(OutboxStore):
         return [claim for claim in claims if (_line(claim), claim.token) in lost]
 
     async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], started_at: float
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
     ) -> list[RelayInfo]:
         rows = await self._rows(
             "announce",
@@ -306,7 +306,7 @@ class PostgresOutboxStore(OutboxStore):
                 text(self.name),
                 text(relay),
                 text(json.dumps(handlers) if handlers else None),
-                number(started_at),
+                number(age),
                 number(RELAY_LIVE),
                 self._now(),
             ],
@@ -318,8 +318,9 @@ class PostgresOutboxStore(OutboxStore):
                 {name: tuple(patterns) for name, patterns in json.loads(sets).items()},
                 started,
                 seen,
+                newer,
             )
-            for other, sets, started, seen in rows
+            for other, sets, started, seen, newer in rows
         ]
 
     # Views, and what people do about them
@@ -401,12 +402,14 @@ class PostgresOutboxStore(OutboxStore):
         if not self._closed:
             self._closed = True
             self._connections.hurry()
+            self._claiming.hurry()
             vacuum, here = self._vacuum, asyncio.get_running_loop()
             if vacuum is not None and not vacuum.done() and vacuum.get_loop() is here:
                 vacuum.cancel()  # the server ends what it has begun
                 await asyncio.wait([vacuum])
             await super().close()
             await self._connections.close()
+            await self._claiming.close()
 
     async def _rows(
         self, name: str, params: Sequence[Param], *, safe: bool = False
@@ -417,21 +420,28 @@ class PostgresOutboxStore(OutboxStore):
             check_isolation(isolation, self.url, OUTBOX)
             self._version_fits = True
             self._hints.opened()
-        return await self._connections.rows(self._sql[name], params, safe=safe)
+        connections = self._claiming if name == "claim" else self._connections
+        return await connections.rows(self._sql[name], params, safe=safe)
 
     def _now(self) -> Param:
         imposed = self.clock.imposed()
         return None if imposed is None else number(imposed)
 
-    def _make_hints(self) -> Hints:
-        self._connections = Connections(
+    def _some_connections(self, most: int) -> Connections:
+        return Connections(
             self._conninfo,
             self.url,
             self.clock,
             timeout=self._timeout,
-            most=self._most,
+            most=most,
             told=partial(refused_error, migrate=_MIGRATE),
         )
+
+    def _make_hints(self) -> Hints:
+        # Claims have a connection of their own: they take turns anyway, and the first on one takes
+        # a server ten times as long, since it has to make the plans.
+        self._connections = self._some_connections(max(self._most - 1, 1))
+        self._claiming = self._some_connections(1) if self._most > 1 else self._connections
         self._line = PostgresLine(
             self._connections,
             self._sql["send"],

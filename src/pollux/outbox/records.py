@@ -211,14 +211,15 @@ class BlockedKey:
 class RelayInfo:
     """A relay that is alive, and its handlers: their patterns by name.
 
-    started_at, seen_at: in seconds since 1970; the first by the relay's clock, the second by the
-        clock of the store.
+    started_at, seen_at: in seconds since 1970, by the clock of the store.
+    newer: it was started after the one that asks.
     """
 
     relay: str
     handlers: Mapping[str, tuple[str, ...]]
     started_at: float
     seen_at: float
+    newer: bool
 
 
 def decoded_payload(text: str) -> Any:

@@ -47,6 +47,9 @@ from pollux.worker.settling import Settling
 RUN_SECONDS = 1.0
 #: How long a key waits when the relay itself failed on it, in seconds.
 AFTER_OWN_FAULT = 5.0
+#: Handlers that do not wait end in waves, each in a turn of the event loop, since only so many keys
+#: are handled at a time. A settlement waits for so many turns: so a claim is settled by one call.
+SETTLE_ROUNDS = 4
 #: How often it is looked whether a settlement is through, in seconds.
 SETTLED_SOON = 0.01
 #: How often the outbox is measured for metrics, in seconds; rides on a poll.
@@ -137,6 +140,7 @@ class Relay(Runner[HeldKey, KeyClaim]):
             events,
             self._random,
             self._room.set,
+            SETTLE_ROUNDS,
         )
         self._blocked: dict[str, None] = {}
         self._suspect: HeldKey | None = None  # the one that is handled, and those set apart

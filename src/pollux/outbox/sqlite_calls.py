@@ -36,6 +36,12 @@ from pollux.queues.sqlite_file import transaction
 #: time that the write lock is held.
 MOST_AT_ONCE = 2000
 
+#: What a key that cannot be read is shown with, and why its record is dead.
+_LOST = "\N{REPLACEMENT CHARACTER}"
+UNREADABLE = (
+    "its key is not UTF-8, so no relay can claim it: put it again with a key that is, and skip this"
+)
+
 #: A key and 0; or "" and a record that has none.
 Line = tuple[str, int]
 
@@ -89,6 +95,9 @@ class SqliteCalls(SqliteConnection):
         chosen: list[Line] = []
         last, came_by = 0, 0
         for seq, key, created_at in self._new(keys):
+            if key and _LOST in key and not self._rows("readable", seq=seq, key=key):
+                came_by += self._run("unreadable", seq=seq, error=UNREADABLE, now=now)
+                continue
             while at <= _time(created_at) and len(chosen) < keys:
                 chosen.append(line)
                 line, at = next(waiting)
@@ -205,19 +214,14 @@ class SqliteCalls(SqliteConnection):
         return lost
 
     def announce(
-        self, relay: str, handlers: Mapping[str, list[str]], started_at: float, now: float
+        self, relay: str, handlers: Mapping[str, list[str]], age: float, now: float
     ) -> list[RelayInfo]:
-        gone = now - RELAY_LIVE
+        gone, began = now - RELAY_LIVE, now - age
         with transaction(self.connect()):
-            self._run("withdraw", relay=relay, gone=gone)
+            self._run("withdraw", relay=relay, leaves=not handlers, gone=gone)
             if handlers:
-                self._run(
-                    "announce",
-                    relay=relay,
-                    handlers=json.dumps(handlers),
-                    started_at=started_at,
-                    now=now,
-                )
+                values = {"relay": relay, "handlers": json.dumps(handlers), "now": now}
+                [(began,)] = self._rows("announce", started_at=began, **values)
             rows = self._rows("relays", relay=relay, gone=gone)
         return [
             RelayInfo(
@@ -225,6 +229,7 @@ class SqliteCalls(SqliteConnection):
                 {each: tuple(patterns) for each, patterns in json.loads(sets).items()},
                 float(started),
                 float(seen),
+                (started, name) > (began, relay),
             )
             for name, sets, started, seen in rows
         ]

@@ -119,10 +119,10 @@ class SqliteOutboxStore(OutboxStore):
         return lost
 
     async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], started_at: float
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
     ) -> list[RelayInfo]:
         others: list[RelayInfo] = await self._call(
-            self._calls.announce, relay, handlers, started_at, self._epoch()
+            self._calls.announce, relay, handlers, age, self._epoch()
         )
         return others
 

@@ -140,15 +140,17 @@ class OutboxStore(ABC):
         return await self._extend(batch, checked_lease(lease))
 
     async def announce_handlers(
-        self, relay: str, handlers: Mapping[str, Sequence[str]], started_at: float
+        self, relay: str, handlers: Mapping[str, Sequence[str]], age: float
     ) -> list[RelayInfo]:
         """Tell which handlers (name → patterns) a relay has; return the other relays that live.
 
+        age: how long ago it was started, in seconds. Who is newer goes by the first announcement
+            of each, on the clock of the store: those of machines may differ.
         To be repeated well within RELAY_LIVE; an empty mapping takes the announcement back.
         """
         checked_name(relay, "relay", ConfigError)
         sets = {name: list(patterns) for name, patterns in handlers.items()}
-        return await self._announce_handlers(relay, sets, started_at)
+        return await self._announce_handlers(relay, sets, age)
 
     # What people look at, and do about it
 
@@ -285,7 +287,7 @@ class OutboxStore(ABC):
 
     @abstractmethod
     async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], started_at: float
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
     ) -> list[RelayInfo]: ...
 
     @abstractmethod

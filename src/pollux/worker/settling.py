@@ -27,6 +27,7 @@ class Settling(Generic[S]):
         batch counts.
     name_of: what is settled; of two settlements of the same, the newer holds.
     on_room: called when a batch is through, or failed.
+    rounds: so many turns of the event loop the first of a batch waits for what ends with it.
     """
 
     def __init__(
@@ -38,6 +39,7 @@ class Settling(Generic[S]):
         events: Events,
         rng: random.Random,
         on_room: Callable[[], None],
+        rounds: int = 0,
     ) -> None:
         self._send = send
         self._name_of = name_of
@@ -46,6 +48,7 @@ class Settling(Generic[S]):
         self._events = events
         self._random = rng
         self._on_room = on_room
+        self._rounds = rounds
         self._pending: dict[str, S] = {}
         self._since: dict[str, float] = {}
         self._flush: asyncio.Task[None] | None = None
@@ -107,6 +110,8 @@ class Settling(Generic[S]):
 
     async def _flush_all(self) -> None:
         try:
+            for _ in range(self._rounds):
+                await asyncio.sleep(0)
             while self._pending and self._tries_left != 0:
                 if self._gather and self._tries_left is None:
                     await self._clock.sleep(self._gather, self._enough)

@@ -87,7 +87,8 @@ CREATE INDEX outbox_records_dead ON {schema}.outbox_records (outbox, (seq + 0))
 CREATE INDEX outbox_records_done ON {schema}.outbox_records (outbox, since)
     WHERE state = 3;
 
--- due: when it may be claimed: a retry, the end of a lease.
+-- due: when it may be claimed: a retry, the end of a lease; where it came free with more records,
+--   since when the next one waits.
 -- first: the record that is leased first, that waits, or that is dead.
 -- lapses: how often in a row a lease ran out.
 CREATE TABLE {schema}.outbox_keys (
@@ -154,6 +155,7 @@ DECLARE
     v_taken integer[] := coalesce(nullif(current_setting('pollux.outbox_locks', true), ''), '{}');
     v_before integer := cardinality(v_taken);
     v_all integer := {schema}.outbox_lock(p_outbox || chr(30));
+    v_many boolean := cardinality(array_remove(p_keys, NULL)) > 16;
     v_floor integer;
     v_lock integer;
     v_key text;
@@ -166,7 +168,8 @@ BEGIN
     FOREACH v_key IN ARRAY p_keys LOOP
         v_lock := {schema}.outbox_lock(p_outbox || chr(31) || v_key);
         CONTINUE WHEN v_key IS NULL OR v_lock = ANY (v_taken);
-        IF cardinality(v_taken) >= 16 THEN
+        -- At once where there are many: every claim reads all locks that are held.
+        IF v_many OR cardinality(v_taken) >= 16 THEN
             v_lock := v_all;
         END IF;
         PERFORM pg_advisory_xact_lock_shared(v_lock, v_floor);
@@ -316,12 +319,16 @@ DECLARE
     -- Of the server's clock, whatever the time is said to be: never the same twice for a key, even
     -- where a server lost its last moments.
     v_token bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
+    v_turn integer := v_token & 3;
     v_b record;                 -- the bounds
     v_alone text := p_outbox || chr(31) || chr(1);
-    v_due text[] := '{}';       -- lines that are due, locked
+    v_due text[] := '{}';       -- lines that are due, locked; and since when
+    v_dues double precision[];
     v_some text[];
-    v_new text[] := '{}';       -- lines of fresh records that have no row
+    v_new text[] := '{}';       -- lines of fresh records that have no row; and since when
+    v_news double precision[] := '{}';
     v_fresh text[];
+    v_fresh_at double precision[];
     v_held text[];
     v_wanted integer;           -- so many of those
     v_from bigint := 0;
@@ -330,6 +337,7 @@ DECLARE
     v_seqs bigint[];
     v_lines text[];
     v_states smallint[];
+    v_ats double precision[];
     v_passed integer := 0;
     v_rounds integer := 0;
     v_taken integer;
@@ -363,8 +371,9 @@ BEGIN
     v_b := {schema}.outbox_bounds(p_outbox);
 
     -- Keys that are due; and, if there is room, some that were held up when last looked at.
-    SELECT coalesce(array_agg(d.line), '{}') INTO v_due FROM (
-        SELECT k.line FROM {schema}.outbox_keys AS k
+    SELECT coalesce(array_agg(d.line), '{}'), coalesce(array_agg(d.due), '{}') INTO v_due, v_dues
+    FROM (
+        SELECT k.line, k.due FROM {schema}.outbox_keys AS k
         WHERE k.outbox = p_outbox AND k.state < 4 AND k.due <= v_now
         ORDER BY k.due LIMIT p_keys FOR UPDATE SKIP LOCKED
     ) AS d;
@@ -381,18 +390,19 @@ BEGIN
                   h.line, v_alone, v_b.last, v_b.last_keyed, v_b.hashes, v_b.floors)
         );
         v_due := v_due || coalesce(v_some, '{}');
+        v_dues := v_dues || array_fill(v_now, ARRAY[coalesce(cardinality(v_some), 0)]);
     END IF;
 
-    -- Fresh records, at least half of what is asked for: neither shall starve the other.
-    v_wanted := p_keys - least(cardinality(v_due), p_keys - (p_keys + (v_token & 1)::integer) / 2);
+    -- Fresh records, at least half of what is asked for: which of them are older is seen below.
+    v_wanted := p_keys - least(cardinality(v_due), p_keys - (p_keys + v_turn % 2) / 2);
     WHILE cardinality(v_new) < v_wanted LOOP
         SELECT coalesce(array_agg(w.seq), '{}'), coalesce(array_agg(w.line), '{}'),
-               coalesce(array_agg(w.state), '{}')
-        INTO v_seqs, v_lines, v_states
+               coalesce(array_agg(w.state), '{}'), coalesce(array_agg(w.created_at), '{}')
+        INTO v_seqs, v_lines, v_states, v_ats
         FROM (
-            SELECT r.seq, r.line, k.state
+            SELECT r.seq, r.line, r.created_at, k.state
             FROM (
-                SELECT f.seq, f.line FROM {schema}.outbox_records AS f
+                SELECT f.seq, f.line, f.created_at FROM {schema}.outbox_records AS f
                 WHERE f.outbox = p_outbox AND f.state = 0
                   AND f.seq + 0 > v_from AND f.seq + 0 <= v_b.last_keyed
                 ORDER BY f.seq + 0 LIMIT v_window
@@ -408,19 +418,21 @@ BEGIN
         v_rounds := v_rounds + 1;
 
         SELECT coalesce(array_agg(n.line ORDER BY n.first) FILTER (WHERE n.first <= n.bound), '{}'),
+               coalesce(array_agg(n.at ORDER BY n.first) FILTER (WHERE n.first <= n.bound), '{}'),
                coalesce(array_agg(n.line) FILTER (WHERE n.first > n.bound), '{}')
-        INTO v_fresh, v_held
+        INTO v_fresh, v_fresh_at, v_held
         FROM (
-            SELECT g.line, g.first, {schema}.outbox_bound(
+            SELECT g.line, g.first, g.at, {schema}.outbox_bound(
                 g.line, v_alone, v_b.last, v_b.last_keyed, v_b.hashes, v_b.floors) AS bound
             FROM (
-                SELECT w.line, min(w.seq) AS first
-                FROM unnest(v_seqs, v_lines, v_states) AS w (seq, line, state)
+                SELECT w.line, min(w.seq) AS first, min(w.at) AS at
+                FROM unnest(v_seqs, v_lines, v_states, v_ats) AS w (seq, line, state, at)
                 WHERE w.state IS NULL GROUP BY w.line
             ) AS g
             WHERE v_rounds = 1 OR g.line <> ALL (v_new)
         ) AS n;
         v_new := v_new || v_fresh;
+        v_news := v_news || v_fresh_at;
 
         -- An open transaction may bring a record before these. The key is looked at in a moment.
         IF v_held <> '{}' THEN
@@ -465,8 +477,21 @@ BEGIN
         );
     END IF;
 
-    v_new := v_new[1:v_wanted];
-    v_due := v_due[1:p_keys - cardinality(v_new)];
+    -- The oldest of both, so that nobody waits longer than others; but a quarter of each, and of few
+    -- one in four times: whatever the clock does, neither shall starve the other.
+    IF cardinality(v_due) + cardinality(v_new) > p_keys THEN
+        SELECT count(*) FILTER (WHERE a.due) INTO v_taken FROM (
+            SELECT true AS due, d.at FROM unnest(v_dues) AS d (at)
+            UNION ALL
+            SELECT false, n.at FROM unnest(v_news) AS n (at)
+            ORDER BY 2 LIMIT p_keys
+        ) AS a;
+        v_taken := greatest(v_taken, (p_keys + v_turn) / 4);
+        v_taken := least(v_taken, p_keys - (p_keys + 3 - v_turn) / 4, cardinality(v_due));
+        v_taken := greatest(v_taken, p_keys - cardinality(v_new));
+        v_due := v_due[1:v_taken];
+        v_new := v_new[1:p_keys - v_taken];
+    END IF;
     RETURN QUERY
         WITH run AS MATERIALIZED (
             SELECT r.*
@@ -561,6 +586,7 @@ DECLARE
     v_alone text := p_outbox || chr(31) || chr(1);
     v_ours integer[];
     v_more text[];
+    v_since double precision[];
     v_over text[];
 BEGIN
     SELECT coalesce(array_agg(s.place), '{}') INTO v_ours
@@ -614,23 +640,25 @@ BEGIN
           AND (s.verdict = 1 OR (s.verdict = 2 AND p_block AND NOT starts_with(s.line, v_alone)));
     END IF;
 
-    -- The others are free: those with more records stay, to be claimed next.
-    SELECT coalesce(array_agg(f.line) FILTER (WHERE f.more), '{}'),
-           coalesce(array_agg(f.line) FILTER (WHERE NOT f.more), '{}'),
-           count(*) FILTER (WHERE f.more AND f.next IS NULL)
-    INTO v_more, v_over, more
+    -- The others are free: those with more records stay, to be claimed as if their next one had just
+    -- been found, since it was put.
+    SELECT coalesce(array_agg(f.line) FILTER (WHERE f.at IS NOT NULL), '{}'),
+           array_agg(f.at) FILTER (WHERE f.at IS NOT NULL),
+           coalesce(array_agg(f.line) FILTER (WHERE f.at IS NULL), '{}'),
+           count(*) FILTER (WHERE f.at IS NOT NULL AND f.next IS NULL)
+    INTO v_more, v_since, v_over, more
     FROM (
-        SELECT s.line, s.next, coalesce(
-            (SELECT true FROM {schema}.outbox_records AS r
-             WHERE r.line = s.line AND r.state < 2 LIMIT 1), false) AS more
+        SELECT s.line, s.next,
+               (SELECT r.created_at FROM {schema}.outbox_records AS r
+                WHERE r.line = s.line AND r.state < 2 ORDER BY r.seq + 0 LIMIT 1) AS at
         FROM unnest(v_lines, p_verdicts, p_nexts) AS s (line, verdict, next)
         WHERE coalesce(s.verdict, 0) = 0
            OR (s.verdict = 2 AND (NOT p_block OR starts_with(s.line, v_alone)))
     ) AS f;
     IF v_more <> '{}' THEN
         UPDATE {schema}.outbox_keys AS k SET
-            state = 0, due = v_now, token = k.token + 1, relay = NULL, lapses = 0
-        WHERE k.line = ANY (v_more);
+            state = 0, due = least(m.at, v_now), token = k.token + 1, relay = NULL, lapses = 0
+        FROM unnest(v_more, v_since) AS m (line, at) WHERE k.line = m.line;
     END IF;
     IF v_over <> '{}' THEN
         DELETE FROM {schema}.outbox_keys AS k WHERE k.line = ANY (v_over);

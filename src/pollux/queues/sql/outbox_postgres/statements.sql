@@ -29,19 +29,22 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: announce
--- Who is not heard of for long is forgotten by whoever announces itself.
+-- Who is not heard of for long is forgotten by whoever announces itself. Since when it is there is
+-- told once: it says which of two relays is the newer.
 WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($6::double precision) AS now), gone AS (
     DELETE FROM {schema}.outbox_relays USING clock
     WHERE outbox = $1 AND CASE WHEN relay = $2 THEN $3::text IS NULL
                                ELSE seen_at < now - 10 * $5::double precision END
 ), told AS (
     INSERT INTO {schema}.outbox_relays (outbox, relay, handlers, started_at, seen_at)
-    SELECT $1, $2, $3::text, $4::double precision, now FROM clock WHERE $3::text IS NOT NULL
+    SELECT $1, $2, $3::text, now - $4::double precision, now FROM clock WHERE $3::text IS NOT NULL
     ON CONFLICT (outbox, relay) DO UPDATE SET
-        handlers = excluded.handlers, started_at = excluded.started_at, seen_at = excluded.seen_at
+        handlers = excluded.handlers, seen_at = excluded.seen_at
+    RETURNING started_at AS began
 )
-SELECT relay, handlers, started_at, seen_at
-FROM {schema}.outbox_relays, clock
+SELECT relay, handlers, started_at, seen_at,
+       coalesce((started_at, relay COLLATE "C") > (began, $2 COLLATE "C"), false)
+FROM {schema}.outbox_relays CROSS JOIN clock LEFT JOIN told ON true
 WHERE outbox = $1 AND relay <> $2 AND seen_at > now - $5::double precision
 ORDER BY started_at, relay
 

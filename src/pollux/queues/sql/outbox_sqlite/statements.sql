@@ -24,6 +24,13 @@ SELECT seq, "key", created_at FROM pollux_outbox
 WHERE outbox = :outbox AND state = 0 AND seq > :after
 ORDER BY seq LIMIT :limit;
 
+-- name: readable
+-- Is this its key, or only what was made of bytes that are no text?
+SELECT 1 FROM pollux_outbox WHERE seq = :seq AND "key" = :key;
+
+-- name: unreadable
+UPDATE pollux_outbox SET state = 2, since = :now, error = :error WHERE seq = :seq AND state = 0;
+
 -- name: known
 SELECT 1 FROM pollux_outbox_keys WHERE outbox = :outbox AND "key" = :key AND record = 0;
 
@@ -210,13 +217,16 @@ WHERE r.outbox = :outbox AND r.state >= 2 AND r.state = 2 AND r.seq > :after
 ORDER BY r.seq LIMIT :limit;
 
 -- name: announce
+-- Since when it is there is told once: it says which of two relays is the newer.
 INSERT INTO pollux_outbox_relays (outbox, relay, handlers, started_at, seen_at)
 VALUES (:outbox, :relay, :handlers, :started_at, :now)
 ON CONFLICT (outbox, relay) DO UPDATE SET
-    handlers = excluded.handlers, started_at = excluded.started_at, seen_at = excluded.seen_at;
+    handlers = excluded.handlers, seen_at = excluded.seen_at
+RETURNING started_at;
 
 -- name: withdraw
-DELETE FROM pollux_outbox_relays WHERE outbox = :outbox AND (relay = :relay OR seen_at <= :gone);
+DELETE FROM pollux_outbox_relays
+WHERE outbox = :outbox AND CASE WHEN relay = :relay THEN :leaves ELSE seen_at <= :gone END;
 
 -- name: relays
 SELECT relay, handlers, started_at, seen_at FROM pollux_outbox_relays
