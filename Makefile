@@ -19,7 +19,7 @@ test: $(DEV)  ## run the tests; the whole run also demands every branch of core 
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest -q tests/core --cov=src/pollux/core --cov-report=
 	@$(BIN)/coverage report --skip-covered --include='$(CORE)' --fail-under=100
-	@$(BIN)/python -m pytest -q --ignore tests/core -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -q --ignore tests/core -n 3 --dist loadfile
 else
 	@$(BIN)/python -m pytest $(ARGS)
 endif

@@ -236,10 +236,10 @@ def test_a_claim_that_finds_nothing_writes_nothing(own_postgres: OwnPostgres) ->
             await store.claim("r", 10, 10, "60s")  # parks what is behind them
             newest = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"  # that wrote
             before = server.execute(newest)
-            sent = store._claiming.count
+            sent = store.database._own.count
             for _ in range(10):
                 assert await store.claim("r", 10, 10, "60s") == []
-            assert store._claiming.count == sent + 10, "one statement each"
+            assert store.database._own.count == sent + 10, "one statement each"
             assert server.execute(newest) == before
 
     asyncio.run(main())

@@ -8,18 +8,15 @@ How the order of a key is kept while transactions are open is told in the functi
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from itertools import groupby
 from typing import Any
 
 from pollux.clock import Clock
-from pollux.durations import Duration, seconds
-from pollux.errors import ConfigError, MissingExtra, SchemaError, StoreError
+from pollux.durations import Duration
+from pollux.errors import MissingExtra
 from pollux.hints import Hints
 from pollux.outbox.in_doubt import EndsInDoubt, was_settled
 from pollux.outbox.records import (
@@ -43,37 +40,20 @@ from pollux.outbox.writers.common import Target
 from pollux.queues.base import MAX_PAYLOAD_BYTES
 from pollux.queues.channel import Channel
 from pollux.queues.ids import number_of, place_after
-from pollux.queues.sql import statements
 
 try:
     import psycopg  # noqa: F401 - the modules below need it
 except ImportError as error:  # also where it is installed without the library that it needs
     raise MissingExtra("an outbox on Postgres", "postgres") from error
 
-from pollux.queues.postgres_connections import Connections
-from pollux.queues.postgres_conninfo import checked, completed, shown
-from pollux.queues.postgres_errors import ConnectionLost, migrating_error, refused_error
+from pollux.queues.postgres_database import Database
+from pollux.queues.postgres_errors import ConnectionLost
 from pollux.queues.postgres_line import PostgresLine
 from pollux.queues.postgres_params import Param, flag, number, numbers, text, texts
-from pollux.queues.postgres_schema import (
-    OUTBOX,
-    check_isolation,
-    check_version,
-    checked_schema,
-    quoted,
-    script,
-)
-
-#: After so many completed records a store has its tables vacuumed. What is deleted leaves dead
-#: entries at the head of the indexes, where every claim begins, and the server's own vacuum comes
-#: once a minute.
-VACUUM_EVERY = 20_000
-#: The most connections of one store, whatever is asked for.
-CONNECTIONS_MAX = 100
+from pollux.queues.postgres_schema import OUTBOX, quoted
 
 #: What the key of a record without one begins with, in the tables.
 _ALONE = "\x01"
-_MIGRATE = f"Run `{OUTBOX.command}`, or have it run by a role that may."
 
 
 class PostgresOutboxStore(OutboxStore):
@@ -100,36 +80,31 @@ class PostgresOutboxStore(OutboxStore):
         on_dead: OnDead = "block",
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.schema = checked_schema(schema)
-        self._parts = checked(conninfo, "conninfo")
-        self._conninfo = completed(self._parts)
-        self._listen = self._conninfo if listen is None else completed(checked(listen, "listen"))
-        self._timeout = seconds(timeout, "timeout", positive=True)
-        if (
-            isinstance(connections, bool)
-            or not isinstance(connections, int)
-            or not 1 <= connections <= CONNECTIONS_MAX
-        ):
-            raise ConfigError(
-                f"connections = {connections!r} must be a whole number from 1 to {CONNECTIONS_MAX}"
-            )
-        self._most = connections
-        self._sql = {
-            each: statement.replace("{schema}", quoted(schema)).encode()
-            for each, statement in statements(OUTBOX.folder).items()
-        }
+        self.database = Database(
+            conninfo,
+            OUTBOX,
+            name,
+            schema=schema,
+            timeout=timeout,
+            connections=connections,
+            clock=clock,
+            apart="claim",  # claims take turns anyway
+        )
+        self.schema = self.database.schema
+        self._listen = self.database.listening(listen)
         self._closed = False
-        self._version_fits = False
-        self._unswept = 0
-        self._vacuum: asyncio.Task[None] | None = None
         self._in_doubt = EndsInDoubt()
         super().__init__(
-            name, clock=clock, keep=keep, on_dead=on_dead, max_payload_bytes=max_payload_bytes
+            name,
+            clock=self.database.clock,
+            keep=keep,
+            on_dead=on_dead,
+            max_payload_bytes=max_payload_bytes,
         )
 
     @property
     def url(self) -> str:
-        return shown(self._parts, self.name, self.schema, "outbox")
+        return self.database.url
 
     def target(self) -> Target:
         """Where writers put; the news that rides in their transactions is the function's own."""
@@ -138,22 +113,10 @@ class PostgresOutboxStore(OutboxStore):
     # Migrating
 
     async def migrate(self) -> list[int]:
-        before = await self._versions()
-        if before and max(before) >= OUTBOX.newest:
-            check_version(max(before), self.schema, self.url, OUTBOX)
-            return []
-        await self._connections.script(self.migration(), told=migrating_error)
-        return sorted(set(await self._versions()) - set(before))
+        return await self.database.migrate()
 
     def migration(self) -> str:
-        return script(self.schema, OUTBOX)
-
-    async def _versions(self) -> list[int]:
-        try:
-            rows = await self._connections.rows(self._sql["versions"], safe=True)
-        except SchemaError:
-            return []
-        return [version for (version,) in rows]
+        return self.database.migration()
 
     # The relay's side
 
@@ -161,11 +124,13 @@ class PostgresOutboxStore(OutboxStore):
         rows = [(each.kind, each.encoded, each.key, each.encoded_headers) for each in records]
         batch = json.dumps(rows, ensure_ascii=False)
         # Without news: that goes out apart, so that it does not hold up the commits of others.
-        made = await self._rows("put", [text(self.name), text(batch), b"", self._now()])
+        made = await self.database.rows(
+            "put", [text(self.name), text(batch), b"", self.database.now()]
+        )
         return [str(seq) for (seq,) in made]
 
     async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]:
-        rows = await self._rows(
+        rows = await self.database.rows(
             "claim",
             [
                 text(self.name),
@@ -174,7 +139,7 @@ class PostgresOutboxStore(OutboxStore):
                 number(run),
                 number(lease),
                 text(self._channel.probe()),
-                self._now(),
+                self.database.now(),
             ],
         )
         *_, again = rows.pop()
@@ -211,11 +176,11 @@ class PostgresOutboxStore(OutboxStore):
         params = self._settle_params(batch)
         with self._in_doubt.unless_answered(batch):
             try:
-                [(lost, more)] = await self._rows("settle", params)
+                [(lost, more)] = await self.database.rows("settle", params)
             except ConnectionLost:
                 self._in_doubt.note(batch)
-                [(lost, more)] = await self._rows("settle", params)
-        self._sweep(sum(end.done for end in batch))
+                [(lost, more)] = await self.database.rows("settle", params)
+        self.database.sweep(sum(end.done for end in batch))
         if more:
             self._more_behind(more)
         refused = await self._not_settled([batch[place - 1] for place in lost or ()])
@@ -245,7 +210,12 @@ class PostgresOutboxStore(OutboxStore):
                 texts([end.error for end in batch]),
                 texts([end.progress for end in batch]),
             ]
-        return [*params, flag(self.on_dead == "block"), flag(self.keep is not None), self._now()]
+        return [
+            *params,
+            flag(self.on_dead == "block"),
+            flag(self.keep is not None),
+            self.database.now(),
+        ]
 
     async def _not_settled(self, refused: Sequence[KeyEnd]) -> Sequence[KeyEnd]:
         """Of what was refused, all but what a call whose answer was lost had settled already."""
@@ -256,7 +226,7 @@ class PostgresOutboxStore(OutboxStore):
         seqs = [number_of(held.record.id) for claim in doubted for held in claim.run]
         tokens, live = {}, set()
         params = [text(self.name), texts(list(names)), numbers(seqs)]
-        for key, value in await self._connections.rows(self._sql["fates"], params, safe=True):
+        for key, value in await self.database.rows("fates", params, safe=True):
             if key is None:
                 live.add(str(value))
             else:
@@ -267,30 +237,16 @@ class PostgresOutboxStore(OutboxStore):
             if end.claim not in self._in_doubt or not was_settled(end, tokens, live)
         ]
 
-    def _sweep(self, completed_: int) -> None:
-        """Have the tables vacuumed now and then, beside the work, on a connection of its own."""
-        self._unswept += completed_
-        idle = self._vacuum is None or self._vacuum.done()
-        if self._unswept >= VACUUM_EVERY and idle and self.clock.imposed() is None:
-            self._unswept = 0
-            self._vacuum = asyncio.get_running_loop().create_task(self._vacuumed())
-
-    async def _vacuumed(self) -> None:
-        with suppress(StoreError):  # it only keeps claims fast, and the server has its own
-            [(ours,)] = await self._connections.rows(self._sql["may_vacuum"], safe=True)
-            if ours:
-                await self._connections.script(self._sql["vacuum"].decode(), patient=True)
-
     async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
         batch = sorted({(_line(claim), claim.token) for claim in claims})
-        [(places,)] = await self._rows(
+        [(places,)] = await self.database.rows(
             "extend",
             [
                 text(self.name),
                 texts([key for key, _ in batch]),
                 numbers([token for _, token in batch]),
                 number(lease),
-                self._now(),
+                self.database.now(),
             ],
             safe=True,
         )
@@ -300,7 +256,7 @@ class PostgresOutboxStore(OutboxStore):
     async def _announce_handlers(
         self, relay: str, handlers: Mapping[str, list[str]], age: float
     ) -> list[RelayInfo]:
-        rows = await self._rows(
+        rows = await self.database.rows(
             "announce",
             [
                 text(self.name),
@@ -308,7 +264,7 @@ class PostgresOutboxStore(OutboxStore):
                 text(json.dumps(handlers) if handlers else None),
                 number(age),
                 number(RELAY_LIVE),
-                self._now(),
+                self.database.now(),
             ],
             safe=True,
         )
@@ -326,7 +282,7 @@ class PostgresOutboxStore(OutboxStore):
     # Views, and what people do about them
 
     async def stats(self) -> OutboxStats:
-        [row] = await self._rows("stats", [text(self.name), self._now()], safe=True)
+        [row] = await self.database.rows("stats", [text(self.name), self.database.now()], safe=True)
         live, leased, waiting, dead, done, blocked, behind, age = row
         return OutboxStats(
             ready=max(live - leased - waiting, 0),
@@ -343,7 +299,7 @@ class PostgresOutboxStore(OutboxStore):
         params = [text(self.name), text(after or ""), number(limit)]
         return [
             BlockedKey(key, str(seq), *rest)
-            for key, seq, *rest in await self._rows("blocked", params, safe=True)
+            for key, seq, *rest in await self.database.rows("blocked", params, safe=True)
         ]
 
     async def _records(
@@ -357,10 +313,12 @@ class PostgresOutboxStore(OutboxStore):
         name, place = text(self.name), number(place_after(after))
         chosen = [text(kind), text(key), number(limit)]
         if state == "dead":
-            rows = await self._rows("list_dead", [name, place, *chosen], safe=True)
+            rows = await self.database.rows("list_dead", [name, place, *chosen], safe=True)
         else:
             code = None if state is None else number(RECORD_STATES.index(state))
-            rows = await self._rows("list", [name, place, code, *chosen, self._now()], safe=True)
+            rows = await self.database.rows(
+                "list", [name, place, code, *chosen, self.database.now()], safe=True
+            )
         return [
             RecordInfo(
                 Record(
@@ -387,13 +345,13 @@ class PostgresOutboxStore(OutboxStore):
     ) -> int:
         seqs = None if ids is None else numbers([number_of(each) for each in ids])
         of_keys = None if keys is None else texts(keys)
-        return await self._count("redrive", seqs, of_keys, flag(skip), self._now())
+        return await self._count("redrive", seqs, of_keys, flag(skip), self.database.now())
 
     async def _prune(self, keep: float) -> int:
-        return await self._count("prune", number(keep), self._now())
+        return await self._count("prune", number(keep), self.database.now())
 
     async def _count(self, name: str, *params: Param) -> int:
-        [(count,)] = await self._rows(name, [text(self.name), *params])
+        [(count,)] = await self.database.rows(name, [text(self.name), *params])
         return int(count)
 
     # The rest
@@ -401,50 +359,14 @@ class PostgresOutboxStore(OutboxStore):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._connections.hurry()
-            self._claiming.hurry()
-            vacuum, here = self._vacuum, asyncio.get_running_loop()
-            if vacuum is not None and not vacuum.done() and vacuum.get_loop() is here:
-                vacuum.cancel()  # the server ends what it has begun
-                await asyncio.wait([vacuum])
+            await self.database.hurry()
             await super().close()
-            await self._connections.close()
-            await self._claiming.close()
-
-    async def _rows(
-        self, name: str, params: Sequence[Param], *, safe: bool = False
-    ) -> list[tuple[Any, ...]]:
-        if not self._version_fits:
-            [(found, isolation)] = await self._connections.rows(self._sql["version"], safe=True)
-            check_version(found, self.schema, self.url, OUTBOX)
-            check_isolation(isolation, self.url, OUTBOX)
-            self._version_fits = True
-            self._hints.opened()
-        connections = self._claiming if name == "claim" else self._connections
-        return await connections.rows(self._sql[name], params, safe=safe)
-
-    def _now(self) -> Param:
-        imposed = self.clock.imposed()
-        return None if imposed is None else number(imposed)
-
-    def _some_connections(self, most: int) -> Connections:
-        return Connections(
-            self._conninfo,
-            self.url,
-            self.clock,
-            timeout=self._timeout,
-            most=most,
-            told=partial(refused_error, migrate=_MIGRATE),
-        )
+            await self.database.close()
 
     def _make_hints(self) -> Hints:
-        # Claims have a connection of their own: they take turns anyway, and the first on one takes
-        # a server ten times as long, since it has to make the plans.
-        self._connections = self._some_connections(max(self._most - 1, 1))
-        self._claiming = self._some_connections(1) if self._most > 1 else self._connections
         self._line = PostgresLine(
-            self._connections,
-            self._sql["send"],
+            self.database.connections,
+            self.database.sql["send"],
             self._listen,
             self.schema,
             self.name,

@@ -42,6 +42,8 @@ class Database:
 
     name, what: of the store, for the URL that is shown.
     sql: the statements, where they are not those of the tables' folder as they stand there.
+    apart: a statement that has one of the connections to itself. The first call of a function on a
+        connection takes a server ten times as long, since it has to make the plans.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Database:
         clock: Clock | None,
         what: str | None = None,
         sql: Mapping[str, str] | None = None,
+        apart: str | None = None,
     ) -> None:
         self.tables = tables
         self.schema = checked_schema(schema)
@@ -63,14 +66,19 @@ class Database:
         parts = checked(conninfo, "conninfo")
         self.conninfo = completed(parts)
         self.url = shown(parts, name, self.schema, what or tables.what)
-        self.connections = Connections(
-            self.conninfo,
-            self.url,
-            self.clock,
-            timeout=seconds(timeout, "timeout", positive=True),
-            most=_checked_connections(connections),
-            told=partial(refused_error, migrate=tables.advice),
-        )
+        timeout_s = seconds(timeout, "timeout", positive=True)
+        most = _checked_connections(connections)
+
+        def some(most: int) -> Connections:
+            told = partial(refused_error, migrate=tables.advice)
+            return Connections(
+                self.conninfo, self.url, self.clock, timeout=timeout_s, most=most, told=told
+            )
+
+        divided = apart is not None and most > 1
+        self.connections = some(most - 1 if divided else most)
+        self._own = some(1) if divided else self.connections
+        self._apart = apart
         self.sql = {
             each: statement.replace("{schema}", quoted(self.schema)).encode()
             for each, statement in (sql or statements(tables.folder)).items()
@@ -96,7 +104,8 @@ class Database:
         """The rows of the statement `name`; `safe` as `Connections.rows` has it."""
         if not self._fits:
             await self.check()
-        return await self.connections.rows(self.sql[name], params, safe=safe)
+        connections = self._own if name == self._apart else self.connections
+        return await connections.rows(self.sql[name], params, safe=safe)
 
     async def check(self) -> None:
         """Refuse tables that do not fit this code, and transactions that see too little."""
@@ -146,6 +155,7 @@ class Database:
     async def hurry(self) -> None:
         """The store closes: calls have little time left, and a vacuum none."""
         self.connections.hurry()
+        self._own.hurry()
         vacuum, here = self._vacuum, asyncio.get_running_loop()
         if vacuum is not None and not vacuum.done() and vacuum.get_loop() is here:
             vacuum.cancel()  # the server ends what it has begun
@@ -153,6 +163,8 @@ class Database:
 
     async def close(self) -> None:
         await self.connections.close()
+        if self._own is not self.connections:
+            await self._own.close()
 
 
 def _checked_connections(connections: object) -> int:
