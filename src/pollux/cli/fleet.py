@@ -18,6 +18,7 @@ import typer
 from pollux.cli.fleet_run import run as run_fleet
 from pollux.cli.fleet_top import watch
 from pollux.cli.fleet_views import Look, frame, phrase, rounded
+from pollux.cli.migrating import Sql, print_sql, tell_applied
 from pollux.cli.options import LogFormat, LogLevel, MetricsPort
 from pollux.cli.output import (
     NOTHING,
@@ -285,9 +286,7 @@ _order_command(
 @app.command("migrate")
 def migrate(
     store: Store = None,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Print what would be run, and touch nothing.")
-    ] = False,
+    sql: Sql = False,
     as_json: Json = False,
 ) -> None:
     """Make or renew the tables of a fleet on Postgres; SQLite makes its own.
@@ -300,7 +299,8 @@ def migrate(
     if renew is None:
         raise ConfigError("a fleet on SQLite makes its tables by itself; there is nothing to do")
     if sql:
-        say(getattr(opened, "migration")().rstrip())  # noqa: B009 - as `migrate`
+        text = getattr(opened, "migration")()  # noqa: B009 - as `migrate`
+        print_sql(text, settings.fleet.store or "", as_json=as_json)
         return
 
     async def main() -> list[int]:
@@ -309,13 +309,7 @@ def migrate(
         finally:
             await opened.close()
 
-    applied = asyncio.run(main())
-    if as_json:
-        print_json({"applied": applied})
-    elif applied:
-        say(f"migrated to version {applied[-1]}")
-    else:
-        say("up to date")
+    tell_applied(asyncio.run(main()), as_json=as_json)
 
 
 # What they share

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pollux.cli.migrating import Sql, print_sql, tell_applied
 from pollux.cli.options import LogFormat, LogLevel, MetricsPorts, Processes, StrategyName
 from pollux.cli.output import NOTHING, fail, moment, print_json, print_table, say
 from pollux.cli.running import (
@@ -18,16 +19,16 @@ from pollux.cli.running import (
     overrides_of,
     ports_of,
     serve_metrics,
+    with_settings,
 )
 from pollux.durations import short
 from pollux.errors import ConfigError, HandlerError
 from pollux.events import log
 from pollux.observe import logs
-from pollux.outbox import Outbox, OutboxRunOptions, open_store
+from pollux.outbox import Outbox, open_store
 from pollux.outbox.records import BlockedKey, RecordInfo
 from pollux.outbox.store import OutboxStore
-from pollux.settings import Settings, load
-from pollux.urls import without_secrets
+from pollux.settings import load
 
 T = TypeVar("T")
 
@@ -86,7 +87,7 @@ def run(
     own = settings.outbox
     logs.set_up(own.log_level, own.log_format)
     found = _found(target)
-    options = _options(found.options, settings)
+    options = with_settings(found.options, settings, "outbox", RUN_OPTIONS)
     if processes > 1:
         supervisor = Supervisor(ports_of(own.metrics_port, processes))
         raise typer.Exit(asyncio.run(supervisor.run()))
@@ -120,16 +121,6 @@ RUN_OPTIONS = (
     "timeout",
     "long_ceiling",
 )
-
-
-def _options(own: OutboxRunOptions, settings: Settings) -> OutboxRunOptions:
-    """The outbox's own options, with every setting that somebody set in their place."""
-    values: dict[str, Any] = {
-        name: getattr(settings.outbox, name)
-        for name in RUN_OPTIONS
-        if settings.is_set(f"outbox.{name}")
-    }
-    return replace(own, **values)
 
 
 @app.command("stats")
@@ -280,9 +271,7 @@ def prune(
 @app.command("migrate")
 def migrate(
     url: Url,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Print the SQL and touch nothing; to run it elsewhere.")
-    ] = False,
+    sql: Sql = False,
     as_json: Json = False,
 ) -> None:
     """Make or renew the tables of the outbox in your database.
@@ -290,18 +279,9 @@ def migrate(
     Example: pollux outbox migrate 'postgresql://app@db/shop' --sql | psql
     """
     if sql:
-        text = open_store(url).migration()
-        if text is None:
-            raise ConfigError(f"{without_secrets(url)} has no SQL to print: it needs no migration")
-        print_json({"sql": text}) if as_json else say(text.rstrip("\n"))
+        print_sql(open_store(url).migration(), url, as_json=as_json)
         return
-    applied = with_store(url, lambda store: store.migrate())
-    if as_json:
-        print_json({"applied": applied})
-    elif applied:
-        say(f"applied version(s) {', '.join(map(str, applied))}")
-    else:
-        say("nothing to do: the tables are up to date")
+    tell_applied(with_store(url, lambda store: store.migrate()), as_json=as_json)
 
 
 Chosen = tuple[list[str] | None, list[str] | None]

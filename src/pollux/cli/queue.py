@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pollux.cli.migrating import Sql, print_sql, tell_applied
 from pollux.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
 from pollux.durations import short
 from pollux.errors import ConfigError, PayloadError
@@ -159,9 +160,7 @@ def show(url: Url, job_id: Id, as_json: Json = False) -> None:
 @queue_app.command("migrate")
 def migrate(
     url: Url,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Print the SQL and touch nothing; to run it elsewhere.")
-    ] = False,
+    sql: Sql = False,
     as_json: Json = False,
 ) -> None:
     """Make or renew the tables of a queue. Stores that need no such step are left as they are.
@@ -169,18 +168,9 @@ def migrate(
     Example: pollux queue migrate 'postgresql://app@db/jobs' --sql | psql
     """
     if sql:
-        text = open_queue(url, create=False).migration()
-        if text is None:
-            raise ConfigError(f"{without_secrets(url)} has no SQL to print: it needs no migration")
-        print_json({"sql": text}) if as_json else say(text.rstrip("\n"))
+        print_sql(open_queue(url, create=False).migration(), url, as_json=as_json)
         return
-    applied = with_queue(url, lambda queue: queue.migrate(), create=True)
-    if as_json:
-        print_json({"applied": applied})
-    elif applied:
-        say(f"applied version(s) {', '.join(map(str, applied))}")
-    else:
-        say("nothing to do: the tables are up to date")
+    tell_applied(with_queue(url, lambda queue: queue.migrate(), create=True), as_json=as_json)
 
 
 @dead_app.command("list")

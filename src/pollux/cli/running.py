@@ -9,9 +9,10 @@ import signal
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pollux
 from pollux.clock import Clock
@@ -22,6 +23,11 @@ from pollux.lab.prices import Price
 from pollux.worker import no_runs
 from pollux.worker.signals import stopping_on_signals
 
+if TYPE_CHECKING:
+    from pollux.outbox import OutboxRunOptions
+    from pollux.settings import Settings
+    from pollux.worker import WorkerRunOptions
+
 logger = logging.getLogger("pollux")
 
 #: How a process that died is started again.
@@ -31,6 +37,7 @@ MAX_PORT = 65535
 GROUPS = ("outbox",)
 
 T = TypeVar("T")
+RunOptions = TypeVar("RunOptions", "WorkerRunOptions", "OutboxRunOptions")
 
 # Where code lies that is not the user's own.
 _LIBRARIES = (
@@ -48,6 +55,17 @@ def overrides_of(pairs: list[str], example: str) -> dict[str, object]:
             raise ConfigError(f"--set {pair!r} has no value; write --set {example}")
         overrides[key.strip()] = value.strip()
     return overrides
+
+
+def with_settings(
+    own: RunOptions, settings: Settings, section: str, names: Iterable[str]
+) -> RunOptions:
+    """Options as the code has them, with every setting of a section that somebody set instead."""
+    chosen = getattr(settings, section)
+    values: dict[str, Any] = {
+        name: getattr(chosen, name) for name in names if settings.is_set(f"{section}.{name}")
+    }
+    return replace(own, **values)
 
 
 def found_at(target: str, kind: type[T], command: str, make: str) -> T:

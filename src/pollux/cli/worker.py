@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -16,13 +15,14 @@ from pollux.cli.running import (
     overrides_of,
     ports_of,
     serve_metrics,
+    with_settings,
 )
 from pollux.errors import ConfigError, HandlerError
 from pollux.events import log
 from pollux.lab.prices import Price, price_named
 from pollux.observe import logs
 from pollux.settings import Settings, load
-from pollux.worker import Worker, WorkerRunOptions
+from pollux.worker import Worker
 
 
 def worker(
@@ -57,7 +57,7 @@ def worker(
     cost = _price(price, settings)
     logs.set_up(settings.worker.log_level, settings.worker.log_format)
     found = _found(target)
-    options = _options(found.options, settings)
+    options = with_settings(found.options, settings, "worker", RUN_OPTIONS)
     if processes > 1:
         supervisor = Supervisor(ports_of(settings.worker.metrics_port, processes))
         raise typer.Exit(asyncio.run(supervisor.run()))
@@ -97,16 +97,6 @@ RUN_OPTIONS = (
     "timeout",
     "long_ceiling",
 )
-
-
-def _options(own: WorkerRunOptions, settings: Settings) -> WorkerRunOptions:
-    """The worker's own options, with every setting that somebody set in their place."""
-    values: dict[str, Any] = {
-        name: getattr(settings.worker, name)
-        for name in RUN_OPTIONS
-        if settings.is_set(f"worker.{name}")
-    }
-    return replace(own, **values)
 
 
 def _apply(found: Worker, settings: Settings) -> None:

@@ -1,0 +1,30 @@
+"""What `pollux queue migrate`, `pollux outbox migrate` and `pollux fleet migrate` say alike."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pollux.cli.output import print_json, say
+from pollux.errors import ConfigError
+from pollux.urls import without_secrets
+
+Sql = Annotated[
+    bool, typer.Option("--sql", help="Print the SQL and touch nothing; to run it elsewhere.")
+]
+
+
+def print_sql(sql: str | None, url: str, *, as_json: bool) -> None:
+    if sql is None:
+        raise ConfigError(f"{without_secrets(url)} has no SQL to print: it needs no migration")
+    print_json({"sql": sql}) if as_json else say(sql.rstrip("\n"))
+
+
+def tell_applied(versions: list[int], *, as_json: bool) -> None:
+    if as_json:
+        print_json({"applied": versions})
+    elif versions:
+        say(f"applied version(s) {', '.join(map(str, versions))}")
+    else:
+        say("nothing to do: the tables are up to date")
