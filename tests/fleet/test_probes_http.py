@@ -306,6 +306,7 @@ def _peak() -> int:
         (gzip.compress(b"hello" * 99)[:-12], "gzip", "cut off"),
         (b"x", "br", "'br'"),
     ],
+    ids=["not packed", "cut off", "unknown"],  # what is packed has the time in it
 )
 def test_a_body_that_cannot_be_unpacked_is_a_failure(body: bytes, encoding: str, said: str) -> None:
     assert said in str(failure(answer=page(body, content_encoding=encoding)))
