@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from pollux.fleet.actions import (
     ActionError,
     Put,
     Webhook,
+    id_of,
     is_signed,
     payload_of,
 )
@@ -117,6 +119,23 @@ def test_the_arguments_of_a_webhook_are_checked() -> None:
         with pytest.raises(ConfigError) as raised:
             Webhook(**each)
         assert "hooks.example/x" not in str(raised.value)
+
+
+def test_a_change_that_is_seen_again_after_a_crash_has_the_same_id() -> None:
+    first = replace(change(), since=1000.0004)
+    again = replace(first, at=AT + 9, since=1000.0004000001)
+    assert id_of(again) == id_of(first)
+    others = [replace(first, since=1001.0), replace(first, since=None), change("newer")]
+    assert len({id_of(each) for each in (first, *others)}) == 4
+
+    async def main() -> None:
+        queue = MemoryQueue()
+        put = Put(queue)
+        await put(first)
+        await put(again)
+        assert (await queue.stats()).ready == 1
+
+    really(main)
 
 
 def test_a_change_is_put_as_a_job_once() -> None:

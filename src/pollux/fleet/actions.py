@@ -2,8 +2,8 @@
 
 A fleet tells of a change once, right after the poll that saw it; what fails then is an event, and
 the change is not told again. Where none may be lost, put a job: a queue keeps it until a worker has
-done it. In a crash between telling and saving, a change is seen and told again: `id` names one
-telling, and handlers should bear two.
+done it. In a crash between telling and saving, a change is seen and told again, by the same `id`:
+handlers should bear two.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from pollux.durations import Duration, seconds
-from pollux.errors import ConfigError, MissingExtra, PolluxError
+from pollux.errors import ConfigError, MissingExtra, PolluxError, UniqueConflict
 from pollux.fleet.probes.connections import Tls, transport
 from pollux.fleet.targets import Changed, Reading
 from pollux.jobs import NAME_LENGTH_MAX, NewJob, checked_name
@@ -152,7 +153,8 @@ class Put:
             priority=self._priority,
             unique=id_of(change) if self.queue.capabilities.unique else None,
         )
-        await self.queue.put(job)
+        with suppress(UniqueConflict):  # told before a crash: the same but for when it was seen
+            await self.queue.put(job)
 
     async def close(self) -> None:
         """Close the queue, if it was opened here."""
@@ -179,8 +181,13 @@ def payload_of(change: Changed) -> dict[str, Any]:
 
 
 def id_of(change: Changed) -> str:
-    """Names one telling of one change."""
-    seen = repr((change.target.name, change.at, change.before.value, change.after.value))
+    """Names one change, also when it is told again after a crash.
+
+    Not by when it was seen, which is another time then, but by since when the reading before held.
+    """
+    # A saved time comes back through the clock of another process: alike, but not to the bit.
+    since = None if change.since is None else round(change.since, 3)
+    seen = repr((change.target.name, since, change.before.value, change.after.value))
     return hashlib.sha256(seen.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 

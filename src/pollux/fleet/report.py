@@ -130,7 +130,7 @@ def unpolled(every: Iterable[TargetState], now: float, start: str) -> str:
     """That nobody polls: how old the figures are, and the command that mends it."""
     latest = last_poll(every)
     if latest is None:
-        told = "and no target was ever polled"
+        told = "no target was ever polled"
     else:
         told = f"the figures are of {about(now - latest)} ago"
     return f"no node polls this fleet; {told}; start: {start}"
@@ -194,7 +194,7 @@ def shortfalls(
             f"the stalest is {first.name!r}, {age}"
         )
     if notice is None and every and last_poll(every) is None:
-        found.append("no target was ever polled; does `pollux fleet run` run with this store?")
+        found.append("no target was polled yet; if `pollux fleet run` has just started, wait")
     return found
 
 

@@ -432,7 +432,9 @@ class Run:
         actions = (*entry.target.actions, *self._actions)
         if not actions or before is None:
             return False
-        change = Changed(entry.target, before, reading, at + self.scheduler.offset)
+        offset = self.scheduler.offset
+        since = None if entry.changed_at is None else entry.changed_at + offset
+        change = Changed(entry.target, before, reading, at + offset, since)
         for action in actions:
             runner.expired = False
             self._deadlines.watch(runner, self._loop.time() + ACTION_TIMEOUT)

@@ -124,6 +124,7 @@ class Changed:
     before: Reading
     after: Reading
     at: float  # when it was seen, in seconds since 1970
+    since: float | None = None  # when the one before was seen first; None for the very first
 
 
 #: How a target is polled. It raises when the poll failed; an error with `permanent = True` (no
