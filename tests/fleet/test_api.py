@@ -412,6 +412,9 @@ def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
             assert await tried(secret["worker"]) == [403, 403]
             assert await tried(secret["submit"]) == [200, 403]
             assert not fleet.state("a").paused
+            headers = {"Authorization": f"Bearer {secret['submit']}"}
+            answer = await client.post("http://f/api/fleet/targets/a/pause", headers=headers)
+            assert "pollux serve token create" in answer.json()["error"]["what_to_do"]
             assert await tried(secret["admin"]) == [200, 202]
             assert fleet.state("a").paused
             answer = await client.get("http://f/api/fleet/health")

@@ -15,6 +15,8 @@ from pollux.controller.answers import Refused
 from pollux.controller.auth import Auth
 from pollux.fleet.api import Authorise, Refusal
 
+MAKE = "Use such a token; `pollux serve token create` makes one, in the controller's store."
+
 if TYPE_CHECKING:
     from starlette.requests import Request
 
@@ -32,12 +34,10 @@ def fleet_tokens(auth: Auth) -> Authorise:
             else:
                 caller.must_submit()
         except Refused as refused:
+            # The controller that could make one is elsewhere.
+            what_to_do = MAKE if refused.status == 403 else refused.what_to_do
             raise Refusal(
-                refused.status,
-                refused.message,
-                refused.what_to_do,
-                refused.headers,
-                code=refused.code,
+                refused.status, refused.message, what_to_do, refused.headers, code=refused.code
             ) from None
         return caller.who
 
