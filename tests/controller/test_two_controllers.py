@@ -26,6 +26,7 @@ KILL_EVERY = 3.0
 DOWN_FOR = 0.7
 #: Seconds that a request may take, a held poll included.
 PATIENCE = 15.0
+LEASE = 30.0
 
 
 class Ledger:
@@ -156,7 +157,8 @@ async def work_under_fire(url: str, controllers: list[Served], seconds: float) -
         killing = group.create_task(kill(controllers, ledger, until))
         await submit(people, ledger, until)
         await killing
-        async with asyncio.timeout(40):
+        # A controller that dies between claiming a job and handing it out leaves it to its lease.
+        async with asyncio.timeout(LEASE + 30):
             await until_done(people, ledger)
         ledger.over = True
         await asyncio.wait(agents, timeout=PATIENCE)
@@ -179,7 +181,11 @@ def check(ledger: Ledger, jobs: list[Any]) -> None:
 
 def under_fire(servers: Servers, postgres: Postgres, folder: Path, seconds: float) -> None:
     store = postgres.create_database(f"fire_{time.monotonic_ns()}")
-    settings: Any = {"min_interval": "100ms", "heartbeat_timeout": "60s", "artefacts": str(folder)}
+    settings: Any = {
+        "min_interval": "100ms",
+        "heartbeat_timeout": f"{LEASE:g}s",
+        "artefacts": str(folder),
+    }
     one = servers.begin(Served(servers, store=store, **settings), {})
     two = servers.begin(Served(servers, store=store, beside=one, **settings), {})
     nginx = servers.begin(Nginx(servers, one.port, two.port), {})
