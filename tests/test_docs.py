@@ -177,6 +177,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize("page", with_language("python"), ids=name_of)
 def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path, real: Real) -> None:
+    for language, title, text in blocks(page):
+        if language == "python" and title:  # others import it
+            (folder / title).write_text(real(text), "utf-8")
     code = real("\n".join(text for language, _, text in blocks(page) if language == "python"))
     script = folder / "page.py"
     script.write_text(code, "utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from urllib.parse import quote, unquote_plus
 
 HIDDEN = "***"
@@ -26,6 +27,12 @@ _QUERY = re.compile(r"\?([^#\s]+)")
 _PIECE = re.compile(r"([^&;=]*=)?[^&;]+")
 # What is no URL, but was meant as one: nobody knows where in it the password begins.
 _BEFORE_AT = re.compile(r"\A.*@", re.DOTALL)
+_IS_URL = re.compile(r"\A\s*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+# An option of a conninfo ("host=db password='a b'"): its value ends at a space, or at its quote.
+_PAIR = re.compile(
+    rf"((?:[\w-]*(?:{_TELLING})[\w-]*|\bsig)\s*=\s*)(?:'(?:[^'\\]|\\.)*'?|(?:\\.|\S)+)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def without_user(text: str) -> str:
@@ -33,8 +40,28 @@ def without_user(text: str) -> str:
 
     >>> without_user("redis//hunter2@cache/0")
     '***@cache/0'
+    >>> without_user("host=db user=app password='hunter 2'")
+    'host=db user=app password=***'
     """
-    return without_secrets(text) if "://" in text else _BEFORE_AT.sub(f"{HIDDEN}@", text)
+    if _IS_URL.match(text):
+        return without_secrets(text)
+    return _BEFORE_AT.sub(f"{HIDDEN}@", _PAIR.sub(rf"\1{HIDDEN}", text))
+
+
+def without_secrets_of(words: Iterable[str], message: str) -> str:
+    """A message that may quote words of a command line, without the secrets in these.
+
+    >>> without_secrets_of(["--to=redis://:hunter2@cache"], "no option 'redis://:hunter2@cache'")
+    "no option 'redis://:***@cache'"
+    """
+    # An option may be quoted whole, or its value alone.
+    parts = {part for word in words for part in (word, word.partition("=")[2])}
+    for part in sorted(parts, key=len, reverse=True):
+        shown = without_user(part)
+        if shown != part:
+            message = message.replace(part, shown)
+            message = message.replace(repr(part)[1:-1], repr(shown)[1:-1])
+    return message
 
 
 def is_secret(name: str) -> bool:

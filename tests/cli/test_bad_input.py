@@ -398,3 +398,48 @@ def test_a_demo_that_never_ends_or_begins(seconds: str) -> None:
     result = pollux("demo", f"--seconds={seconds}")
     assert (result.code, result.out) == (2, "")
     assert "Invalid value for '--seconds'" in result.err
+
+
+# Secrets in words that stand where they should not
+
+SECRET_URL = "postgresql://app:hunter2@db/shop"
+CONNINFO = "host=db user=app password='hunter2 hunter2'"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("outbox", "run", SECRET_URL),
+        ("worker", SECRET_URL),
+        ("worker", "shop:worker", "--set", SECRET_URL),
+        ("outbox", "stats", CONNINFO),
+        ("queue", "migrate", CONNINFO),
+        ("queue", "migrate", "host=db password = hunter2&hunter2"),
+        ("fleet", "migrate", "--store", CONNINFO),
+        ("fleet", "migrate", SECRET_URL),
+        ("doctor", SECRET_URL, SECRET_URL),
+        ("doctor", "sqlite:///a.db", CONNINFO),
+        ("outbox", "stats", "a", SECRET_URL, CONNINFO),
+        ("queue", SECRET_URL),
+        (SECRET_URL,),
+        ("queue", "list", "a", f"--limit={SECRET_URL}"),
+        ("queue", "list", "sqlite:///a.db", "--state", SECRET_URL),
+        ("outbox", "prune", "sqlite:///a.db", f"--keep={SECRET_URL}"),
+        ("fleet", "run", "--set", SECRET_URL),
+        ("submit", "sqlite:///a.db", "kind", SECRET_URL),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_no_secret_of_a_misplaced_word_is_repeated(words: tuple[str, ...]) -> None:
+    result = pollux(*words)
+    assert result.code == 2, result
+    assert "hunter2" not in result.out + result.err
+    if "--limit" not in words[-1]:
+        assert "***" in result.err
+
+
+def test_a_url_too_many_is_told_the_option_it_belongs_to() -> None:
+    result = pollux("fleet", "migrate", SECRET_URL)
+    assert "(postgresql://app:***@db/shop)" in result.err
+    assert "--store URL" in result.err
+    assert "--store" not in pollux("doctor", "a", "b").err

@@ -7,6 +7,7 @@ import json
 import re
 import signal
 import sqlite3
+import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -265,7 +266,7 @@ def test_check_of_a_fleet_that_never_ran_is_no_success(file: Path) -> None:
     saved()
     result = pollux("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "no target was ever polled; does `pollux fleet run` run" in result.err
+    assert "no target was polled yet; if `pollux fleet run` has just started" in result.err
 
 
 def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
@@ -302,8 +303,8 @@ def test_that_nobody_ever_polled_is_said(file: Path) -> None:
     saved(polled=False)
     result = pollux("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "no node polls this fleet; and no target was ever polled; start: pollux" in result.err
-    assert "does `pollux fleet run` run" not in result.err
+    assert "no node polls this fleet; no target was ever polled; start: pollux" in result.err
+    assert "polled yet" not in result.err
 
 
 def test_a_fleet_that_ends_is_polled_no_more(file: Path) -> None:
@@ -477,12 +478,13 @@ def test_a_pipe_gets_one_look(file: Path) -> None:
         (("pause", "--store", STORE), 2, "name the targets to pause, or give --all"),
         (("pause", "a", "--all", "--store", STORE), 2, "or give --all"),
         (("top", "--store", STORE, "--every", "0s"), 2, "every"),
-        (("migrate", "--store", STORE), 2, "makes its tables by itself"),
+        (("migrate", "--store", STORE, "--sql"), 2, "needs no migration"),
         (("run", "--file", "none.toml"), 2, "none.toml cannot be read"),
         (("run", "--set", "fleet.budgt=3"), 2, "did you mean fleet.budget?"),
         (("run", "--set", "fleet.budget=0"), 2, "budget = 0.0 must be polls a second"),
         (("run", "--api-port", "99999999"), 2, "fleet.api_port"),
         (("run", "--concurrency", "0"), 2, "fleet.concurrency"),
+        (("run", "--api-tokens", "sqlite:///none.db"), 2, "say where it is: --api-port"),
     ],
 )
 def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> None:
@@ -490,6 +492,35 @@ def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> 
     assert result.code == code, result.err
     assert said in result.err
     assert not Path("none.db").exists()
+
+
+def test_a_retry_of_all_leaves_what_is_paused(file: Path) -> None:
+    dead = {"condition": "dead", "failures": 5, "error": "gone", "failed_at": -9}
+    saved(row("broken", **dead), row("slow", paused=1, **dead))
+    found = good("fleet", "retry", "--all", "--store", STORE, "--json").json()
+    assert found["targets"] == ["broken"]
+
+
+def test_what_was_taken_out_of_the_file_can_be_forgotten(file: Path) -> None:
+    saved(row("fine"), row("old", condition="dead", failures=5, error="gone", failed_at=-9))
+    result = pollux("fleet", "forget", "fine", "--store", STORE)
+    assert result.code == 2
+    assert "'fine' is in fleet.toml; take it out there" in result.err
+    result = pollux("fleet", "forget", "older", "--store", STORE)
+    assert result.code == 1
+    assert "did you mean 'old'?" in result.err
+    assert good("fleet", "forget", "old", "--store", STORE).out == "forgotten: old\n"
+    file.unlink()
+    found = good("fleet", "status", "--store", STORE, "--json").json()
+    assert [each["name"] for each in found["target_list"]] == ["fine"]
+
+
+def test_a_function_may_lie_beside_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("watched.py").write_text("def orders():\n    return 'seventeen'\n")
+    file.write_text('[[target]]\nname = "orders"\ntype = "function"\ncall = "watched:orders"\n')
+    saved()
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each])  # as a script has it
+    assert good("fleet", "status", "--store", STORE).err == ""
 
 
 def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
+from contextlib import closing
+from pathlib import Path
+
+import pytest
 
 from pollux.queues.sql import migrations
 from tests.cli.console import good, pollux
@@ -54,9 +59,16 @@ def test_another_schema_is_made_where_it_is_asked_for(postgres: Postgres) -> Non
 
 def test_stores_that_need_no_migration_say_so() -> None:
     assert good("queue", "migrate", "sqlite:///jobs.db", "--json").json() == {"applied": []}
-    refused = pollux("queue", "migrate", "sqlite:///jobs.db", "--sql")
-    assert refused.code == 2
-    assert "needs no migration" in refused.err
+    for words in (["queue", "migrate"], ["fleet", "migrate", "--store"]):
+        said = good(*words, "sqlite:///jobs.db").out
+        assert "nothing to do: this store makes what it needs by itself" in said
+        assert "up to date" not in said
+        assert good(*words, "sqlite:///jobs.db", "--json").json() == {"applied": []}
+        refused = pollux(*words, "sqlite:///jobs.db", "--sql")
+        assert refused.code == 2
+        assert "needs no migration" in refused.err
+    assert not Path("jobs.db").exists()
+    assert good("outbox", "migrate", "sqlite:///jobs.db", "--json").json() == {"applied": [1]}
 
 
 def test_a_wrong_password_is_not_printed(postgres: Postgres) -> None:
@@ -69,3 +81,48 @@ def test_a_wrong_password_is_not_printed(postgres: Postgres) -> None:
         assert "hunter2" not in refused.err
     missing = pollux("queue", "show", postgres.dsn(user="clerk"), "1")
     assert "right" not in missing.err.replace("rights", "")
+
+
+RECORDS = {"queue": "migrations", "outbox": "outbox_migrations", "fleet": "fleet_migrations"}
+
+
+@pytest.mark.parametrize("left", ["", "0"])
+@pytest.mark.parametrize("what", RECORDS)
+def test_a_record_of_versions_that_lost_some_is_told_apart_from_tables_of_others(
+    postgres: Postgres, what: str, left: str
+) -> None:
+    name = f"cli_damaged_{what}_{left}"
+    url = postgres.create_database(name)
+    words = [what, "migrate", "--store", url] if what == "fleet" else [what, "migrate", url]
+    applied = good(*words, "--json").json()["applied"]
+    record = f"pollux.{RECORDS[what]}"
+    postgres.execute(f"DELETE FROM {record}", dbname=name)
+    if left:
+        postgres.execute(f"INSERT INTO {record} (version) VALUES ({left})", dbname=name)
+
+    refused = pollux(*words)
+    assert refused.code == 2
+    assert f"is incomplete: it has {left or 'none'}." in refused.err
+    assert "another" not in refused.err
+    rows = ", ".join(f"({version})" for version in applied)
+    mend = f'INSERT INTO "pollux".{RECORDS[what]} (version) VALUES {rows};'
+    assert mend in refused.err
+    postgres.execute(mend, dbname=name)
+    assert good(*words, "--json").json() == {"applied": []}
+
+
+@pytest.mark.parametrize("left", ["", "0"])
+def test_a_record_of_versions_in_a_file_that_lost_some_is_told(left: str) -> None:
+    words = ["outbox", "migrate", "sqlite:///shop.db"]
+    good(*words)
+    with closing(sqlite3.connect("shop.db", isolation_level=None)) as file:
+        file.execute("DELETE FROM pollux_outbox_schema")
+        if left:
+            file.execute(f"INSERT INTO pollux_outbox_schema (version) VALUES ({left})")
+        refused = pollux(*words)
+        assert refused.code == 2
+        assert f"is incomplete: it has {left or 'none'}." in refused.err
+        mend = "INSERT INTO pollux_outbox_schema (version) VALUES (1);"
+        assert mend in refused.err
+        file.execute(mend)
+    assert good(*words, "--json").json() == {"applied": []}

@@ -212,7 +212,7 @@ def test_run_takes_the_settings(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "said"),
     [
-        ("shop", "'shop' is not module:outbox; write for example shop.jobs:outbox"),
+        ("shop", "'shop' is not module:outbox; write for example shop.events:outbox"),
         ("shop:publish", "write shop:outbox"),
         ("shop:empty", "write shop:outbox"),
         ("bare:outbox", "has no handler; register one with @outbox.handle"),

@@ -20,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
 
 from pollux.cli.serve import KEEP_ALIVE, allow_connections, options_from, trusted_networks
 from pollux.controller.options import ControllerOptions
@@ -80,6 +82,19 @@ def test_the_first_start_makes_an_admin_token(folder: Path) -> None:
         assert get(f"{url}/api/stats", token)["workers"] == 0
 
 
+def test_a_second_store_in_a_folder_leaves_the_token_of_the_first(folder: Path) -> None:
+    file = folder / "pollux-admin.token"
+    file.write_text("that of another farm")
+    refused = pollux("serve", "sqlite:///second.db", "--port", "0")
+    assert refused.code != 0
+    said = " ".join(refused.err.split())
+    assert "pollux-admin.token cannot be written: it is there already" in said
+    assert "--token-file" in said
+    assert "remove" not in said
+    assert file.read_text() == "that of another farm"
+    assert [each.name for each in folder.iterdir()] == [file.name], "and no database is left"
+
+
 @contextmanager
 def raw(url: str) -> Iterator[socket.socket]:
     host, port = url.rpartition("/")[2].split(":")
@@ -107,6 +122,19 @@ def test_the_server_logs_as_we_do_and_no_requests_unless_told(folder: Path) -> N
     assert warning["message"] == "Invalid HTTP request received."
     assert "hunter2" not in json.dumps(lines)
     assert not [each for each in lines if each["action"] == "request"]
+
+
+def test_a_websocket_that_is_refused_is_no_error_of_the_server(folder: Path) -> None:
+    with served("--log-format", "json") as (url, process):
+        for path in ("/api/workers/ws", "/api/queue/mail/ws"):
+            with pytest.raises(InvalidStatus) as refused:
+                connect(
+                    url.replace("http:", "ws:") + path,
+                    additional_headers={"Authorization": "Bearer nobodys"},
+                )
+            assert refused.value.response.status_code == 401
+        lines = lines_of(process)
+    assert not [each for each in lines if each["level"] == "error"], lines
 
 
 def test_requests_are_logged_if_told_without_their_queries(folder: Path) -> None:

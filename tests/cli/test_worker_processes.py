@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import urllib.request
@@ -48,6 +49,14 @@ async def meet(job):
     print(f"met {name} {os.getpid()}\\n", end="", flush=True)  # one write, for others write too
 """
 
+OUTBOX = """
+import pollux
+outbox = pollux.Outbox("sqlite:///shop.db")
+
+@outbox.handle("*")
+async def publish(record): ...
+"""
+
 
 @pytest.fixture(autouse=True)
 def shop(folder: Path) -> None:
@@ -57,6 +66,22 @@ def shop(folder: Path) -> None:
 def stats() -> dict[str, Any]:
     facts: dict[str, Any] = good("queue", "stats", URL, "--json").json()
     return facts
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_for_end(pid: int) -> None:
+    """Of a process that is no child of this one."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        assert select.select([handle], [], [], PATIENCE)[0], f"{pid} still runs"
+    finally:
+        os.close(handle)
 
 
 def scrape(url: str) -> str:
@@ -158,6 +183,39 @@ def test_several_processes_are_kept_alive_and_stopped_together() -> None:
     assert len(set(ports)) == 4
     assert stats()["ready"] == 0
     assert stats()["leased"] <= 1  # the victim may have died before it settled
+
+
+@pytest.mark.parametrize("what", ["worker", "outbox"])
+def test_processes_stop_gracefully_when_their_supervisor_was_killed(
+    what: str, folder: Path
+) -> None:
+    (folder / "shop.py").write_text(SHOP.replace("import pollux\n", OUTBOX))
+    good("outbox", "migrate", "sqlite:///shop.db")
+    words = ("worker", "shop:worker") if what == "worker" else ("outbox", "run", "shop:outbox")
+    with Command(*words, "--processes", "2") as supervisor:
+        for _ in range(2):
+            supervisor.err.until("worker_started|relay_started|relay_stands_by")
+        processes = children(supervisor.pid)
+        assert len(processes) == 2
+        supervisor.send(signal.SIGKILL)
+        assert supervisor.end() == -9
+        for process in processes:
+            wait_for_end(process)
+    text = "\n".join(supervisor.err.all)
+    assert text.count("the process that started this one is gone") == 2
+    assert text.count(f"{'relay' if what == 'outbox' else what}_stopped") == 2
+
+
+def test_a_handler_ends_in_grace_when_the_supervisor_was_killed(folder: Path) -> None:
+    good("submit", URL, "slow")
+    with Command("worker", "shop:worker", "--processes", "2") as supervisor:
+        supervisor.out.until("begun")
+        supervisor.send(signal.SIGKILL)
+        supervisor.err.until("worker_stopping .* running=1 grace=30")
+        (folder / "go").touch()
+        supervisor.end()
+    assert supervisor.out.all == ["begun", "ended"]
+    assert stats()["leased"] == stats()["ready"] == 0
 
 
 def test_bad_input_to_one_process_stops_all() -> None:

@@ -79,8 +79,9 @@ def test_a_blob_is_read_as_it_was_written(blobs: Callable[[], Blobs]) -> None:
         assert empty.size == 0
         await place.delete(JOB, written.blob)
         await place.delete(JOB, written.blob)
-        with pytest.raises(StoreError, match="gone"):
+        with pytest.raises(Refused, match="gone") as refused:
             await taken(place.read(JOB, written.blob, 0, 10))
+        assert refused.value.status == 410
         await place.delete_all(JOB)
         await place.delete_all(JOB)
         await place.close()
@@ -98,7 +99,7 @@ def test_more_than_a_part_is_written_and_read(blobs: Callable[[], Blobs]) -> Non
         middle = await taken(place.read(JOB, written.blob, 5_000_000, 6_000_000))
         assert middle == data[5_000_000:6_000_000]
         await place.delete_all(JOB)
-        with pytest.raises(StoreError):
+        with pytest.raises(Refused):
             await taken(place.read(JOB, written.blob, 0, 10))
         await place.close()
 

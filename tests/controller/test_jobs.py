@@ -11,7 +11,7 @@ import pytest
 
 from pollux.controller.jobs import JobSpec
 from pollux.errors import StoreUnavailable
-from pollux.events import JobGivenUp, JobReassigned
+from pollux.events import JobGivenUp, JobLapsed
 from pollux.testing import VirtualClock
 from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
 
@@ -132,7 +132,7 @@ def test_a_silent_worker_loses_its_job_until_it_is_dead(on: OnFarm) -> None:
         assert (dead["status"], dead["attempt"]) == ("dead", 2)
         assert "silent" in dead["error"]
         assert len(farm.seen.of(JobGivenUp)) == 1
-        assert len(farm.seen.of(JobReassigned)) >= 1
+        assert len(farm.seen.of(JobLapsed)) >= 1
         assert (await farm.queue.stats()).leased == 0
 
     on(main)
@@ -232,6 +232,45 @@ def test_a_job_that_is_tried_again_shows_nothing_of_the_run_before_but_why(on: O
     on(main)
 
 
+def test_a_job_without_attempts_is_dead_though_nobody_polls(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit(attempts=1)
+        await agent.job()
+        now = job
+        for _ in range(5):  # somebody looks, so that the controller does its chores
+            await asyncio.sleep(30)
+            now = await farm.job(job["id"])
+        assert (now["status"], now["attempt"], now["waiting_for"]) == ("dead", 1, None)
+        assert now["error"] == (
+            f"the lease of {agent.id} ran out: it was silent for 120 s, in the last of 1 attempts"
+        )
+        assert len(farm.seen.of(JobGivenUp)) == len(farm.seen.of(JobLapsed)) == 1
+        stats = await farm.queue.stats()
+        assert (stats.ready, stats.leased) == (0, 0), "nothing is left for anybody to claim"
+
+    on(main)
+
+
+@pytest.mark.parametrize("swept", [True, False], ids=["swept", "taken"])
+def test_who_gets_what_another_lost_is_told_why(on: OnFarm, swept: bool) -> None:
+    async def main(farm: Farm) -> None:
+        first, second = await farm.register("a"), await farm.register("b")
+        job = await farm.submit()
+        await first.job()
+        await asyncio.sleep(120.5)
+        if swept:
+            await asyncio.sleep(1)
+            assert await farm.controller.runs.show_lapsed() == 1
+        assert (await second.job())["attempt"] == 2
+        now = await farm.job(job["id"])
+        assert (now["status"], now["worker_id"]) == ("running", second.id)
+        assert now["last_error"] == f"the lease of {first.id} ran out"
+        assert len(farm.seen.of(JobLapsed)) == 1
+
+    on(main)
+
+
 def test_a_job_whose_last_worker_was_silent_does_not_die_of_an_older_error(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent, other = await farm.register("a"), await farm.register("b")
@@ -244,7 +283,7 @@ def test_a_job_whose_last_worker_was_silent_does_not_die_of_an_older_error(on: O
         assert (await other.poll())["job"] is None
         dead = await farm.job(job["id"])
         assert dead["status"] == "dead"
-        assert f"its worker {agent.id} was silent" in dead["error"] or "ran out" in dead["error"]
+        assert dead["error"].startswith(f"the lease of {agent.id} ran out")
 
     on(main)
 

@@ -37,8 +37,8 @@ from pollux.events import (
     JobEvent,
     JobGivenBack,
     JobGivenUp,
+    JobLapsed,
     JobLost,
-    JobReassigned,
     JobReported,
     JobRetried,
     JobSnoozed,
@@ -48,7 +48,6 @@ from pollux.events import (
     KeyBlocked,
     KeyGivenBack,
     KeyLost,
-    KeyUnblocked,
     OutboxMeasured,
     PaceChanged,
     PatternUnmatched,
@@ -236,7 +235,7 @@ def of_the_controller() -> Iterator[Event]:
     yield JobDelivered(*run, 0.5)
     yield JobDelivered(*run, 0.0, True)
     yield JobReported(*run, "failed", 2.0, "no")
-    yield JobReassigned(*run)
+    yield JobLapsed(*run)
     yield JobGivenUp(*run, "silent")
     yield ControllerCounted("q", (("queued", 3),), 2, 1, 0)
     yield RequestAnswered("q", "GET", "/api/jobs", 200, 0.01)
@@ -258,7 +257,6 @@ def every_event_of_an_outbox() -> Iterator[Event]:
     yield RecordUnhandled(*record, 1.0)
     yield RecordDead(*record, "no")
     yield KeyBlocked(at, "r", "order-7", "7")
-    yield KeyUnblocked(at, "r", "order-7")
     yield KeyGivenBack(at, "r", "order-7", 3, "the relay stops")
     yield KeyLost(at, "r", "order-7", "7")
     yield OutboxMeasured(at, "r", 5, 1, 1, 2, 1, 4, 60.0)
@@ -287,7 +285,7 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
     for result in ("handled", "retried", "snoozed", "fell_back", "unhandled", "dead"):
         labels = {"kind": "order.placed", "result": result}
         assert of_outbox(sink, "pollux_outbox_record_total", **labels) == 1
-    for result in ("blocked", "unblocked", "given_back", "lost"):
+    for result in ("blocked", "given_back", "lost"):
         assert of_outbox(sink, "pollux_outbox_key_total", result=result) == 1
     assert of_outbox(sink, "pollux_outbox_poll_total") == 2
     assert of_outbox(sink, "pollux_outbox_found_total") == 3

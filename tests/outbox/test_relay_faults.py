@@ -15,7 +15,14 @@ import pytest
 from pollux.clock import VirtualClock
 from pollux.core.retry import Retry
 from pollux.errors import SchemaError, StoreUnavailable
-from pollux.events import ChoreFailed, HandlersDiffer, PollFailed, RelayResumed, RelayStandsBy
+from pollux.events import (
+    ChoreFailed,
+    HandlersDiffer,
+    PollFailed,
+    RelayResumed,
+    RelayStandsBy,
+    RelayStarted,
+)
 from pollux.outbox import NewRecord, Outbox
 from pollux.outbox.memory_store import MemoryOutboxStore
 from pollux.outbox.progress import Progress
@@ -278,6 +285,9 @@ def test_two_relays_of_one_name_know_of_each_other() -> None:
                 (told,) = bench.events(RelayStandsBy)
                 assert (told.relay, told.missing) == ("shop", ("publish",))
                 assert told.newer.startswith("shop#"), "which of them"
+                runs = [started.run for started in bench.events(RelayStarted)]
+                assert runs == [told.run, told.newer], "and both are told as they start"
+                assert told.run != told.newer
                 await bench.put(1)
                 await bench.clock.advance(10)
         assert bench.payloads("publish") == bench.payloads("newer") == [0]

@@ -31,7 +31,7 @@ from pollux.errors import (
 from pollux.events import HintsLost, HintsProven, PollFinished
 from pollux.jobs import Job, NewJob, Settlement
 from pollux.queues.http import HttpQueue
-from pollux.queues.http_client import TokenSource
+from pollux.queues.http_client import Refused, TokenSource
 from pollux.queues.postgres import PostgresQueue
 from pollux.queues.sqs import SqsQueue
 from pollux.queues.urls import open_queue
@@ -460,6 +460,50 @@ def test_nginx_without_upgrades_costs_hints_and_nothing_else(
 
     asyncio.run(main())
     nginx.close()
+
+
+def test_a_token_that_holds_no_longer_ends_a_worker_with_what_to_do(
+    served: Served, token: Path
+) -> None:
+    token.write_text("nobodys")
+
+    async def main() -> None:
+        queue = HttpQueue(served.url, "mail", token_file=token)
+        worker = Worker(queue)
+
+        @worker.handle("mail")
+        async def mail(job: Job) -> None: ...
+
+        with pytest.raises(StoreError) as error:
+            async with asyncio.timeout(20):
+                await worker.run(options())
+        assert type(error.value) is StoreError, "as from any other queue"
+        said = str(error.value)
+        assert "answered 401" in said
+        assert "The token of the queue 'mail' holds no longer" in said
+        assert "token_file" in said
+        assert "nobodys" not in said
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_hints_that_are_refused_are_no_fault_of_a_proxy(served: Served, token: Path) -> None:
+    token.write_text("nobodys")
+
+    async def main() -> None:
+        async with HttpQueue(served.url, "mail", token_file=token) as queue:
+            line = queue._channel._line
+            with pytest.raises(Refused) as refused:
+                await line.listen(lambda _: None, lambda: None)
+            assert "token of the queue 'mail'" in refused.value.advice
+            assert "nginx" not in refused.value.advice
+            closed = queue.advice_on(Refused("no", 403, "queue_not_open"))
+            assert closed is not None
+            assert "controller.queues" in closed
+            assert queue.advice_on(Refused("no", 404, "")) is None, "it may be a proxy's"
+
+    asyncio.run(main())
 
 
 def test_curl_will_do(served: Served) -> None:

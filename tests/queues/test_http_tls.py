@@ -11,13 +11,14 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 import pollux
 from pollux.agent import Agent, AgentOptions
 from pollux.clock import Clock
 from pollux.errors import ConfigError, StoreUnavailable
-from pollux.queues.http_client import ControllerClient, Refused, Untrusted
+from pollux.queues.http_client import ControllerClient, Refused, Untrusted, error_of
 from tests.daemons import HOST
 
 Ask = Callable[[ControllerClient], Awaitable[Any]]
@@ -142,6 +143,38 @@ def test_a_port_that_speaks_no_tls(ask: Ask) -> None:
         assert "does not speak TLS; write http://" in await told(base, ask)
 
     on_server(None, main)
+
+
+def test_http_to_a_port_that_speaks_tls(certificate: Callable[..., Path]) -> None:
+    async def main(base: str) -> None:
+        plain = base.replace("https:", "http:")
+        client = ControllerClient(plain, Clock())
+        with pytest.raises(StoreUnavailable) as error:
+            await ASKS["a request"](client)
+        assert f"does it speak TLS? Then write {base}" in str(error.value)
+        await client.close()
+
+    on_server(certificate(), main)
+
+
+def test_a_proxy_that_says_it_speaks_tls() -> None:
+    text = "<html><h1>400</h1>The plain HTTP request was sent to HTTPS port</html>"
+    error = error_of(httpx.Response(400, text=text), "http://builds:443")
+    assert "it speaks TLS; write https://builds:443" in str(error)
+    assert "TLS" not in str(error_of(httpx.Response(400, text="no"), "http://builds"))
+
+
+@pytest.mark.parametrize("base", ["http://builds", "https://builds"])
+@pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "empty"])
+def test_an_environment_that_names_no_certificates_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, content: str | None
+) -> None:
+    file = tmp_path / "nope.pem"
+    if content is not None:
+        file.write_text(content)
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    with pytest.raises(ConfigError, match=f"SSL_CERT_FILE = '{file}'"):
+        ControllerClient(base, Clock())
 
 
 def test_the_environment_is_heeded(

@@ -99,7 +99,7 @@ def test_who_may_not_or_cannot_is_told_plainly(postgres: Postgres) -> None:
         assert "pollux queue migrate" in str(bare)
         closed = await refusal(good, schema="closed")
         assert type(closed) is StoreError
-        assert "Grant it USAGE" in str(closed)
+        assert "Grant the role USAGE on the schema; SELECT and USAGE on its seq" in str(closed)
         postgres.execute("GRANT USAGE ON SCHEMA closed TO limited")
         postgres.execute("GRANT SELECT ON closed.migrations TO limited")
         half = await refusal(good, schema="closed")

@@ -254,7 +254,7 @@ def test_a_put_on_a_connection_tells_what_is_missing(dsn: str, postgres: Postgre
         ):
             with pytest.raises(SchemaError, match=r"nowhere.*pollux queue migrate"):
                 await bare.put(NewJob("job"), connection=connection)
-            with pytest.raises(StoreError, match="Grant it USAGE"):
+            with pytest.raises(StoreError, match="Grant the role USAGE"):
                 await queue.put(NewJob("job"), connection=visitor)
             # The transaction is the user's, and so is what became of it.
             with pytest.raises(psycopg.errors.InFailedSqlTransaction):

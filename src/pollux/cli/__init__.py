@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 from pollux.cli.app import app
 from pollux.cli.output import Unread, fail, warn
 from pollux.errors import PolluxError
+from pollux.urls import without_secrets_of
 
+_URL = re.compile(r"(?:--[\w-]+=)?[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 OURS = str(Path(__file__).parent.parent)
 
 
@@ -22,7 +25,8 @@ def main() -> None:
     try:
         app()
     except PolluxError as error:
-        fail(str(error))
+        # Whatever an option was given, an error may quote it: a URL in the wrong place as well.
+        fail(without_secrets_of(filter(_URL.match, sys.argv[1:]), str(error)))
         sys.exit(2)
     except Unread:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import UserDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -10,6 +12,10 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pollux import __version__
+from pollux.urls import without_secrets_of
+
+#: Typer brings its own Click or takes the one that is installed, by its version.
+UsageError: Any = typer.BadParameter.__base__
 
 
 class Place(NamedTuple):
@@ -77,12 +83,37 @@ def _command(name: str, place: Place) -> Any:
     return typer.main.get_group(around).commands[name]
 
 
+@contextmanager
+def _hiding_secrets(words: list[str]) -> Iterator[None]:
+    """What is wrong with the words of a command is told by quoting them: a URL too many, say."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = without_secrets_of(words, error.message)
+        options = error.ctx.command.params if error.ctx else []
+        extra = "unexpected extra argument" in error.message
+        if extra and any("--store" in option.opts for option in options):
+            error.message += ". A store is named by an option: --store URL"
+        raise
+
+
 class Root(TyperGroup):
     """The commands, of which a list needs the summaries alone."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
         self.commands = Commands(PLACES)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        self._words = list(args)
+        with _hiding_secrets(self._words):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _hiding_secrets(self._words):
+            return super().invoke(ctx)
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(self.commands)

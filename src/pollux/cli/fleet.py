@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
-import getpass
-import os
-import shlex
-import socket
-import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
+from pollux.cli.fleet_looking import (
+    asker,
+    chosen,
+    look_at,
+    looked,
+    named,
+    read_for,
+    settings_for,
+    store_of,
+    targets_of,
+    with_store,
+)
 from pollux.cli.fleet_run import run as run_fleet
 from pollux.cli.fleet_top import watch
 from pollux.cli.fleet_views import Look, frame, phrase, rounded
@@ -32,24 +38,17 @@ from pollux.cli.output import (
     visible,
     warn,
 )
+from pollux.cli.running import overrides_of
 from pollux.durations import seconds, short
 from pollux.errors import ConfigError
 from pollux.fleet.audit import note_order
-from pollux.fleet.file import FleetFile, FleetFileError, read
-from pollux.fleet.report import Goals, shortfalls, stalest_first, states, told
+from pollux.fleet.report import Goals, shortfalls, stalest_first, told
 from pollux.fleet.store import FleetStore
-from pollux.fleet.stores import open_store
-from pollux.fleet.targets import Target
 from pollux.fleet.views import TargetState
 from pollux.observe import logs
-from pollux.settings import Settings, load
-from pollux.settings.groups import unknown_groups
-from pollux.urls import without_secrets
+from pollux.settings import load
 
 T = TypeVar("T")
-
-#: What needs not be named.
-FILE = "fleet.toml"
 
 app = typer.Typer(
     help="Poll thousands of targets, each at its own pace.\n\nExample: pollux fleet run",
@@ -92,7 +91,7 @@ def run(
 
     Example: pollux fleet run --file fleet.toml --store sqlite:///fleet.db --api-port 8765
     """
-    overrides = _overrides(setting or [])
+    overrides = overrides_of(setting or [], "fleet.lease=30s")
     given: dict[str, object] = {
         "fleet.file": None if file is None else str(file),
         "fleet.store": store,
@@ -107,7 +106,7 @@ def run(
     overrides |= {key: value for key, value in given.items() if value is not None}
     settings = load(overrides=overrides)
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
-    targets = _read_for(settings, overrides, "Nothing was started.")
+    targets = read_for(settings, overrides, "Nothing was started.")
     asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
 
 
@@ -121,13 +120,13 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
 
     Example: pollux fleet check --store sqlite:///fleet.db || page-somebody
     """
-    settings = _settings(file, store)
+    settings = settings_for(file, store)
     kept_to = settings.fleet
     goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
     if settings.is_set("fleet.file") or Path(kept_to.file).exists():
         # What the store alone knows is no reason to say that all is well.
-        _read_for(settings, _given(file, store), "Nothing was checked.")
-    look = _look(settings)
+        read_for(settings, chosen(file, store), "Nothing was checked.")
+    look = look_at(settings)
     missed = shortfalls(look.targets, goals, look.now, look.notice)
     if as_json:
         print_json({"ok": not missed, "missed": missed, **look.facts()})
@@ -156,9 +155,9 @@ def status(
 
     Example: pollux fleet status --store sqlite:///fleet.db --limit 10
     """
-    look = _look(_settings(file, store))
+    look = look_at(settings_for(file, store))
     if names:
-        found = [_named(look.targets, name) for name in names]
+        found = [named(look.targets, name) for name in names]
         if as_json:
             print_json([told(each) for each in found])
             _say_unpolled(look)
@@ -191,21 +190,21 @@ def top(
     """
     pause = seconds(every, "every", positive=True)
     left = None if lasting is None else seconds(lasting, "for")
-    settings = _settings(file, store)
+    settings = settings_for(file, store)
     if as_json:
-        look = _look(settings)
+        look = look_at(settings)
         print_json(_facts(look, stalest_first(look.targets)))
         return
     if not out.is_terminal:  # one look, for a pipe
-        print_wide(frame(_look(settings), None))
+        print_wide(frame(look_at(settings), None))
         return
-    targets = _targets(settings)
+    targets = targets_of(settings)
 
     async def live(store: FleetStore) -> int:
-        return await watch(lambda: _looked(store, settings, targets), max(pause, 0.1), left)
+        return await watch(lambda: looked(store, settings, targets), max(pause, 0.1), left)
 
     try:
-        code = _with_store(settings, live)
+        code = with_store(settings, live)
     except KeyboardInterrupt:
         code = 0
     raise typer.Exit(code)
@@ -217,7 +216,7 @@ def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
 
     Example: pollux fleet dead --store sqlite:///fleet.db
     """
-    look = _look(_settings(file, store))
+    look = look_at(settings_for(file, store))
     _say_unpolled(look)
     found = [each for each in look.targets if each.condition == "dead"]
     if as_json:
@@ -259,8 +258,9 @@ def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, na
 
 _order_command(
     "retry",
-    lambda each: each.condition == "dead",
-    "Poll targets next; a success brings a dead letter back. --all: every dead letter.",
+    lambda each: each.condition == "dead" and not each.paused,
+    "Poll targets next; a success brings a dead letter back. --all: every dead letter that is not "
+    "paused.",
     '"front page"',
 )
 _order_command(
@@ -283,6 +283,40 @@ _order_command(
 )
 
 
+@app.command("forget")
+def forget(
+    names: Annotated[list[str], typer.Argument(help="Names of targets.")],
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Drop what the store keeps of targets that were taken out of the file.
+
+    Example: pollux fleet forget "old page" --store sqlite:///fleet.db
+    """
+    settings = settings_for(file, store)
+    listed = {each.name for each in targets_of(settings)}
+    still = [name for name in names if name in listed]
+    if still:
+        raise ConfigError(
+            f"{still[0]!r} is in {settings.fleet.file}; take it out there, and restart whoever "
+            "polls, before it is forgotten"
+        )
+
+    async def work(opened: FleetStore) -> None:
+        look = await looked(opened, settings, ())
+        for name in names:
+            named(look.targets, name)
+        await opened.forget(names)
+        await note_order(opened, asker(), "forget", names, "the command line")
+
+    with_store(settings, work)
+    if as_json:
+        print_json({"forgotten": names})
+    else:
+        say(f"forgotten: {', '.join(map(visible, names))}")
+
+
 @app.command("migrate")
 def migrate(
     store: Store = None,
@@ -293,11 +327,14 @@ def migrate(
 
     Example: pollux fleet migrate --store postgresql://app@db/shop
     """
-    settings = _settings(None, store)
-    opened = _opened(settings)
+    settings = settings_for(None, store)
+    opened = store_of(settings)
     renew: Callable[[], Awaitable[list[int]]] | None = getattr(opened, "migrate", None)
     if renew is None:
-        raise ConfigError("a fleet on SQLite makes its tables by itself; there is nothing to do")
+        if sql:
+            print_sql(None, settings.fleet.store or "", as_json=as_json)
+        tell_applied([], as_json=as_json, by_itself=True)
+        return
     if sql:
         text = getattr(opened, "migration")()  # noqa: B009 - as `migrate`
         print_sql(text, settings.fleet.store or "", as_json=as_json)
@@ -315,120 +352,14 @@ def migrate(
 # What they share
 
 
-def _overrides(pairs: list[str]) -> dict[str, object]:
-    overrides: dict[str, object] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {pair!r} has no value; write --set fleet.lease=30s")
-        overrides[key.strip()] = value.strip()
-    return overrides
-
-
-def _given(file: Path | None, store: str | None) -> dict[str, object]:
-    return {"fleet.file": None if file is None else str(file), "fleet.store": store}
-
-
-def _settings(file: Path | None, store: str | None) -> Settings:
-    return load(overrides=_given(file, store))
-
-
-def _opened(settings: Settings) -> FleetStore:
-    url = settings.fleet.store
-    if url is None:
-        raise ConfigError(
-            "no store is named, and without one only the process that polls knows how a fleet "
-            "fares; give --store sqlite:///fleet.db, here and to `pollux fleet run`"
-        )
-    return open_store(url, create=False)
-
-
-def _with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) -> T:
-    async def main() -> T:
-        store = _opened(settings)
-        try:
-            return await work(store)
-        finally:
-            await store.close()
-
-    return asyncio.run(main())
-
-
-def _read_for(settings: Settings, overrides: Mapping[str, object], otherwise: str) -> FleetFile:
-    """The file of targets; when it, or a group of the settings, is wrong, `otherwise` says what
-    that led to."""
-    try:
-        found = read(settings.fleet.file)
-    except FleetFileError as error:
-        raise ConfigError(f"{error}\n{otherwise}") from None
-    groups = load(overrides=overrides, groups=found.groups)
-    wrong = unknown_groups(groups.fleet.groups, found.groups, groups.origins())
-    if wrong:
-        raise ConfigError("\n".join([*wrong, otherwise]))
-    return found
-
-
-def _targets(settings: Settings) -> tuple[Target, ...]:
-    """The targets of the file; none where there is no file, and nobody named one.
-
-    A file that is wrong stops nobody from looking at what runs: then the store has to do.
-    """
-    if not settings.is_set("fleet.file") and not Path(settings.fleet.file).exists():
-        return ()
-    try:
-        found: FleetFile = read(settings.fleet.file)
-    except FleetFileError as error:
-        warn(f"{error}\nSo only what the store has is known.")
-        return ()
-    return found.targets
-
-
-async def _looked(store: FleetStore, settings: Settings, targets: tuple[Target, ...]) -> Look:
-    saved = await store.load()
-    nodes = await store.nodes()
-    now = time.time()
-    given = settings.fleet
-    words = ["--store", without_secrets(given.store or "")]
-    if given.file != FILE:
-        words = ["--file", given.file, *words]
-    start = f"pollux fleet run {shlex.join(words)}"
-    return Look(start, states(targets, saved, now), now, nodes)
-
-
-def _look(settings: Settings) -> Look:
-    targets = _targets(settings)
-    return _with_store(settings, lambda store: _looked(store, settings, targets))
-
-
 def _say_unpolled(look: Look) -> None:
     """Beside what is printed: figures of a fleet that nobody polls are of the past."""
     if look.notice is not None:
         warn(look.notice)
 
 
-def _asker() -> str:
-    """Who gives orders here, for the log of whoever carries them out."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run as a user without a name
-        user = f"uid {os.getuid()}"
-    return f"{user}@{socket.gethostname()}"
-
-
 def _facts(look: Look, listed: list[TargetState]) -> dict[str, Any]:
     return {**look.facts(), "target_list": [told(each) for each in listed]}
-
-
-def _named(targets: Any, name: str) -> TargetState:
-    known = {each.name: each for each in targets}
-    found = known.get(name)
-    if found is None:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        fail(f"there is no target {name!r} in this fleet{hint}")
-        raise typer.Exit(1)
-    assert isinstance(found, TargetState)  # noqa: S101 - for the type checker
-    return found
 
 
 def _show_one(each: TargetState, now: float) -> None:
@@ -464,23 +395,23 @@ def _order(
 ) -> None:
     if bool(names) == every:
         raise ConfigError(f"name the targets to {what}, or give --all")
-    settings = _settings(file, store)
-    targets = _targets(settings)
+    settings = settings_for(file, store)
+    targets = targets_of(settings)
 
     async def work(opened: FleetStore) -> list[str]:
-        look = await _looked(opened, settings, targets)
-        chosen = (
+        look = await looked(opened, settings, targets)
+        meant = (
             [each for each in look.targets if fits(each)]
             if every
-            else [_named(look.targets, name) for name in names or ()]
+            else [named(look.targets, name) for name in names or ()]
         )
-        if chosen:
-            ordered = [each.name for each in chosen]
-            await opened.order(what, ordered, f"cli: {_asker()}")
-            await note_order(opened, _asker(), what, ordered, "the command line")
-        return [each.name for each in chosen]
+        if meant:
+            ordered = [each.name for each in meant]
+            await opened.order(what, ordered, f"cli: {asker()}")
+            await note_order(opened, asker(), what, ordered, "the command line")
+        return [each.name for each in meant]
 
-    ordered = _with_store(settings, work)
+    ordered = with_store(settings, work)
     if as_json:
         print_json({"order": what, "targets": ordered})
     elif ordered:

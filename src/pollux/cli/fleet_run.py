@@ -77,6 +77,8 @@ async def run(
         _tell_unknown_groups(control)
         if settings.metrics_port is not None:
             stack.callback(_serve_metrics(events, settings))
+        if settings.api_tokens is not None and settings.api_port is None:
+            raise ConfigError("fleet.api_tokens is for the API; say where it is: --api-port 8765")
         if settings.api_port is not None:
             authorise = await _authorise(settings, stack)
             stop = await _serve_api(control, settings, authorise)

@@ -21,10 +21,13 @@ def print_sql(sql: str | None, url: str, *, as_json: bool) -> None:
     print_json({"sql": sql}) if as_json else say(sql.rstrip("\n"))
 
 
-def tell_applied(versions: list[int], *, as_json: bool) -> None:
+def tell_applied(versions: list[int], *, as_json: bool, by_itself: bool = False) -> None:
+    """by_itself: the store makes what it needs when it is first used, and has made nothing now."""
     if as_json:
         print_json({"applied": versions})
     elif versions:
         say(f"applied version(s) {', '.join(map(str, versions))}")
+    elif by_itself:
+        say("nothing to do: this store makes what it needs by itself, when it is first used")
     else:
         say("nothing to do: the tables are up to date")

@@ -19,6 +19,7 @@ from pollux.cli.running import (
     overrides_of,
     ports_of,
     serve_metrics,
+    stop_with_parent,
     with_settings,
 )
 from pollux.durations import short
@@ -91,6 +92,7 @@ def run(
     if processes > 1:
         supervisor = Supervisor(ports_of(own.metrics_port, processes))
         raise typer.Exit(asyncio.run(supervisor.run()))
+    stop_with_parent()
     if settings.is_set("outbox.database") and own.database:
         found.database = own.database
     if own.log_level == "debug":

@@ -167,10 +167,12 @@ def migrate(
 
     Example: pollux queue migrate 'postgresql://app@db/jobs' --sql | psql
     """
+    script = open_queue(url, create=False).migration()
     if sql:
-        print_sql(open_queue(url, create=False).migration(), url, as_json=as_json)
+        print_sql(script, url, as_json=as_json)
         return
-    tell_applied(with_queue(url, lambda queue: queue.migrate(), create=True), as_json=as_json)
+    applied = with_queue(url, lambda queue: queue.migrate(), create=True)
+    tell_applied(applied, as_json=as_json, by_itself=script is None)
 
 
 @dead_app.command("list")

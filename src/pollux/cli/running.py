@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import os
 import signal
 import sys
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -20,6 +22,7 @@ from pollux.core.retry import Retry
 from pollux.errors import ConfigError
 from pollux.events import Event, Events, PollFinished, all_events
 from pollux.lab.prices import Price
+from pollux.urls import without_user
 from pollux.worker import no_runs
 from pollux.worker.signals import stopping_on_signals
 
@@ -35,6 +38,8 @@ RESTART = Retry.exponential("1s", ceiling="30s", attempts=None)
 MAX_PORT = 65535
 #: Commands that have commands.
 GROUPS = ("outbox",)
+#: The variable that tells a process of a supervisor which file ends with it.
+PARENT = "_POLLUX_SUPERVISOR"
 
 T = TypeVar("T")
 RunOptions = TypeVar("RunOptions", "WorkerRunOptions", "OutboxRunOptions")
@@ -52,7 +57,7 @@ def overrides_of(pairs: list[str], example: str) -> dict[str, object]:
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not equals:
-            raise ConfigError(f"--set {pair!r} has no value; write --set {example}")
+            raise ConfigError(f"--set {without_user(pair)!r} has no value; write --set {example}")
         overrides[key.strip()] = value.strip()
     return overrides
 
@@ -68,6 +73,14 @@ def with_settings(
     return replace(own, **values)
 
 
+def import_from_here() -> None:
+    """Let code of the current folder be imported, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()  # a file may have been written a moment ago
+
+
 def found_at(target: str, kind: type[T], command: str, make: str) -> T:
     """What `module:name` names, or what is wrong with it.
 
@@ -77,8 +90,10 @@ def found_at(target: str, kind: type[T], command: str, make: str) -> T:
     module_name, _, name = target.partition(":")
     parts = module_name.split(".")
     if not all(map(str.isidentifier, (*parts, name))) or parts[-1] == "py":
-        raise ConfigError(f"{target!r} is not module:{what}; write {_suggested(target, what)}")
-    sys.path.insert(0, str(Path.cwd()))
+        raise ConfigError(
+            f"{without_user(target)!r} is not module:{what}; write {_suggested(target, what)}"
+        )
+    import_from_here()
     try:
         with no_runs(_runs_itself(command, what)):
             module = importlib.import_module(module_name)
@@ -123,7 +138,7 @@ def _suggested(target: str, what: str) -> str:
     module = ".".join(Path(path).with_suffix("").parts) if path.endswith(".py") else ""
     if all(part.isidentifier() for part in module.split(".")):
         return f"{module}:{name or what}"
-    return f"for example shop.jobs:{what}"
+    return f"for example shop.{'events' if what == 'outbox' else 'jobs'}:{what}"
 
 
 def _where(error: BaseException) -> str:
@@ -171,6 +186,24 @@ def ports_of(first: int | None, processes: int) -> list[int | None]:
     return [first + number for number in range(processes)]
 
 
+def stop_with_parent() -> None:
+    """Where a supervisor started this process, stop as on SIGTERM when it is gone.
+
+    A supervisor that was killed could tell nobody, and what it left would run for ever, unseen.
+    """
+    life = os.environ.pop(PARENT, None)  # not for what handlers start
+    if life is not None:
+        os.set_inheritable(int(life), False)
+        threading.Thread(target=_stop_at_end_of, args=[int(life)], daemon=True).start()
+
+
+def _stop_at_end_of(life: int) -> None:
+    os.read(life, 1)
+    text = "the process that started this one is gone; stopping as well"
+    _note(logging.WARNING, "supervisor_gone", text)
+    signal.raise_signal(signal.SIGTERM)
+
+
 class Supervisor:
     """Several processes of the same command: started, signalled and, when they die, restarted."""
 
@@ -180,6 +213,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._alive: dict[int, asyncio.subprocess.Process] = {}
         self._code = 0
+        # Nothing is ever written: the end of this process, however it comes, is what they read.
+        self._life, self._life_held = os.pipe()
 
     async def run(self) -> int:
         """Run until told to stop, or until a process says that its input is bad."""
@@ -188,6 +223,9 @@ class Supervisor:
                 await asyncio.gather(*map(self._keep_alive, range(len(self._ports))))
         finally:
             self._stop()  # should one fail to start, the others are not left alone
+            await asyncio.gather(*(process.wait() for process in self._alive.values()))
+            os.close(self._life_held)
+            os.close(self._life)
         return self._code
 
     def _stop(self) -> None:
@@ -201,7 +239,10 @@ class Supervisor:
         while not self._stopping.is_set():
             began = self._clock.now()
             process = await asyncio.create_subprocess_exec(
-                *self._command(number), start_new_session=True
+                *self._command(number),
+                start_new_session=True,
+                pass_fds=[self._life],
+                env={**os.environ, PARENT: str(self._life)},
             )
             self._alive[number] = process
             if self._stopping.is_set():  # the signal came while it was being started

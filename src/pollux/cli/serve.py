@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -154,6 +155,7 @@ async def _run(
         options=options_from(settings),
         artefacts=settings.artefacts,
     ) as controller:
+        _check_token_file(controller, token_file)
         if migrate:
             await controller.queue.migrate()
             await controller.state.migrate()
@@ -174,8 +176,9 @@ def allow_connections() -> None:
 
 async def _serve(app: Any, settings: ControllerSettings, proxies: list[str]) -> None:
     uvicorn = _uvicorn()
-    from pollux.cli.serving import PatientServer, protocol, show_requests
+    from pollux.cli.serving import PatientServer, hush_refusals, protocol, show_requests
 
+    hush_refusals()
     if settings.access_log:
         show_requests()
     config = uvicorn.Config(
@@ -212,6 +215,16 @@ async def _serve(app: Any, settings: ControllerSettings, proxies: list[str]) -> 
 
 def _tell(url: str) -> None:
     _note(f"serving on {url}", "serving", url=url)
+
+
+def _check_token_file(controller: Any, file: Path | None) -> None:
+    """Before a new database is made: the file for its first token may be another controller's."""
+    from pollux.controller.state_sqlite import SqliteState
+    from pollux.controller.tokens import taken
+
+    path, state = file or Path(TOKEN_FILE), controller.state
+    if isinstance(state, SqliteState) and not state.path.exists() and os.path.lexists(path):
+        raise taken(path)
 
 
 async def _first_token(controller: Any, settings: ControllerSettings, file: Path | None) -> None:

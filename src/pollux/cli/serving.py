@@ -37,6 +37,18 @@ def _as_ours(record: logging.LogRecord) -> bool:
     return True
 
 
+def hush_refusals() -> None:
+    """Leave out what uvicorn says of each WebSocket that was answered with an error.
+
+    It takes a refusal (a token that does not hold) for an application that forgot to answer.
+    """
+    logging.getLogger("uvicorn.error").addFilter(_is_no_refusal)
+
+
+def _is_no_refusal(record: logging.LogRecord) -> bool:
+    return record.msg != "ASGI callable returned without completing handshake."
+
+
 class PatientServer(uvicorn.Server):
     """A server that ends held polls and WebSockets before it waits for what is under way."""
 

@@ -15,6 +15,7 @@ from pollux.cli.running import (
     overrides_of,
     ports_of,
     serve_metrics,
+    stop_with_parent,
     with_settings,
 )
 from pollux.errors import ConfigError, HandlerError
@@ -61,6 +62,7 @@ def worker(
     if processes > 1:
         supervisor = Supervisor(ports_of(settings.worker.metrics_port, processes))
         raise typer.Exit(asyncio.run(supervisor.run()))
+    stop_with_parent()
     _apply(found, settings)
     own = settings.worker
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from pollux.controller.gone import NotNow
 from pollux.errors import (
     ConfigError,
     JobError,
@@ -71,7 +72,7 @@ def refusal_of(error: PolluxError) -> Refused:
         return Refused(
             503,
             "store_unavailable",
-            "the store does not answer now",
+            error.reason if isinstance(error, NotNow) else "the store does not answer now",
             "Try again in a few seconds; the controller's log says more.",
             {"Retry-After": "5"},
         )
@@ -97,6 +98,15 @@ def no_such(what: str, name: str) -> Refused:
         f"no_such_{what}",
         f"there is no {what} {quoted(name)} that you may see",
         f"Check the id, and whether your token may see this {what}.",
+    )
+
+
+def bytes_gone() -> Refused:
+    return Refused(
+        410,
+        "bytes_gone",
+        "the file is known, but its bytes are gone",
+        "Make it again, or have who runs the controller put the bytes back from a backup.",
     )
 
 

@@ -13,9 +13,9 @@ from pollux.controller import schema
 from pollux.controller.answers import no_such
 from pollux.controller.artefacts import byte_range
 from pollux.controller.controller import Controller
+from pollux.controller.reports import Progress
 from pollux.controller.requests import HEADERS, answer, declared_length, pieces, plain_only
 from pollux.controller.rows import ArtefactRow
-from pollux.controller.runs import Progress
 from pollux.controller.schema import errors
 from pollux.controller.views import artefact_view
 
@@ -50,7 +50,7 @@ def routes(controller: Controller) -> APIRouter:
         200: {"content": _BYTES},
         206: {"content": _BYTES, "description": "A range of it (Range)."},
         304: {"description": "As before (If-None-Match)."},
-        **errors(404, 416),
+        **errors(404, 410, 416),
     }
 
     @router.head(

@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request, Response
 
 from pollux.controller import schema
 from pollux.controller.answers import Refused
-from pollux.controller.blobs import BlobsMissing
 from pollux.controller.controller import Controller
+from pollux.controller.gone import NotNow
 from pollux.controller.requests import HEADERS, answer
 from pollux.controller.schema import errors
 from pollux.errors import MissingExtra, PolluxError
@@ -37,9 +37,7 @@ def routes(controller: Controller) -> APIRouter:
             await controller.ready()
         except PolluxError as error:
             controller.log_failure(error)
-            reason = (
-                error.reason if isinstance(error, BlobsMissing) else "the store does not answer"
-            )
+            reason = error.reason if isinstance(error, NotNow) else "the store does not answer"
             raise Refused(
                 503, "not_ready", reason, "The controller's log says more.", {"Retry-After": "5"}
             ) from None

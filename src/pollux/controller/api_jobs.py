@@ -14,6 +14,7 @@ from pollux.controller.files import Files, receive_multipart
 from pollux.controller.jobs import spec_from
 from pollux.controller.matching import checked_kind
 from pollux.controller.poll_route import progress_of, text_of
+from pollux.controller.reports import Progress
 from pollux.controller.requests import (
     HEADERS,
     After,
@@ -29,7 +30,6 @@ from pollux.controller.requests import (
     read_object,
 )
 from pollux.controller.rows import STATUSES, JobRow
-from pollux.controller.runs import Progress
 from pollux.controller.schema import body_of, errors
 from pollux.controller.views import job_view
 
@@ -77,6 +77,7 @@ def routes(controller: Controller) -> APIRouter:
 
     async def submitted(request: Request, who: Caller, given: Any, files: Files | None) -> Response:
         spec = spec_from(given, options, () if files is None else files.names)
+        await controller.can_keep()
         store = None if files is None else files.store
         row, fresh = await controller.jobs.submit(spec, who.who, store, address_of(request))
         return answer(await view(row), 201 if fresh else 200, {"Location": f"/api/jobs/{row.id}"})
@@ -166,6 +167,7 @@ def routes(controller: Controller) -> APIRouter:
     )
     async def retry(request: Request, job_id: str) -> Response:
         who = await controller.caller(request, "submit")
+        await controller.can_keep()
         row = await controller.jobs.retry(checked_id(job_id, "job"))
         if row is None:
             now = await state.job(job_id)

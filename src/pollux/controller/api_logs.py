@@ -13,13 +13,13 @@ from pollux.controller.answers import Refused, lease_lost, no_such
 from pollux.controller.artefacts import byte_range
 from pollux.controller.controller import Controller
 from pollux.controller.logs import APPEND_MAX, LogsStop
+from pollux.controller.reports import Progress
 from pollux.controller.requests import (
     HEADERS,
     answer,
     invalid,
     read_body,
 )
-from pollux.controller.runs import Progress
 from pollux.controller.schema import errors
 
 #: What a follower gets when nothing came for a while, so that a proxy keeps the line open.

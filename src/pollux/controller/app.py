@@ -149,7 +149,9 @@ def application(
 
     queues: QueueApi | None = None
     if controller.open_queue is not None:
-        queues = QueueApi(controller.open_queue, controller.authorise, controller.clock)
+        queues = QueueApi(
+            controller.open_queue, controller.authorise, controller.clock, controller.can_keep
+        )
         controller.queues_stop_waiting = queues.stop_waiting
 
     @asynccontextmanager

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pollux.controller.answers import Refused
+from pollux.controller.answers import Refused, bytes_gone
+from pollux.controller.gone import BlobsMissing
 from pollux.errors import ConfigError, StoreError, StoreUnavailable
 from pollux.urls import without_secrets
 
@@ -71,17 +72,6 @@ class Writer(ABC):
     @abstractmethod
     def abandon(self) -> None:
         """Leave nothing. Never fails."""
-
-
-class BlobsMissing(StoreUnavailable):
-    """Blobs cannot be kept now. `reason` is for anybody; the message, with the place, is not."""
-
-    def __init__(self, reason: str, folder: Path) -> None:
-        super().__init__(
-            f"{reason}: {str(folder)!r}; make it, mount what it lies on, let this user write to "
-            "it, or name another place by --artefacts"
-        )
-        self.reason = reason
 
 
 def is_no_room(error: OSError) -> bool:
@@ -149,7 +139,8 @@ class Blobs(ABC):
             while piece := await self._in_full(next, pieces, b""):
                 yield piece
         except FileNotFoundError:
-            raise StoreError(f"{self.url}: the bytes of an artefact are gone ({blob})") from None
+            await self.check()  # nothing is found where their folder is gone
+            raise bytes_gone() from None
         except OSError as error:
             raise self._told(error) from None
         finally:
@@ -212,28 +203,34 @@ class FolderBlobs(Blobs):
         super().__init__()
         self.folder = Path(folder).absolute()
         self.url = f"file://{self.folder}"
-        self._was_there = False
+        #: The disk that it was on when it was seen last.
+        self._disk: int | None = None
 
     async def check(self) -> None:
         await self._in_full(self._check)
 
     def _check(self) -> None:
         """Made when it is asked for the first time; what is gone later, somebody took away."""
-        if not self._was_there:
+        first = self._disk is None
+        if first:
             with suppress(OSError):
                 self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         there = False
         with suppress(OSError):
             there = self.folder.is_dir()
         if not there:
-            gone = "is gone" if self._was_there else "is not there, and cannot be made"
+            gone = "is not there, and cannot be made" if first else "is gone"
             raise BlobsMissing(f"the folder for artefacts {gone}", self.folder)
+        disk = self.folder.stat().st_dev
+        # Where a disk was mounted, its empty folder is left; mounted again, it may be another.
+        if disk != self._disk and not first and not any(self.folder.iterdir()):
+            raise BlobsMissing("the disk with the folder for artefacts is gone", self.folder)
         if not os.access(self.folder, os.W_OK | os.X_OK):
             raise BlobsMissing("the folder for artefacts cannot be written to", self.folder)
-        self._was_there = True
+        self._disk = disk
 
     def _writer(self, job_id: str, blob: str) -> Writer:
-        return _FileWriter(self._of(job_id) / blob)
+        return _FileWriter(self._of(job_id) / blob, self._check)
 
     def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
         path = self._of(job_id) / blob
@@ -265,17 +262,20 @@ class FolderBlobs(Blobs):
 class _FileWriter(Writer):
     """Writes beside the place, then renames: what has the name is whole."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, check: Callable[[], None]) -> None:
         self._path = path
+        self._check = check
         self._part = path.with_suffix(".part")
         self._descriptor = -1
 
     def begin(self) -> None:
+        self._check()
         folder = self._path.parent
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
         for tries in range(3):  # who deletes the last blob of a job takes its folder along
             try:
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                for each in (folder.parent, folder):  # never what lies above: that was checked
+                    each.mkdir(mode=0o700, exist_ok=True)
                 _check_folder(folder)
                 self._descriptor = os.open(self._part, flags, 0o600)
                 return

@@ -20,7 +20,7 @@ from pollux.controller.answers import Refused, lease_lost
 from pollux.controller.artefacts import Artefacts
 from pollux.controller.audit import Audit
 from pollux.controller.auth import Auth, Caller
-from pollux.controller.blobs import BlobsMissing
+from pollux.controller.gone import BlobsMissing, NotNow, OpenFiles
 from pollux.controller.jobs import Jobs
 from pollux.controller.logs import Logs
 from pollux.controller.options import ControllerOptions
@@ -30,11 +30,13 @@ from pollux.controller.requests import is_id
 from pollux.controller.rows import JobRow, Run
 from pollux.controller.runs import Runs
 from pollux.controller.state import ControllerState
+from pollux.controller.state_sqlite import SqliteState
 from pollux.controller.tokens import Tokens
 from pollux.controller.workers import REQUIREMENTS_EVERY, WRITE_EVERY, Known, Registry
 from pollux.errors import MissingExtra, PolluxError, Unsupported
 from pollux.events import ControllerCounted, Events
 from pollux.queues.base import Queue
+from pollux.queues.sqlite import SqliteQueue
 
 if TYPE_CHECKING:
     from pollux.observe.prometheus import PrometheusSink
@@ -94,6 +96,10 @@ class Controller:
         )
         self.pushes = Pushes(self.registry, self.runs, hints, *common, self.source)
         hints.report_to(self.source, self.events)
+        stores = (each for each in (queue, state) if isinstance(each, (SqliteQueue, SqliteState)))
+        self._files = OpenFiles((each.path for each in stores), self.clock)
+        #: What was said in the log of what is missing, and is not said again until it was there.
+        self._said: set[str] = set()
         #: Whether the chores are on the agenda: routes look here before they call `began`.
         self.awake = False
         #: Opens a named queue of the store, where raw queues are served as well.
@@ -117,6 +123,7 @@ class Controller:
                 # Jobs without files need no place for them; whoever asks /readyz is told.
                 with suppress(BlobsMissing):
                     await self.artefacts.blobs.check()
+                await self._files.check()
                 self._chores = self._planned()
 
     async def close(self) -> None:
@@ -165,6 +172,10 @@ class Controller:
     def log_failure(self, error: BaseException) -> None:
         """What a client is only told in general is for the log of who runs the controller."""
         fields = {"error": f"{type(error).__name__}: {error}"}
+        if isinstance(error, NotNow):
+            if fields["error"] in self._said:
+                return
+            self._said.add(fields["error"])
         known = isinstance(error, PolluxError)
         logger.log(
             logging.WARNING if known else logging.ERROR,
@@ -176,9 +187,15 @@ class Controller:
 
     async def ready(self) -> None:
         """Can it work? Raises when not."""
+        await self._files.check()
         await self.state.ping()
         await self.queue.stats()
         await self.artefacts.blobs.check()
+        self._said.clear()
+
+    async def can_keep(self) -> None:
+        """Before a job is taken in: is what it is written to still there? Raises when not."""
+        await self._files.check(at_once=False)
 
     # Who asks
 

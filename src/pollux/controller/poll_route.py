@@ -19,8 +19,8 @@ from urllib.parse import parse_qsl
 from pollux.controller.answers import Refused, encoded, no_such, refusal_of, unexpected
 from pollux.controller.auth import Caller
 from pollux.controller.polling import Answer, Ask, LogText, checked_most
+from pollux.controller.reports import Finished, Progress
 from pollux.controller.requests import BODY_WITHIN, gone, is_id, plain_only, too_slow
-from pollux.controller.runs import Finished, Progress
 from pollux.controller.views import work_view
 from pollux.controller.workers import Known
 from pollux.errors import PolluxError

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 from pollux.clock import Clock
 from pollux.controller.answers import Refused, too_soon
 from pollux.controller.options import ControllerOptions
+from pollux.controller.reports import Finished, Progress
 from pollux.controller.rows import JobRow, Run
-from pollux.controller.runs import Finished, Progress, Runs
+from pollux.controller.runs import Runs
 from pollux.controller.workers import RUNS_FRESH, Known, Registry
 from pollux.hints import Hint, Hints
 

@@ -82,11 +82,19 @@ class QueueApi:
 
     open: opens a named queue of the store; each is opened once and closed by `close`.
     authorise: says who asks.
+    can_keep: raises if what is put now would be lost.
     """
 
-    def __init__(self, open: OpenQueue, authorise: Authorise, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        open: OpenQueue,
+        authorise: Authorise,
+        clock: Clock | None = None,
+        can_keep: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
         self._open = open
         self._authorise = authorise
+        self._can_keep = can_keep
         self._clock = clock or Clock()
         self._queues: dict[tuple[str, float | None], Queue] = {}
         self._exchanges: dict[str, Exchange] = {}
@@ -197,6 +205,8 @@ class QueueApi:
         message = message_from(body.get("news"))
 
         async def put() -> bytes:
+            if self._can_keep is not None:
+                await self._can_keep()
             with told(body):
                 ids, fresh = await queue.put_counted(jobs)
             if message is not None and fresh:

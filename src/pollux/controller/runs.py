@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Literal
@@ -19,10 +18,11 @@ from pollux.controller.claims import claim_of, run_from
 from pollux.controller.matching import MARK
 from pollux.controller.one_file import Decide, End, Ended, Take, Taken
 from pollux.controller.part import Part
-from pollux.controller.rows import LIVE, Contact, Ending, JobRow, Run
+from pollux.controller.reports import Finished, Heard, Progress
+from pollux.controller.rows import LIVE, Contact, Ending, JobRow, Run, Status
 from pollux.controller.workers import RUNS_FRESH, Known
 from pollux.errors import LeaseLost
-from pollux.events import JobDelivered, JobGivenUp, JobReassigned, JobReported
+from pollux.events import JobDelivered, JobGivenUp, JobLapsed, JobReported
 from pollux.jobs import Claim, Settlement
 
 #: A lease is renewed when this share of it is over, not at each contact.
@@ -38,34 +38,7 @@ LAPSED_AFTER = 1.0
 SWEEP = 500
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """What a worker says of a job that it works on."""
-
-    job_id: str
-    progress: float | None = None
-    message: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """What a worker says of a job that it is through with: done, failed or cancelled."""
-
-    job_id: str
-    status: str
-    result: str | None = None
-    error: str | None = None
-    exit_code: int | None = None
-    #: The last that it said of its progress, where it did not say so before.
-    last: Progress | None = None
-
-
-@dataclass(slots=True)
-class Heard:
-    """What came of a contact: runs that are the worker's, ids that are not, ids to cancel."""
-
-    lost: list[str] = field(default_factory=list)
-    cancel: list[str] = field(default_factory=list)
+RUNNING: tuple[Status, ...] = ("running",)
 
 
 class Runs(Part):
@@ -206,32 +179,28 @@ class Runs(Part):
             if row is None or row.round != run.round or row.status not in LIVE:
                 continue
             if row.status == "running" and row.worker_id is not None:
+                # Nobody swept since: what a running job has for an error is of an attempt before.
+                lapsed = _lapsed(row.worker_id)
+                await self._state.end_job(row.id, row.round, RUNNING, "queued", error=lapsed)
                 self._events.emit(
-                    JobReassigned(
-                        self._queue.name, row.worker_id, row.id, row.kind, run.attempt - 1
-                    )
+                    JobLapsed(self._queue.name, row.worker_id, row.id, row.kind, run.attempt - 1)
                 )
             if run.attempt > row.attempts:
-                silent = (
-                    f"its worker {row.worker_id} was silent for {self.lease_s:g} s in attempt "
-                    f"{run.attempt - 1}"
-                )
-                # What a running job has for an error is that of an attempt before.
-                error = silent if row.status == "running" else row.error or silent
-                ended = await self._state.end_job(row.id, row.round, LIVE, "dead", error=error)
                 over.add(run.job_id)
-                if ended is not None:
-                    self._events.emit(
-                        JobGivenUp(
-                            self._queue.name,
-                            row.worker_id or "",
-                            row.id,
-                            row.kind,
-                            run.attempt - 1,
-                            error,
-                        )
-                    )
+                await self._give_up(row, row.worker_id or "", run.attempt - 1)
         return over
+
+    async def _give_up(self, row: JobRow, worker_id: str, attempt: int) -> bool:
+        """End a job whose last worker was silent; False if it ended otherwise meanwhile."""
+        error = (
+            f"{_lapsed(worker_id)}: it was silent for {self.lease_s:g} s, in the last of "
+            f"{row.attempts} attempts"
+        )
+        ended = await self._state.end_job(row.id, row.round, LIVE, "dead", error=error)
+        if ended is None or ended.status != "dead":
+            return False
+        self._events.emit(JobGivenUp(self._queue.name, worker_id, row.id, row.kind, attempt, error))
+        return True
 
     # Keeping
 
@@ -423,18 +392,31 @@ class Runs(Part):
                 )
 
     async def show_lapsed(self) -> int:
-        """Show as queued what nobody renewed; the queue hands it out anyway."""
+        """Show as queued what nobody renewed; the queue hands it out anyway.
+
+        What has no attempt left is dead at once: there may be nobody who comes to find that out.
+        """
         over = await self._state.release_lapsed(LAPSED_AFTER, SWEEP)
         if over:
             self._registry.heard_news()
+            rows = await self._state.jobs([run.job_id for run in over])
             for run in over:
                 kind = run.queue_kind.partition(MARK)[0]
                 self._events.emit(
-                    JobReassigned(self._queue.name, run.worker_id, run.job_id, kind, run.attempt)
+                    JobLapsed(self._queue.name, run.worker_id, run.job_id, kind, run.attempt)
                 )
                 known = self._registry.remembered(run.worker_id)
                 if known is not None and run.job_id in known.runs:
                     known.runs = {k: v for k, v in known.runs.items() if k != run.job_id}
+                row = rows.get(run.job_id)
+                if row is None or row.status not in LIVE or row.round != run.round:
+                    continue
+                if run.attempt >= row.attempts and row.attempt == run.attempt:
+                    if await self._give_up(row, run.worker_id, run.attempt):
+                        with suppress(LeaseLost):  # who claimed it meanwhile finds that it is void
+                            await self._queue.settle(
+                                [Settlement.done(claim_of(run, self._queue.name))]
+                            )
         return len(over)
 
     def _end(self, report: Finished, known: Known, row: JobRow, run: Run | None) -> End:
@@ -487,3 +469,8 @@ class Runs(Part):
         return JobDelivered(
             self._queue.name, run.worker_id, row.id, row.kind, run.attempt, waited, again
         )
+
+
+def _lapsed(worker_id: str) -> str:
+    """Why an attempt failed whose worker was silent: in the words of the state's own sweep."""
+    return f"the lease of {worker_id} ran out"

@@ -322,6 +322,7 @@ ERRORS: dict[int, str] = {
     403: "The token's scope does not allow it.",
     404: "There is no such thing that the token may see.",
     409: "It is not so any more.",
+    410: "Its bytes are gone.",
     413: "Too large.",
     408: "The body took too long.",
     415: "The body would have to be unpacked.",

@@ -126,12 +126,20 @@ def _write_private(path: Path, secret: str) -> None:
         descriptor = os.open(path, flags, 0o600)
     except OSError as error:
         if error.errno == errno.EEXIST:
-            advice = "remove it, or name another place for the first admin token"
-        else:
-            advice = "name a place that this user may write to"
+            raise taken(path) from None
+        advice = "name a place that this user may write to"
         raise StoreError(f"{path} cannot be written: {error.strerror}; {advice}") from None
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(secret + "\n")
+
+
+def taken(path: Path) -> StoreError:
+    """The first admin token has no place: something is there."""
+    return StoreError(
+        f"{path} cannot be written: it is there already, and may hold the admin token of another "
+        "controller. Name another file for the first admin token of this one (--token-file), or "
+        "start it in another folder"
+    )
 
 
 def read_secret(path: Path) -> str:

@@ -90,8 +90,8 @@ class JobReported(AgentJobEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class JobReassigned(AgentJobEvent):
-    """A worker was silent for too long, and its job goes to another."""
+class JobLapsed(AgentJobEvent):
+    """A worker was silent for too long: its job waits for another, unless it is given up."""
 
     level: ClassVar[int] = logging.WARNING
 

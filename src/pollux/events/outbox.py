@@ -20,11 +20,12 @@ class RelayEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RelayStarted(RelayEvent):
-    """A relay begins to poll an outbox."""
+    """A relay begins to poll an outbox; `run` is its name with the mark of this run."""
 
     handlers: tuple[str, ...]
     concurrency: int
     strategy: str
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class RelayStandsBy(RelayEvent):
 
     newer: str
     missing: tuple[str, ...]
+    run: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +158,6 @@ class KeyBlocked(RelayEvent):
 
     key: str
     record: str
-
-
-@dataclass(frozen=True, slots=True)
-class KeyUnblocked(RelayEvent):
-    """Somebody retried or skipped the dead record of a key, which goes on."""
-
-    key: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,7 @@ METRICS: tuple[Metric, ...] = (
         "pollux_outbox_key_total",
         "counter",
         ("outbox", "result"),
-        "Keys that were blocked, unblocked, given_back or lost.",
+        "Keys that were blocked, given_back or lost.",
     ),
     Metric(
         "pollux_outbox_records",
@@ -182,7 +182,7 @@ METRICS: tuple[Metric, ...] = (
         "pollux_controller_job_total",
         "counter",
         ("queue", "kind", "result"),
-        "Jobs: submitted, delivered, redelivered, reassigned, and as they ended: done, failed, "
+        "Jobs: submitted, delivered, redelivered, lapsed, and as they ended: done, failed, "
         "dead, cancelled.",
     ),
     Metric("pollux_controller_job_wait_seconds", "histogram", _KIND, "From due to delivered."),

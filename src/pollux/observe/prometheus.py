@@ -23,8 +23,8 @@ from pollux.events import (
     JobEvent,
     JobGivenBack,
     JobGivenUp,
+    JobLapsed,
     JobLost,
-    JobReassigned,
     JobReported,
     JobRetried,
     JobSnoozed,
@@ -34,7 +34,6 @@ from pollux.events import (
     KeyBlocked,
     KeyGivenBack,
     KeyLost,
-    KeyUnblocked,
     OutboxMeasured,
     PaceChanged,
     PollAnswered,
@@ -83,7 +82,6 @@ RECORD_RESULTS: dict[type[Event], str] = {
 }
 KEY_RESULTS: dict[type[Event], str] = {
     KeyBlocked: "blocked",
-    KeyUnblocked: "unblocked",
     KeyGivenBack: "given_back",
     KeyLost: "lost",
 }
@@ -147,7 +145,7 @@ class PrometheusSink:
             JobSubmitted: self._job_submitted,
             JobDelivered: self._job_delivered,
             JobReported: self._job_reported,
-            JobReassigned: self._job_reassigned,
+            JobLapsed: self._job_lapsed,
             JobGivenUp: self._job_given_up,
             PushChanged: self._push_changed,
             HintPushed: self._hint_pushed,
@@ -344,8 +342,8 @@ class PrometheusSink:
         duration = self._metrics["pollux_controller_job_duration_seconds"]
         duration.labels(event.source, event.kind).observe(event.took)
 
-    def _job_reassigned(self, event: JobReassigned) -> None:
-        self._count("pollux_controller_job_total", event.source, event.kind, "reassigned")
+    def _job_lapsed(self, event: JobLapsed) -> None:
+        self._count("pollux_controller_job_total", event.source, event.kind, "lapsed")
 
     def _job_given_up(self, event: JobGivenUp) -> None:
         self._count("pollux_controller_job_total", event.source, event.kind, "dead")

@@ -32,6 +32,7 @@ _NAME_MAX = 190
 class Peers:
     """What a relay knows of the others.
 
+    me: the name of this one, with the mark of its run.
     standing_by: a newer one has handlers that this one lacks.
     """
 
@@ -47,7 +48,7 @@ class Peers:
         self._store = store
         self._relay = relay
         # Of a name at its limit the end is left out, so that there is room for the mark.
-        self._me = f"{relay[:_NAME_MAX]}{_MARK}{secrets.token_hex(3)}"
+        self.me = f"{relay[:_NAME_MAX]}{_MARK}{secrets.token_hex(3)}"
         self._source = source
         self._handlers = handlers
         self._clock = clock
@@ -71,7 +72,7 @@ class Peers:
             newest = max(newer, key=lambda other: other.started_at)
             missing = self._lacks(newest)
             shown = self._shown(newest)
-            self._events.emit(RelayStandsBy(self._source, self._relay, shown, missing))
+            self._events.emit(RelayStandsBy(self._source, self._relay, shown, missing, self.me))
         elif self.standing_by and not newer:
             self._events.emit(RelayResumed(self._source, self._relay))
         self.standing_by = bool(newer)
@@ -96,7 +97,7 @@ class Peers:
 
     async def _announce(self, handlers: Mapping[str, tuple[str, ...]]) -> list[RelayInfo]:
         age = self._clock.now() - self._started_at
-        return await self._store.announce_handlers(self._me, handlers, age)
+        return await self._store.announce_handlers(self.me, handlers, age)
 
     def _shown(self, other: RelayInfo) -> str:
         """Its name; with its mark where ours is the same."""

@@ -21,7 +21,6 @@ from pollux.events import (
     KeyBlocked,
     KeyGivenBack,
     KeyLost,
-    KeyUnblocked,
     OutboxMeasured,
     PatternUnmatched,
     RecordDead,
@@ -56,8 +55,6 @@ SETTLED_SOON = 0.01
 MEASURE_EVERY = 60.0
 #: How long a publisher may take to close, and taking an announcement back, in seconds.
 CLOSE_WITHIN = 5.0
-#: The most blocked keys that are remembered, to tell when they go on.
-_BLOCKED_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +139,6 @@ class Relay(Runner[HeldKey, KeyClaim]):
             self._room.set,
             SETTLE_ROUNDS,
         )
-        self._blocked: dict[str, None] = {}
         self._suspect: HeldKey | None = None  # the one that is handled, and those set apart
         self._apart: set[str] = set()
         self._next_measure = 0.0
@@ -177,7 +173,8 @@ class Relay(Runner[HeldKey, KeyClaim]):
         name, plan = self._plan.name, self._plan
         if what == "started":
             handlers = tuple(self._registry.handlers)
-            return RelayStarted(self._source, name, handlers, plan.concurrency, repr(plan.polling))
+            strategy, run = repr(plan.polling), self._peers.me
+            return RelayStarted(self._source, name, handlers, plan.concurrency, strategy, run)
         if what == "stopping":
             return RelayStopping(self._source, name, len(self._running), grace)
         return RelayStopped(self._source, name, self._given_back)
@@ -245,7 +242,6 @@ class Relay(Runner[HeldKey, KeyClaim]):
         for claim in claims:
             if claim.name in older:  # our own lease on it had run out
                 self._lose(older[claim.name])
-            self._note_unblocked(claim)
             (suspects if is_suspect(claim) else self._waiting).append(HeldKey(claim))
         if suspects:
             self._examine(suspects)
@@ -404,17 +400,7 @@ class Relay(Runner[HeldKey, KeyClaim]):
         record = claim.run[at].record
         if claim.key is None or self._outbox.on_dead != "block":
             return
-        if len(self._blocked) < _BLOCKED_MAX:
-            self._blocked[claim.key] = None
         self._events.emit(KeyBlocked(self._source, self._plan.name, claim.key, record.id))
-
-    def _note_unblocked(self, claim: KeyClaim) -> None:
-        if claim.key is None:
-            return
-        known = claim.key in self._blocked
-        if known or (claim.run[0].fresh and self._outbox.on_dead == "block"):
-            self._blocked.pop(claim.key, None)
-            self._events.emit(KeyUnblocked(self._source, self._plan.name, claim.key))
 
     # Breakers
 

@@ -8,6 +8,7 @@ WAL`) readers and the one writer do not block each other.
 from __future__ import annotations
 
 import random
+import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -15,13 +16,17 @@ from pathlib import Path
 from typing import Any
 
 from pollux.errors import SchemaError, StoreError
-from pollux.queues.sql import migrations, statements
+from pollux.queues.sql import incomplete_record, migrations, statements
 from pollux.queues.sqlite_file import OLDEST_SQLITE, explained, script_statements, transaction
 
 DIALECT = "outbox_sqlite"
 #: How long SQLite itself waits for a lock, in seconds, and we until it is tried again: SQLite waits
 #: longer and longer, and would hardly ever have its turn where others write all the time.
 BUSY_APART = 0.003
+
+
+# What a migration meets that was applied already.
+_TWICE = re.compile("already exists|duplicate column")
 
 
 class SqliteConnection:
@@ -132,20 +137,31 @@ class SqliteConnection:
             with transaction(connection):
                 found = self._version(connection)  # again: another process may have been faster
                 applied = [version for version, _ in migrations(DIALECT) if version > found]
-                for statement in script_statements(migration(found)):
-                    connection.execute(statement)
+                recorded = self._versions(connection)
+                try:
+                    for statement in script_statements(migration(found)):
+                        connection.execute(statement)
+                except sqlite3.OperationalError as error:
+                    if recorded is None or not _TWICE.search(str(error)):
+                        raise
+                    lacking = incomplete_record("pollux_outbox_schema", recorded, DIALECT)
+                    raise SchemaError(f"{self.path}: {error}. {lacking}") from None
             return applied
         finally:
             connection.close()
 
     def _version(self, connection: sqlite3.Connection) -> int:
+        return max(self._versions(connection) or [0])
+
+    def _versions(self, connection: sqlite3.Connection) -> list[int] | None:
+        """The versions that were applied; None where no record of them is."""
         known = connection.execute(
             "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pollux_outbox_schema'"
         ).fetchone()
         if not known:
-            return 0
-        row = connection.execute("SELECT max(version) FROM pollux_outbox_schema").fetchone()
-        return int(row[0] or 0)
+            return None
+        rows = connection.execute("SELECT version FROM pollux_outbox_schema ORDER BY version")
+        return [int(version) for (version,) in rows]
 
     def _check_version(self, found: int) -> None:
         known = migrations(DIALECT)[-1][0]

@@ -310,7 +310,7 @@ class HttpQueue(Queue):
                 if again and refused.status == 401 and (renewed := self._tokens.read()) != token:
                     self._token = token = renewed  # it was rotated
                     continue
-                _raise(refused)
+                self._raise(refused)
         self._instance = response.headers.get(INSTANCE, self._instance)
         return decoded(response, self._http.base)
 
@@ -318,6 +318,32 @@ class HttpQueue(Queue):
         if self._token is None:
             self._token = self._tokens.read()
         return self._token
+
+    def _raise(self, refused: Refused) -> NoReturn:
+        """What the controller refused, as any other queue would."""
+        kind = _KINDS.get(refused.code)
+        if kind is None and refused.status == 413:
+            kind = PayloadError
+        if kind is None and (advice := self.advice_on(refused)):
+            raise StoreError(f"{str(refused).rstrip('. ')}. {advice}") from None
+        if kind is not None:
+            raise kind(str(refused)) from None
+        raise refused
+
+    def advice_on(self, refused: Refused) -> str | None:
+        """What to do where the token is not accepted, or not for this; None if it is not that."""
+        if refused.status == 401:
+            return (
+                f"The token of the queue {self.name!r} holds no longer, or never did: have an "
+                "admin make one (`pollux serve token create`), put it where the old one is "
+                "(token_file, POLLUX_TOKEN_FILE or POLLUX_TOKEN), and start again."
+            )
+        if refused.status == 403:
+            return (
+                f"The token does not allow this on the queue {self.name!r}: use one with another "
+                "scope, or have the queue named in the setting controller.queues."
+            )
+        return None
 
     async def dial(self) -> Socket:
         """A WebSocket for the messages of this queue."""
@@ -329,22 +355,14 @@ class HttpQueue(Queue):
         await self._post("news", {"message": message})
 
 
-def _raise(refused: Refused) -> NoReturn:
-    """What the controller refused, as any other queue would."""
-    kinds: dict[str, type[Exception]] = {
-        "unique_conflict": UniqueConflict,
-        "unsupported": Unsupported,
-        "payload": PayloadError,
-        "too_large": PayloadError,
-        "job": JobError,
-        "config": ConfigError,
-    }
-    kind = kinds.get(refused.code)
-    if kind is None and refused.status == 413:
-        kind = PayloadError
-    if kind is not None:
-        raise kind(str(refused)) from None
-    raise refused
+_KINDS: dict[str, type[Exception]] = {
+    "unique_conflict": UniqueConflict,
+    "unsupported": Unsupported,
+    "payload": PayloadError,
+    "too_large": PayloadError,
+    "job": JobError,
+    "config": ConfigError,
+}
 
 
 class _HttpChannel(Channel):
@@ -372,6 +390,14 @@ class _HttpLine(Line):
         self.proven = False
 
     async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
+        try:
+            await self._listen(heard, ready)
+        except Refused as refused:
+            if (advice := self._queue.advice_on(refused)) is not None:
+                refused.advice = advice  # no proxy is to blame
+            raise
+
+    async def _listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
         socket = await self._queue.dial()
         self._socket = socket
         try:

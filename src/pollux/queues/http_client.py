@@ -49,6 +49,9 @@ SHOWN_MAX = 80
 class Refused(StoreError):
     """The controller said no, and would say no again."""
 
+    #: What a person should do about it, where that is known.
+    advice: str
+
     def __init__(
         self, message: str, status: int, code: str, headers: Mapping[str, str] | None = None
     ) -> None:
@@ -160,8 +163,7 @@ class ControllerClient:
         self._clock = clock
         self._timeout = timeout
         self._ca_file = ca_file
-        if ca_file is not None:
-            http_tls.context(ca_file)  # what is wrong with it is said at once
+        http_tls.check(ca_file)
         self._transport = transport
         self._dial = dial
         self._client: httpx.AsyncClient | None = None
@@ -289,9 +291,15 @@ def _unanswered(error: httpx.TransportError, base: str) -> Unanswered:
     else:
         what = "went away before it answered" if sent else "cannot be reached"
     why = f" ({error})" if str(error) else ""
-    return Unanswered(
-        f"the controller {base} {what}{why}; look whether it runs, and the network", sent=sent
-    )
+    if base.startswith("http:") and isinstance(error, (httpx.ProtocolError, httpx.ReadError)):
+        advice = f"does it speak TLS? Then write {_with_tls(base)}; else look whether it runs"
+    else:
+        advice = "look whether it runs, and the network"
+    return Unanswered(f"the controller {base} {what}{why}; {advice}", sent=sent)
+
+
+def _with_tls(base: str) -> str:
+    return f"https:{base.removeprefix('http:')}"
 
 
 def error_of(response: httpx.Response, base: str) -> Refused | Busy:
@@ -304,7 +312,7 @@ def error_of(response: httpx.Response, base: str) -> Refused | Busy:
     if told:
         message = f"{_line(told.get('message'))}. {_line(told.get('what_to_do'))}".rstrip(". ")
     else:
-        message = _guess(status, response)
+        message = _guess(status, response, base)
     said = f"the controller {base} answered {status}: {message}"
     if status in (408, 425, 429) or status >= 500:
         if status == 500 and code == "store_refused":
@@ -313,8 +321,10 @@ def error_of(response: httpx.Response, base: str) -> Refused | Busy:
     return Refused(said, status, code, response.headers)
 
 
-def _guess(status: int, response: httpx.Response) -> str:
+def _guess(status: int, response: httpx.Response, base: str) -> str:
     """What an answer that is not the controller's own may mean: a proxy's, or a stranger's."""
+    if status == 400 and base.startswith("http:") and "HTTPS" in response.text[:1000]:
+        return f"it speaks TLS; write {_with_tls(base)}"
     if status in (502, 503, 504):
         return "a proxy says that the controller is not there"
     if 300 <= status < 400:

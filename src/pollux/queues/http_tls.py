@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import httpx
 
 from pollux.errors import ConfigError
 
+#: Names a file of certificates to trust, for all programs that heed it.
+VARIABLE = "SSL_CERT_FILE"
 #: What OpenSSL calls its reasons, by number (x509_vfy.h).
 NOT_YET_VALID = 9
 EXPIRED = 10
@@ -20,17 +23,30 @@ def context(ca_file: str | Path | None = None) -> ssl.SSLContext:
 
     A new one each time: httpx and websockets each note in theirs what they speak.
     """
-    made: ssl.SSLContext = httpx.create_ssl_context()
+    try:
+        made: ssl.SSLContext = httpx.create_ssl_context()
+    except (OSError, ssl.SSLError) as error:
+        raise _unreadable(VARIABLE, os.environ.get(VARIABLE, ""), error) from None
     if ca_file is not None:
         try:
             made.load_verify_locations(cafile=str(ca_file))
         except (OSError, ssl.SSLError) as error:
-            why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds none"
-            raise ConfigError(
-                f"ca_file = {str(ca_file)!r}: no certificate can be read from it ({why}); name a "
-                "file of certificates in PEM"
-            ) from None
+            raise _unreadable("ca_file", str(ca_file), error) from None
     return made
+
+
+def check(ca_file: str | Path | None) -> None:
+    """Refuse files of certificates that cannot be read: before the first request, and by name."""
+    if ca_file is not None or os.environ.get(VARIABLE):
+        context(ca_file)
+
+
+def _unreadable(name: str, file: str, error: OSError) -> ConfigError:
+    why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds none"
+    return ConfigError(
+        f"{name} = {file!r}: no certificate can be read from it ({why}); name a file of "
+        "certificates in PEM"
+    )
 
 
 def trouble(error: BaseException) -> str | None:

@@ -25,6 +25,7 @@ from pollux.queues.postgres_schema import (
     check_isolation,
     check_version,
     checked_schema,
+    incomplete,
     quoted,
     script,
 )
@@ -118,22 +119,26 @@ class Database:
 
     async def migrate(self) -> list[int]:
         """Make the tables, or renew them; the versions that were applied."""
-        before = await self._versions()
+        recorded = await self._versions()
+        before = recorded or []
         if before and max(before) >= self.tables.newest:
             check_version(max(before), self.schema, self.url, self.tables)
             return []
-        await self.connections.script(self.migration(), told=migrating_error)
-        return sorted(set(await self._versions()) - set(before))
+        lacking = "" if recorded is None else incomplete(before, self.schema, self.tables)
+        told = partial(migrating_error, incomplete=lacking)
+        await self.connections.script(self.migration(), told=told)
+        return sorted(set(await self._versions() or []) - set(before))
 
     def migration(self) -> str:
         """What `migrate` runs, as SQL."""
         return script(self.schema, self.tables)
 
-    async def _versions(self) -> list[int]:
+    async def _versions(self) -> list[int] | None:
+        """The versions that were applied; None where no record of them is."""
         try:
             rows = await self.connections.rows(self.sql["versions"], safe=True)
         except SchemaError:
-            return []
+            return None
         return [version for (version,) in rows]
 
     # Upkeep

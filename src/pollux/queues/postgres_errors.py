@@ -44,7 +44,10 @@ _REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
     (
         "42501",
         StoreError,
-        "Grant it USAGE on the schema and its sequence; SELECT, INSERT, UPDATE, DELETE on tables.",
+        (
+            "Grant the role USAGE on the schema; SELECT and USAGE on its sequence; SELECT, INSERT, "
+            "UPDATE and DELETE on its tables."
+        ),
     ),
     ("25006", StoreUnavailable, "It is read-only now, as a standby is; a primary will do."),
     ("57P", StoreUnavailable, "It is stopping or starting; it will be asked again."),
@@ -64,6 +67,8 @@ _REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
 _LACKS = frozenset({"3F000", "42P01", "42883", "42703", "42501"})
 #: What a migration meets where another program has tables of these names.
 _NOT_OURS = frozenset({"42P07", "42703", "42883", "42804"})
+#: What a migration meets that was applied already: a table, column, constraint or function twice.
+_APPLIED = _NOT_OURS | {"42701", "42710", "42723"}
 
 #: By what the server or libpq says while connecting; all else may be over soon.
 _CONNECTING: tuple[tuple[str, str], ...] = (
@@ -86,14 +91,19 @@ def refused_error(refused: Refused, where: str, migrate: str = MIGRATE) -> Store
     return StoreError(f"{where}: {refused} (SQLSTATE {refused.sqlstate})")
 
 
-def migrating_error(refused: Refused, where: str) -> StoreError:
-    """The server said no to a migration."""
+def migrating_error(refused: Refused, where: str, incomplete: str = "") -> StoreError:
+    """The server said no to a migration.
+
+    incomplete: what to say of a record of versions that is there, and lacks some.
+    """
     if refused.sqlstate == "42501":
         on = "schema" if "for schema" in str(refused) else "database"
         return StoreError(
             f"{where}: {refused}. Grant the role CREATE on the {on}, or print the SQL with --sql "
             "for one who may."
         )
+    if incomplete and refused.sqlstate in _APPLIED:
+        return SchemaError(f"{where}: {refused}. {incomplete}")
     if refused.sqlstate in _NOT_OURS:
         found = re.search(r'relation "(?:[^"]*\.)?([^".]+)" already exists', str(refused))
         table = found[1] if found else "migrations"

@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 
 from pollux.errors import ConfigError, SchemaError, StoreError
-from pollux.queues.sql import migrations
+from pollux.queues.sql import incomplete_record, migrations
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +141,11 @@ def check_version(found: int | None, schema: str, where: str, tables: Tables = Q
             f"{where}: the tables in schema {schema!r} are of version {found}; this code knows up "
             f"to {known}. Upgrade pollux."
         )
+
+
+def incomplete(found: list[int], schema: str, tables: Tables) -> str:
+    """What to say where tables are there of versions that their record lacks."""
+    return incomplete_record(f"{quoted(schema)}.{tables.record}", found, tables.folder)
 
 
 def check_isolation(found: str, where: str, tables: Tables = QUEUE) -> None:

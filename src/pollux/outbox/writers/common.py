@@ -228,7 +228,7 @@ def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
     return _VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
 
 
-MIGRATE = "Run `pollux outbox migrate URL`, or have it run by a role that may."
+MIGRATE = "Run `pollux outbox migrate URL`"
 
 #: What a put lacks, by SQLSTATE: its schema, its function, or what that works on.
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42883", "42703"})
@@ -257,16 +257,18 @@ def _told(target: Target, error: Exception) -> StoreError | None:
             if re.search(
                 r"no such table: (\w+\.)?pollux_outbox\b|pollux_outbox has no column named", said
             ):
-                return SchemaError(f"{target.url}: {said}. {MIGRATE}")
+                return SchemaError(f"{target.url}: {said}. {MIGRATE}.")
             continue
         state = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
         said = str(each).strip().partition("\n")[0]
         if state in _NOT_MIGRATED:
-            return SchemaError(f"{target.url}: {said}. {MIGRATE}")
+            return SchemaError(
+                f"{target.url}: {said}. {MIGRATE}, or have it run by a role that may."
+            )
         if state == "42501":
             return StoreError(
-                f"{target.url}: {said}. Grant the role USAGE on schema {target.schema!r} and its "
-                "sequences, and INSERT on its outbox tables."
+                f"{target.url}: {said}. Grant the role USAGE on schema {target.schema!r}, SELECT "
+                "and USAGE on its sequence outbox_seq, and INSERT on its outbox tables."
             )
     return None
 

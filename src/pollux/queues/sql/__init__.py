@@ -6,6 +6,7 @@ A statement begins with `-- name: <name>` and may be followed by comments that d
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 
@@ -28,6 +29,17 @@ def migrations(dialect: str) -> tuple[tuple[int, str], ...]:
     folder = resources.files(__name__) / dialect
     files = sorted(f.name for f in folder.iterdir() if re.match(r"\d{4}_\w+\.sql$", f.name))
     return tuple((int(name[:4]), (folder / name).read_text("utf-8")) for name in files)
+
+
+def incomplete_record(table: str, found: Sequence[int], dialect: str) -> str:
+    """What to say where tables are there of versions that their record, `table`, lacks."""
+    has = f"it has {', '.join(map(str, found))}" if found else "it has none"
+    missing = ", ".join(f"({v})" for v, _ in migrations(dialect) if v not in found)
+    mend = f"INSERT INTO {table} (version) VALUES {missing};"  # noqa: S608 - shown, never run
+    return (
+        f"The tables are there already, and the record of their versions, {table}, is incomplete: "
+        f"{has}. Restore its rows from a backup; or, if the tables were up to date, run {mend}"
+    )
 
 
 def _without_comments(body: str) -> str:
