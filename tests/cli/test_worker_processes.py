@@ -16,6 +16,7 @@ import pytest
 
 from pollux.observe.metrics import METRICS
 from tests.cli.console import PATIENCE, Command, good, is_alive
+from tests.daemons import wait_until
 
 URL = "sqlite:///jobs.db"
 SHOP = """
@@ -99,6 +100,11 @@ def test_a_worker_from_submit_to_sigterm() -> None:
     with Command("worker", "shop:worker", *words, "--price", "sqs", env=env) as worker:
         url = worker.err.until(r"http://127\.0\.0\.1:\d+/metrics")[0]
         worker.err.until(r'"pace_changed".*"back-off"')
+        # What is logged is counted an instant later.
+        backed_off = re.compile(
+            r'^pollux_worker_backoff_total\{queue="default"\} [1-9]', re.MULTILINE
+        )
+        wait_until(lambda: backed_off.search(scrape(url)) is not None, "the metric of a back-off")
         text = scrape(url)
         port = int(re.findall(r":(\d+)/", url)[0])
         with pytest.raises(ConnectionRefusedError):  # an address of this machine, but not ours
