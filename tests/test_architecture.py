@@ -30,7 +30,7 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollux"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "durations", "urls", "variables"),
+    ("errors", "durations", "urls", "variables", "audit"),
     ("core",),
     ("clock", "hints", "events", "loop", "jobs", "chores"),
     ("queues",),

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pollux.audit import printable
 from pollux.controller import auth as auth_module
 from pollux.controller.answers import Refused
-from pollux.controller.audit import Audit, printable
+from pollux.controller.audit import Audit
 from pollux.controller.auth import REMEMBERED, Auth, Caller
 from pollux.controller.rows import JobRow
 from pollux.controller.tokens import PREFIX, Tokens, hash_of, new_secret, read_secret

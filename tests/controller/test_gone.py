@@ -35,6 +35,8 @@ def test_a_database_that_was_removed_takes_no_jobs(
         with caplog.at_level(logging.WARNING, logger="pollux"):
             for _ in range(3):
                 assert await refused(farm, "POST", "/api/jobs", 503, json={"kind": "a"}) == gone
+                error = (await farm.call("POST", "/api/jobs", 503, json={"kind": "a"}))["error"]
+                assert error["what_to_do"].startswith("Tell who runs the controller")
                 assert await refused(farm, "GET", "/readyz", 503) == gone
             path = f"/api/jobs/{job['id']}/retry"
             assert await refused(farm, "POST", path, 503) == gone

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import pytest
 
+from pollux.audit import AuditEntry
 from pollux.clock import VirtualClock
 from pollux.controller.rows import (
     ArtefactRow,
-    AuditEntry,
     Contact,
     Ending,
     JobRow,

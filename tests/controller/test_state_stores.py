@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
+from pollux.audit import AuditEntry
 from pollux.clock import Clock, VirtualClock
 from pollux.controller import state_rows
-from pollux.controller.rows import ArtefactRow, AuditEntry, Contact, Ending, JobRow, Run
+from pollux.controller.rows import ArtefactRow, Contact, Ending, JobRow, Run
 from pollux.controller.state import ControllerState, new_id
 from pollux.controller.state_open import open_state
 from pollux.controller.state_postgres import PostgresState

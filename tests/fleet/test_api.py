@@ -18,6 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount
 
+from pollux.audit import AuditEntry
 from pollux.clock import VirtualClock
 from pollux.controller.auth import Auth
 from pollux.controller.fleet_tokens import fleet_tokens
@@ -250,7 +251,7 @@ def test_without_a_store_the_audit_is_the_log_alone(
 def test_what_was_done_is_done_though_it_cannot_be_written_down(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def broken(entry: audit.AuditEntry) -> None:
+    async def broken(entry: AuditEntry) -> None:
         raise StoreUnavailable("the disk is full")
 
     async def main(clock: VirtualClock, watch: Watch) -> None:

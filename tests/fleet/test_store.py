@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from pollux.audit import AuditEntry
 from pollux.errors import Unsupported
-from pollux.fleet.audit import AuditEntry
 from pollux.fleet.store import FleetStore, Saved
 from pollux.fleet.store_sqlite import SqliteFleetStore
 from pollux.queues.sql import migrations

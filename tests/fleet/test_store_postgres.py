@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from pollux.audit import AuditEntry
 from pollux.clock import VirtualClock
 from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollux.fleet.audit import AuditEntry
 from pollux.fleet.store import Saved
 from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
 from pollux.queues.postgres_schema import script

@@ -68,11 +68,19 @@ def refusal_of(error: PolluxError) -> Refused:
         return Refused(422, "invalid", message, "Correct the request and send it again.")
     if isinstance(error, LeaseLost):
         return lease_lost(error.lost)
+    if isinstance(error, NotNow):  # which does not pass by itself
+        return Refused(
+            503,
+            "store_unavailable",
+            error.reason,
+            "Tell who runs the controller; its log says where, and what to do.",
+            {"Retry-After": "60"},
+        )
     if isinstance(error, StoreUnavailable):
         return Refused(
             503,
             "store_unavailable",
-            error.reason if isinstance(error, NotNow) else "the store does not answer now",
+            "the store does not answer now",
             "Try again in a few seconds; the controller's log says more.",
             {"Retry-After": "5"},
         )

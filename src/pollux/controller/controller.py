@@ -86,7 +86,7 @@ class Controller:
         common = (self.options, self.clock, self.events)
         self.auth = Auth(state, self.clock)
         self.tokens = Tokens(state, self.clock)
-        self.audit = Audit(state, self.clock)
+        self.audit = Audit(state)
         self.logs = Logs(state, self.options.log_limit)
         self.registry = Registry(state, *common, self.source)
         self.runs = Runs(state, queue, self.registry, *common)

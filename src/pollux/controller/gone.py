@@ -55,7 +55,7 @@ class OpenFiles:
         self._clock = clock
         self._seen: dict[Path, tuple[int, int]] = {}
         self._looked_at = -LOOK_EVERY
-        self._missing: DatabaseGone | None = None
+        self._missing: tuple[str, Path] | None = None
 
     async def check(self, *, at_once: bool = True) -> None:
         """`DatabaseGone` if one is not there any more; `at_once`, or as it was a moment ago."""
@@ -64,17 +64,18 @@ class OpenFiles:
             loop = asyncio.get_running_loop()
             self._missing = await loop.run_in_executor(None, self._look)
         if self._missing is not None:
-            raise self._missing
+            raise DatabaseGone(*self._missing)
 
-    def _look(self) -> DatabaseGone | None:
+    def _look(self) -> tuple[str, Path] | None:
+        """Which is missing, and how so."""
         for path in self._paths:
             try:
                 found = path.stat()
             except OSError:
                 if path in self._seen:  # else it is not made yet
-                    return DatabaseGone("the database file is gone", path)
+                    return "the database file is gone", path
                 continue
             known = self._seen.setdefault(path, (found.st_dev, found.st_ino))
             if known != (found.st_dev, found.st_ino):
-                return DatabaseGone("another file is in the place of the database", path)
+                return "another file is in the place of the database", path
         return None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from pollux.audit import AuditEntry
 from pollux.controller import matching
 from pollux.controller.audit import Audit
 from pollux.controller.one_file import OneFile
@@ -106,7 +107,7 @@ class Jobs(Part):
 
     @cached_property
     def _audit(self) -> Audit:
-        return Audit(self._state, self._clock)
+        return Audit(self._state)
 
     async def submit(
         self,
@@ -150,14 +151,14 @@ class Jobs(Part):
         self, one_file: OneFile, row: JobRow, who: str, address: str
     ) -> JobRow:
         job = self._in_queue(row)
-        entry = self._audit.entry(who, SUBMIT, row.id, row.kind, address)
+        entry = AuditEntry.of(who, SUBMIT, row.id, row.kind, address)
         self._registry.require(row)
         if row.unique is None:  # it is new, and a poll may come while it is submitted
             self._registry.heard_news(job.kind)
         kept = await one_file.submit(row, job, entry)
         if kept.id == row.id:
             self._registry.heard_news(job.kind)
-            self._audit.log(entry)
+            entry.log()
         return kept
 
     async def _submit_in_steps(

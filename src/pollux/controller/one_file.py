@@ -13,8 +13,9 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pollux.audit import AuditEntry
 from pollux.controller.claims import run_from
-from pollux.controller.rows import AuditEntry, Ending, JobRow, Run, Verdict
+from pollux.controller.rows import Ending, JobRow, Run, Verdict
 from pollux.controller.state import ControllerState
 from pollux.controller.state_sqlite import SqliteState
 from pollux.controller.state_sqlite_store import StateFile

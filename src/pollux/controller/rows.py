@@ -206,19 +206,6 @@ class ControllerStats:
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntry:
-    """Who did what to what, from where. `id` and `at` are filled by the store."""
-
-    who: str
-    action: str
-    what: str = ""
-    detail: str = ""
-    address: str = ""
-    id: int = 0
-    at: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class ArtefactRow:
     """A file of a job: `input` came with it, else a run made it. `blob` names its bytes."""
 

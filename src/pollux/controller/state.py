@@ -18,10 +18,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 from typing import Self
 
+from pollux.audit import AuditEntry
 from pollux.clock import Clock
 from pollux.controller.rows import (
     ArtefactRow,
-    AuditEntry,
     Contact,
     ControllerStats,
     Ending,

@@ -11,11 +11,11 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+from pollux.audit import AuditEntry
 from pollux.clock import Clock
 from pollux.controller import state_rows as rows
 from pollux.controller.rows import (
     ArtefactRow,
-    AuditEntry,
     Contact,
     ControllerStats,
     Ending,

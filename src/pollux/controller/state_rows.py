@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
+from pollux.audit import AuditEntry
 from pollux.controller.rows import (
     STATUSES,
     ArtefactRow,
-    AuditEntry,
     Contact,
     ControllerStats,
     Ending,

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from pollux.audit import AuditEntry
 from pollux.clock import Clock
 from pollux.controller.rows import (
     ArtefactRow,
-    AuditEntry,
     Contact,
     ControllerStats,
     Ending,

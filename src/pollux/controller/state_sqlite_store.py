@@ -10,11 +10,11 @@ import sqlite3
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from pollux.audit import AuditEntry
 from pollux.controller import state_rows as rows
 from pollux.controller.rows import (
     LIVE,
     ArtefactRow,
-    AuditEntry,
     Contact,
     ControllerStats,
     Ending,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from pollux.audit import AuditEntry
 from pollux.controller.answers import moment
-from pollux.controller.rows import ENDED, ArtefactRow, AuditEntry, JobRow, Token, WorkerRow
+from pollux.controller.rows import ENDED, ArtefactRow, JobRow, Token, WorkerRow
 
 
 def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True) -> dict[str, Any]:

@@ -27,7 +27,7 @@ import math
 import os
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
@@ -307,7 +307,7 @@ class _Api:
         more = limit and len(found) == limit
         return _answer(
             {
-                "entries": [each.as_dict() for each in found],
+                "entries": [asdict(each) for each in found],
                 "next": found[-1].id if more else None,
             }
         )

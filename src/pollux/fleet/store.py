@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
+from pollux.audit import AuditEntry
 from pollux.errors import Unsupported
-from pollux.fleet.audit import AuditEntry
 
 #: How a target fares, as `condition` of `Saved` and in views.
 CONDITIONS = ("closed", "confirming", "backing off", "open", "half-open", "dead")

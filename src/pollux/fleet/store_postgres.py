@@ -11,10 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from pollux.audit import AuditEntry
 from pollux.clock import Clock
 from pollux.durations import Duration
 from pollux.errors import ConfigError, MissingExtra
-from pollux.fleet.audit import KEPT, AuditEntry
+from pollux.fleet.audit import KEPT
 from pollux.fleet.store import CONDITIONS, FleetStore, Lease, Node, Order, Renewal, Saved
 from pollux.fleet.views import NAMES_MAX
 

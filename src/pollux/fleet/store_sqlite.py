@@ -14,8 +14,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pollux.audit import AuditEntry
 from pollux.errors import ConfigError, StoreError
-from pollux.fleet.audit import KEPT, AuditEntry
+from pollux.fleet.audit import KEPT
 from pollux.fleet.store import FleetStore, Node, Order, Saved
 from pollux.queues.sqlite_file import SqliteFile, transaction
 from pollux.queues.sqlite_thread import SqliteThread
