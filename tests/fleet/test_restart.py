@@ -199,11 +199,12 @@ class Faulty(FleetStore):
     """Keeps in memory, counts, and fails when told."""
 
     def __init__(self) -> None:
+        self.name, self.url = "fleet", "memory"
         self.kept: dict[str, Saved] = {}
         self.batches: list[int] = []
         self.fails = False
 
-    async def load(self) -> list[Saved]:
+    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
         return list(self.kept.values())
 
     async def save(self, batch: Sequence[Saved]) -> list[str]:

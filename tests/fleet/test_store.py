@@ -16,6 +16,7 @@ from pollux.audit import AuditEntry
 from pollux.errors import Unsupported
 from pollux.fleet.store import FleetStore, Saved
 from pollux.fleet.store_sqlite import SqliteFleetStore
+from pollux.fleet.stores import open_store
 from pollux.queues.sql import migrations
 
 
@@ -115,5 +116,22 @@ def test_a_file_of_before_gets_what_it_lacks(tmp_path: Path) -> None:
         store = SqliteFleetStore(path)
         assert await store.orders() == [("a", "pause", "")]
         await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_tells_its_fleet_and_where_it_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        plain = SqliteFleetStore(tmp_path / "fleet.db")
+        assert (plain.name, plain.url) == ("fleet", f"sqlite:///{tmp_path}/fleet.db")
+        assert (plain.migration(), await plain.migrate()) == (None, [])
+        assert not plain.path.exists()
+        named = open_store(f"sqlite:///{tmp_path}/my%20fleet.db?fleet=a%26b")
+        assert named.name == "a&b"
+        assert named.url == f"sqlite:///{tmp_path}/my%20fleet.db?fleet=a%26b"
+        await named.save([Saved("x"), Saved("y")])
+        assert [each.name for each in await named.load(["y", "z"])] == ["y"]
+        await plain.close()
+        await named.close()
 
     asyncio.run(main())

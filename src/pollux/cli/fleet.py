@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -328,25 +328,13 @@ def migrate(
     Example: pollux fleet migrate --store postgresql://app@db/shop
     """
     settings = settings_for(None, store)
-    opened = store_of(settings)
-    renew: Callable[[], Awaitable[list[int]]] | None = getattr(opened, "migrate", None)
-    if renew is None:
-        if sql:
-            print_sql(None, settings.fleet.store or "", as_json=as_json)
-        tell_applied([], as_json=as_json, by_itself=True)
-        return
+    script = store_of(settings).migration()
     if sql:
-        text = getattr(opened, "migration")()  # noqa: B009 - as `migrate`
-        print_sql(text, settings.fleet.store or "", as_json=as_json)
+        print_sql(script, settings.fleet.store or "", as_json=as_json)
         return
-
-    async def main() -> list[int]:
-        try:
-            return await renew()
-        finally:
-            await opened.close()
-
-    tell_applied(asyncio.run(main()), as_json=as_json)
+    # SQLite makes its file when it is first used, and not before.
+    applied = [] if script is None else with_store(settings, lambda opened: opened.migrate())
+    tell_applied(applied, as_json=as_json, by_itself=script is None)
 
 
 # What they share

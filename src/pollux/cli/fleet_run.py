@@ -18,7 +18,8 @@ from pollux.fleet import Fleet, Rules
 from pollux.fleet.control import Control
 from pollux.fleet.file import FleetFile
 from pollux.fleet.probes import connections
-from pollux.fleet.stores import NAME, open_store
+from pollux.fleet.store import NAME
+from pollux.fleet.stores import open_store
 from pollux.settings import FleetSettings, Settings, load
 from pollux.settings.groups import unknown_groups
 
@@ -67,7 +68,7 @@ async def run(
             grace=settings.grace,
             rules=Rules(dead_after=settings.dead_after, recheck=settings.recheck),
             lease=settings.lease,
-            name=str(getattr(store, "name", NAME)),
+            name=NAME if store is None else store.name,
             node=node,
             events=events,
         )

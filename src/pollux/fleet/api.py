@@ -215,10 +215,9 @@ class _Api:
         """How this node fares; where several share, the targets of all of them are counted."""
         fleet = self._control.fleet
         figures = fleet.health().as_dict()
-        shared = getattr(fleet.store, "figures", None)
-        if shared is not None:
+        if fleet.store is not None and fleet.store.shared:
             held = sum(fleet.is_held(name) for name in fleet.names())
-            figures |= {**await shared(), "node": fleet.node, "held": held}
+            figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
         # The states of the breakers: a target that is confirmed or backs off still has it closed.
         conditions = figures["conditions"]
         opened, half = conditions["open"], conditions["half-open"]
@@ -230,11 +229,10 @@ class _Api:
         fleet = self._control.fleet
         # While others were waited for, one may have been removed.
         found = {name: fleet.state(name) for name in names if name in fleet}
-        some = getattr(fleet.store, "load", None)
         elsewhere = [name for name, each in found.items() if not each.held]
-        if fleet.store is not None and fleet.store.shared and some is not None and elsewhere:
+        if fleet.store is not None and fleet.store.shared and elsewhere:
             now = fleet.clock.epoch()
-            for kept in await some(elsewhere):
+            for kept in await fleet.store.load(elsewhere):
                 if kept.name in fleet:
                     target = fleet.target(kept.name)
                     found[kept.name] = report.state(target, kept, now, held=False)

@@ -81,10 +81,7 @@ class Control:
     def where(self) -> str:
         """Where changes are kept, for people."""
         store = self.fleet.store
-        if store is None:
-            return UNSTORED
-        path = getattr(store, "path", None)
-        return f"sqlite:///{path}" if path is not None else str(getattr(store, "url", store))
+        return UNSTORED if store is None else store.url
 
     @property
     def settings(self) -> Settings | None:

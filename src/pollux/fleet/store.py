@@ -19,6 +19,8 @@ from typing import Any, ClassVar, NamedTuple
 from pollux.audit import AuditEntry
 from pollux.errors import Unsupported
 
+#: A fleet that nobody named.
+NAME = "fleet"
 #: How a target fares, as `condition` of `Saved` and in views.
 CONDITIONS = ("closed", "confirming", "backing off", "open", "half-open", "dead")
 
@@ -95,16 +97,32 @@ class Renewal:
 
 
 class FleetStore(ABC):
-    """What keeps the state of one fleet."""
+    """What keeps the state of one fleet.
 
+    name: the fleet's. url: where it is, fit to be printed.
+    """
+
+    name: str
+    url: str
     #: Whether several nodes may share it: then all of the methods below are there.
     shared: ClassVar[bool] = False
     #: Where nodes cannot share: how often `enter` is called again, as a sign of life, in seconds.
     enter_every: ClassVar[float | None] = None
 
+    async def migrate(self) -> list[int]:
+        """Make the tables, or renew them; the versions that were applied.
+
+        Nothing to do for a store that sees to it by itself.
+        """
+        return []
+
+    def migration(self) -> str | None:
+        """What `migrate` would run, as SQL; None for a store that sees to it by itself."""
+        return None
+
     @abstractmethod
-    async def load(self) -> list[Saved]:
-        """All that is kept. The first call opens the store; StoreError says what to do."""
+    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
+        """What is kept of these; None for all. The first call opens the store."""
 
     @abstractmethod
     async def save(self, batch: Sequence[Saved]) -> list[str]:
@@ -156,6 +174,10 @@ class FleetStore(ABC):
         return []
 
     # Several nodes
+
+    async def figures(self) -> dict[str, Any]:
+        """How the targets of all nodes fare together."""
+        raise self._cannot("share a fleet between nodes")
 
     async def nodes(self) -> list[Node] | None:
         """Who polls this fleet now; None where the store cannot tell."""

@@ -16,7 +16,7 @@ from pollux.clock import Clock
 from pollux.durations import Duration
 from pollux.errors import ConfigError, MissingExtra
 from pollux.fleet.audit import KEPT
-from pollux.fleet.store import CONDITIONS, FleetStore, Lease, Node, Order, Renewal, Saved
+from pollux.fleet.store import CONDITIONS, NAME, FleetStore, Lease, Node, Order, Renewal, Saved
 from pollux.fleet.views import NAMES_MAX
 
 try:
@@ -47,7 +47,7 @@ class PostgresFleetStore(FleetStore):
     def __init__(
         self,
         conninfo: str,
-        name: str = "fleet",
+        name: str = NAME,
         *,
         schema: str = "pollux",
         timeout: Duration = "10s",
@@ -71,11 +71,9 @@ class PostgresFleetStore(FleetStore):
     # Migrating
 
     async def migrate(self) -> list[int]:
-        """Make the tables, or renew them; the versions that were applied."""
         return await self.database.migrate()
 
     def migration(self) -> str:
-        """What `migrate` would run, as SQL."""
         return self.database.migration()
 
     # State

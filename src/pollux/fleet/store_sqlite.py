@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import quote
 
 from pollux.audit import AuditEntry
 from pollux.errors import ConfigError, StoreError
 from pollux.fleet.audit import KEPT
-from pollux.fleet.store import FleetStore, Node, Order, Saved
+from pollux.fleet.store import NAME, FleetStore, Node, Order, Saved
 from pollux.queues.sqlite_file import SqliteFile, transaction
 from pollux.queues.sqlite_thread import SqliteThread
 
@@ -38,19 +39,23 @@ class SqliteFleetStore(FleetStore):
 
     enter_every: ClassVar[float | None] = SIGN_EVERY
 
-    def __init__(self, path: str | Path, fleet: str = "fleet", *, create: bool = True) -> None:
+    def __init__(self, path: str | Path, fleet: str = NAME, *, create: bool = True) -> None:
         self.path = Path(path)
         if self.path.name in ("", ".."):
             raise ConfigError(f"path = {str(path)!r} names no file; give one such as fleet.db")
+        self.name = fleet
+        self.url = f"sqlite:///{quote(str(self.path))}"
+        if fleet != NAME:
+            self.url += f"?fleet={quote(fleet, safe='')}"
         self._tables = _Tables(self.path, fleet, create=create)
         self._thread = SqliteThread(
             self._tables, name=f"pollux-{self.path.name}", store=str(self.path)
         )
         self._call = self._thread.call
 
-    async def load(self) -> list[Saved]:
+    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
         rows: list[Saved] = await self._call(self._tables.load)
-        return rows
+        return rows if names is None else [each for each in rows if each.name in set(names)]
 
     async def save(self, batch: Sequence[Saved]) -> list[str]:
         await self._call(self._tables.save, list(batch))

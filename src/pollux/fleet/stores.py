@@ -9,12 +9,11 @@ from urllib.parse import unquote, urlsplit
 from pollux.clock import Clock
 from pollux.errors import ConfigError
 from pollux.fleet.hidden import shown_url
-from pollux.fleet.store import FleetStore
+from pollux.fleet.store import NAME, FleetStore
 from pollux.queues.urls import Address
 
 EXAMPLES = ("sqlite:///fleet.db", "postgresql://app@db/shop?fleet=pages")
 SCHEMES = ("sqlite", "postgresql", "postgres")
-NAME = "fleet"
 _POSTGRES = ("fleet", "schema", "timeout")
 
 
