@@ -5,7 +5,7 @@
 BIN := .venv/bin
 DEMO := .venv/.ready-demo
 DEV := .venv/.ready-dev
-CORE := */pollux/core/*
+CORE := */pollwise/core/*
 
 .PHONY: help demo test check bench docs soak lock clean
 
@@ -13,11 +13,11 @@ help:  ## list these commands
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(DEMO)  ## watch an adaptive worker save polls (ARGS="--seconds 30")
-	@$(BIN)/pollux demo $(ARGS)
+	@$(BIN)/pollwise demo $(ARGS)
 
 test: $(DEV)  ## run the tests; the whole run also demands every branch of core (ARGS="-k name")
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/python -m pytest -q tests/core --cov=src/pollux/core --cov-report=
+	@$(BIN)/python -m pytest -q tests/core --cov=src/pollwise/core --cov-report=
 	@$(BIN)/coverage report --skip-covered --include='$(CORE)' --fail-under=100
 	@$(BIN)/python -m pytest -q --ignore tests/core -n 3 --dist loadfile
 else

@@ -2,11 +2,11 @@
 
 Every request is counted at the server (MiniStack with a counter at its door), by queue; requests
 that send jobs are left out, for every consumer needs the same. Each consumer has a queue of its
-own. Dollars are list prices (`pollux lab prices`), without free tiers; SQS bills a request for each
-64 KiB, which no message here has.
+own. Dollars are list prices (`pollwise lab prices`), without free tiers; SQS bills a request for
+each 64 KiB, which no message here has.
 
 A month cannot be waited for. The long scenarios run in time that passes ten times as fast, for the
-server, for Pollux and for the loop: counts are true there, waits are ten times as coarse. Celery
+server, for Pollwise and for the loop: counts are true there, waits are ten times as coarse. Celery
 does not run in fast time: it gets the same scenarios at the world's pace, for less long. Rates are
 then scaled to 30 days.
 """
@@ -38,12 +38,12 @@ from benchmarks.billed_sections.kit import (  # noqa: E402
     scenarios,
 )
 from benchmarks.common import Child, Goal, each, heading, median, number, percentile  # noqa: E402
-from pollux.lab.prices import PRICES  # noqa: E402
+from pollwise.lab.prices import PRICES  # noqa: E402
 from tests.clouds import CREDENTIALS  # noqa: E402
 
 PEER = "celery-sqs"
-#: Pollux's consumers of SQS.
-POLLUX = {
+#: Pollwise's consumers of SQS.
+POLLWISE = {
     "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
     "Adaptive, held 20 s": "Adaptive('100ms', '5s', hold='20s')",
     "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
@@ -57,13 +57,13 @@ LOOP, CELERY = "boto3 loop, held 20 s", "Celery 5.7"
 
 def together(bench: Bench, cloud: Cloud, of: Sequence[Scenario]) -> dict[str, dict[str, Row]]:
     """Every scenario for every consumer but Celery, all at a time, each on its own queue."""
-    sides = {**POLLUX, FIXED: "Fixed('500ms')", LOOP: None}
+    sides = {**POLLWISE, FIXED: "Fixed('500ms')", LOOP: None}
     names = {(s.name, side): f"q{i}-{j}" for i, s in enumerate(of) for j, side in enumerate(sides)}
     plan = [entry(names[s.name, side], sides[side], s) for s in of for side in sides]
     seconds = max(s.seconds for s in of)
     found: dict[str, dict[str, Row]] = {s.name: {} for s in of}
     with ExitStack() as stack:
-        child = stack.enter_context(cloud.pollux(plan, seconds))
+        child = stack.enter_context(cloud.pollwise(plan, seconds))
         child.hear(120)
         loops = {}
         for s in of:
@@ -110,11 +110,11 @@ def busy(bench: Bench) -> dict[str, Row]:
     jobs = bench.scale.busy_jobs
     of = Scenario("100 jobs/s", jobs / 100 + 3, tuple(n / 100 for n in range(jobs)))
     sides: dict[str, str | None] = {
-        "Adaptive 100ms-5s": POLLUX["Adaptive 100ms-5s"],
-        "Adaptive, held 20 s": POLLUX["Adaptive, held 20 s"],
+        "Adaptive 100ms-5s": POLLWISE["Adaptive 100ms-5s"],
+        "Adaptive, held 20 s": POLLWISE["Adaptive, held 20 s"],
         "Adaptive 1s-5s, held 20 s": "Adaptive('1s', '5s', hold='20s')",
-        **{side: polling for side, polling in POLLUX.items() if side.startswith("Worth")},
-        "Ewma, held (Arrakis)": POLLUX["Ewma, held (Arrakis)"],
+        **{side: polling for side, polling in POLLWISE.items() if side.startswith("Worth")},
+        "Ewma, held (Arrakis)": POLLWISE["Ewma, held (Arrakis)"],
         FIXED: "Fixed('500ms')",
         LOOP: None,
     }
@@ -125,7 +125,7 @@ def busy(bench: Bench) -> dict[str, Row]:
         with ExitStack() as stack:
             cloud = Cloud(stack)  # a fresh one each: the last one's workers are gone with it
             queue = f"busy{number_of}"
-            child = stack.enter_context(cloud.pollux([entry(queue, polling, of)], of.seconds))
+            child = stack.enter_context(cloud.pollwise([entry(queue, polling, of)], of.seconds))
             child.hear()
             loop = None
             if polling is None:
@@ -219,7 +219,7 @@ def goals(
 ) -> list[Goal]:
     idle = long["idle"]
     plain = idle[LOOP].monthly
-    held = max(idle[side].monthly for side in POLLUX if "held" in side)
+    held = max(idle[side].monthly for side in POLLWISE if "held" in side)
     best = min(quick[side].per_thousand for side in quick if side not in (CELERY, LOOP, FIXED))
     ratio = quick[CELERY].per_thousand / best
     ours = s3["1 job/min, Adaptive 100ms-5s"].total

@@ -1,10 +1,10 @@
-"""Whether the tables of Pollux on Postgres grow while the backlog does not: a day's jobs at once.
+"""Whether the tables of Pollwise on Postgres grow while the backlog does not: a day's jobs at once.
 
 23 jobs a second are two million a day. They are put and worked through as fast as it goes, with ten
 thousand waiting all the time, and the size of tables and indexes is told every tenth of the way.
-Twice: as it comes, where Pollux has its table vacuumed now and then and autovacuum has its defaults
-apart from what Pollux sets on its own tables; and by autovacuum alone, as for a role that may not
-vacuum.
+Twice: as it comes, where Pollwise has its table vacuumed now and then and autovacuum has its
+defaults apart from what Pollwise sets on its own tables; and by autovacuum alone, as for a role
+that may not vacuum.
 
 Autovacuum looks once a minute (`autovacuum_naptime`). On such a day that is after 1,380 jobs, here
 it would be after more than a million. So where it is alone, it looks once a second: still after
@@ -59,7 +59,7 @@ def sample(server: Postgres, dbname: str, jobs: int, seconds: float) -> Sample:
     ((tables, indexes, dead, vacuums, autovacuums),) = server.execute(
         "SELECT sum(pg_table_size(relid))::bigint, sum(pg_indexes_size(relid))::bigint,"
         " sum(n_dead_tup)::bigint, sum(vacuum_count)::bigint, sum(autovacuum_count)::bigint"
-        " FROM pg_stat_user_tables WHERE schemaname = 'pollux'",
+        " FROM pg_stat_user_tables WHERE schemaname = 'pollwise'",
         dbname=dbname,
     )
     counted = map(int, (tables, indexes, dead, vacuums, autovacuums))
@@ -132,7 +132,7 @@ PARTS = (Part("as it comes", "", "1min"), Part("autovacuum alone", "vacuum=off",
 def run(servers: Servers, part: Part, jobs: int) -> list[Sample]:
     heading(f"{jobs:,} jobs at a backlog of {BACKLOG:,}: {part.name}, looking every {part.naptime}")
     line(HEAD)
-    setup = next(each for each in SETUPS if each.name == "pollux postgres")
+    setup = next(each for each in SETUPS if each.name == "pollwise postgres")
     server = servers.postgres(**SETTINGS, autovacuum_naptime=part.naptime)
     bench = Bench(servers, [replace(setup, way=part.way)], _postgres=server)
     with bench.ground(setup, once=True) as url:

@@ -101,7 +101,7 @@ def listed(
 
 def traces_folder() -> Path | None:
     """The folder of traces that the environment names, for `make bench`."""
-    named = os.environ.get("POLLUX_TRACES")
+    named = os.environ.get("POLLWISE_TRACES")
     return Path(named) if named else None
 
 
@@ -227,9 +227,14 @@ def machine(folder: Path) -> dict[str, str]:
 
 
 def versions(**more: str) -> dict[str, str]:
-    """Of Python, SQLite and Pollux, and of what else is named."""
+    """Of Python, SQLite and Pollwise, and of what else is named."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return {"python": python, "sqlite": sqlite3.sqlite_version, "pollux": version("pollux"), **more}
+    return {
+        "python": python,
+        "sqlite": sqlite3.sqlite_version,
+        "pollwise": version("pollwise"),
+        **more,
+    }
 
 
 def show(*facts: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """The controller: polls a second, fleets of workers, memory, and how soon a job is picked up.
 
-One process with one event loop on one core serves, as `pollux serve` does, on SQLite with fsync;
+One process with one event loop on one core serves, as `pollwise serve` does, on SQLite with fsync;
 another on another core asks. What polls cost is counted in CPU time of the server, which says the
 same on a busy machine, and set against a bare ASGI endpoint on the same uvicorn, which does nothing
 and looks at nothing: the limit. The rates by the clock are printed as well.
@@ -10,7 +10,7 @@ connection; p99 is from before the connection until the answer is read.
 
 Pickup is counted from before the submission is sent until a worker has the job: so it includes the
 submission itself, with its fsync. By push it is measured for a client that does as little as can
-be, for `pollux agent`, for a `Worker` on an `http://` queue, and where a thousand workers listen.
+be, for `pollwise agent`, for a `Worker` on an `http://` queue, and where a thousand workers listen.
 
     benchmarks/controller.py --only rates,push
 """
@@ -242,7 +242,7 @@ def measure_memory(folder: Path, scale: Scale) -> Plain:
 #: Who is told by push, and how they are called here.
 PUSHED = {
     "push": "a bare client",
-    "agent": "pollux agent",
+    "agent": "pollwise agent",
     "worker": "a Worker, http:// queue",
     "many": "one of many that listen",
 }

@@ -1,4 +1,4 @@
-"""The outbox of Pollux on Postgres, against what Python people take for an outbox there.
+"""The outbox of Pollwise on Postgres, against what Python people take for an outbox there.
 
 faststream-outbox and django-outbox-pattern, each in an environment of its own, in its best sensible
 configuration: outbox_peers/*.py say which and why. All run against the same Postgres 18 on the same
@@ -6,12 +6,12 @@ machine, one after the other, with `synchronous_commit = off` and fsync on. A re
 with an empty handler; every run starts on fresh ground and checks that each record was handled, and
 that none is left over.
 
-Not alike: Pollux keeps 1,000 keys in order; the peers know no keys and no order, so it is also
+Not alike: Pollwise keeps 1,000 keys in order; the peers know no keys and no order, so it is also
 measured without keys. django-outbox-pattern keeps what it has published; the others delete it.
 
 One writer process puts the load, the same for all, on the cores that server and relay have too:
-so the CPU time of each is shown beside the rates. With 2 and 4 relays only Pollux and the best peer
-are measured. The whole takes about 17 minutes: loads 11, idle 2.5, order 3.5.
+so the CPU time of each is shown beside the rates. With 2 and 4 relays only Pollwise and the best
+peer are measured. The whole takes about 17 minutes: loads 11, idle 2.5, order 3.5.
 
     benchmarks/outbox.py --only loads,order --peers faststream-outbox
 """
@@ -37,12 +37,12 @@ from benchmarks.queue_sections.latency import Idle, Patience, measure_idle  # no
 from tests.servers import Servers  # noqa: E402
 
 #: With its defaults; and as the peers have it: without keys, and with a batch as large as theirs.
-OURS, WITHOUT_KEYS = "pollux postgres", "pollux keys=none batch=500 postgres"
-_LEFT = ("SELECT count(*) FROM pollux.outbox_records",)
+OURS, WITHOUT_KEYS = "pollwise postgres", "pollwise keys=none batch=500 postgres"
+_LEFT = ("SELECT count(*) FROM pollwise.outbox_records",)
 SETUPS = (
-    Setup("pollux", "postgres", "", "pollux", 20_000, left=_LEFT, strong=True),
-    Setup("pollux", "postgres", "", "pollux", 10_000, "keys=none batch=500", left=_LEFT),
-    Setup("pollux", "postgres", "", "pollux", 10_000, "keys=none", left=_LEFT, aside=True),
+    Setup("pollwise", "postgres", "", "pollwise", 20_000, left=_LEFT, strong=True),
+    Setup("pollwise", "postgres", "", "pollwise", 10_000, "keys=none batch=500", left=_LEFT),
+    Setup("pollwise", "postgres", "", "pollwise", 10_000, "keys=none", left=_LEFT, aside=True),
     Setup(
         "faststream-outbox", "postgres", "faststream-outbox", "faststream-outbox", 8_000,
         "workers=1 batch=500", left=("SELECT count(*) FROM outbox",),
@@ -139,7 +139,7 @@ def goals(found: Measured) -> list[Goal]:
         theirs = {
             name: each[1]
             for name, each in found.loads.items()
-            if not name.startswith("pollux") and 1 in each
+            if not name.startswith("pollwise") and 1 in each
         }
         for ours, how in ((mine, ""), (found.loads.get(WITHOUT_KEYS, {}).get(1), ", no keys")):
             if ours is not None and theirs:
@@ -177,7 +177,7 @@ def against(ours: Rates, how: str, theirs: dict[str, Rates]) -> Iterator[Goal]:
 
 
 def losses(found: Measured) -> list[str]:
-    """Where a peer is better than Pollux, as found in this run."""
+    """Where a peer is better than Pollwise, as found in this run."""
     compared: list[tuple[str, bool, str, dict[str, float]]] = []
     for count in sorted({count for each in found.loads.values() for count in each}):
         rates = {name: each[count] for name, each in found.loads.items() if count in each}
@@ -204,7 +204,7 @@ def losses(found: Measured) -> list[str]:
     for what, more, unit, values in compared:
         mine = values.get(OURS)
         for name, theirs in values.items():
-            if mine is None or name.startswith("pollux") or theirs == mine:
+            if mine is None or name.startswith("pollwise") or theirs == mine:
                 continue
             if (theirs > mine) == more:
                 peer = name.removesuffix(" postgres")
@@ -248,7 +248,7 @@ def main() -> None:
         bench.facts |= {"machine": machine, "versions": versions, "quick": given.quick}
         others = common.Others()
         found = measure(bench, scale, given.only or SECTIONS)
-        heading("Where a peer is better than Pollux")
+        heading("Where a peer is better than Pollwise")
         lost = losses(found)
         print("\n".join(lost) or "Nowhere, in this run.")
         if bench.failed:
@@ -258,8 +258,8 @@ def main() -> None:
         bench.facts["others_percent"] = others.show()
         reached = goals(found)
     common.finish(bench.facts, reached, given.json)
-    if any(name.startswith("pollux") for name in bench.failed):
-        sys.exit("Pollux failed in a section: see above")
+    if any(name.startswith("pollwise") for name in bench.failed):
+        sys.exit("Pollwise failed in a section: see above")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,8 @@
 
     python benchmarks/pacing.py [DIR] [--quick] [--json FILE] [--out PICTURE]
 
-For every trace in DIR (else in $POLLUX_TRACES; else the workloads that ship with the lab) and ρ in
-0.3, 1, 3, 10: the price of a poll over that of a waiting item-second is set so that the best
+For every trace in DIR (else in $POLLWISE_TRACES; else the workloads that ship with the lab) and ρ
+in 0.3, 1, 3, 10: the price of a poll over that of a waiting item-second is set so that the best
 interval for the mean rate λ, √(2·ratio/λ), is ρ/λ: about ρ items arrive between two polls. Cost is
 polls · ratio + waiting, as a share of what the best fixed interval in hindsight costs. Polls are
 instantaneous, without jitter, and find everything that arrived.
@@ -28,11 +28,11 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 import numpy as np  # noqa: E402
 
 from benchmarks import common  # noqa: E402 - see there
-from pollux import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
-from pollux.lab import limits, synthetic, traces  # noqa: E402
-from pollux.lab.fast import lean  # noqa: E402
-from pollux.lab.replay import replay  # noqa: E402
-from pollux.lab.results import Replay, Situation, Trace  # noqa: E402
+from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
+from pollwise.lab import limits, synthetic, traces  # noqa: E402
+from pollwise.lab.fast import lean  # noqa: E402
+from pollwise.lab.replay import replay  # noqa: E402
+from pollwise.lab.results import Replay, Situation, Trace  # noqa: E402
 
 RHOS = (0.3, 1.0, 3.0, 10.0)
 EVENTS, EVENTS_QUICK = 20_000, 3_000

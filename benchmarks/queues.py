@@ -1,4 +1,4 @@
-"""Pollux on Postgres and on Redis against the queues that Python people use there.
+"""Pollwise on Postgres and on Redis against the queues that Python people use there.
 
 PgQueuer, procrastinate, SAQ and Huey on Postgres 18, taskiq, Dramatiq, SAQ, Huey and Celery on
 Valkey 9, each in an environment of its own, in its best sensible configuration: queue_peers/*.py
@@ -49,7 +49,7 @@ from benchmarks.queue_sections.rates import (  # noqa: E402
 )
 from tests.servers import Servers  # noqa: E402
 
-OURS = {"postgres": "pollux postgres", "redis": "pollux redis"}
+OURS = {"postgres": "pollwise postgres", "redis": "pollwise redis"}
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def goals(bench: Bench, found: Found) -> list[Goal]:
             (
                 rate
                 for name, rate in rates.items()
-                if name in {ours, f"pollux prefetch=1000 {store}"}
+                if name in {ours, f"pollwise prefetch=1000 {store}"}
             ),
             default=0.0,
         )
@@ -240,7 +240,7 @@ def compared(found: Found) -> Iterator[Compared]:
 
 
 def losses(bench: Bench, found: Found) -> list[str]:
-    """Where a peer is better than Pollux on the same store, as found in this run."""
+    """Where a peer is better than Pollwise on the same store, as found in this run."""
     lines = []
     for what, more, unit, values in compared(found):
         for setup in bench.main:
@@ -260,7 +260,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--peers",
         metavar="NAMES",
-        help="only these beside Pollux, such as pgqueuer,taskiq; or none",
+        help="only these beside Pollwise, such as pgqueuer,taskiq; or none",
     )
     parser.add_argument("--stores", metavar="NAMES", help="only postgres or only redis")
     given = parser.parse_args()
@@ -302,7 +302,7 @@ def main() -> None:
         bench.facts |= {"machine": machine, "versions": versions, "quick": given.quick}
         others = common.Others()
         found = measure(bench, scale, sections)
-        heading("Where a peer is better than Pollux")
+        heading("Where a peer is better than Pollwise")
         lost = losses(bench, found)
         print("\n".join(lost) or "Nowhere, in this run.")
         if bench.failed:
@@ -312,8 +312,8 @@ def main() -> None:
         bench.facts["others_percent"] = others.show()
         reached = goals(bench, found)
     common.finish(bench.facts, reached, given.json)
-    if any(name.startswith("pollux") for name in bench.failed):
-        sys.exit("Pollux failed in a section: see above")
+    if any(name.startswith("pollwise") for name in bench.failed):
+        sys.exit("Pollwise failed in a section: see above")
 
 
 if __name__ == "__main__":

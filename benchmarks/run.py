@@ -79,7 +79,7 @@ def machine() -> dict[str, str]:
         "System": platform.platform(),
         "Python": f"{platform.python_implementation()} {platform.python_version()}",
         "SQLite": sqlite3.sqlite_version,
-        "Pollux": version("pollux"),
+        "Pollwise": version("pollwise"),
         "Date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
 

@@ -1,4 +1,4 @@
-"""Pollux on SQLite against Huey on SQLite: jobs and puts a second, idling, and picking up.
+"""Pollwise on SQLite against Huey on SQLite: jobs and puts a second, idling, and picking up.
 
 Both sides run one worker process with 8 concurrent handlers, on the same disk, in turns. Huey gets
 its best sensible setting: threads (its handlers are plain functions), no results stored, no
@@ -6,7 +6,7 @@ periodic tasks, no log. `fsync off` is SQLite's `synchronous = OFF` on both side
 FULL; idling and picking up use each side's own default, which is FULL for both.
 
 Not alike, and in Huey's favour: Huey deletes a job before it runs it, one write a job, so a worker
-that is killed loses what it ran. Pollux claims under a lease and deletes afterwards, two writes a
+that is killed loses what it ran. Pollwise claims under a lease and deletes afterwards, two writes a
 job, shared by a batch.
 """
 
@@ -29,16 +29,16 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Child, Goal, each, heading, median, number, percentile  # noqa: E402
 
-SIDES = ("pollux", "huey")
-TABLES = {"pollux": "pollux_jobs", "huey": "task"}
-#: How Huey and Pollux are told the same thing.
+SIDES = ("pollwise", "huey")
+TABLES = {"pollwise": "pollwise_jobs", "huey": "task"}
+#: How Huey and Pollwise are told the same thing.
 FSYNC = {
-    ("pollux", "off"): ["--synchronous", "off"],
-    ("pollux", "on"): ["--synchronous", "full"],
+    ("pollwise", "off"): ["--synchronous", "off"],
+    ("pollwise", "on"): ["--synchronous", "full"],
     ("huey", "off"): ["--fsync", "off"],
     ("huey", "on"): ["--fsync", "on"],
 }
-#: Pollux's floor, and how often it looks for news from other processes, in milliseconds.
+#: Pollwise's floor, and how often it looks for news from other processes, in milliseconds.
 FLOOR = 100
 
 
@@ -90,14 +90,14 @@ HUEY = "8 threads"
 def setups(fsync: str) -> list[Setup]:
     ways = [
         Setup("huey", fsync, HUEY),
-        Setup("pollux", fsync, DEFAULT),
-        Setup("pollux", fsync, AHEAD, ("--prefetch", "200")),
-        Setup("pollux", fsync, PLAIN, ("--plain",), aside=True),
+        Setup("pollwise", fsync, DEFAULT),
+        Setup("pollwise", fsync, AHEAD, ("--prefetch", "200")),
+        Setup("pollwise", fsync, PLAIN, ("--plain",), aside=True),
     ]
     if fsync == "off":
         normal = ("--synchronous", "normal")
         ways += [
-            Setup("pollux", fsync, "async, synchronous=normal", normal, aside=True),
+            Setup("pollwise", fsync, "async, synchronous=normal", normal, aside=True),
             Setup("huey", fsync, "1 thread", ("--threads", "1"), aside=True),
         ]
     return ways
@@ -148,7 +148,7 @@ def measure_work(bench: Bench) -> dict[str, Work]:
         with bench.child(side, "fill", bench.file(f"filled-{side}"), "--jobs", jobs) as child:
             child.hear()
     found: dict[str, Work] = {}
-    for side, what in (("huey", HUEY), ("pollux", DEFAULT)):
+    for side, what in (("huey", HUEY), ("pollwise", DEFAULT)):
         work_once(bench, Setup(side, "off", what), Work())
     for turn in range(bench.scale.runs):
         ways = [way for fsync in ("off", "on") for way in setups(fsync)]
@@ -193,14 +193,14 @@ def show_work(bench: Bench, found: dict[str, Work]) -> dict[str, float]:
         huey = found[Setup("huey", fsync, HUEY).name].rate
         for way in setups(fsync):
             work = found[way.name]
-            if way.side == "pollux":
+            if way.side == "pollwise":
                 ratios[f"jobs/s, fsync {fsync}, {way.what}"] = work.rate / huey
             rows.append(
                 [
                     way.name,
                     number(work.rate),
                     f"{work.rate / huey:.2f}",
-                    number(median(work.settled)) if way.side == "pollux" else "-",
+                    number(median(work.settled)) if way.side == "pollwise" else "-",
                     f"{median(work.cpu_per_job) * 1e6:.0f}",
                     f"{median(work.peak_memory):.0f}",
                     f"{median(work.first_after) * 1e3:.0f}",
@@ -227,8 +227,8 @@ def measure_puts(bench: Bench) -> dict[str, list[float]]:
             puts = bench.scale.puts if fsync == "off" else bench.scale.puts // 4
             ways: list[tuple[str, str, int, list[str]]] = [
                 ("huey", "one at a time", puts, []),
-                ("pollux", "one at a time", puts, []),
-                ("pollux", "100 at a time", puts * 10, ["--batch", "100"]),
+                ("pollwise", "one at a time", puts, []),
+                ("pollwise", "100 at a time", puts * 10, ["--batch", "100"]),
             ]
             for side, what, jobs, more in ways if turn % 2 == 0 else reversed(ways):
                 path = bench.file(f"put-{side}-{fsync}-{turn}-{len(more)}")
@@ -245,7 +245,7 @@ def show_puts(bench: Bench, found: dict[str, list[float]]) -> dict[str, float]:
     for name in sorted(found):
         side, fsync, what = name.split(", ")
         ratio = median(found[name]) / median(found[f"huey, {fsync}, one at a time"])
-        if side == "pollux":
+        if side == "pollwise":
             ratios[f"puts/s, {fsync}, {what}"] = ratio
         rows.append([name, number(median(found[name])), f"{ratio:.2f}", each(found[name])])
     common.table(["", "puts/s", "× Huey", "all runs"], rows)
@@ -282,7 +282,7 @@ class Idle:
     pickup_ms: list[float] = field(default_factory=list)
 
 
-HERE, ACROSS = "pollux, put in its process", "pollux, put by another process"
+HERE, ACROSS = "pollwise, put in its process", "pollwise, put by another process"
 HUEY_ACROSS, HUEY_TUNED = "huey, put by another process", "huey, polling every 0.1 s"
 
 
@@ -322,8 +322,8 @@ def note_idle(idle: Idle, idler: Idler, lasted: float) -> None:
 def start_idlers(bench: Bench, stack: ExitStack) -> Iterator[Idler]:
     count = bench.scale.workers
     kinds: list[tuple[str, str, int, list[str]]] = [
-        ("pollux", HERE, count, []),
-        ("pollux", ACROSS, count, []),
+        ("pollwise", HERE, count, []),
+        ("pollwise", ACROSS, count, []),
         ("huey", HUEY_ACROSS, count, []),
         ("huey", HUEY_TUNED, 1, ["--delay", "0.1"]),
     ]
@@ -384,12 +384,12 @@ def show_idle(bench: Bench, found: dict[str, Idle]) -> dict[str, float]:
     ]
     common.table(["", "p50 ms", "max ms", "all, sorted"], rows)
     bench.facts["idle"] = {kind: vars(idle) for kind, idle in found.items()}
-    pollux, huey = found[ACROSS], found[HUEY_ACROSS]
+    pollwise, huey = found[ACROSS], found[HUEY_ACROSS]
     return {
-        "idle CPU": max(pollux.cpu_percent) / max(huey.cpu_percent),
-        "idle statements": median(pollux.per_minute) / median(huey.per_minute),
-        "pickup across processes, p50": median(pollux.pickup_ms) / median(huey.pickup_ms),
-        "pickup across processes, max": max(pollux.pickup_ms) / max(huey.pickup_ms),
+        "idle CPU": max(pollwise.cpu_percent) / max(huey.cpu_percent),
+        "idle statements": median(pollwise.per_minute) / median(huey.per_minute),
+        "pickup across processes, p50": median(pollwise.pickup_ms) / median(huey.pickup_ms),
+        "pickup across processes, max": max(pollwise.pickup_ms) / max(huey.pickup_ms),
     }
 
 
@@ -405,11 +405,11 @@ def losses(work: dict[str, Work], ratios: dict[str, float]) -> list[str]:
     ]
     for fsync in ("off", "on"):
         huey = work[Setup("huey", fsync, HUEY).name]
-        pollux = work[Setup("pollux", fsync, DEFAULT).name]
+        pollwise = work[Setup("pollwise", fsync, DEFAULT).name]
         for name, ours, theirs, unit in (
-            ("peak memory", median(pollux.peak_memory), median(huey.peak_memory), "MiB"),
-            ("CPU a job", median(pollux.cpu_per_job) * 1e6, median(huey.cpu_per_job) * 1e6, "µs"),
-            ("start to first job", median(pollux.first_after), median(huey.first_after), "s"),
+            ("peak memory", median(pollwise.peak_memory), median(huey.peak_memory), "MiB"),
+            ("CPU a job", median(pollwise.cpu_per_job) * 1e6, median(huey.cpu_per_job) * 1e6, "µs"),
+            ("start to first job", median(pollwise.first_after), median(huey.first_after), "s"),
         ):
             if ours > theirs:
                 against = f"{number(ours)} {unit} against {number(theirs)} {unit}"
@@ -449,11 +449,11 @@ def run(bench: Bench) -> Sequence[Goal]:
 
 
 def main() -> None:
-    options = common.options("Pollux on SQLite against Huey on SQLite.")
+    options = common.options("Pollwise on SQLite against Huey on SQLite.")
     huey = common.peer("huey")
     with common.work_folder() as folder:
         scale = QUICK if options.quick else FULL
-        bench = Bench(folder, scale, {"pollux": Path(sys.executable), "huey": huey})
+        bench = Bench(folder, scale, {"pollwise": Path(sys.executable), "huey": huey})
         machine = common.machine(folder)
         versions = common.versions(huey=common.peer_version("huey"))
         common.show(machine, versions)

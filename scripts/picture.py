@@ -18,11 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollux import Adaptive, Fixed, NewJob, Strategy, poll
-from pollux.clock import VirtualClock
-from pollux.events import Events, PollFinished
-from pollux.lab.fixed import percentile
-from pollux.queues.memory import MemoryQueue
+from pollwise import Adaptive, Fixed, NewJob, Strategy, poll
+from pollwise.clock import VirtualClock
+from pollwise.events import Events, PollFinished
+from pollwise.lab.fixed import percentile
+from pollwise.queues.memory import MemoryQueue
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "assets"
 SECONDS = 60.0

@@ -21,19 +21,19 @@ from typing import Any
 
 import typer
 
-import pollux
-from pollux import events
-from pollux.cli.app import app
-from pollux.clock import VirtualClock
-from pollux.core.strategy import Strategy
-from pollux.durations import short
-from pollux.lab.prices import MONTH, PRICES, dollars_a_month
-from pollux.lab.replay import replay
-from pollux.lab.results import Situation
-from pollux.lab.synthetic import workload
-from pollux.observe.metrics import METRICS
-from pollux.outbox.postgres_store import PostgresOutboxStore
-from pollux.outbox.records import (
+import pollwise
+from pollwise import events
+from pollwise.cli.app import app
+from pollwise.clock import VirtualClock
+from pollwise.core.strategy import Strategy
+from pollwise.durations import short
+from pollwise.lab.prices import MONTH, PRICES, dollars_a_month
+from pollwise.lab.replay import replay
+from pollwise.lab.results import Situation
+from pollwise.lab.synthetic import workload
+from pollwise.observe.metrics import METRICS
+from pollwise.outbox.postgres_store import PostgresOutboxStore
+from pollwise.outbox.records import (
     BlockedKey,
     Held,
     KeyClaim,
@@ -42,17 +42,17 @@ from pollux.outbox.records import (
     RecordInfo,
     RelayInfo,
 )
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.outbox.store import OutboxStore
-from pollux.outbox.urls import open_store
-from pollux.queues.base import Capabilities, Queue
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.objects import ObjectQueue
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.redis import RedisQueue
-from pollux.queues.sqlite import SqliteQueue
-from pollux.queues.sqs import SqsFifoQueue, SqsQueue
-from pollux.settings import STRATEGIES, documented_keys
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.store import OutboxStore
+from pollwise.outbox.urls import open_store
+from pollwise.queues.base import Capabilities, Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.objects import ObjectQueue
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.redis import RedisQueue
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqs import SqsFifoQueue, SqsQueue
+from pollwise.settings import STRATEGIES, documented_keys
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 FOLDER = DOCS / "reference"
@@ -60,32 +60,32 @@ TUTORIAL = DOCS / "tutorial" / "getting-started.md"
 SQS = DOCS / "how-to" / "sqs.md"
 IDLE_SECONDS = 3600.0
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
-    (pollux.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
-    (pollux.Adaptive("100ms", "5s"), "most workers (the default)"),
-    (pollux.Adaptive("100ms", "1s"), "near real time"),
-    (pollux.Fixed("500ms"), "steady load, one simple number"),
-    (pollux.Fixed("100ms"), "latency above all"),
+    (pollwise.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
+    (pollwise.Adaptive("100ms", "5s"), "most workers (the default)"),
+    (pollwise.Adaptive("100ms", "1s"), "near real time"),
+    (pollwise.Fixed("500ms"), "steady load, one simple number"),
+    (pollwise.Fixed("100ms"), "latency above all"),
 )
 NOTE = "<!-- Written by scripts/reference.py from the code; change the code, not this page. -->"
-SETTINGS_NOTE = """Defaults < `pollux.toml` < what was changed while a fleet ran < environment <
-arguments. `pollux config show` tells every value and where it came from. A duration is written
+SETTINGS_NOTE = """Defaults < `pollwise.toml` < what was changed while a fleet ran < environment <
+arguments. `pollwise config show` tells every value and where it came from. A duration is written
 `"250ms"`, `"5s"`, `"2m"` or as a number of seconds; each has a twin that ends in `_ms` and takes
 milliseconds. `[fleet.groups.NAME.polling]` sets `enabled`, `base_interval`, `min_interval` and
-`max_interval` for the targets of one group (`POLLUX_FLEET_GROUPS_NAME_POLLING_ENABLED`, …), which
+`max_interval` for the targets of one group (`POLLWISE_FLEET_GROUPS_NAME_POLLING_ENABLED`, …), which
 beat `[fleet.polling]`."""
 EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`, and
 `outbox.events` likewise. In logs an event is named by its `action`: `PollFailed` is
 `"poll_failed"`. What has no level in the last column is logged at debug only. `source` is the name
 of a queue, or `outbox:` and the name of an outbox."""
-METRICS_NOTE = """`pollux worker … --metrics-port 9091`, and `pollux outbox run … --metrics-port
-9091`, serve them on 127.0.0.1; they need `pip install 'pollux[metrics]'`. The label sets of a queue
-go when its last worker in the process stops, and those of an outbox with its last relay."""
-OUTBOX_NOTE = """The tables of an outbox are in the user's own database; `pollux.Outbox` and
+METRICS_NOTE = """`pollwise worker … --metrics-port 9091`, and `pollwise outbox run … --metrics-port
+9091`, serve them on 127.0.0.1; they need `pip install 'pollwise[metrics]'`. The label sets of a
+queue go when its last worker in the process stops, and those of an outbox with its last relay."""
+OUTBOX_NOTE = """The tables of an outbox are in the user's own database; `pollwise.Outbox` and
 `OutboxRunOptions` are under [Python names](python.md), the settings `[outbox]` under
 [Settings](settings.md)."""
 #: Answers that any route may give; they are told of once.
 ANY_ROUTE = ("401", "403", "503")
-HTTP_NOTE = """What `pollux serve` answers; a running controller has the same, for programs, at
+HTTP_NOTE = """What `pollwise serve` answers; a running controller has the same, for programs, at
 `/openapi.json`. Every request but those of health needs `Authorization: Bearer <token>`: `admin`
 may do everything, `submit` whatever concerns jobs, `worker` register workers; the token that a
 worker gets when it registers is for its own polls and jobs. Times are ISO 8601 in UTC.
@@ -110,7 +110,7 @@ QUEUES: dict[str, type[Queue]] = {
     "sqs://name": SqsQueue,
     "sqs://name.fifo": SqsFifoQueue,
 }
-#: Those that have more to say than their URL; from `pollux.queues.<module>`.
+#: Those that have more to say than their URL; from `pollwise.queues.<module>`.
 CLASSES: dict[str, type[Queue]] = {
     "SQLite": SqliteQueue,
     "Postgres": PostgresQueue,
@@ -239,7 +239,7 @@ def queues_page() -> str:
         table(("", *(f"`{url}`" for url in QUEUES)), rows),
         prose(Capabilities),
         "## Opening one",
-        describe(pollux.open, "pollux.open"),
+        describe(pollwise.open, "pollwise.open"),
     ]
     for title, queue in CLASSES.items():
         where = f"`from {queue.__module__} import {queue.__name__}`"
@@ -280,16 +280,16 @@ def outbox_page() -> str:
 
 
 def python_page() -> str:
-    parts = ["# Python names", "Everything that `import pollux` gives."]
+    parts = ["# Python names", "Everything that `import pollwise` gives."]
     errors = []
-    for name in pollux.__all__:
-        thing = getattr(pollux, name)
+    for name in pollwise.__all__:
+        thing = getattr(pollwise, name)
         if inspect.isclass(thing) and issubclass(thing, Exception):
             errors.append((f"`{name}`", first_line(thing)))
         elif inspect.isclass(thing) and issubclass(thing, (Strategy, Queue)):
             continue  # they have pages of their own
         else:
-            parts += [f"## {name}", describe(thing, f"pollux.{name}")]
+            parts += [f"## {name}", describe(thing, f"pollwise.{name}")]
             parts += list(_methods(thing))
     parts += ["## Errors and signals", table(("name", "meaning"), errors)]
     return "\n\n".join(parts)
@@ -312,7 +312,7 @@ def commands_page() -> str:
         [
             "# Commands",
             COMMANDS_NOTE,
-            *_commands(root, "pollux"),
+            *_commands(root, "pollwise"),
             "## Prices",
             "For `--price`; or dollars per polls, as in `0.005/1000`.",
             table(("name", "what"), prices),
@@ -346,7 +346,7 @@ def _option(parameter: Any) -> tuple[str, str, str]:
 
 def http_api_page() -> str:
     """Every route of the controller, as its OpenAPI schema has it."""
-    from pollux.controller import create_app, queue_api
+    from pollwise.controller import create_app, queue_api
 
     with tempfile.TemporaryDirectory() as folder:
         schema = create_app("memory://", artefacts=folder).openapi()
@@ -457,7 +457,7 @@ def idle_polls(strategy: Strategy) -> int:
         async def fetch() -> list[object]:
             return []
 
-        loop = pollux.poll(fetch, strategy, clock=clock, seed=1)
+        loop = pollwise.poll(fetch, strategy, clock=clock, seed=1)
         polling = asyncio.ensure_future(anext(loop, None))
         await clock.advance(IDLE_SECONDS)
         loop.stop()
@@ -474,13 +474,13 @@ def held_or_not() -> str:
     worth: dict[str, Any] = {"poll_cost": price.dollars, "wait_cost": 0.01 / 3600}
     rows = []
     for shown, strategy in (
-        ("fixed 500 ms", pollux.Fixed("500ms")),
-        ("ewma", pollux.Ewma()),
-        ("ewma, held", pollux.Ewma(held=True)),
-        ("worth, a cent an hour", pollux.Worth(**worth)),
-        ("worth, a cent an hour, held", pollux.Worth(**worth, hold="20s")),
-        ("adaptive 100 ms to 5 s", pollux.Adaptive("100ms", "5s")),
-        ("adaptive 100 ms to 5 s, held", pollux.Adaptive("100ms", "5s", hold="20s")),
+        ("fixed 500 ms", pollwise.Fixed("500ms")),
+        ("ewma", pollwise.Ewma()),
+        ("ewma, held", pollwise.Ewma(held=True)),
+        ("worth, a cent an hour", pollwise.Worth(**worth)),
+        ("worth, a cent an hour, held", pollwise.Worth(**worth, hold="20s")),
+        ("adaptive 100 ms to 5 s", pollwise.Adaptive("100ms", "5s")),
+        ("adaptive 100 ms to 5 s, held", pollwise.Adaptive("100ms", "5s", hold="20s")),
     ):
         done = replay(trace, strategy, Situation(capacity=10, hold=bool(strategy.longest_hold)))
         dollars = dollars_a_month(done.polls, done.span, price)

@@ -73,7 +73,7 @@ class RabbitMQ(Server):
 
     @property
     def node(self) -> str:
-        return f"pollux{self.port}@localhost"
+        return f"pollwise{self.port}@localhost"
 
     def environment(self) -> dict[str, str]:
         return {
@@ -91,7 +91,7 @@ class RabbitMQ(Server):
             "RABBITMQ_ENABLED_PLUGINS_FILE": str(self.folder / "enabled_plugins"),
             "RABBITMQ_PID_FILE": str(self.folder / "pid"),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": (
-                f"-kernel inet_dist_use_interface {{127,0,0,1}} -setcookie pollux{self.port} "
+                f"-kernel inet_dist_use_interface {{127,0,0,1}} -setcookie pollwise{self.port} "
                 "+S 1:1 +sbwt none +sbwtdcpu none +sbwtdio none"
             ),
             "ERL_EPMD_PORT": str(self._names.port),

@@ -102,7 +102,7 @@ class Keeper:
     """Keeps the servers that one process started, in one folder, and ends them with it."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pollux-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="pollwise-"))
         self.folder.chmod(0o711)  # for the user that servers run as who refuse to run as root
         self._kept: list[Server] = []
         self._reaper = subprocess.Popen(

@@ -20,7 +20,7 @@ import time
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from pollux.clock import Clock
+from pollwise.clock import Clock
 
 T = TypeVar("T")
 

@@ -9,16 +9,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pollux.clock import Clock, VirtualClock, VirtualLoop
-from pollux.core.retry import Retry
-from pollux.durations import Duration
-from pollux.errors import StoreUnavailable
-from pollux.events import Event, Events
-from pollux.jobs import Claim, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.sqlite import SqliteQueue
-from pollux.worker import Worker, WorkerRunOptions
+from pollwise.clock import Clock, VirtualClock, VirtualLoop
+from pollwise.core.retry import Retry
+from pollwise.durations import Duration
+from pollwise.errors import StoreUnavailable
+from pollwise.events import Event, Events
+from pollwise.jobs import Claim, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.worker import Worker, WorkerRunOptions
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from pollux.queues.sql import migrations
+from pollwise.queues.sql import migrations
 
 
 def plan_of(dialect: str, sql: str) -> list[str]:

@@ -1,11 +1,11 @@
-"""The layers of Pollux, guarded: no module imports from a layer above its own.
+"""The layers of Pollwise, guarded: no module imports from a layer above its own.
 
     errors, durations, urls, variables ← core ← clock, hints, events, loop, jobs ← queues
         ← worker, outbox, fleet, settings
         ← controller, agent, observe, dashboard, lab, testing ← cli
 
 Imports count wherever they stand: at the top, inside a function, behind
-`TYPE_CHECKING`, or as `import_module("pollux.x")`. A type-only import is an
+`TYPE_CHECKING`, or as `import_module("pollwise.x")`. A type-only import is an
 arrow too, because its reader has to know the other layer. It is not held against
 the purity of core, though, since nothing of it runs: a `Random` may be named as
 an argument's type.
@@ -13,7 +13,7 @@ an argument's type.
 Within a layer, modules may import each other, but not in a circle. What is
 imported when first used, or for types alone, makes no circle.
 
-`pollux/__init__.py` and `__main__.py` stand outside: they gather all layers,
+`pollwise/__init__.py` and `__main__.py` stand outside: they gather all layers,
 and load them when asked.
 """
 
@@ -27,7 +27,7 @@ from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollux"
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollwise"
 
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors", "durations", "urls", "variables", "audit"),
@@ -39,7 +39,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("cli",),
 )
 RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
-OUTSIDE = ("pollux", "pollux.__main__")
+OUTSIDE = ("pollwise", "pollwise.__main__")
 
 # Where a layer's rank would say yes, but the design says no.
 ALSO_FORBIDDEN = {
@@ -87,7 +87,7 @@ def sources() -> dict[str, str]:
     """Every module of the package, by name; a package's own file keeps its `__init__`."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        name = ".".join(("pollux", *path.relative_to(PACKAGE).with_suffix("").parts))
+        name = ".".join(("pollwise", *path.relative_to(PACKAGE).with_suffix("").parts))
         found[name] = path.read_text(encoding="utf-8")
     return found
 
@@ -127,8 +127,8 @@ def imports_of(module: str, source: str) -> Iterator[Import]:
             if node.level:
                 package = module.split(".")[: -node.level]
                 base = ".".join([*package, base] if base else package)
-            if base == "pollux":  # `from pollux import core`, or a public name
-                names = [f"pollux.{a.name}" if a.name in RANK else "pollux" for a in node.names]
+            if base == "pollwise":  # `from pollwise import core`, or a public name
+                names = [f"pollwise.{a.name}" if a.name in RANK else "pollwise" for a in node.names]
             else:
                 names = [base]
         elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
@@ -141,9 +141,9 @@ def imports_of(module: str, source: str) -> Iterator[Import]:
 
 
 def unit_of(module: str) -> str | None:
-    """The part of Pollux that a module belongs to: `pollux.core.fixed` is in `core`."""
+    """The part of Pollwise that a module belongs to: `pollwise.core.fixed` is in `core`."""
     parts = module.split(".")
-    return parts[1] if parts[0] == "pollux" and len(parts) > 1 else None
+    return parts[1] if parts[0] == "pollwise" and len(parts) > 1 else None
 
 
 def layer_problem(found: Import) -> str | None:
@@ -163,7 +163,7 @@ def layer_problem(found: Import) -> str | None:
 
 def purity_problem(found: Import) -> str | None:
     top = found.imported.split(".")[0]
-    if found.types_only or top == "pollux":
+    if found.types_only or top == "pollwise":
         return None
     if top in IMPURE:
         return "core has no clock, randomness, logging or I/O: pass what it needs as an argument"
@@ -214,7 +214,7 @@ def problems(modules: Mapping[str, str]) -> list[str]:
             continue
         for each in imports_of(module, source):
             rules = []
-            if each.imported.split(".")[0] == "pollux":
+            if each.imported.split(".")[0] == "pollwise":
                 rules.append(layer_problem(each))
                 imported = unit_of(each.imported)
                 if imported and imported != unit and not (each.types_only or each.deferred):
@@ -233,7 +233,7 @@ def problems(modules: Mapping[str, str]) -> list[str]:
 
 def test_every_arrow_points_the_right_way() -> None:
     modules = sources()
-    assert "pollux.core.__init__" in modules, f"no package found under {PACKAGE}"
+    assert "pollwise.core.__init__" in modules, f"no package found under {PACKAGE}"
     broken = problems(modules)
     assert not broken, "\n".join(["the architecture is broken:", *broken])
 
@@ -241,46 +241,70 @@ def test_every_arrow_points_the_right_way() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "expected"),
     [
-        ("pollux.core.fixed", "import pollux.loop", "pollux.core.fixed:1 imports pollux.loop:"),
-        ("pollux.core.fixed", "from pollux import loop", "imports pollux.loop: core may import"),
-        ("pollux.core.fixed", "from ..loop import poll", "imports pollux.loop: core may import"),
-        ("pollux.core.__init__", "from .. import loop", "imports pollux.loop: core may import"),
-        ("pollux.core.fixed", "def f():\n  from pollux.clock import Clock", "fixed:2 imports"),
-        ("pollux.core.fixed", "import time", "imports time: core has no clock"),
-        ("pollux.core.fixed", "from random import Random", "imports random: core has no clock"),
-        ("pollux.core.fixed", "import logging.handlers", "imports logging.handlers: core has no"),
-        ("pollux.core.fixed", "import numpy", "imports numpy: core needs no package"),
-        ("pollux.core.fixed", "import datetime as d\nd.datetime.now()", "fixed:2 calls now()"),
-        ("pollux.core.fixed", "open('x')", "pollux.core.fixed:1 calls open()"),
-        ("pollux.errors", "from pollux.core import Pause", "imports pollux.core: errors may"),
-        ("pollux.loop", "from pollux.queues.base import Queue", "imports pollux.queues.base:"),
-        ("pollux.queues.sqlite", "from pollux.worker import Worker", "imports pollux.worker:"),
-        ("pollux.queues.sqlite", "import pollux", "imports pollux: below cli"),
-        ("pollux.queues.base", "from importlib import import_module as _\n_()", None),
-        ("pollux.queues.base", "import_module('pollux.cli')", "imports pollux.cli: queues may"),
-        ("pollux.settings", "from pollux.worker import Worker", "settings imports queues"),
-        ("pollux.worker", "from pollux.observe import prometheus", "imports pollux.observe:"),
-        ("pollux.testing.faults", "from pollux.lab import replay", "nothing above worker"),
-        ("pollux.lab.replay", "from pollux.cli import main", "imports pollux.cli: lab may"),
-        ("pollux.utils", "", "pollux.utils has no place in LAYERS"),
-        ("pollux.cli.app", "import pollux.helpers", "helpers has no place in LAYERS"),
         (
-            "pollux.loop",
-            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from pollux.cli import x",
-            "pollux.loop:3 imports pollux.cli: loop may import",
+            "pollwise.core.fixed",
+            "import pollwise.loop",
+            "pollwise.core.fixed:1 imports pollwise.loop:",
         ),
         (
-            "pollux.core.jitter",
+            "pollwise.core.fixed",
+            "from pollwise import loop",
+            "imports pollwise.loop: core may import",
+        ),
+        (
+            "pollwise.core.fixed",
+            "from ..loop import poll",
+            "imports pollwise.loop: core may import",
+        ),
+        ("pollwise.core.__init__", "from .. import loop", "imports pollwise.loop: core may import"),
+        ("pollwise.core.fixed", "def f():\n  from pollwise.clock import Clock", "fixed:2 imports"),
+        ("pollwise.core.fixed", "import time", "imports time: core has no clock"),
+        ("pollwise.core.fixed", "from random import Random", "imports random: core has no clock"),
+        ("pollwise.core.fixed", "import logging.handlers", "imports logging.handlers: core has no"),
+        ("pollwise.core.fixed", "import numpy", "imports numpy: core needs no package"),
+        ("pollwise.core.fixed", "import datetime as d\nd.datetime.now()", "fixed:2 calls now()"),
+        ("pollwise.core.fixed", "open('x')", "pollwise.core.fixed:1 calls open()"),
+        ("pollwise.errors", "from pollwise.core import Pause", "imports pollwise.core: errors may"),
+        (
+            "pollwise.loop",
+            "from pollwise.queues.base import Queue",
+            "imports pollwise.queues.base:",
+        ),
+        (
+            "pollwise.queues.sqlite",
+            "from pollwise.worker import Worker",
+            "imports pollwise.worker:",
+        ),
+        ("pollwise.queues.sqlite", "import pollwise", "imports pollwise: below cli"),
+        ("pollwise.queues.base", "from importlib import import_module as _\n_()", None),
+        (
+            "pollwise.queues.base",
+            "import_module('pollwise.cli')",
+            "imports pollwise.cli: queues may",
+        ),
+        ("pollwise.settings", "from pollwise.worker import Worker", "settings imports queues"),
+        ("pollwise.worker", "from pollwise.observe import prometheus", "imports pollwise.observe:"),
+        ("pollwise.testing.faults", "from pollwise.lab import replay", "nothing above worker"),
+        ("pollwise.lab.replay", "from pollwise.cli import main", "imports pollwise.cli: lab may"),
+        ("pollwise.utils", "", "pollwise.utils has no place in LAYERS"),
+        ("pollwise.cli.app", "import pollwise.helpers", "helpers has no place in LAYERS"),
+        (
+            "pollwise.loop",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from pollwise.cli import x",
+            "pollwise.loop:3 imports pollwise.cli: loop may import",
+        ),
+        (
+            "pollwise.core.jitter",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from random import Random",
             None,
         ),
-        ("pollux.core.fixed", "from pollux.durations import seconds\nimport math", None),
-        ("pollux.core.fixed", "from .outcome import Outcome\nfrom ..errors import X", None),
-        ("pollux.loop", "from pollux.clock import Clock\nimport asyncio", None),
-        ("pollux.testing.faults", "from pollux.worker import Worker", None),
-        ("pollux.cli.worker", "import pollux\nfrom pollux.testing import x", None),
-        ("pollux.__init__", "from pollux.cli import main", None),
-        ("pollux.__main__", "from pollux.cli import main", None),
+        ("pollwise.core.fixed", "from pollwise.durations import seconds\nimport math", None),
+        ("pollwise.core.fixed", "from .outcome import Outcome\nfrom ..errors import X", None),
+        ("pollwise.loop", "from pollwise.clock import Clock\nimport asyncio", None),
+        ("pollwise.testing.faults", "from pollwise.worker import Worker", None),
+        ("pollwise.cli.worker", "import pollwise\nfrom pollwise.testing import x", None),
+        ("pollwise.__init__", "from pollwise.cli import main", None),
+        ("pollwise.__main__", "from pollwise.cli import main", None),
     ],
 )
 def test_a_reversed_arrow_is_seen(module: str, source: str, expected: str | None) -> None:
@@ -295,9 +319,9 @@ def test_a_reversed_arrow_is_seen(module: str, source: str, expected: str | None
 def test_parts_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
     broken = problems(
         {
-            "pollux.clock": "from pollux.jobs import Job",
-            "pollux.jobs": "from pollux.events import Event",
-            "pollux.events": "from pollux.clock import Clock",
+            "pollwise.clock": "from pollwise.jobs import Job",
+            "pollwise.jobs": "from pollwise.events import Event",
+            "pollwise.events": "from pollwise.clock import Clock",
         }
     )
     assert broken
@@ -307,8 +331,8 @@ def test_parts_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
 def test_an_import_on_first_use_makes_no_circle() -> None:
     broken = problems(
         {
-            "pollux.durations": "from pollux.errors import ConfigError",
-            "pollux.errors": "def f():\n  from pollux.durations import seconds",
+            "pollwise.durations": "from pollwise.errors import ConfigError",
+            "pollwise.errors": "def f():\n  from pollwise.durations import seconds",
         }
     )
     assert broken == []

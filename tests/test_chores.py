@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pollux.chores import Chores
-from pollux.clock import VirtualClock
-from pollux.events import ChoreFailed
+from pollwise.chores import Chores
+from pollwise.clock import VirtualClock
+from pollwise.events import ChoreFailed
 from tests.kit import Seen, virtually
 
 

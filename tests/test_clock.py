@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-import pollux.clock
-from pollux.clock import VIRTUAL_EPOCH, Clock, VirtualClock
-from pollux.events import Event, JobDone, PollFinished
-from pollux.hints import Hint
-from pollux.jobs import NewJob
-from pollux.queues.memory import MemoryQueue
-from pollux.worker import Worker
+import pollwise.clock
+from pollwise.clock import VIRTUAL_EPOCH, Clock, VirtualClock
+from pollwise.events import Event, JobDone, PollFinished
+from pollwise.hints import Hint
+from pollwise.jobs import NewJob
+from pollwise.queues.memory import MemoryQueue
+from pollwise.worker import Worker
 from tests.kit import Seen, make_queue, options, until_empty, virtually, working
 
 DAY = 86_400.0
@@ -119,7 +119,7 @@ def test_virtual_time_stands_still_while_a_thread_works() -> None:
 
 
 def test_an_await_that_nobody_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pollux.clock, "STUCK_AFTER", 0.01)
+    monkeypatch.setattr(pollwise.clock, "STUCK_AFTER", 0.01)
 
     async def main(_: VirtualClock) -> None:
         await asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ def test_an_await_that_nobody_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_thread_that_waits_for_virtual_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pollux.clock, "STUCK_AFTER", 0.01)
+    monkeypatch.setattr(pollwise.clock, "STUCK_AFTER", 0.01)
     gate = threading.Event()
 
     async def main(clock: VirtualClock) -> None:

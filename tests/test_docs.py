@@ -19,7 +19,7 @@ import nats
 import pytest
 import typer
 
-from pollux.cli.app import app
+from pollwise.cli.app import app
 from tests.brokers import Nats, RabbitMQ
 from tests.clouds import BUCKET, CREDENTIALS, MiniStack
 from tests.daemons import free_port
@@ -58,8 +58,8 @@ def postgres_url(request: pytest.FixtureRequest, folder: Path) -> str:
     name = f"docs_{zlib.crc32(str(folder).encode())}"
     if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]):
         url = server.create_database(name)
-        run_command(f"pollux queue migrate {url}")
-        run_command(f"pollux outbox migrate {url}")
+        run_command(f"pollwise queue migrate {url}")
+        run_command(f"pollwise outbox migrate {url}")
     return server.dsn(name)
 
 
@@ -151,7 +151,7 @@ SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "postgresql+asyncpg://app@db/shop": driven_by("asyncpg"),
     "postgresql://app@pooler:6432/shop": pooler_url,
     "redis://cache/0": redis_url,
-    "s3://jobs/pollux": bucket_url,
+    "s3://jobs/pollwise": bucket_url,
     "amqp://app:secret@broker/": rabbitmq_url,
     "nats://app:secret@broker:4222": nats_url,
     "broker:9092": kafka_servers,
@@ -205,7 +205,7 @@ def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path, real: Rea
 
 #: For pages that run a worker which another page shows.
 JOBS = """
-from pollux import Worker
+from pollwise import Worker
 worker = Worker("sqlite:///jobs.db")
 @worker.handle("greet")
 async def greet(job): ...
@@ -214,7 +214,7 @@ async def greet(job): ...
 
 def run_command(line: str) -> None:
     words = shlex.split(line)
-    assert words[0] in ("pollux", "python"), line
+    assert words[0] in ("pollwise", "python"), line
     command = [sys.executable, *(words[1:] if words[0] == "python" else ["-m", *words])]
     if words[1] in ("worker", "demo") or words[1:3] in (["outbox", "run"], ["fleet", "run"]):
         run_until_stopped(command, words[1])
@@ -266,7 +266,7 @@ def commands() -> list[str]:
 @pytest.mark.parametrize("command", commands())
 def test_every_command_is_in_the_reference(command: str) -> None:
     page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
-    assert f"## pollux {command}\n" in page
+    assert f"## pollwise {command}\n" in page
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollux import durations
-from pollux.durations import seconds, short, shown
-from pollux.errors import ConfigError
+from pollwise import durations
+from pollwise.durations import seconds, short, shown
+from pollwise.errors import ConfigError
 
 
 @pytest.mark.parametrize(

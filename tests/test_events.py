@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pollux import events
-from pollux.events import (
+from pollwise import events
+from pollwise.events import (
     Event,
     Events,
     JobDone,
@@ -123,7 +123,7 @@ def test_a_broken_sink_need_not_be_hashable(caplog: pytest.LogCaptureFixture) ->
 def test_what_is_worth_a_persons_notice_is_logged_from_the_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.DEBUG, "pollux")
+    caplog.set_level(logging.DEBUG, "pollwise")
     bus = Events()
     bus.emit(FAILED)
     bus.emit(DONE)  # debug: not even built unless somebody asks
@@ -142,18 +142,18 @@ def test_what_is_worth_a_persons_notice_is_logged_from_the_start(
 
 
 def test_a_quiet_bus_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "pollux")
+    caplog.set_level(logging.DEBUG, "pollwise")
     Events(quiet=True).emit(FAILED)
     assert not caplog.records
 
 
 def test_debug_events_are_logged_for_who_asks(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "pollux")
+    caplog.set_level(logging.INFO, "pollwise")
     bus = Events(quiet=True)
     bus.subscribe(events.log)
     bus.emit(DONE)
     assert not caplog.records
-    caplog.set_level(logging.DEBUG, "pollux")
+    caplog.set_level(logging.DEBUG, "pollwise")
     bus.emit(DONE)
     bus.emit(WorkerStarted("q", "w", ("a", "b"), 8, ""))
     assert [record.getMessage() for record in caplog.records] == [
@@ -187,7 +187,7 @@ def test_all_events_are_complete_before_the_garbage_is_collected() -> None:
     # A dataclass with slots is made twice; the first one lingers among its base's subclasses.
     code = (
         "import gc; gc.disable()\n"
-        "from pollux.events import all_events\n"
+        "from pollwise.events import all_events\n"
         "print(*[kind.__name__ for kind in all_events()])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.hints import Hint, Hints
+from pollwise.clock import VirtualClock
+from pollwise.hints import Hint, Hints
 from tests.kit import virtually
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import typer
 
-import pollux
-from pollux.cli.app import PLACES, app
+import pollwise
+from pollwise.cli.app import PLACES, app
 
 #: What takes long to import. Some of it somebody needs, but nobody all of it.
 HEAVY = {
@@ -45,12 +45,12 @@ def tops(modules: set[str]) -> set[str]:
 
 
 def parts(modules: set[str]) -> set[str]:
-    """Of Pollux itself: `worker`, `core`."""
-    return {name.split(".")[1] for name in modules if name.startswith("pollux.")}
+    """Of Pollwise itself: `worker`, `core`."""
+    return {name.split(".")[1] for name in modules if name.startswith("pollwise.")}
 
 
-def test_pollux_alone_brings_its_errors_alone() -> None:
-    found = loaded("import pollux")
+def test_pollwise_alone_brings_its_errors_alone() -> None:
+    found = loaded("import pollwise")
     assert parts(found) == {"errors"}
     assert not tops(found) & HEAVY
 
@@ -58,24 +58,24 @@ def test_pollux_alone_brings_its_errors_alone() -> None:
 @pytest.mark.parametrize(
     ("code", "without", "unneeded"),
     [
-        ("from pollux import Adaptive, Retry", {"clock", "events", "worker"}, {"asyncio"}),
+        ("from pollwise import Adaptive, Retry", {"clock", "events", "worker"}, {"asyncio"}),
         (
-            "from pollux import Worker",
+            "from pollwise import Worker",
             {"fleet", "outbox", "settings", "observe", "cli"},
             {"pydantic", "rich", "typer", "sqlite3", "httpx", "psycopg", "redis"},
         ),
         (
-            "from pollux.queues.sqlite import SqliteQueue",
+            "from pollwise.queues.sqlite import SqliteQueue",
             {"fleet", "outbox", "worker", "settings"},
             {"pydantic", "rich", "typer", "httpx", "psycopg", "redis"},
         ),
         (
-            "from pollux import Outbox",
+            "from pollwise import Outbox",
             {"fleet", "settings"},
             {"pydantic", "rich", "typer", "httpx", "psycopg", "redis", "sqlalchemy"},
         ),
         (
-            "from pollux import Fleet",
+            "from pollwise import Fleet",
             {"outbox", "settings"},
             {"pydantic", "rich", "typer", "httpx", "psycopg", "redis"},
         ),
@@ -87,16 +87,16 @@ def test_a_name_brings_what_it_needs(code: str, without: set[str], unneeded: set
     assert not tops(found) & unneeded
 
 
-COMMAND = "import sys\nsys.argv[0] = 'pollux'\nfrom pollux.cli import main\nmain()"
+COMMAND = "import sys\nsys.argv[0] = 'pollwise'\nfrom pollwise.cli import main\nmain()"
 
 
 @pytest.mark.parametrize("words", [["--help"], ["--version"]], ids=" ".join)
 def test_the_list_of_commands_imports_none(words: list[str]) -> None:
     found = loaded(COMMAND, *words)
     assert parts(found) == {"cli", "errors", "urls"}
-    assert {name for name in found if name.startswith("pollux.cli.")} == {
-        "pollux.cli.app",
-        "pollux.cli.output",
+    assert {name for name in found if name.startswith("pollwise.cli.")} == {
+        "pollwise.cli.app",
+        "pollwise.cli.output",
     }
     assert not tops(found) & {"asyncio", "pydantic", "httpx", "sqlite3", "ssl"}
 
@@ -104,7 +104,7 @@ def test_the_list_of_commands_imports_none(words: list[str]) -> None:
 def test_a_command_imports_no_other() -> None:
     found = loaded(COMMAND, "worker", "--help")
     others = {place.module for place in PLACES.values()} - {"worker"}
-    assert not found & {f"pollux.cli.{module}" for module in others}
+    assert not found & {f"pollwise.cli.{module}" for module in others}
     assert not parts(found) & {"fleet", "outbox", "controller", "agent"}
     assert not tops(found) & {"httpx", "sqlite3", "psycopg", "redis"}
 
@@ -113,8 +113,10 @@ def test_a_command_imports_no_other() -> None:
 
 
 def declared() -> dict[str, str]:
-    """What type checkers see in `pollux/__init__.py`: each name, and where it is imported from."""
-    source = Path(pollux.__file__).read_text("utf-8")
+    """What type checkers see in `pollwise/__init__.py`: each name, and where it is imported
+    from.
+    """
+    source = Path(pollwise.__file__).read_text("utf-8")
     (block,) = (
         node
         for node in ast.parse(source).body
@@ -129,38 +131,38 @@ def declared() -> dict[str, str]:
 
 
 def test_type_checkers_and_users_see_the_same_names() -> None:
-    homes: dict[str, str] = vars(pollux)["_HOMES"]
+    homes: dict[str, str] = vars(pollwise)["_HOMES"]
     assert homes == declared()
     assert list(homes) == sorted(homes)
-    assert set(homes) < set(pollux.__all__)
+    assert set(homes) < set(pollwise.__all__)
 
 
-@pytest.mark.parametrize("module", sorted({*declared().values(), *vars(pollux)["_PARTS"]}))
+@pytest.mark.parametrize("module", sorted({*declared().values(), *vars(pollwise)["_PARTS"]}))
 def test_every_part_can_be_imported_first(module: str) -> None:
     """No circle shows only when another order of imports is tried."""
-    name = module.partition(":")[0].removeprefix("pollux.")
-    loaded(f"import pollux.{name}")
+    name = module.partition(":")[0].removeprefix("pollwise.")
+    loaded(f"import pollwise.{name}")
 
 
 def test_a_part_is_there_without_an_import_of_its_own() -> None:
-    code = "import pollux\nassert pollux.events.PollFailed\nassert pollux.queues.__doc__"
+    code = "import pollwise\nassert pollwise.events.PollFailed\nassert pollwise.queues.__doc__"
     assert parts(loaded(code)) >= {"events", "queues"}
 
 
 def test_all_of_it_at_once() -> None:
-    names = ", ".join(pollux.__all__)
-    loaded(f"from pollux import *\n{names}\nimport pollux\nassert pollux.Worker is Worker")
-    loaded("import pollux\nassert set(pollux.__all__) <= set(dir(pollux))")
+    names = ", ".join(pollwise.__all__)
+    loaded(f"from pollwise import *\n{names}\nimport pollwise\nassert pollwise.Worker is Worker")
+    loaded("import pollwise\nassert set(pollwise.__all__) <= set(dir(pollwise))")
 
 
 def test_what_is_not_there_is_an_attribute_error() -> None:
-    assert not hasattr(pollux, "Wroker")
-    with pytest.raises(AttributeError, match="module 'pollux' has no attribute 'Wroker'") as told:
-        pollux.Wroker  # type: ignore[attr-defined]  # noqa: B018
+    assert not hasattr(pollwise, "Wroker")
+    with pytest.raises(AttributeError, match="module 'pollwise' has no attribute 'Wroker'") as told:
+        pollwise.Wroker  # type: ignore[attr-defined]  # noqa: B018
     assert told.value.name == "Wroker"
-    assert told.value.obj is pollux
+    assert told.value.obj is pollwise
     with pytest.raises(ImportError, match="cannot import name 'Wroker'"):
-        from pollux import Wroker  # type: ignore[attr-defined]  # noqa: F401
+        from pollwise import Wroker  # type: ignore[attr-defined]  # noqa: F401
 
 
 # Commands
@@ -174,4 +176,4 @@ def test_a_summary_is_the_first_line_of_the_help(name: str) -> None:
     assert not command.hidden
     assert not command.deprecated
     summary = " ".join(command.help.split("\n\n")[0].split())
-    assert PLACES[name].summary == summary, "write the new one into pollux/cli/app.py as well"
+    assert PLACES[name].summary == summary, "write the new one into pollwise/cli/app.py as well"

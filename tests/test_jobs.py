@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.errors import ConfigError, JobError, PayloadError
-from pollux.jobs import (
+from pollwise.errors import ConfigError, JobError, PayloadError
+from pollwise.jobs import (
     DEPTH_MAX,
     ERROR_LENGTH_MAX,
     NAME_LENGTH_MAX,

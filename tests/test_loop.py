@@ -12,15 +12,15 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pollux.clock import VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.core.fixed import Fixed
-from pollux.core.retry import Retry
-from pollux.core.strategy import Strategy
-from pollux.errors import StoreUnavailable
-from pollux.events import PaceChanged, PollFailed, PollFinished, PollRecovered
-from pollux.hints import Hints
-from pollux.loop import Batch, Options, PollLoop, poll
+from pollwise.clock import VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.fixed import Fixed
+from pollwise.core.retry import Retry
+from pollwise.core.strategy import Strategy
+from pollwise.errors import StoreUnavailable
+from pollwise.events import PaceChanged, PollFailed, PollFinished, PollRecovered
+from pollwise.hints import Hints
+from pollwise.loop import Batch, Options, PollLoop, poll
 from tests.kit import Seen, virtually
 
 DOUBLING = Adaptive("100ms", "5s")

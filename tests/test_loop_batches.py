@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-import pollux
-from pollux.clock import VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.core.fixed import Fixed
-from pollux.core.retry import Retry
-from pollux.errors import ConfigError, StoreError
-from pollux.events import PollFinished
-from pollux.hints import Hints
-from pollux.loop import Batch, poll
+import pollwise
+from pollwise.clock import VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.fixed import Fixed
+from pollwise.core.retry import Retry
+from pollwise.errors import ConfigError, StoreError
+from pollwise.events import PollFinished
+from pollwise.hints import Hints
+from pollwise.loop import Batch, poll
 from tests.kit import Seen, SteppingLoop, interrupted_at, virtually
 
 NOW = {"spread": False}
@@ -358,7 +358,7 @@ def test_a_cancelled_loop_can_be_taken_up_again() -> None:
 def test_the_three_lines_of_the_readme() -> None:
     async def main() -> Any:
         batches = list[int]()
-        async for batch in pollux.poll(answering([1, 2]), pollux.Adaptive("1ms", "5s")):
+        async for batch in pollwise.poll(answering([1, 2]), pollwise.Adaptive("1ms", "5s")):
             batches += batch
             break
         return batches

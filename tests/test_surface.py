@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-import pollux
-from pollux import errors
+import pollwise
+from pollwise import errors
 
-ROOTS = (errors.PolluxError, errors.Signal)
+ROOTS = (errors.PollwiseError, errors.Signal)
 ERRORS: list[type[Exception]] = [
     value
     for value in vars(errors).values()
@@ -21,29 +21,29 @@ ERRORS: list[type[Exception]] = [
 def test_all_is_sorted_and_complete() -> None:
     now = {
         name
-        for name, value in vars(pollux).items()
-        if not name.startswith("_") and getattr(value, "__module__", "").startswith("pollux.")
+        for name, value in vars(pollwise).items()
+        if not name.startswith("_") and getattr(value, "__module__", "").startswith("pollwise.")
     }
-    later = set(vars(pollux)["_HOMES"])  # tests/test_imports.py holds it to what is declared
-    assert pollux.__all__ == sorted(now | later)
+    later = set(vars(pollwise)["_HOMES"])  # tests/test_imports.py holds it to what is declared
+    assert pollwise.__all__ == sorted(now | later)
 
 
 def test_each_name_is_there_once() -> None:
-    assert len(pollux.__all__) == len(set(pollux.__all__))
-    things = [getattr(pollux, name) for name in pollux.__all__]
+    assert len(pollwise.__all__) == len(set(pollwise.__all__))
+    things = [getattr(pollwise, name) for name in pollwise.__all__]
     assert len(things) == len({id(thing) for thing in things}), "two names for one thing"
 
 
-@pytest.mark.parametrize("name", pollux.__all__)
+@pytest.mark.parametrize("name", pollwise.__all__)
 def test_every_public_name_is_explained(name: str) -> None:
-    explained = inspect.getdoc(getattr(pollux, name))
-    assert explained, f"pollux.{name} has no docstring"
+    explained = inspect.getdoc(getattr(pollwise, name))
+    assert explained, f"pollwise.{name} has no docstring"
 
 
 def test_all_errors_are_public() -> None:
     raised = {error.__name__ for error in ERRORS} - {"Signal"}  # handlers raise its subclasses
-    assert raised <= set(pollux.__all__)
-    assert {error.__name__ for error in ERRORS if error.__name__ in pollux.__all__} == raised
+    assert raised <= set(pollwise.__all__)
+    assert {error.__name__ for error in ERRORS if error.__name__ in pollwise.__all__} == raised
 
 
 # The tree of errors, as the docstring of the module draws it.
@@ -104,8 +104,8 @@ def test_every_error_says_what_it_means(error: type[Exception]) -> None:
 
 @pytest.mark.parametrize("error", ERRORS)
 def test_errors_are_errors_and_signals_are_not(error: type[Exception]) -> None:
-    assert issubclass(error, errors.PolluxError) is not issubclass(error, errors.Signal)
+    assert issubclass(error, errors.PollwiseError) is not issubclass(error, errors.Signal)
 
 
 def test_the_version_is_a_version() -> None:
-    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", pollux.__version__)
+    assert re.fullmatch(r"\d+\.\d+\.\d+\S*", pollwise.__version__)

@@ -20,6 +20,7 @@ NOT_OURS = {
 
 # Put together here, so that this file does not contain what it looks for.
 LOOSE_ENDS = ("TO" + "DO", "FIX" + "ME")
+OLD_NAME = "pol" + "lux"
 REGISTRY_HOSTS = ("py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com")
 
 
@@ -67,6 +68,16 @@ def test_no_loose_ends() -> None:
         f"{name}:{number} says {word}: finish it, or write it down outside the tree"
         for name, text in texts()
         for number, word in lines_with(LOOSE_ENDS, text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_the_old_name_of_the_project_is_gone() -> None:
+    found = [
+        f"{name}:{number} has the old name: the project is called pollwise"
+        for name, text in texts()
+        for number, line in enumerate([name, *text.splitlines()])
+        if OLD_NAME in line.lower()
     ]
     assert not found, "\n".join(found)
 
@@ -147,8 +158,8 @@ def test_tests_do_not_sleep_on_the_real_clock() -> None:
         ("import asyncio\nasync def f(): await asyncio.sleep(0)", False),
         ("import time\ntime.sleep(0.1)  # real time: the child is starting", False),
         ("import time\ntime.sleep(0.1)  # real time:", True),
-        ("from pollux.testing import VirtualClock\nasync def f(): await asyncio.sleep(9)", False),
-        ("from pollux.testing import VirtualClock\ntime.sleep(9)", True),
+        ("from pollwise.testing import VirtualClock\nasync def f(): await asyncio.sleep(9)", False),
+        ("from pollwise.testing import VirtualClock\ntime.sleep(9)", True),
     ],
 )
 def test_a_sleeping_test_is_seen(source: str, seen: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks import common
 from benchmarks.common import Child, median, number, percentile
-from pollux.lab.prices import MONTH, PRICES
+from pollwise.lab.prices import MONTH, PRICES
 
 SPEED = 10.0
 FIXED = "Fixed 500ms"
@@ -148,8 +148,8 @@ class Cloud:
         asked = sum((now.get(n, Counter()) - before.get(n, Counter()) for n in names), Counter())
         return Counter({k: n for k, n in asked.items() if not k.startswith("Send")})
 
-    def pollux(self, plan: Sequence[dict[str, Any]], seconds: float) -> Child:
-        script = common.PEERS / "billed_pollux.py"
+    def pollwise(self, plan: Sequence[dict[str, Any]], seconds: float) -> Child:
+        script = common.PEERS / "billed_pollwise.py"
         child = Child([sys.executable, script, self.endpoint, str(seconds), *self.time])
         child.tell(json.dumps(plan))
         return child

@@ -21,14 +21,14 @@ from benchmarks.billed_sections.kit import (
     scenarios,
 )
 from benchmarks.common import Child, each, heading, median, number
-from pollux.lab import cost
-from pollux.lab.prices import PRICES
-from pollux.lab.report import money
+from pollwise.lab import cost
+from pollwise.lab.prices import PRICES
+from pollwise.lab.report import money
 from tests.clouds import Cloud as S3Server
 from tests.servers import Servers
 
 SHARDS = cost.SHARDS
-#: Pollux's consumers of S3, and what one poll of a design with a LIST for each of 16 shards costs.
+#: Pollwise's consumers of S3, and what one poll costs with a LIST for each of 16 shards.
 OBJECTS = {
     "Adaptive 100ms-5s": "Adaptive('100ms', '5s')",
     "Worth, mean wait 1 s": "Worth.latency(mean='1s')",
@@ -44,7 +44,7 @@ def measured(cloud: Cloud, of: Sequence[Scenario]) -> dict[str, Row]:
         make = urllib.request.Request(f"{cloud.endpoint}/{bucket}", method="PUT")
         urllib.request.urlopen(make, timeout=30).close()
     plan = [entry(names[s.name, o], OBJECTS[o], s, "s3") for s in of for o in OBJECTS]
-    with cloud.pollux(plan, seconds) as child:
+    with cloud.pollwise(plan, seconds) as child:
         child.hear(120)
         time.sleep(2)
         before = cloud.counts()
@@ -130,8 +130,8 @@ def page(bench: Bench, found: dict[str, Row]) -> None:
             ]
         )
     heads = ["", "polls", "the page's", "the page's $", f"$ with {SHARDS} LISTs a poll"]
-    common.table([*heads, "$ with Pollux's one", "measured above"], rows)
+    common.table([*heads, "$ with Pollwise's one", "measured above"], rows)
     print("\nThe page prices a poll as a GET. To look for jobs is a LIST, at 12.5 times the price,")
-    print(f"and qo sends one for each of its {SHARDS} shards. `pollux lab cost` has all of it.")
+    print(f"and qo sends one for each of its {SHARDS} shards. `pollwise lab cost` has all of it.")
     trades = cost.tradeoffs()
     bench.facts["page"] = cost.facts(costs, trades, PRICES["s3-list"], SHARDS, cost.WORKERS)

@@ -1,7 +1,7 @@
 """How soon a worker has a job: from before its submission is sent.
 
-Workers are as small as can be, but for the last two ways, which are what people run: `pollux agent`
-(until it would start the command) and a `Worker` on an `http://` queue (until its handler is
+Workers are as small as can be, but for the last two ways, which are what people run: `pollwise
+agent` (until it would start the command) and a `Worker` on an `http://` queue (until its handler is
 called). Who submits and who waits share a process, so a job is late when either is at work.
 """
 
@@ -25,12 +25,12 @@ import httpx  # noqa: E402
 import uvloop  # noqa: E402
 from websockets.asyncio.client import connect  # noqa: E402
 
-from pollux.agent import Agent, AgentOptions  # noqa: E402
-from pollux.agent.command import Ended  # noqa: E402
-from pollux.events import Events, JobStarted  # noqa: E402
-from pollux.jobs import Job, NewJob  # noqa: E402
-from pollux.queues.http import HttpQueue  # noqa: E402
-from pollux.worker import Worker, WorkerRunOptions  # noqa: E402
+from pollwise.agent import Agent, AgentOptions  # noqa: E402
+from pollwise.agent.command import Ended  # noqa: E402
+from pollwise.events import Events, JobStarted  # noqa: E402
+from pollwise.jobs import Job, NewJob  # noqa: E402
+from pollwise.queues.http import HttpQueue  # noqa: E402
+from pollwise.worker import Worker, WorkerRunOptions  # noqa: E402
 
 HOST = "127.0.0.1"
 POLL = "/api/workers/poll"

@@ -1,7 +1,7 @@
 """Interval jobs of a scheduler, measured in real time: `… run TARGETS SECONDS`.
 
 In real time, since schedulers go by the machine's clock: the CPU time of a window, by the jobs that
-ran. Each runs in its own environment: nothing of Pollux is imported.
+ran. Each runs in its own environment: nothing of Pollwise is imported.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pollux, for benchmarks/fleet.py: `ours.py cycle|run TARGETS POLLS [BUDGET]`.
+"""Pollwise, for benchmarks/fleet.py: `ours.py cycle|run TARGETS POLLS [BUDGET]`.
 
 cycle: the scheduler alone: who is due, its pacer, its next time. No event loop, no probe.
 run: a whole fleet in virtual time, with event loop, task switches, deadlines and an empty probe.
@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 from random import Random
 
-from pollux.clock import VirtualClock
-from pollux.core.agenda import Agenda
-from pollux.core.freshness import Freshness
-from pollux.events import Events
-from pollux.fleet import Fleet, ProbeContext, Reading, Target
-from pollux.fleet.budget import Budget
-from pollux.fleet.condition import Rules
-from pollux.fleet.entry import Entry
-from pollux.fleet.scheduler import Scheduler
+from pollwise.clock import VirtualClock
+from pollwise.core.agenda import Agenda
+from pollwise.core.freshness import Freshness
+from pollwise.events import Events
+from pollwise.fleet import Fleet, ProbeContext, Reading, Target
+from pollwise.fleet.budget import Budget
+from pollwise.fleet.condition import Rules
+from pollwise.fleet.entry import Entry
+from pollwise.fleet.scheduler import Scheduler
 
 INTERVAL = 10.0
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from pollux.clock import VirtualClock
+from pollwise.clock import VirtualClock
 
 INTERVAL = 10.0
 

@@ -25,7 +25,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import psycopg  # noqa: E402
 
 from benchmarks.queue_peers.protocol import say  # noqa: E402
-from pollux import NewRecord, Outbox, OutboxRunOptions, Record  # noqa: E402
+from pollwise import NewRecord, Outbox, OutboxRunOptions, Record  # noqa: E402
 
 #: Connections of one writer; keys of a transaction, and records of each.
 CONNECTIONS, KEYS, STEPS = 4, 3, 5

@@ -229,12 +229,12 @@ def show_loads(found: Found, size: Size) -> None:
         f"others: one writer commits what is due every 10 ms in one transaction, {size.seconds:g} s"
     )
     print(f"long. A rate is sustained when p99 is at most {P99:g} ms. p50 and p99 in ms,")
-    print("from just before the put to the start of the handler. × is Pollux's figure divided by")
+    print("from just before the put to the start of the handler. × is Pollwise's figure divided by")
     print("the peer's. (w): the writer came to its limit before the relays did. -: not measured,")
     print("since it would only fall behind; or no rate was sustained. What is not sustained is")
     print("tried twice.\n")
     rows = []
-    ours = found.get("pollux postgres", {})
+    ours = found.get("pollwise postgres", {})
     for name, each in found.items():
         for count, rates in each.items():
             mine = ours.get(count)
@@ -268,8 +268,8 @@ def show_cpu(found: Found, size: Size) -> None:
     )
     print("the sum of the three, `all`, and a relay process by its own share. Where writers are on")
     print("machines of their own, what counts is `relay` and `server`. × is the peer's figure")
-    print("divided by Pollux's.\n")
-    ours = found.get("pollux postgres", {}).get(1)
+    print("divided by Pollwise's.\n")
+    ours = found.get("pollwise postgres", {}).get(1)
     rows = []
     for name, each in found.items():
         rates = each.get(1)

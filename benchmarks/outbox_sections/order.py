@@ -135,7 +135,9 @@ def killed(bench: Bench, url: str, records: int) -> Order:
 
 
 def _number(connection: psycopg.Connection[Any], where: LiteralString) -> int:
-    row = connection.execute(f"SELECT count(*) FROM pollux.outbox_records WHERE {where}").fetchone()
+    row = connection.execute(
+        f"SELECT count(*) FROM pollwise.outbox_records WHERE {where}"
+    ).fetchone()
     return int(row[0]) if row else 0
 
 

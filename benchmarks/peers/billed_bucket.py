@@ -13,9 +13,9 @@ import os
 import sys
 import time
 
-import pollux
-from pollux import Adaptive, Job, NewJob, Worker, WorkerRunOptions
-from pollux.queues.base import Queue
+import pollwise
+from pollwise import Adaptive, Job, NewJob, Worker, WorkerRunOptions
+from pollwise.queues.base import Queue
 
 URL, JOBS, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 BATCH = 100
@@ -43,7 +43,7 @@ async def once(queue: Queue) -> tuple[float, float, float]:
 
 
 async def main() -> None:
-    async with pollux.open(URL) as queue:
+    async with pollwise.open(URL) as queue:
         await once(queue)  # to warm up
         took = [await once(queue) for _ in range(ROUNDS)]
         assert not (await queue.stats()).ready

@@ -13,8 +13,8 @@ import os
 import sys
 import time
 
-from pollux import Adaptive, Job, NewJob, Worker, WorkerRunOptions
-from pollux.queues.sqs import SqsQueue
+from pollwise import Adaptive, Job, NewJob, Worker, WorkerRunOptions
+from pollwise.queues.sqs import SqsQueue
 
 ENDPOINT, JOBS, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 OPTIONS = WorkerRunOptions(

@@ -1,6 +1,6 @@
-"""Huey's side of benchmarks/sqlite.py; runs in .venv-peers/huey and knows nothing of Pollux.
+"""Huey's side of benchmarks/sqlite.py; runs in .venv-peers/huey and knows nothing of Pollwise.
 
-It answers the same commands as pollux_worker.py, in JSON lines:
+It answers the same commands as pollwise_worker.py, in JSON lines:
 
     fill FILE --jobs N         put empty jobs as fast as possible, unmeasured
     put FILE --jobs N          put one at a time, measured

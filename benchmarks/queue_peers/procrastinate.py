@@ -1,9 +1,9 @@
 """procrastinate, with its psycopg connector, the one it documents for async workers.
 
 Concurrency 10, LISTEN/NOTIFY on (its default), finished jobs deleted (`delete_jobs="always"`), for
-Pollux deletes them, too, and a table that grows would slow it down. Its worker fetches one job at a
-time by design; there is no batch to raise. Puts go through `batch_defer_async`. psycopg's binary
-package, and asyncio's own loop: it does not document another.
+Pollwise deletes them, too, and a table that grows would slow it down. Its worker fetches one job
+at a time by design; there is no batch to raise. Puts go through `batch_defer_async`. psycopg's
+binary package, and asyncio's own loop: it does not document another.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ peer as `driver.py COMMAND URL [options]` and answers in JSON lines:
     work                     say that it is ready, start at "go", and then answer "count" with how
                              many jobs were handled and when, "latencies" with the pickup latency
                              of each job that told when it was put
-    claim --limit L          (Pollux only) the time of single claims
+    claim --limit L          (Pollwise only) the time of single claims
 
 A job's one argument is when it was put, on the monotonic clock, which all processes of a machine
 share; 0 says nothing. This file imports nothing but the standard library: it runs everywhere.

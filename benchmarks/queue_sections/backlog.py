@@ -22,7 +22,7 @@ CLAIM_LIMIT = 100
 def measure_backlog(
     bench: Bench, sizes: Sequence[int], seconds: float, times: int
 ) -> dict[str, dict[int, float]]:
-    """Jobs a second over a fixed time at each backlog; for Pollux also the time of single claims.
+    """Jobs a second over a fixed time at each backlog; for Pollwise also the time of single claims.
 
     seconds: how long each rate is measured; 0 measures none.
     """
@@ -90,7 +90,7 @@ def show_rates(rates: dict[str, dict[int, float]], sizes: Sequence[int]) -> None
 
 
 def show_claims(claims: dict[str, dict[int, float]], sizes: Sequence[int]) -> None:
-    heading(f"The time of one claim of {CLAIM_LIMIT} by Pollux, in ms, the median")
+    heading(f"The time of one claim of {CLAIM_LIMIT} by Pollwise, in ms, the median")
     show(claims, sizes, 1000)
 
 

@@ -46,7 +46,7 @@ class Setup:
 
     environment: of .venv-peers, "" for our own. package: whose version is told.
     pace: about how many jobs a second it handles here; only the size of the runs hangs on it.
-    left: SQL, or Redis commands, that tell how many jobs are not done; a queue of Pollux is asked
+    left: SQL, or Redis commands, that tell how many jobs are not done; a queue of Pollwise is asked
         itself.
     multiply: SQL or Lua that copies the one job of a store :n times, to fill a large backlog faster
         than the peer could; where there is none, the peer fills it by itself.
@@ -72,7 +72,7 @@ class Setup:
 
     @property
     def ours(self) -> bool:
-        return self.peer == "pollux"
+        return self.peer == "pollwise"
 
 
 #: The same for Redis, in Lua.
@@ -96,8 +96,8 @@ _COPY_DRAMATIQ = (
 )
 _COPY = "INSERT INTO {0} ({1}) SELECT {1} FROM {0}, generate_series(1, :n)"
 SETUPS = (
-    Setup("pollux", "postgres", "", "pollux", 40_000, bulk=60_000, strong=True),
-    Setup("pollux", "postgres", "", "pollux", 40_000, "prefetch=1000", bulk=60_000, aside=True),
+    Setup("pollwise", "postgres", "", "pollwise", 40_000, bulk=60_000, strong=True),
+    Setup("pollwise", "postgres", "", "pollwise", 40_000, "prefetch=1000", bulk=60_000, aside=True),
     Setup(
         "pgqueuer", "postgres", "pgqueuer", "pgqueuer", 15_000, "batch=100", bulk=50_000,
         strong=True,
@@ -127,8 +127,8 @@ SETUPS = (
         left=("SELECT count(*) FROM huey_task",),
         multiply=_COPY.format("huey_task", "queue, data, priority"),
     ),
-    Setup("pollux", "redis", "", "pollux", 40_000, bulk=60_000, strong=True),
-    Setup("pollux", "redis", "", "pollux", 40_000, "prefetch=1000", bulk=60_000, aside=True),
+    Setup("pollwise", "redis", "", "pollwise", 40_000, bulk=60_000, strong=True),
+    Setup("pollwise", "redis", "", "pollwise", 40_000, "prefetch=1000", bulk=60_000, aside=True),
     Setup(
         "taskiq", "redis", "taskiq", "taskiq", 3_100, "stream", strong=True,
         left=("XPENDING taskiq taskiq",), multiply=_COPY_STREAM,
@@ -312,9 +312,9 @@ def left(setup: Setup, url: str) -> int:
 
 
 async def _left_of_ours(url: str) -> int:
-    import pollux
+    import pollwise
 
-    async with pollux.open(url) as queue:
+    async with pollwise.open(url) as queue:
         stats = await queue.stats()
     return stats.ready + stats.delayed + stats.blocked + stats.leased
 

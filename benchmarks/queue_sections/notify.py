@@ -1,6 +1,6 @@
 """What hints cost the writers: NOTIFY takes a lock at commit that all writers of a database share.
 
-Pollux alone, one job a put, so one transaction each: the worst case. With hints as every user has
+Pollwise alone, one job a put, so one transaction each: the worst case. With hints as every user has
 them, without any, and, to see what the limit on their rate is good for, with a NOTIFY in every put.
 A worker of another kind listens meanwhile, or NOTIFY would have nobody to tell.
 """
@@ -47,7 +47,7 @@ def measure_notify(
 
 
 def show_notify(found: dict[str, dict[str, float]]) -> None:
-    heading("NOTIFY's cost: Pollux's puts a second on Postgres, one job a put")
+    heading("NOTIFY's cost: Pollwise's puts a second on Postgres, one job a put")
     print("All writers together; `hints` as they are, `every put` without their limit, `none`.\n")
     rows = []
     for name, rates in found.items():

@@ -22,7 +22,7 @@ from benchmarks.queue_sections.kit import (
 
 #: Jobs of one put, by what the put is called.
 BATCHES = {"single": 1, "batch": 100, "large": 1000}
-#: Seconds after the last job before idling is watched: Pollux backs off for that long.
+#: Seconds after the last job before idling is watched: Pollwise backs off for that long.
 SETTLE, SETTLE_PEER = 7.0, 2.0
 
 
@@ -100,13 +100,13 @@ def show_puts(
 ) -> None:
     heading(f"Puts a second: one producer, {', '.join(map(str, BATCHES.values()))} jobs a call")
     print("Many at a time by the peer's call for that (*), else concurrently or in a loop. × is")
-    print("Pollux's rate divided by the peer's.\n")
+    print("Pollwise's rate divided by the peer's.\n")
     rows = []
     for setup in bench.main:
         rates = medians.get(setup.name)
         if not rates:
             continue
-        ours = medians.get(f"pollux {setup.store}", {})
+        ours = medians.get(f"pollwise {setup.store}", {})
         cells = [setup.name + (" *" if setup.bulk else "")]
         for what in BATCHES:
             known = what in rates
@@ -168,13 +168,13 @@ def show_work(bench: Bench, found: dict[str, Work]) -> None:
     heading("Jobs a second: empty jobs, one process, from the first to the last job handled")
     print("The median of the runs. `settled`: until the store holds none of them any more, seen up")
     print("to 0.1 s late. CPU of the worker's process and of the whole server, µs a job.")
-    print("× is Pollux's rate (default settings) divided by the peer's.\n")
+    print("× is Pollwise's rate (default settings) divided by the peer's.\n")
     rows = []
     for setup in bench.setups:
         work = found.get(setup.name)
         if work is None:
             continue
-        ours = found.get(f"pollux {setup.store}")
+        ours = found.get(f"pollwise {setup.store}")
         rows.append(
             [
                 setup.name,

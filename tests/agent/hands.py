@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
-from pollux.agent.agent import Agent
-from pollux.agent.command import Ended
-from pollux.agent.job import Execute, Run
-from pollux.agent.options import AgentOptions
-from pollux.clock import Clock, VirtualClock
-from pollux.queues.http_client import Unanswered
+from pollwise.agent.agent import Agent
+from pollwise.agent.command import Ended
+from pollwise.agent.job import Execute, Run
+from pollwise.agent.options import AgentOptions
+from pollwise.clock import Clock, VirtualClock
+from pollwise.queues.http_client import Unanswered
 from tests.controller.farm import URL, Farm
 from tests.kit import Seen
 from tests.queues.http_stub import InsideSocket, dial_inside

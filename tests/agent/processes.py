@@ -1,4 +1,4 @@
-"""`pollux serve` and `pollux agent` as processes of their own."""
+"""`pollwise serve` and `pollwise agent` as processes of their own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUICK = {
 
 
 class ServeProcess(Server):
-    """`pollux serve` on a SQLite file of its own, or on another store.
+    """`pollwise serve` on a SQLite file of its own, or on another store.
 
     beside: another controller of the same store, whose admin token holds for this one too.
     """
@@ -46,7 +46,7 @@ class ServeProcess(Server):
         migrate = ["--migrate"] if self.store.startswith("postgresql") else []
         pairs = [f"--set=controller.{name}={value}" for name, value in self.settings.items()]
         return [
-            self.program, "-m", "pollux", "serve", self.store,
+            self.program, "-m", "pollwise", "serve", self.store,
             "--port", self.port, "--token-file", self.admin, *migrate, *pairs,
         ]  # fmt: skip
 
@@ -88,7 +88,7 @@ class ServeProcess(Server):
 
 
 class AgentProcess:
-    """`pollux agent` with a shell script for a command."""
+    """`pollwise agent` with a shell script for a command."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class AgentProcess:
         with self.log_file.open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    sys.executable, "-m", "pollux", "agent", "--controller", url,
+                    sys.executable, "-m", "pollwise", "agent", "--controller", url,
                     "--token-file", str(token), "--folder", str(folder / "work"), *options,
                     "--", str(program), "{payload}",
                 ],

@@ -15,11 +15,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pollux.agent.command import Ended
-from pollux.agent.job import Run
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, StoreError
-from pollux.events import (
+from pollwise.agent.command import Ended
+from pollwise.agent.job import Run
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError, StoreError
+from pollwise.events import (
     HintsLost,
     HintsProven,
     JobGivenBack,

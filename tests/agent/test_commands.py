@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from pollux.agent.command import Command, Ended, Stop
-from pollux.agent.folder import Root, is_id, processes_in
-from pollux.agent.job import Run, Work
-from pollux.agent.link import Link
-from pollux.agent.log import LOG_MAX
-from pollux.agent.options import AgentOptions
-from pollux.clock import Clock
-from pollux.errors import ConfigError
-from pollux.queues.http_client import ControllerClient, TokenSource
-from pollux.variables import NO_SETTINGS
+from pollwise.agent.command import Command, Ended, Stop
+from pollwise.agent.folder import Root, is_id, processes_in
+from pollwise.agent.job import Run, Work
+from pollwise.agent.link import Link
+from pollwise.agent.log import LOG_MAX
+from pollwise.agent.options import AgentOptions
+from pollwise.clock import Clock
+from pollwise.errors import ConfigError
+from pollwise.queues.http_client import ControllerClient, TokenSource
+from pollwise.variables import NO_SETTINGS
 from tests.daemons import wait_until
 
 SH = "/bin/sh"
@@ -120,7 +120,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
 
 def test_much_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[int, bytes]] = []
-    monkeypatch.setattr("pollux.agent.log.LOG_MAX", 100_000)
+    monkeypatch.setattr("pollwise.agent.log.LOG_MAX", 100_000)
     assert LOG_MAX > 100_000
 
     class Quiet(Link):
@@ -133,7 +133,7 @@ def test_much_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert report["status"] == "done"
     text = b"".join(data for _, data in sent)
     assert [offset for offset, _ in sent] == sorted({offset for offset, _ in sent})
-    assert text.startswith(b"x" * 100_000 + b"\n[pollux: 2900000 bytes of output were left out]")
+    assert text.startswith(b"x" * 100_000 + b"\n[pollwise: 2900000 bytes of output were left out]")
 
 
 # A whole run of a job
@@ -188,13 +188,13 @@ def whole_run(
 
 
 def test_what_a_command_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLLUX_TOKEN", "hunter2")
-    monkeypatch.setenv("POLLUX_TOKEN_FILE", "/hunter2")
+    monkeypatch.setenv("POLLWISE_TOKEN", "hunter2")
+    monkeypatch.setenv("POLLWISE_TOKEN_FILE", "/hunter2")
     show = (
         "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ), os.getcwd(), "
-        "open(os.environ['POLLUX_INPUTS'] + '/deep/in.txt').read()]))"
+        "open(os.environ['POLLWISE_INPUTS'] + '/deep/in.txt').read()]))"
     )
-    script = f'{shlex.quote(sys.executable)} -c "{show}" "$@" > $POLLUX_RESULT'
+    script = f'{shlex.quote(sys.executable)} -c "{show}" "$@" > $POLLWISE_RESULT'
     report = whole_run(
         tmp_path,
         script,
@@ -207,17 +207,17 @@ def test_what_a_command_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (job_id, plain, text) == ("0a1b", "a b;c", "the input deep/in.txt")
     assert payload == f"{folder}/payload.json"
     assert (inputs, out) == (f"{folder}/inputs", f"{folder}/out")
-    assert {name for name in environ if name.startswith("POLLUX_")} <= NO_SETTINGS
-    assert environ["POLLUX_ATTEMPT"] == "2"
-    assert environ["POLLUX_JOB_KIND"] == "build"
-    assert environ["POLLUX_PAYLOAD"] == payload
+    assert {name for name in environ if name.startswith("POLLWISE_")} <= NO_SETTINGS
+    assert environ["POLLWISE_ATTEMPT"] == "2"
+    assert environ["POLLWISE_JOB_KIND"] == "build"
+    assert environ["POLLWISE_PAYLOAD"] == payload
     assert "hunter2" not in json.dumps(environ)
 
 
 def test_artefacts_are_those_that_match_and_none_from_elsewhere(tmp_path: Path) -> None:
     secret = tmp_path / "secret.zip"
     secret.write_text("secret")
-    script = f"cd $POLLUX_OUT; echo a > a.zip; echo b > b.txt; mkdir d; echo c > d/c.zip; \
+    script = f"cd $POLLWISE_OUT; echo a > a.zip; echo b > b.txt; mkdir d; echo c > d/c.zip; \
         ln -s {secret} link.zip; ln -s {tmp_path} folder; ln -s a.zip same.zip"
     made: list[Any] = []
     whole_run(tmp_path, script, artefacts=["*.zip", "d/*"], made=made)
@@ -239,7 +239,7 @@ def log_of(tmp_path: Path, script: str, **given: Any) -> tuple[str, list[str]]:
 
 def test_what_is_no_file_is_left_out_and_the_log_says_so(tmp_path: Path) -> None:
     bind = "import socket; socket.socket(socket.AF_UNIX).bind('s.sock')"
-    script = f"""cd $POLLUX_OUT; echo built; echo a > a.txt; ln -s a.txt same.txt
+    script = f"""cd $POLLWISE_OUT; echo built; echo a > a.txt; ln -s a.txt same.txt
         ln -s /etc/passwd out.txt; ln -s / folder; ln -s nowhere broken; ln -s loop loop
         ln -s /etc/hosts "new
 line"; mkfifo pipe; {shlex.quote(sys.executable)} -c "{bind}" """
@@ -247,35 +247,35 @@ line"; mkfifo pipe; {shlex.quote(sys.executable)} -c "{bind}" """
     assert made == ["a.txt", "same.txt"]
     built, *lines = log.splitlines()
     assert built == "built"
-    left_out = "not sent from $POLLUX_OUT"
+    left_out = "not sent from $POLLWISE_OUT"
     links = "symbolic links that lead out of it, to a folder, or nowhere"
     assert lines == [
-        f"[pollux: {left_out}: {links} (5: broken, folder, loop, new?line, out.txt)]",
-        f"[pollux: {left_out}: FIFOs (1: pipe)]",
-        f"[pollux: {left_out}: sockets (1: s.sock)]",
+        f"[pollwise: {left_out}: {links} (5: broken, folder, loop, new?line, out.txt)]",
+        f"[pollwise: {left_out}: FIFOs (1: pipe)]",
+        f"[pollwise: {left_out}: sockets (1: s.sock)]",
     ]
 
 
 def test_much_that_is_no_file_takes_one_line(tmp_path: Path) -> None:
-    log, made = log_of(tmp_path, "cd $POLLUX_OUT; for i in $(seq 100 199); do ln -s / $i; done")
+    log, made = log_of(tmp_path, "cd $POLLWISE_OUT; for i in $(seq 100 199); do ln -s / $i; done")
     assert made == []
     assert log.endswith("(100: 100, 101, 102, 103, 104, …)]\n")
     assert log.count("\n") == 1
 
 
 def test_what_no_pattern_asks_for_is_not_spoken_of(tmp_path: Path) -> None:
-    log, made = log_of(tmp_path, "cd $POLLUX_OUT; ln -s / l; > a.zip", artefacts=["*.zip"])
+    log, made = log_of(tmp_path, "cd $POLLWISE_OUT; ln -s / l; > a.zip", artefacts=["*.zip"])
     assert (log, made) == ("", ["a.zip"])
 
 
 def test_a_folder_that_became_a_link_gives_nothing_away(tmp_path: Path) -> None:
     (tmp_path / "secrets").mkdir()
     (tmp_path / "secrets" / "key").write_text("secret")
-    log, made = log_of(tmp_path, f"rm -r $POLLUX_OUT; ln -s {tmp_path}/secrets $POLLUX_OUT")
+    log, made = log_of(tmp_path, f"rm -r $POLLWISE_OUT; ln -s {tmp_path}/secrets $POLLWISE_OUT")
     assert made == []
-    assert "(1: $POLLUX_OUT itself)" in log
+    assert "(1: $POLLWISE_OUT itself)" in log
     # Nor does a link in a folder on the way.
-    script = f"ln -s {tmp_path}/secrets $POLLUX_OUT/deep"
+    script = f"ln -s {tmp_path}/secrets $POLLWISE_OUT/deep"
     log, made = log_of(tmp_path, script, artefacts=["deep/*"])
     assert made == []
     assert "(1: deep/key)" in log
@@ -295,7 +295,7 @@ def test_an_input_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> 
 )
 def test_a_result_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "result").write_text(text)
-    report = whole_run(tmp_path, f"cp {tmp_path}/result $POLLUX_RESULT")
+    report = whole_run(tmp_path, f"cp {tmp_path}/result $POLLWISE_RESULT")
     assert report is not None
     assert report["status"] == "failed"
     assert says in report["error"]
@@ -380,7 +380,7 @@ def test_what_a_killed_agent_left_is_ended_and_removed(tmp_path: Path) -> None:
     folder = root.fresh("0a", 1)
 
     async def main() -> None:
-        environ = {**os.environ, "POLLUX_WORK": str(folder)}
+        environ = {**os.environ, "POLLWISE_WORK": str(folder)}
         script = "setsid sleep 60 & exec sleep 60"  # one that left the group as well
         process = await asyncio.create_subprocess_exec(SH, "-c", script, env=environ)
         jobs = root.path / "jobs"
@@ -419,7 +419,7 @@ def test_agents_of_one_name_have_folders_of_their_own(
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     one, two = Root(None, "../mac mini"), Root(None, "../mac mini")
-    assert one.path.parent == two.path.parent == tmp_path / "pollux" / "agent"
+    assert one.path.parent == two.path.parent == tmp_path / "pollwise" / "agent"
     assert one.path != two.path
     one.close()
     two.close()

@@ -38,7 +38,7 @@ def lines(file: Path) -> list[str]:
 def test_a_build_from_end_to_end(keeper: Keeper, tmp_path: Path) -> None:
     controller = serve(keeper)
     token = controller.token("worker")
-    script = 'cat "$1" > $POLLUX_OUT/copy.json; echo \'{"ok": true}\' > $POLLUX_RESULT'
+    script = 'cat "$1" > $POLLWISE_OUT/copy.json; echo \'{"ok": true}\' > $POLLWISE_RESULT'
     with AgentProcess(
         controller.url, token, tmp_path / "a", script, "--capability", "platform=ios"
     ) as agent:
@@ -78,7 +78,7 @@ def test_a_killed_controller_is_not_missed(keeper: Keeper, tmp_path: Path) -> No
     token = controller.token("worker")
     runs, go, over = tmp_path / "runs", tmp_path / "go", tmp_path / "over"
     waits = f"while [ ! -e {go} ]; do sleep 0.05; done"
-    script = f"echo $POLLUX_JOB_ID >> {runs}; {waits}; echo end; touch {over}"
+    script = f"echo $POLLWISE_JOB_ID >> {runs}; {waits}; echo end; touch {over}"
     with AgentProcess(controller.url, token, tmp_path / "a", script) as agent:
         one, two = controller.submit(), controller.submit()
         wait_until(lambda: len(lines(runs)) == 1, "the command runs")
@@ -99,7 +99,7 @@ def test_a_network_that_comes_and_goes(keeper: Keeper, tmp_path: Path) -> None:
     controller = serve(keeper)
     token = controller.token("worker")
     runs = tmp_path / "runs"
-    script = f"echo $POLLUX_JOB_ID >> {runs}; echo line; echo made > $POLLUX_OUT/file"
+    script = f"echo $POLLWISE_JOB_ID >> {runs}; echo line; echo made > $POLLWISE_OUT/file"
     with Proxy(controller.port) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         with AgentProcess(url, token, tmp_path / "a", script, "--slots", "3"):
@@ -137,7 +137,9 @@ def test_nginx_that_blocks_upgrades_and_then_does_not(keeper: Keeper, tmp_path: 
     token = controller.token("worker")
     runs = tmp_path / "runs"
     nginx = keeper.begin(Nginx(keeper, controller.port, upgrades=False), {})
-    with AgentProcess(nginx.url, token, tmp_path / "a", f"echo $POLLUX_JOB_ID >> {runs}") as agent:
+    with AgentProcess(
+        nginx.url, token, tmp_path / "a", f"echo $POLLWISE_JOB_ID >> {runs}"
+    ) as agent:
         jobs: list[str] = []
 
         def one() -> float:
@@ -182,7 +184,7 @@ def test_tls_and_http2_by_nginx(keeper: Keeper, tmp_path: Path) -> None:
     token = controller.token("worker")
     nginx = keeper.begin(Nginx(keeper, controller.port, tls=True), {})
     trust = {"SSL_CERT_FILE": str(nginx.certificate)}
-    script = "head -c 300000 /dev/zero > $POLLUX_OUT/zeros; echo line"
+    script = "head -c 300000 /dev/zero > $POLLWISE_OUT/zeros; echo line"
     with AgentProcess(nginx.url, token, tmp_path / "a", script, environ=trust) as agent:
         agent.await_log("hints_proven")
         job = controller.submit()
@@ -216,7 +218,9 @@ def test_two_controllers_behind_nginx_one_killed_again_and_again(
     token = one.token("worker")
     runs = tmp_path / "runs"
     nginx = keeper.begin(Nginx(keeper, one.port, two.port), {})
-    script = f"echo $POLLUX_JOB_ID >> {runs}; echo line; echo made > $POLLUX_OUT/file; sleep 0.2"
+    script = (
+        f"echo $POLLWISE_JOB_ID >> {runs}; echo line; echo made > $POLLWISE_OUT/file; sleep 0.2"
+    )
     with ExitStack() as stack:
         for number in range(3):
             folder = tmp_path / str(number)

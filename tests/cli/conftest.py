@@ -15,11 +15,11 @@ import pytest
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     for name in list(os.environ):
-        if name.startswith("POLLUX_") or name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "LINES"}:
+        if name.startswith("POLLWISE_") or name in {"COLUMNS", "FORCE_COLOR", "NO_COLOR", "LINES"}:
             monkeypatch.delenv(name)
-    monkeypatch.setattr(sys, "path", list(sys.path))  # `pollux worker` adds the current folder
+    monkeypatch.setattr(sys, "path", list(sys.path))  # `pollwise worker` adds the current folder
     modules = set(sys.modules)
-    logger, root = logging.getLogger("pollux"), logging.getLogger()
+    logger, root = logging.getLogger("pollwise"), logging.getLogger()
     before = logger.handlers[:], logger.level, logger.propagate
     before_all = root.handlers[:], root.level
     yield tmp_path

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import IO, Any
 from unittest import mock
 
-from pollux.cli import main
+from pollwise.cli import main
 
 #: Seconds after which a child that does not do what it should fails its test.
 PATIENCE = 20.0
@@ -52,12 +52,12 @@ def _no_constant(name: str) -> None:
     raise AssertionError(f"{name} is not JSON")
 
 
-def pollux(*words: object, stdin: bytes = b"", encoding: str = "utf-8") -> Result:
+def pollwise(*words: object, stdin: bytes = b"", encoding: str = "utf-8") -> Result:
     """Run a command in this process, as a shell would: through `main`, into pipes."""
     out, err = io.BytesIO(), io.BytesIO()
     with (
         warnings.catch_warnings(),
-        mock.patch.object(sys, "argv", ["pollux", *map(str, words)]),
+        mock.patch.object(sys, "argv", ["pollwise", *map(str, words)]),
         mock.patch.object(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), "utf-8")),
         contextlib.redirect_stdout(io.TextIOWrapper(out, encoding, write_through=True)),
         contextlib.redirect_stderr(io.TextIOWrapper(err, encoding, write_through=True)),
@@ -73,7 +73,7 @@ def pollux(*words: object, stdin: bytes = b"", encoding: str = "utf-8") -> Resul
 
 def good(*words: object, stdin: bytes = b"") -> Result:
     """Run a command that must succeed."""
-    result = pollux(*words, stdin=stdin)
+    result = pollwise(*words, stdin=stdin)
     assert result.code == 0, result.err
     return result
 
@@ -127,11 +127,11 @@ class Lines:
 
 
 class Command:
-    """`python -m pollux …` as a process of its own; ended on leaving, if it still runs."""
+    """`python -m pollwise …` as a process of its own; ended on leaving, if it still runs."""
 
     def __init__(self, *words: object, env: dict[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pollux", *map(str, words)],
+            [sys.executable, "-m", "pollwise", *map(str, words)],
             env={**os.environ, **(env or {})},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -196,7 +196,7 @@ class Screen:
         self._master, slave = pty.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "pollux", *map(str, words)],
+            [sys.executable, "-m", "pollwise", *map(str, words)],
             env={**os.environ, "TERM": "xterm", **env},
             stdin=slave,
             stdout=slave,

@@ -1,4 +1,4 @@
-"""`pollux agent`: what is wrong with its arguments is said at once, and secrets never."""
+"""`pollwise agent`: what is wrong with its arguments is said at once, and secrets never."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from pollux.cli.agent import _capability, _options
-from pollux.errors import ConfigError
-from pollux.settings import load
-from tests.cli.console import pollux
+from pollwise.cli.agent import _capability, _options
+from pollwise.errors import ConfigError
+from pollwise.settings import load
+from tests.cli.console import pollwise
 
 
 @pytest.mark.parametrize(
@@ -27,18 +27,18 @@ from tests.cli.console import pollux
         (["--controller", "http://x", "--set", "agent.x", "--", "true"], "has no value"),
         (["--controller", "http://x", "--set", "agent.slot=1", "--", "true"], "agent.slots"),
         (["--controller", "http://x", "--token-file", "gone", "--", "true"], "cannot be read"),
-        (["--controller", "http://x", "--", "true"], "POLLUX_TOKEN_FILE"),
+        (["--controller", "http://x", "--", "true"], "POLLWISE_TOKEN_FILE"),
     ],
 )
 def test_bad_input(words: list[str], says: str, tmp_path: Path) -> None:
     folder = ["--folder", str(tmp_path / "work")] if words else []
-    result = pollux("agent", *folder, *words)
+    result = pollwise("agent", *folder, *words)
     assert result.code == 2
     assert says in " ".join(result.err.split())
     assert "hunter2" not in result.err
 
 
-@pytest.mark.parametrize("name", ["POLLUX_TOKEN", "POLLUX_TOKEN_FILE"])
+@pytest.mark.parametrize("name", ["POLLWISE_TOKEN", "POLLWISE_TOKEN_FILE"])
 def test_the_token_may_be_in_the_environment(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -46,7 +46,7 @@ def test_the_token_may_be_in_the_environment(
     file = str(tmp_path / "token")
     monkeypatch.setenv(name, file if name.endswith("FILE") else "hunter2 and more")
     words = ["--controller", "http://127.0.0.1:9", "--folder", str(tmp_path / "work")]
-    result = pollux("agent", *words, "--", "true")
+    result = pollwise("agent", *words, "--", "true")
     assert result.code == 2
     where = "the token file" if name.endswith("FILE") else name
     said = " ".join(result.err.split())
@@ -60,7 +60,7 @@ def test_a_controller_that_refuses_the_token(tmp_path: Path) -> None:
     token = tmp_path / "token"
     token.write_text("hunter2")
     words = ["--controller", "http://127.0.0.1:9", "--token-file", str(token)]
-    result = pollux("agent", *words, "--folder", str(tmp_path / "folder"), "--", "true")
+    result = pollwise("agent", *words, "--folder", str(tmp_path / "folder"), "--", "true")
     assert result.code == 2
     assert "cannot be used" in result.err
 
@@ -89,10 +89,10 @@ def test_capabilities_that_are_none(text: str) -> None:
 
 def test_settings_reach_the_agent() -> None:
     environ = {
-        "POLLUX_AGENT_POLL_INTERVAL": "10",
-        "POLLUX_AGENT_CONTROLLER": "http://x",
-        "POLLUX_AGENT_SLOTS": "3",
-        "POLLUX_AGENT_PUSH": "false",
+        "POLLWISE_AGENT_POLL_INTERVAL": "10",
+        "POLLWISE_AGENT_CONTROLLER": "http://x",
+        "POLLWISE_AGENT_SLOTS": "3",
+        "POLLWISE_AGENT_PUSH": "false",
     }
     settings = load(environ=environ).agent
     options = _options(settings, ["true"], ["a=1"], ["build"], ["*.zip"], False)

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.console import PATIENCE, Result, files, good, pollux
+from tests.cli.console import PATIENCE, Result, files, good, pollwise
 
 URL = "sqlite:///jobs.db"
 NOBODY = 65534
 
 WORKER = """
-import pollux
-worker = pollux.Worker("sqlite:///jobs.db")
+import pollwise
+worker = pollwise.Worker("sqlite:///jobs.db")
 
 @worker.handle("greet")
 async def greet(job): ...
@@ -38,7 +38,7 @@ def check_refused(result: Result, *fragments: str) -> None:
 
 def refused(folder: Path, *words: object, says: tuple[str, ...], stdin: bytes = b"") -> None:
     before = files(folder)
-    check_refused(pollux(*words, stdin=stdin), *says)
+    check_refused(pollwise(*words, stdin=stdin), *says)
     assert files(folder) == before
 
 
@@ -155,9 +155,9 @@ def test_only_a_put_makes_a_database(words: list[str], folder: Path) -> None:
 def test_a_database_from_the_future(words: list[str], folder: Path) -> None:
     good("submit", URL, "greet")
     with sqlite3.connect("jobs.db") as connection:
-        connection.execute("UPDATE pollux_schema SET version = 99")
+        connection.execute("UPDATE pollwise_schema SET version = 99")
     connection.close()
-    refused(folder, *at(words, URL), says=("tables of version 99", "Upgrade pollux"))
+    refused(folder, *at(words, URL), says=("tables of version 99", "Upgrade pollwise"))
 
 
 @pytest.mark.parametrize(
@@ -178,11 +178,11 @@ def test_a_look_that_makes_no_sense(words: list[str], says: tuple[str, ...], fol
 # A script that imports everything, becomes somebody who may do less, and runs a command.
 LESS = """
 import os, sys, sqlite3, resource, encodings.idna, typer
-from pollux.cli import main
-from pollux.cli.app import app
+from pollwise.cli import main
+from pollwise.cli.app import app
 assert all(typer.main.get_command(app).commands.values())
-import pollux.queues.sqlite, pollux.queues.sql
-pollux.queues.sql.statements("sqlite"), pollux.queues.sql.migrations("sqlite")
+import pollwise.queues.sqlite, pollwise.queues.sql
+pollwise.queues.sql.statements("sqlite"), pollwise.queues.sql.migrations("sqlite")
 {less}
 main()
 """
@@ -202,7 +202,7 @@ def run_with_less(less: str, *words: str, stdin: str = "") -> Result:
 @pytest.fixture
 def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that others may enter, which pytest's own are not."""
-    with tempfile.TemporaryDirectory(prefix="pollux-test-") as name:
+    with tempfile.TemporaryDirectory(prefix="pollwise-test-") as name:
         Path(name).chmod(0o755)
         monkeypatch.chdir(name)
         yield Path(name)
@@ -240,7 +240,7 @@ def test_a_disk_that_is_full(folder: Path) -> None:
 MODULES = {
     "shop": WORKER + "number = 3\n",
     "nothing": "",
-    "idle": 'import pollux\nworker = pollux.Worker("sqlite:///jobs.db")\n',
+    "idle": 'import pollwise\nworker = pollwise.Worker("sqlite:///jobs.db")\n',
     "raising": "def f():\n    raise RuntimeError('boom [red]\\x1b[31m')\nf()\n",
     "leaving": "import sys\nsys.exit(3)\n",
     "needing": "import no_such_dependency\n",
@@ -318,7 +318,7 @@ def test_a_queue_that_cannot_be_worked(url: str, folder: Path) -> None:
     (folder / "text").write_text("no database\n" * 100)
     before = files(folder)
     words = ["--set", f"worker.queue={url}", "--log-level", "error"]
-    check_refused(pollux("worker", "shop:worker", *words), "correct the path")
+    check_refused(pollwise("worker", "shop:worker", *words), "correct the path")
     after = files(folder)
     assert {name: after[name] for name in before} == before
 
@@ -328,15 +328,17 @@ def test_a_queue_that_cannot_be_worked(url: str, folder: Path) -> None:
 SETTINGS_COMMANDS = [["config", "show"], ["config", "check"], ["worker", "shop:worker"]]
 TOML: dict[str, tuple[str, ...]] = {
     "[worker]\nconcurency = 3": (
-        "worker.concurency = 3 (pollux.toml)", "did you mean worker.concurrency?",
+        "worker.concurency = 3 (pollwise.toml)", "did you mean worker.concurrency?",
     ),
-    "[worker]\nlease = '1x'": ("worker.lease = '1x' (pollux.toml)", "duration"),
-    "[worker]\nconcurrency = 0": ("worker.concurrency = 0 (pollux.toml)", "from 1 to 1000"),
-    "[worker.polling]\nstrategy = 'ewna'": ("'ewna' (pollux.toml)", "did you mean 'ewma'?"),
-    "[worker.polling]\nmin_interval = '9s'": ("min_interval = '9s' (pollux.toml)", "max_interval"),
-    "[worker.polling]\nbackoff_multiplier = 1": ("backoff_multiplier = 1 (pollux.toml)",),
+    "[worker]\nlease = '1x'": ("worker.lease = '1x' (pollwise.toml)", "duration"),
+    "[worker]\nconcurrency = 0": ("worker.concurrency = 0 (pollwise.toml)", "from 1 to 1000"),
+    "[worker.polling]\nstrategy = 'ewna'": ("'ewna' (pollwise.toml)", "did you mean 'ewma'?"),
+    "[worker.polling]\nmin_interval = '9s'": (
+        "min_interval = '9s' (pollwise.toml)", "max_interval",
+    ),
+    "[worker.polling]\nbackoff_multiplier = 1": ("backoff_multiplier = 1 (pollwise.toml)",),
     "[wroker]\nlease = '1s'": ("wroker", "worker"),
-    "worker = [": ("pollux.toml",),
+    "worker = [": ("pollwise.toml",),
 }  # fmt: skip
 
 
@@ -344,7 +346,7 @@ TOML: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("words", SETTINGS_COMMANDS, ids=lambda words: "-".join(words))
 def test_bad_settings_in_the_file(words: list[str], text: str, folder: Path) -> None:
     (folder / "shop.py").write_text(WORKER)
-    (folder / "pollux.toml").write_text(text)
+    (folder / "pollwise.toml").write_text(text)
     refused(folder, *words, says=TOML[text])
 
 
@@ -352,10 +354,14 @@ def test_bad_settings_in_the_file(words: list[str], text: str, folder: Path) -> 
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
-        ("POLLUX_WORKER_LEESE", "1s", ("POLLUX_WORKER_LEESE = '1s'", "POLLUX_WORKER_LEASE?")),
-        ("POLLUX_WORKER_LEASE", "1x", ("worker.lease = '1x'", "POLLUX_WORKER_LEASE")),
-        ("POLLUX_POLLING_STRATEGY", "none", ("'none'", "POLLUX_POLLING_STRATEGY", "'adaptive'")),
-        ("POLLUX_CONFIG", "nowhere.toml", ("there is no file nowhere.toml", "POLLUX_CONFIG")),
+        ("POLLWISE_WORKER_LEESE", "1s", ("POLLWISE_WORKER_LEESE = '1s'", "POLLWISE_WORKER_LEASE?")),
+        ("POLLWISE_WORKER_LEASE", "1x", ("worker.lease = '1x'", "POLLWISE_WORKER_LEASE")),
+        (
+            "POLLWISE_POLLING_STRATEGY",
+            "none",
+            ("'none'", "POLLWISE_POLLING_STRATEGY", "'adaptive'"),
+        ),
+        ("POLLWISE_CONFIG", "nowhere.toml", ("there is no file nowhere.toml", "POLLWISE_CONFIG")),
     ],
 )
 def test_bad_settings_in_the_environment(
@@ -372,9 +378,9 @@ def test_bad_settings_in_the_environment(
 
 
 def test_every_wrong_setting_is_told_at_once(folder: Path) -> None:
-    (folder / "pollux.toml").write_text("[worker]\nlease = '1x'\nconcurrency = -1\n")
+    (folder / "pollwise.toml").write_text("[worker]\nlease = '1x'\nconcurrency = -1\n")
     check_refused(
-        pollux("config", "check"), "2 settings are wrong:\n- ", "\n- worker.concurrency = -1"
+        pollwise("config", "check"), "2 settings are wrong:\n- ", "\n- worker.concurrency = -1"
     )
 
 
@@ -395,7 +401,7 @@ def test_a_demo_that_makes_no_sense(words: list[str], says: tuple[str, ...], fol
 
 @pytest.mark.parametrize("seconds", ["0", "-1", "1e9", "inf", "soon"])
 def test_a_demo_that_never_ends_or_begins(seconds: str) -> None:
-    result = pollux("demo", f"--seconds={seconds}")
+    result = pollwise("demo", f"--seconds={seconds}")
     assert (result.code, result.out) == (2, "")
     assert "Invalid value for '--seconds'" in result.err
 
@@ -431,7 +437,7 @@ CONNINFO = "host=db user=app password='hunter2 hunter2'"
     ids=lambda words: " ".join(words),
 )
 def test_no_secret_of_a_misplaced_word_is_repeated(words: tuple[str, ...]) -> None:
-    result = pollux(*words)
+    result = pollwise(*words)
     assert result.code == 2, result
     assert "hunter2" not in result.out + result.err
     if "--limit" not in words[-1]:
@@ -439,7 +445,7 @@ def test_no_secret_of_a_misplaced_word_is_repeated(words: tuple[str, ...]) -> No
 
 
 def test_a_url_too_many_is_told_the_option_it_belongs_to() -> None:
-    result = pollux("fleet", "migrate", SECRET_URL)
+    result = pollwise("fleet", "migrate", SECRET_URL)
     assert "(postgresql://app:***@db/shop)" in result.err
     assert "--store URL" in result.err
-    assert "--store" not in pollux("doctor", "a", "b").err
+    assert "--store" not in pollwise("doctor", "a", "b").err

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import typer
 
-import pollux as package
-from pollux.cli.app import app
-from tests.cli.console import PATIENCE, good, plain, pollux
+import pollwise as package
+from pollwise.cli.app import app
+from tests.cli.console import PATIENCE, good, plain, pollwise
 
 URL = "sqlite:///jobs.db"
 
@@ -33,7 +33,7 @@ COMMANDS = {path: command for path, command in TREE.items() if not hasattr(comma
 
 
 def name_of(path: tuple[str, ...]) -> str:
-    return " ".join(path) or "pollux"
+    return " ".join(path) or "pollwise"
 
 
 def test_the_commands_of_the_design_are_there() -> None:
@@ -59,7 +59,7 @@ def test_help_has_an_example_that_names_the_command(path: tuple[str, ...]) -> No
         assert result.err == ""
         (example,) = re.findall(r"Example: (.*)", plain(result.out))
         words = shlex.split(example)
-        assert words[: len(path) + 1] == ["pollux", *path]
+        assert words[: len(path) + 1] == ["pollwise", *path]
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
@@ -80,25 +80,25 @@ def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)
 def test_a_group_alone_lists_its_commands(path: tuple[str, ...]) -> None:
-    result = pollux(*path)
+    result = pollwise(*path)
     assert result.code == 2
     for name in TREE[path].commands:
         assert re.search(rf"^│ {name} ", plain(result.out + result.err), re.MULTILINE)
 
 
 def test_version() -> None:
-    assert good("--version").out == f"pollux {package.__version__}\n"
+    assert good("--version").out == f"pollwise {package.__version__}\n"
 
 
-def test_python_m_pollux_is_pollux(folder: Path) -> None:
+def test_python_m_pollwise_is_pollwise(folder: Path) -> None:
     for program in (
-        [sys.executable, "-m", "pollux"],
-        [str(Path(sys.executable).parent / "pollux")],
+        [sys.executable, "-m", "pollwise"],
+        [str(Path(sys.executable).parent / "pollwise")],
     ):
         run = subprocess.run(
             [*program, "--version"], capture_output=True, text=True, timeout=PATIENCE
         )
-        assert (run.returncode, run.stdout) == (0, f"pollux {package.__version__}\n")
+        assert (run.returncode, run.stdout) == (0, f"pollwise {package.__version__}\n")
 
 
 @pytest.mark.parametrize(
@@ -106,14 +106,14 @@ def test_python_m_pollux_is_pollux(folder: Path) -> None:
     [(["wroker"], "worker"), (["queue", "stat"], "stats"), (["dead", "lst"], "list")],
 )
 def test_a_misspelt_command_is_recognised(words: list[str], meant: str) -> None:
-    result = pollux(*words)
+    result = pollwise(*words)
     assert (result.code, result.out) == (2, "")
     assert f"Did you mean '{meant}'" in plain(result.err)
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=name_of)
 def test_an_unknown_option_is_refused(path: tuple[str, ...], folder: Path) -> None:
-    result = pollux(*path, "--no-such-option")
+    result = pollwise(*path, "--no-such-option")
     assert (result.code, result.out) == (2, "")
     assert "No such option: --no-such-option" in plain(result.err)
     assert "Traceback" not in result.err
@@ -124,7 +124,7 @@ def test_an_unknown_option_is_refused(path: tuple[str, ...], folder: Path) -> No
     "path", [p for p in COMMANDS if any(q.required for q in COMMANDS[p].params)], ids=name_of
 )
 def test_a_missing_argument_is_named(path: tuple[str, ...]) -> None:
-    result = pollux(*path)
+    result = pollwise(*path)
     assert (result.code, result.out) == (2, "")
     assert "Missing argument" in plain(result.err)
 
@@ -143,17 +143,17 @@ def test_json_is_one_document_on_standard_output() -> None:
 
 
 def test_a_warning_does_not_disturb_the_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLLUX_POLL_INTERVAL", "200ms")
+    monkeypatch.setenv("POLLWISE_POLL_INTERVAL", "200ms")
     result = good("config", "show", "--json")
     assert result.json()
     assert result.err.startswith("warning: ")
-    assert "POLLUX_POLLING_INTERVAL=200ms" in result.err
+    assert "POLLWISE_POLLING_INTERVAL=200ms" in result.err
     assert result.err.count("\n") == 1
 
 
 def test_without_an_encoding_for_it_text_is_still_shown() -> None:
     good("submit", URL, "größe", '"日本"')
-    listed = pollux("queue", "list", URL, "--json", encoding="ascii")
+    listed = pollwise("queue", "list", URL, "--json", encoding="ascii")
     assert listed.json()[0]["payload"] == "日本"
     assert listed.json()[0]["kind"] == "größe"
 
@@ -164,7 +164,7 @@ def test_a_reader_that_leaves_is_no_error(options: list[str]) -> None:
     readable, writable = os.pipe()
     os.close(readable)
     run = subprocess.run(
-        [sys.executable, "-m", "pollux", "queue", "list", URL, *options],
+        [sys.executable, "-m", "pollwise", "queue", "list", URL, *options],
         stdout=writable,
         stderr=subprocess.PIPE,
         timeout=PATIENCE,

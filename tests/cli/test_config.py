@@ -1,4 +1,4 @@
-"""`pollux config …`: every value, and where it came from."""
+"""`pollwise config …`: every value, and where it came from."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pollux.settings import documented_keys
-from tests.cli.console import good, pollux
+from pollwise.settings import documented_keys
+from tests.cli.console import good, pollwise
 
 
 def shown(*words: str) -> dict[str, tuple[Any, str]]:
@@ -34,20 +34,20 @@ def test_every_setting_is_shown_with_its_default() -> None:
 def test_the_environment_goes_before_the_file(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "pollux.toml").write_text("[worker]\nlease = '10s'\nconcurrency = 3\n")
-    monkeypatch.setenv("POLLUX_WORKER_LEASE", "20s")
+    (folder / "pollwise.toml").write_text("[worker]\nlease = '10s'\nconcurrency = 3\n")
+    monkeypatch.setenv("POLLWISE_WORKER_LEASE", "20s")
     rows = shown()
-    assert rows["worker.lease"] == ("20s", "environment variable POLLUX_WORKER_LEASE")
-    assert rows["worker.concurrency"] == ("3", "pollux.toml")
+    assert rows["worker.lease"] == ("20s", "environment variable POLLWISE_WORKER_LEASE")
+    assert rows["worker.concurrency"] == ("3", "pollwise.toml")
     assert rows["worker.grace"][1] == "default"
 
 
 @pytest.mark.parametrize("by", ["option", "variable"])
 def test_another_file_may_be_named(by: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "pollux.toml").write_text("[worker]\nlease = '10s'\n")
+    (folder / "pollwise.toml").write_text("[worker]\nlease = '10s'\n")
     (folder / "other.toml").write_text("[worker]\nlease = '20s'\n")
     if by == "variable":
-        monkeypatch.setenv("POLLUX_CONFIG", "other.toml")
+        monkeypatch.setenv("POLLWISE_CONFIG", "other.toml")
     rows = shown(*(["--file", "other.toml"] if by == "option" else []))
     assert rows["worker.lease"] == ("20s", "other.toml")
 
@@ -55,25 +55,25 @@ def test_another_file_may_be_named(by: str, folder: Path, monkeypatch: pytest.Mo
 def test_what_belongs_to_another_strategy_is_marked(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (folder / "pollux.toml").write_text("[worker.polling]\nmax_interval = '9s'\n")
-    monkeypatch.setenv("POLLUX_POLLING_STRATEGY", "fixed")
+    (folder / "pollwise.toml").write_text("[worker.polling]\nmax_interval = '9s'\n")
+    monkeypatch.setenv("POLLWISE_POLLING_STRATEGY", "fixed")
     rows = {row["key"]: row for row in good("config", "show", "--json").json()}
     assert rows["worker.polling.strategy"]["used"] is True
     assert rows["worker.polling.max_interval"]["used"] is False
     lines = good("config", "show").out.splitlines()
     (line,) = [line for line in lines if "worker.polling.max_interval" in line]
-    assert line.split() == ["worker.polling.max_interval", "9s", "pollux.toml", "(unused)"]
+    assert line.split() == ["worker.polling.max_interval", "9s", "pollwise.toml", "(unused)"]
 
 
 def test_no_password_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLLUX_WORKER_QUEUE", "sqlite:///jobs.db?password=hunter2")
+    monkeypatch.setenv("POLLWISE_WORKER_QUEUE", "sqlite:///jobs.db?password=hunter2")
     for words in (["config", "show"], ["config", "show", "--json"], ["config", "check"]):
-        result = pollux(*words)
+        result = pollwise(*words)
         assert "hunter2" not in result.out + result.err
 
 
 def test_check_says_what_polling_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLLUX_POLLING_MIN_INTERVAL_MS", "50")
+    monkeypatch.setenv("POLLWISE_POLLING_MIN_INTERVAL_MS", "50")
     result = good("config", "check")
     assert result.out.startswith("The settings are good. Polling:\n[worker.polling]\n")
     assert 'min_interval = "50ms"\n' in result.out
@@ -83,15 +83,15 @@ def test_check_says_what_polling_comes_out(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_old_interval_is_taken_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLLUX_POLL_INTERVAL", "200ms")
+    monkeypatch.setenv("POLLWISE_POLL_INTERVAL", "200ms")
     result = good("config", "check", "--json")
     assert "Fixed(interval=0.2" in result.json()["polling"]
     assert result.err.startswith("warning: ")
-    assert "POLLUX_POLLING_STRATEGY=fixed" in result.err
+    assert "POLLWISE_POLLING_STRATEGY=fixed" in result.err
 
 
 def test_values_are_shown_and_not_obeyed(folder: Path) -> None:
-    (folder / "pollux.toml").write_text('[worker]\nmetrics_host = "[red]\\u001b[31m"\n')
+    (folder / "pollwise.toml").write_text('[worker]\nmetrics_host = "[red]\\u001b[31m"\n')
     result = good("config", "show")
     assert r"[red]\x1b[31m" in result.out
     assert "\x1b" not in result.out
@@ -99,5 +99,5 @@ def test_values_are_shown_and_not_obeyed(folder: Path) -> None:
 
 def test_it_does_not_matter_who_else_has_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "PATH" in os.environ
-    monkeypatch.setenv("POLLUXIAN", "x")
+    monkeypatch.setenv("POLLWISEIAN", "x")
     good("config", "check")

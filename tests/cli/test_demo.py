@@ -1,4 +1,4 @@
-"""`pollux demo`: its traffic, its figures, its screen, and that it leaves nothing behind."""
+"""`pollwise demo`: its traffic, its figures, its screen, and that it leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pollux.cli import demo
-from pollux.cli.demo import BURST_SECONDS, IDLE_SECONDS, Plan, Seen, run, traffic, view
-from pollux.lab.prices import PRICES, price_named
-from pollux.settings import STRATEGIES, strategy_named
-from pollux.testing import VirtualClock
-from tests.cli.console import Command, Screen, good, pollux
+from pollwise.cli import demo
+from pollwise.cli.demo import BURST_SECONDS, IDLE_SECONDS, Plan, Seen, run, traffic, view
+from pollwise.lab.prices import PRICES, price_named
+from pollwise.settings import STRATEGIES, strategy_named
+from pollwise.testing import VirtualClock
+from tests.cli.console import Command, Screen, good, pollwise
 
 ROW_KEYS = {
     "polls", "polls_empty", "found", "wasted_share", "wait_p50_s", "wait_p95_s", "dollars_a_month",
@@ -150,7 +150,7 @@ def test_the_view_has_all_its_figures_and_breaks_no_line(name: str, width: int) 
     seen.polls, seen.empty, seen.found = 123_456, 100_000, 40_000
     seen.intervals.extend([chosen.strategy.ceiling] * 60)
     head, interval, blank, titles, ours, often, seldom, foot = drawn(seen, chosen, width)
-    assert head.startswith("pollux demo  86399 of 86400 s   43000 jobs put   hints off")
+    assert head.startswith("pollwise demo  86399 of 86400 s   43000 jobs put   hints off")
     assert interval.startswith("interval now ")
     assert interval.endswith("█")
     assert blank == ""
@@ -204,7 +204,7 @@ def test_the_live_view_and_the_summary_in_a_terminal(scratch: Path) -> None:
     env = {"TMPDIR": str(scratch)}
     with Screen(100, 30, "demo", "--seconds", "3", env=env) as screen:
         screen.until(r"interval now")
-        assert [path.name[:12] for path in scratch.iterdir()] == ["pollux-demo-"]
+        assert [path.name[:12] for path in scratch.iterdir()] == ["pollwise-demo-"]
         assert screen.end() == 0
     text = "\n".join(screen.lines)
     for fragment in ("interval now", "between 100ms and 5s", "hints off", "Ctrl-C ends it"):
@@ -253,7 +253,7 @@ def test_a_sigterm_at_the_very_start_leaves_nothing_either(
     monkeypatch.setattr(demo, "run", signalled)
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     before = signal.getsignal(signal.SIGTERM)
-    result = pollux("demo", "--json")
+    result = pollwise("demo", "--json")
     assert (result.code, result.out) == (130, "")
     assert "Traceback" not in result.err
     assert list(scratch.iterdir()) == []

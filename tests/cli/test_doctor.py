@@ -1,4 +1,4 @@
-"""`pollux doctor`: ok, note and bad, and no job is changed."""
+"""`pollwise doctor`: ok, note and bad, and no job is changed."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pollux.cli import doctor
-from pollux.hints import Hints
-from pollux.outbox import NewRecord
-from tests.cli.console import Result, files, good, pollux
+from pollwise.cli import doctor
+from pollwise.hints import Hints
+from pollwise.outbox import NewRecord
+from tests.cli.console import Result, files, good, pollwise
 from tests.cli.test_outbox import kill, put
 from tests.cli.test_queue import bury
 from tests.servers import Postgres
@@ -47,7 +47,7 @@ def test_a_queue_that_is_well(folder: Path) -> None:
 def test_dead_letters_are_noted() -> None:
     bury("no")
     found = findings(good("doctor", URL, "--json"))
-    assert found["dead letters"] == ("note", f"1: pollux dead list '{URL}'")
+    assert found["dead letters"] == ("note", f"1: pollwise dead list '{URL}'")
     assert "\nnote dead letters  1: " in good("doctor", URL).out
 
 
@@ -64,8 +64,8 @@ def test_hints_that_reach_less_far_are_noted() -> None:
 def test_hints_that_do_not_arrive_are_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     good("submit", URL, "greet")
     monkeypatch.setattr(doctor, "HINT_DEADLINE", 0.01)
-    monkeypatch.setattr("pollux.queues.watched_file.WatchedFile.tell_others", Hints.tell_others)
-    result = pollux("doctor", f"{URL}?watch=10ms", "--json")
+    monkeypatch.setattr("pollwise.queues.watched_file.WatchedFile.tell_others", Hints.tell_others)
+    result = pollwise("doctor", f"{URL}?watch=10ms", "--json")
     assert result.code == 1
     verdict, says = findings(result)["hints"]
     assert verdict == "bad"
@@ -81,25 +81,25 @@ def test_a_missing_extra_is_noted_with_the_command(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(importlib.util, "find_spec", find)
     assert findings(good("doctor", "--json"))["metrics"] == (
         "note",
-        "not installed: pip install 'pollux[metrics]'",
+        "not installed: pip install 'pollwise[metrics]'",
     )
 
 
 def test_an_old_sqlite_is_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite3, "sqlite_version_info", (3, 7, 0))
-    result = pollux("doctor", "--json")
+    result = pollwise("doctor", "--json")
     assert result.code == 1
     assert findings(result)["sqlite"][0] == "bad"
 
 
 def test_bad_settings_are_bad(folder: Path) -> None:
-    (folder / "pollux.toml").write_text("[worker]\nlease = '1x'\nconcurrency = '[red]\\u001b'\n")
-    result = pollux("doctor", "--json")
+    (folder / "pollwise.toml").write_text("[worker]\nlease = '1x'\nconcurrency = '[red]\\u001b'\n")
+    result = pollwise("doctor", "--json")
     assert (result.code, result.err) == (1, "")
     assert findings(result)["settings"][0] == "bad"
-    text = pollux("doctor")
+    text = pollwise("doctor")
     assert text.code == 1
-    assert "\n- worker.lease = '1x' (pollux.toml)" in text.out
+    assert "\n- worker.lease = '1x' (pollwise.toml)" in text.out
     assert "\x1b" not in text.out
 
 
@@ -116,7 +116,7 @@ def test_bad_settings_are_bad(folder: Path) -> None:
 def test_a_queue_that_cannot_be_opened_is_bad(url: str, says: str, folder: Path) -> None:
     (folder / "text").write_text("not a database\n" * 100)
     before = files(folder)
-    result = pollux("doctor", url, "--json")
+    result = pollwise("doctor", url, "--json")
     assert (result.code, result.err) == (1, "")
     verdict, told = findings(result)["queue"]
     assert verdict == "bad"
@@ -159,21 +159,21 @@ def test_blocked_keys_are_noted(outbox_url: str) -> None:
     put(outbox_url, [NewRecord("order.placed", 1, "a")])
     kill(outbox_url, "a")
     found = findings(good("doctor", outbox_url, "--outbox", "--json"))
-    assert found["blocked keys"] == ("note", f"1: pollux outbox blocked '{outbox_url}'")
+    assert found["blocked keys"] == ("note", f"1: pollwise outbox blocked '{outbox_url}'")
 
 
 def test_an_outbox_that_is_not_migrated_is_bad(outbox_url: str, folder: Path) -> None:
     sqlite3.connect("shop.db").close()
     before = files(folder)
-    result = pollux("doctor", outbox_url, "--outbox", "--json")
+    result = pollwise("doctor", outbox_url, "--outbox", "--json")
     assert (result.code, result.err) == (1, "")
     verdict, says = findings(result)["outbox"]
     assert verdict == "bad"
-    assert "pollux outbox migrate" in says
+    assert "pollwise outbox migrate" in says
     assert files(folder) == before
 
 
 def test_an_outbox_needs_its_url() -> None:
-    result = pollux("doctor", "--outbox")
+    result = pollwise("doctor", "--outbox")
     assert result.code == 2
     assert "--outbox needs the URL" in result.err

@@ -1,4 +1,4 @@
-"""`pollux fleet …`: run it, look at it from another process, tell it what to do."""
+"""`pollwise fleet …`: run it, look at it from another process, tell it what to do."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import Any
 import httpx
 import pytest
 
-from pollux.controller.state_sqlite import SqliteState
-from pollux.controller.tokens import Tokens
-from pollux.fleet.store_postgres import TABLES
-from pollux.fleet.store_sqlite import SqliteFleetStore
-from pollux.queues.postgres_schema import script
-from tests.cli.console import Command, Screen, good, plain, pollux
+from pollwise.controller.state_sqlite import SqliteState
+from pollwise.controller.tokens import Tokens
+from pollwise.fleet.store_postgres import TABLES
+from pollwise.fleet.store_sqlite import SqliteFleetStore
+from pollwise.queues.postgres_schema import script
+from tests.cli.console import Command, Screen, good, plain, pollwise
 from tests.daemons import wait_until
 from tests.servers import OwnPostgres, Postgres
 
@@ -82,12 +82,13 @@ def saved(*rows: dict[str, Any], polled: bool = True) -> None:
         for each in rows:
             marks = ", ".join("?" * len(each))
             connection.execute(
-                f"INSERT INTO pollux_fleet_targets ({', '.join(each)}) VALUES ({marks})",
+                f"INSERT INTO pollwise_fleet_targets ({', '.join(each)}) VALUES ({marks})",
                 list(each.values()),
             )
         if polled:
             connection.execute(
-                "INSERT INTO pollux_fleet_runs (fleet, run, pid, host, at) VALUES (?, ?, ?, ?, ?)",
+                "INSERT INTO pollwise_fleet_runs (fleet, run, pid, host, at) VALUES (?, ?, ?, ?, "
+                "?)",
                 ("fleet", "r", 17, "elsewhere", time.time()),
             )
     connection.close()
@@ -119,7 +120,7 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["breakers"]["open"] == 1
         with urllib.request.urlopen(metrics) as answer:
-            assert "pollux_fleet_poll_total{" in answer.read().decode()
+            assert "pollwise_fleet_poll_total{" in answer.read().decode()
         # Orders from another process.
         result = good("fleet", "pause", "fine", "--store", STORE)
         assert "pause: fine" in result.out
@@ -149,7 +150,9 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
 
 
 def test_a_change_by_the_api_survives_a_restart_and_config_show_says_which_won(file: Path) -> None:
-    Path("pollux.toml").write_text(f'[fleet]\nstore = "{STORE}"\n[fleet.polling]\nenabled = true\n')
+    Path("pollwise.toml").write_text(
+        f'[fleet]\nstore = "{STORE}"\n[fleet.polling]\nenabled = true\n'
+    )
 
     def shown(env: dict[str, str] | None = None) -> tuple[str, str]:
         with Command("config", "show", "--json", env=env) as command:
@@ -157,7 +160,7 @@ def test_a_change_by_the_api_survives_a_restart_and_config_show_says_which_won(f
             rows = {each["key"]: each for each in json.loads(command.out.all[0])}
         return rows["fleet.polling.enabled"]["value"], rows["fleet.polling.enabled"]["origin"]
 
-    assert shown() == ("true", "pollux.toml")
+    assert shown() == ("true", "pollwise.toml")
     assert not Path("fleet.db").exists()  # looking made nothing
     with Command("fleet", "run", "--api-port", 0) as command:
         token = command.err.until(r"shown this once: (\S+)")[1]
@@ -172,7 +175,7 @@ def test_a_change_by_the_api_survives_a_restart_and_config_show_says_which_won(f
             assert answer.status == 200
         assert command.stopped() == 0
     assert shown() == ("false", f"changed at run time, kept in {STORE}")
-    variable = "POLLUX_FLEET_POLLING_ENABLED"
+    variable = "POLLWISE_FLEET_POLLING_ENABLED"
     assert shown({variable: "true"}) == ("true", f"environment variable {variable}")
     with Command("fleet", "run") as command:
         command.err.until("fleet_started")
@@ -181,7 +184,7 @@ def test_a_change_by_the_api_survives_a_restart_and_config_show_says_which_won(f
 
 
 def test_config_show_goes_on_when_the_store_cannot_be_asked(folder: Path) -> None:
-    Path("pollux.toml").write_text('[fleet]\nstore = "postgresql://a:hunter2@127.0.0.1:1/x"\n')
+    Path("pollwise.toml").write_text('[fleet]\nstore = "postgresql://a:hunter2@127.0.0.1:1/x"\n')
     result = good("config", "show")
     assert "is not shown: postgresql://a@127.0.0.1:1/x" in result.err
     assert "fleet.polling.enabled" in result.out
@@ -201,7 +204,7 @@ def test_when_a_target_is_given_up_on_is_a_setting(file: Path) -> None:
 
 def test_check_tells_by_its_exit_code(file: Path) -> None:
     saved(row("fine"), row("broken"), row("slow", interval=3600.0))
-    result = pollux("fleet", "check", "--store", STORE)
+    result = pollwise("fleet", "check", "--store", STORE)
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith("within its goals: 3 targets, the stalest is")
     found = good("fleet", "check", "--store", STORE, "--json").json()
@@ -214,19 +217,19 @@ def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
         row("broken", condition="dead", failures=9, succeeded_at=-90000),
         row("slow", due=-60),
     )
-    result = pollux("fleet", "check", "--store", STORE)
+    result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
     assert "1 of 3 targets are staler than twice their interval" in result.err
     assert "the stalest is 'fine', whose last success was 8m20s ago" in result.err
     assert "1 target is dead ('broken'); the goal (fleet.max_dead) is 0 at the most" in result.err
-    Path("pollux.toml").write_text('[fleet]\nmax_due = 0\nmax_staleness = "1h"\nmax_dead = 1\n')
-    found = pollux("fleet", "check", "--store", STORE, "--json")
+    Path("pollwise.toml").write_text('[fleet]\nmax_due = 0\nmax_staleness = "1h"\nmax_dead = 1\n')
+    found = pollwise("fleet", "check", "--store", STORE, "--json")
     assert found.code == 1
     assert found.json()["missed"] == [
         "1 poll is due and was not made for more than 5s; the goal (fleet.max_due) is 0 at the most"
     ]
     assert (found.json()["due"], found.json()["queue_depth"]) == (1, 3)
-    Path("pollux.toml").write_text('[fleet]\nmax_staleness = "10m"\nmax_dead = 1\n')
+    Path("pollwise.toml").write_text('[fleet]\nmax_staleness = "10m"\nmax_dead = 1\n')
     result = good("fleet", "check", "--store", STORE)
     assert result.out.startswith("within its goals: 3 targets, 1 dead, the stalest is")
 
@@ -235,11 +238,11 @@ def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
     never: dict[str, Any] = {"condition": "dead", "failures": 5, "succeeded_at": None}
     never = {**row("-"), **never}
     saved(*({**never, "name": name} for name in ("fine", "broken", "slow")))
-    result = pollux("fleet", "check", "--store", STORE)
+    result = pollwise("fleet", "check", "--store", STORE)
     assert (result.code, result.out) == (1, "")
     assert "3 targets are dead ('broken', 'fine', 'slow'); the goal (fleet.max_dead" in result.err
     with sqlite3.connect("fleet.db") as connection:
-        connection.execute("UPDATE pollux_fleet_targets SET paused = 1")
+        connection.execute("UPDATE pollwise_fleet_targets SET paused = 1")
     connection.close()
     result = good("fleet", "check", "--store", STORE)
     assert result.out == "within its goals: 3 targets, 3 dead, no success yet\n"
@@ -248,7 +251,7 @@ def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
 def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Path) -> None:
     with Command("fleet", "run", "--store", STORE) as first:
         first.err.until("fleet_started")
-        result = pollux("fleet", "run", "--store", STORE)
+        result = pollwise("fleet", "run", "--store", STORE)
         assert result.code != 0
         assert f"another process (pid {first.pid}, host " in result.err
         assert "polls this store; several nodes need Postgres" in result.err
@@ -264,24 +267,24 @@ def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Pat
 
 def test_check_of_a_fleet_that_never_ran_is_no_success(file: Path) -> None:
     saved()
-    result = pollux("fleet", "check", "--store", STORE)
+    result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "no target was polled yet; if `pollux fleet run` has just started" in result.err
+    assert "no target was polled yet; if `pollwise fleet run` has just started" in result.err
 
 
 def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
     saved(row("fine", polled_at=-300), row("broken"), row("slow"), polled=False)
     with sqlite3.connect("fleet.db") as connection:
-        connection.execute("UPDATE pollux_fleet_targets SET polled_at = ?", [time.time() - 300])
+        connection.execute("UPDATE pollwise_fleet_targets SET polled_at = ?", [time.time() - 300])
     connection.close()
     said = (
         "no node polls this fleet; the figures are of 5m ago; "
-        f"start: pollux fleet run --store {STORE}"
+        f"start: pollwise fleet run --store {STORE}"
     )
-    result = pollux("fleet", "check", "--store", STORE)
+    result = pollwise("fleet", "check", "--store", STORE)
     assert (result.code, result.out) == (1, "")
     assert said in result.err
-    found = pollux("fleet", "check", "--store", STORE, "--json")
+    found = pollwise("fleet", "check", "--store", STORE, "--json")
     assert found.code == 1
     assert found.json()["missed"] == [said]
     assert found.json()["running"] is False
@@ -294,16 +297,16 @@ def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
     assert said in good("fleet", "dead", "--store", STORE).err
     Path("elsewhere.toml").write_text(FILE)
     words = ("--store", STORE, "--file", "elsewhere.toml")
-    assert "start: pollux fleet run --file elsewhere.toml --store" in (
+    assert "start: pollwise fleet run --file elsewhere.toml --store" in (
         good("fleet", "status", *words).out
     )
 
 
 def test_that_nobody_ever_polled_is_said(file: Path) -> None:
     saved(polled=False)
-    result = pollux("fleet", "check", "--store", STORE)
+    result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "no node polls this fleet; no target was ever polled; start: pollux" in result.err
+    assert "no node polls this fleet; no target was ever polled; start: pollwise" in result.err
     assert "polled yet" not in result.err
 
 
@@ -400,7 +403,7 @@ def test_top_is_a_live_view(file: Path) -> None:
         screen.until(r"fine +command +healthy +3\ds ago +in \d+")
         screen.until("q quits")
         with sqlite3.connect("fleet.db") as connection:
-            connection.execute("UPDATE pollux_fleet_targets SET paused = 1 WHERE name = 'fine'")
+            connection.execute("UPDATE pollwise_fleet_targets SET paused = 1 WHERE name = 'fine'")
         connection.close()
         screen.until(r"fine +command +paused")  # it looks again
         assert "\x1b[?1049h" in screen.raw  # on a screen of its own
@@ -488,7 +491,7 @@ def test_a_pipe_gets_one_look(file: Path) -> None:
     ],
 )
 def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> None:
-    result = pollux("fleet", *words)
+    result = pollwise("fleet", *words)
     assert result.code == code, result.err
     assert said in result.err
     assert not Path("none.db").exists()
@@ -503,10 +506,10 @@ def test_a_retry_of_all_leaves_what_is_paused(file: Path) -> None:
 
 def test_what_was_taken_out_of_the_file_can_be_forgotten(file: Path) -> None:
     saved(row("fine"), row("old", condition="dead", failures=5, error="gone", failed_at=-9))
-    result = pollux("fleet", "forget", "fine", "--store", STORE)
+    result = pollwise("fleet", "forget", "fine", "--store", STORE)
     assert result.code == 2
     assert "'fine' is in fleet.toml; take it out there" in result.err
-    result = pollux("fleet", "forget", "older", "--store", STORE)
+    result = pollwise("fleet", "forget", "older", "--store", STORE)
     assert result.code == 1
     assert "did you mean 'old'?" in result.err
     assert good("fleet", "forget", "old", "--store", STORE).out == "forgotten: old\n"
@@ -539,21 +542,21 @@ def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None
         assert "nothing was" not in result.err.lower()  # whoever polls goes on
     found = good("fleet", "status", "--store", STORE, "--json").json()
     assert {each["name"] for each in found["target_list"]} == {"broken", "fine"}
-    result = pollux("fleet", "check", "--store", STORE)
+    result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 2
     assert result.err.endswith("Nothing was checked.\n")
 
 
 def test_a_target_that_is_not_there_is_told_with_the_nearest(file: Path) -> None:
     saved(row("fine"))
-    result = pollux("fleet", "pause", "fin", "--store", STORE)
+    result = pollwise("fleet", "pause", "fin", "--store", STORE)
     assert (result.code, result.out) == (1, "")
     assert "there is no target 'fin' in this fleet; did you mean 'fine'?" in result.err
 
 
 def test_a_file_with_bad_lines_starts_nothing(folder: Path) -> None:
     Path("fleet.toml").write_text('[[target]]\nname = "a"\ntype = "htp"\n[[target]]\nname = "a"\n')
-    result = pollux("fleet", "run", "--store", STORE)
+    result = pollwise("fleet", "run", "--store", STORE)
     assert result.code == 2
     lines = result.err.splitlines()
     assert lines[0] == "error: fleet.toml has 3 errors:"
@@ -566,9 +569,9 @@ def test_a_file_with_bad_lines_starts_nothing(folder: Path) -> None:
 
 def test_settings_for_a_group_that_is_not_there_are_refused_or_told(file: Path) -> None:
     saved(row("fine"), row("broken"), row("slow", interval=3600.0))
-    Path("pollux.toml").write_text("[fleet.groups.shakey.polling]\nenabled = false\n")
+    Path("pollwise.toml").write_text("[fleet.groups.shakey.polling]\nenabled = false\n")
     said = (
-        "[fleet.groups.shakey.polling] (pollux.toml): no target is in a group 'shakey'; "
+        "[fleet.groups.shakey.polling] (pollwise.toml): no target is in a group 'shakey'; "
         "did you mean 'shaky'?"
     )
     for words, code, end in (
@@ -577,17 +580,17 @@ def test_settings_for_a_group_that_is_not_there_are_refused_or_told(file: Path) 
         (("config", "check"), 2, "did you mean 'shaky'?"),
         (("config", "show"), 0, "did you mean 'shaky'?"),
     ):
-        result = pollux(*words)
+        result = pollwise(*words)
         assert result.code == code, words
         assert said in result.err
         assert result.err.endswith(f"{end}\n")
-    Path("pollux.toml").write_text("[fleet.groups.shaky.polling]\nenabled = false\n")
+    Path("pollwise.toml").write_text("[fleet.groups.shaky.polling]\nenabled = false\n")
     assert "no target is in" not in good("config", "show").err
     good("config", "check")
     # A variable has capitals and no dashes, and means the group all the same.
     file.write_text(FILE.replace("shaky", "Shaky-One"))
-    Path("pollux.toml").unlink()
-    variable = "POLLUX_FLEET_GROUPS_SHAKY_ONE_POLLING_ENABLED"
+    Path("pollwise.toml").unlink()
+    variable = "POLLWISE_FLEET_GROUPS_SHAKY_ONE_POLLING_ENABLED"
     for words in (("config", "show"), ("fleet", "check", "--store", STORE)):
         with Command(*words, env={variable: "false"}) as command:
             assert command.end() == 0
@@ -597,7 +600,7 @@ def test_settings_for_a_group_that_is_not_there_are_refused_or_told(file: Path) 
             )
     # Declared, and nobody in it yet: that is how a rollout begins.
     file.write_text(FILE + "\n[group.new]\ntimeout = '5s'\n[group.shaky]\n")
-    Path("pollux.toml").write_text("[fleet.groups.new.polling]\nenabled = false\n")
+    Path("pollwise.toml").write_text("[fleet.groups.new.polling]\nenabled = false\n")
     good("config", "check")
     good("fleet", "check", "--store", STORE)
 
@@ -623,7 +626,7 @@ def test_the_api_lets_in_the_tokens_of_a_controller(file: Path) -> None:
             return (await Tokens(state).make("submit", "people"))[1]
 
     tokens = ("--api-port", 0, "--api-tokens", "sqlite:///farm.db")
-    result = pollux("fleet", "run", *tokens)
+    result = pollwise("fleet", "run", *tokens)
     assert result.code == 2
     assert "there is no database at" in result.err
 
@@ -646,7 +649,7 @@ def test_an_api_port_that_is_taken_is_told(file: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        result = pollux("fleet", "run", "--api-port", port)
+        result = pollwise("fleet", "run", "--api-port", port)
     assert result.code == 2
     assert f"cannot be served on 127.0.0.1:{port}" in result.err
 
@@ -655,9 +658,9 @@ def test_several_nodes_on_postgres_from_the_command_line(
     file: Path, own_postgres: OwnPostgres
 ) -> None:
     store = own_postgres().dsn()
-    refused = pollux("fleet", "run", "--store", store)
+    refused = pollwise("fleet", "run", "--store", store)
     assert refused.code == 2
-    assert "Run `pollux fleet migrate`" in refused.err
+    assert "Run `pollwise fleet migrate`" in refused.err
     assert "CREATE TABLE" in good("fleet", "migrate", "--store", store, "--sql").out
     assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1, 2]}
     assert "the tables are up to date" in good("fleet", "migrate", "--store", store).out
@@ -685,5 +688,6 @@ def test_several_nodes_on_postgres_from_the_command_line(
 
 def test_the_tables_are_those_the_migration_makes(postgres: Postgres) -> None:
     assert (
-        script("pollux", TABLES) in good("fleet", "migrate", "--sql", "--store", postgres.dsn()).out
+        script("pollwise", TABLES)
+        in good("fleet", "migrate", "--sql", "--store", postgres.dsn()).out
     )

@@ -1,4 +1,4 @@
-"""`pollux lab …`: traces, comparisons, settings and costs from the command line."""
+"""`pollwise lab …`: traces, comparisons, settings and costs from the command line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from pollux.cli import lab
-from pollux.lab import report
-from pollux.lab.policies import known
-from pollux.lab.synthetic import WORKLOADS
-from tests.cli.console import PATIENCE, Command, files, good, pollux
+from pollwise.cli import lab
+from pollwise.lab import report
+from pollwise.lab.policies import known
+from pollwise.lab.synthetic import WORKLOADS
+from tests.cli.console import PATIENCE, Command, files, good, pollwise
 
 URL = "sqlite:///jobs.db"
 #: An hour is enough to look at.
@@ -26,7 +26,7 @@ SHORT = ("--hours", "1")
 def test_help_needs_no_lab() -> None:
     """Who only wants to read the help, or runs a worker, does not load numpy."""
     code = (
-        "import sys, typer; from pollux.cli.app import app\n"
+        "import sys, typer; from pollwise.cli.app import app\n"
         "assert all(typer.main.get_command(app).commands.values())\n"
         "print(*sys.modules)"
     )
@@ -86,7 +86,7 @@ def test_a_workload_as_a_file_is_the_same_trace(folder: Path) -> None:
 def test_a_file_that_is_there_is_kept_unless_forced(folder: Path) -> None:
     (folder / "t.csv").write_text("0\n1\n")
     words = ("lab", "synth", "steady", *SHORT, "--out", "t.csv")
-    refused = pollux(*words)
+    refused = pollwise(*words)
     assert refused.code == 2
     assert "--force" in refused.err
     assert (folder / "t.csv").read_text() == "0\n1\n"
@@ -124,7 +124,7 @@ def test_a_comparison_with_no_arguments_to_speak_of(folder: Path) -> None:
     first = shown.out.splitlines()[0]
     assert re.fullmatch(r"Take .*: \$[0-9.]+ a month .* less than fixed 500ms .*", first)
     assert f"<h1>{first}</h1>" in page
-    assert "pollux lab compare bursty --hours 1" in page
+    assert "pollwise lab compare bursty --hours 1" in page
     assert "→ " in shown.out
     assert "× clairvoyant" in shown.out
     assert shown.out.endswith("report: report.html\n")
@@ -135,7 +135,7 @@ def test_the_page_and_the_json_agree(folder: Path) -> None:
     told = good("lab", "compare", "steady", *SHORT, *words, "--out", "r.html", "--json").json()
     assert told.pop("report") == "r.html"
     page = (folder / "r.html").read_text("utf-8")
-    inside = re.search(r'id="pollux-report">(.*?)</script>', page)
+    inside = re.search(r'id="pollwise-report">(.*?)</script>', page)
     assert inside is not None
     assert json.loads(inside[1]) == told
     assert [policy["name"] for policy in told["policies"]] == ["adaptive 100ms to 5s", "fixed 2s"]
@@ -161,9 +161,9 @@ def test_what_is_not_installed(
     folder: Path, module: str, out: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
-    result = pollux("lab", "compare", "steady", *SHORT, "--strategies", "fixed 5s", "--out", out)
+    result = pollwise("lab", "compare", "steady", *SHORT, "--strategies", "fixed 5s", "--out", out)
     assert result.code == 2
-    assert result.err == "error: the lab needs an extra: pip install 'pollux[lab]'\n"
+    assert result.err == "error: the lab needs an extra: pip install 'pollwise[lab]'\n"
     assert files(folder) == {}
 
 
@@ -277,7 +277,7 @@ def test_bad_input(name: str, folder: Path) -> None:
         (folder / file).write_text(text)
     good("submit", URL, "greet", "1")
     before = files(folder)
-    result = pollux("lab", *words)
+    result = pollwise("lab", *words)
     assert result.code == 2, result
     assert result.out == ""
     assert result.err.count("error: ") == 1

@@ -1,4 +1,4 @@
-"""`pollux queue migrate`."""
+"""`pollwise queue migrate`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pollux.queues.sql import migrations
-from tests.cli.console import good, pollux
+from pollwise.queues.sql import migrations
+from tests.cli.console import good, pollwise
 from tests.servers import Postgres
 
 VERSIONS = [version for version, _ in migrations("postgres")]
@@ -18,9 +18,9 @@ VERSIONS = [version for version, _ in migrations("postgres")]
 
 def test_migrate_makes_the_tables_once(postgres: Postgres) -> None:
     url = postgres.create_database("cli_migrate") + "?queue=mail"
-    refused = pollux("queue", "stats", url)
+    refused = pollwise("queue", "stats", url)
     assert refused.code == 2
-    assert "Run `pollux queue migrate URL`" in refused.err
+    assert "Run `pollwise queue migrate URL`" in refused.err
     applied = ", ".join(map(str, VERSIONS))
     assert good("queue", "migrate", url).out == f"applied version(s) {applied}\n"
     assert good("queue", "migrate", url).out == "nothing to do: the tables are up to date\n"
@@ -53,7 +53,7 @@ def test_another_schema_is_made_where_it_is_asked_for(postgres: Postgres) -> Non
     dsn = postgres.create_database("cli_schema")
     good("queue", "migrate", f"{dsn}?schema=work")
     good("submit", f"{dsn}?schema=work", "greet")
-    assert pollux("submit", dsn, "greet").code == 2
+    assert pollwise("submit", dsn, "greet").code == 2
     assert 'CREATE SCHEMA "work"' in good("queue", "migrate", f"{dsn}?schema=work", "--sql").out
 
 
@@ -64,7 +64,7 @@ def test_stores_that_need_no_migration_say_so() -> None:
         assert "nothing to do: this store makes what it needs by itself" in said
         assert "up to date" not in said
         assert good(*words, "sqlite:///jobs.db", "--json").json() == {"applied": []}
-        refused = pollux(*words, "sqlite:///jobs.db", "--sql")
+        refused = pollwise(*words, "sqlite:///jobs.db", "--sql")
         assert refused.code == 2
         assert "needs no migration" in refused.err
     assert not Path("jobs.db").exists()
@@ -75,11 +75,11 @@ def test_a_wrong_password_is_not_printed(postgres: Postgres) -> None:
     postgres.create_role("clerk", "right")
     url = postgres.dsn(user="clerk").replace("right", "hunter2")
     for words in (["queue", "migrate"], ["queue", "stats"], ["dead", "list"]):
-        refused = pollux(*words, url)
+        refused = pollwise(*words, url)
         assert refused.code == 2
         assert "password authentication failed" in refused.err
         assert "hunter2" not in refused.err
-    missing = pollux("queue", "show", postgres.dsn(user="clerk"), "1")
+    missing = pollwise("queue", "show", postgres.dsn(user="clerk"), "1")
     assert "right" not in missing.err.replace("rights", "")
 
 
@@ -95,17 +95,17 @@ def test_a_record_of_versions_that_lost_some_is_told_apart_from_tables_of_others
     url = postgres.create_database(name)
     words = [what, "migrate", "--store", url] if what == "fleet" else [what, "migrate", url]
     applied = good(*words, "--json").json()["applied"]
-    record = f"pollux.{RECORDS[what]}"
+    record = f"pollwise.{RECORDS[what]}"
     postgres.execute(f"DELETE FROM {record}", dbname=name)
     if left:
         postgres.execute(f"INSERT INTO {record} (version) VALUES ({left})", dbname=name)
 
-    refused = pollux(*words)
+    refused = pollwise(*words)
     assert refused.code == 2
     assert f"is incomplete: it has {left or 'none'}." in refused.err
     assert "another" not in refused.err
     rows = ", ".join(f"({version})" for version in applied)
-    mend = f'INSERT INTO "pollux".{RECORDS[what]} (version) VALUES {rows};'
+    mend = f'INSERT INTO "pollwise".{RECORDS[what]} (version) VALUES {rows};'
     assert mend in refused.err
     postgres.execute(mend, dbname=name)
     assert good(*words, "--json").json() == {"applied": []}
@@ -116,13 +116,13 @@ def test_a_record_of_versions_in_a_file_that_lost_some_is_told(left: str) -> Non
     words = ["outbox", "migrate", "sqlite:///shop.db"]
     good(*words)
     with closing(sqlite3.connect("shop.db", isolation_level=None)) as file:
-        file.execute("DELETE FROM pollux_outbox_schema")
+        file.execute("DELETE FROM pollwise_outbox_schema")
         if left:
-            file.execute(f"INSERT INTO pollux_outbox_schema (version) VALUES ({left})")
-        refused = pollux(*words)
+            file.execute(f"INSERT INTO pollwise_outbox_schema (version) VALUES ({left})")
+        refused = pollwise(*words)
         assert refused.code == 2
         assert f"is incomplete: it has {left or 'none'}." in refused.err
-        mend = "INSERT INTO pollux_outbox_schema (version) VALUES (1);"
+        mend = "INSERT INTO pollwise_outbox_schema (version) VALUES (1);"
         assert mend in refused.err
         file.execute(mend)
     assert good(*words, "--json").json() == {"applied": []}

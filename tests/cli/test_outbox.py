@@ -1,4 +1,4 @@
-"""`pollux outbox …`, on SQLite and on Postgres."""
+"""`pollwise outbox …`, on SQLite and on Postgres."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from pollux.outbox import NewRecord, Outbox, OutboxRunOptions, open_store
-from pollux.outbox.records import KeyEnd, Record
-from pollux.queues.sql import migrations
-from tests.cli.console import Command, good, pollux
+from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions, open_store
+from pollwise.outbox.records import KeyEnd, Record
+from pollwise.queues.sql import migrations
+from tests.cli.console import Command, good, pollwise
 from tests.servers import Postgres
 
 _names = itertools.count(1)
 
 SHOP = """
-import os, pollux
+import os, pollwise
 
-outbox = pollux.Outbox(os.environ.get("SHOP_DATABASE", "sqlite:///shop.db"))
+outbox = pollwise.Outbox(os.environ.get("SHOP_DATABASE", "sqlite:///shop.db"))
 
-@outbox.handle("order.*", retry=pollux.Retry.fixed("10ms", attempts=2))
+@outbox.handle("order.*", retry=pollwise.Retry.fixed("10ms", attempts=2))
 async def publish(record):
     print("published", record.id, record.key, record.payload, flush=True)
     if record.payload == "bad":
@@ -78,9 +78,9 @@ def shop(url: str) -> list[str]:
 
 
 def test_migrate_makes_the_tables_once(url: str) -> None:
-    refused = pollux("outbox", "stats", url)
+    refused = pollwise("outbox", "stats", url)
     assert refused.code == 2
-    assert "pollux outbox migrate" in refused.err
+    assert "pollwise outbox migrate" in refused.err
     folder = "outbox_sqlite" if url.startswith("sqlite") else "outbox_postgres"
     versions = [version for version, _ in migrations(folder)]
     assert good("outbox", "migrate", url, "--json").json() == {"applied": versions}
@@ -93,7 +93,7 @@ def test_the_sql_is_printed_without_touching_anything(url: str, folder: Path) ->
     assert "CREATE TABLE" in printed
     assert good("outbox", "migrate", url, "--sql", "--json").json()["sql"].strip() in printed
     assert not list(folder.iterdir())
-    assert pollux("outbox", "stats", url).code == 2
+    assert pollwise("outbox", "stats", url).code == 2
 
 
 def test_the_sql_runs_elsewhere(postgres: Postgres) -> None:
@@ -145,15 +145,15 @@ def test_retry_and_skip(url: str, shop: list[str]) -> None:
     kill(url, "order-17")
     assert good("outbox", "skip", url, shop[0], "--json").json() == {"skipped": 1}
     assert good("outbox", "stats", url, "--json").json()["ready"] == 3
-    again = pollux("outbox", "skip", url, shop[0])
+    again = pollwise("outbox", "skip", url, shop[0])
     assert again.code == 1
     assert "1 of 1 ids are no dead records here" in again.err
-    nobody = pollux("outbox", "retry", url, "--key", "order-99")
+    nobody = pollwise("outbox", "retry", url, "--key", "order-99")
     assert nobody.code == 1
     assert "no dead record has the key order-99" in nobody.err
     assert good("outbox", "retry", url, "--all").out == "retried 1 record(s)\n"
     for words in ([], ["--all", "--key", "x"], ["1", "--all"]):
-        refused = pollux("outbox", "retry", url, *words)
+        refused = pollwise("outbox", "retry", url, *words)
         assert refused.code == 2
         assert "one of the three" in refused.err
 
@@ -168,7 +168,7 @@ def test_prune(url: str) -> None:
             await store.settle([KeyEnd(claim, 5)])
 
     asyncio.run(main())
-    refused = pollux("outbox", "prune", url)
+    refused = pollwise("outbox", "prune", url)
     assert refused.code == 2
     assert "--keep 7d" in refused.err
     assert good("outbox", "prune", url, "--keep", "1h").out == "pruned 0 record(s)\n"
@@ -199,7 +199,7 @@ def test_run_takes_the_settings(folder: Path) -> None:
     url = "sqlite:///other.db"
     good("outbox", "migrate", url)
     put(url, [NewRecord("order.placed", 1, "order-1")])
-    (folder / "pollux.toml").write_text(
+    (folder / "pollwise.toml").write_text(
         f"[outbox]\ndatabase = '{url}'\nmetrics_port = 0\n[outbox.polling]\nstrategy = 'fixed'\n"
     )
     with Command("outbox", "run", "shop:outbox", "--batch", "7") as command:
@@ -216,15 +216,15 @@ def test_run_takes_the_settings(folder: Path) -> None:
         ("shop:publish", "write shop:outbox"),
         ("shop:empty", "write shop:outbox"),
         ("bare:outbox", "has no handler; register one with @outbox.handle"),
-        ("runs:outbox", "`pollux outbox run` imports the module and runs the outbox itself"),
+        ("runs:outbox", "`pollwise outbox run` imports the module and runs the outbox itself"),
     ],
 )
 def test_what_cannot_be_run_is_refused(target: str, said: str, folder: Path) -> None:
     (folder / "shop.py").write_text(SHOP)
-    bare = "import pollux\noutbox = pollux.Outbox('sqlite:///x.db')\n"
+    bare = "import pollwise\noutbox = pollwise.Outbox('sqlite:///x.db')\n"
     (folder / "bare.py").write_text(bare)
     (folder / "runs.py").write_text(bare + "outbox.handle('*', name='p')(print)\noutbox.run()\n")
-    refused = pollux("outbox", "run", target)
+    refused = pollwise("outbox", "run", target)
     assert refused.code == 2
     assert said in refused.err
 
@@ -240,7 +240,7 @@ def test_what_cannot_be_run_is_refused(target: str, said: str, folder: Path) -> 
     ],
 )
 def test_a_wrong_url_is_refused(url: str, said: str) -> None:
-    refused = pollux("outbox", "stats", url)
+    refused = pollwise("outbox", "stats", url)
     assert refused.code == 2
     assert said in refused.err
 

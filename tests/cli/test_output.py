@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from pollux.cli import output
-from pollux.cli.output import (
+from pollwise.cli import output
+from pollwise.cli.output import (
     fail,
     moment,
     print_json,

@@ -1,4 +1,4 @@
-"""`pollux submit`, `pollux queue …` and `pollux dead …`."""
+"""`pollwise submit`, `pollwise queue …` and `pollwise dead …`."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pollux.jobs import STATES, NewJob, Settlement
-from pollux.queues.sqlite import SqliteQueue
-from tests.cli.console import files, good, pollux
+from pollwise.jobs import STATES, NewJob, Settlement
+from pollwise.queues.sqlite import SqliteQueue
+from tests.cli.console import files, good, pollwise
 
 URL = "sqlite:///jobs.db"
 HOSTILE = "[red]x[/red] \x1b[31mred\x1b[0m \x9b2J \u202eback\nnext"
@@ -59,7 +59,7 @@ def test_the_payload_is_null_unless_given_or_read() -> None:
 def test_unique_puts_once() -> None:
     first = good("submit", URL, "greet", "1", "--unique", "u").out
     assert good("submit", URL, "greet", "1", "--unique", "u").out == first
-    refused = pollux("submit", URL, "greet", "2", "--unique", "u")
+    refused = pollwise("submit", URL, "greet", "2", "--unique", "u")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("error: ")
 
@@ -137,7 +137,7 @@ def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:
 def test_a_job_that_is_not_there_is_exit_code_1(job_id: str) -> None:
     good("submit", URL, "greet")
     for option in ([], ["--json"]):
-        result = pollux("queue", "show", *option, "--", URL, job_id)
+        result = pollwise("queue", "show", *option, "--", URL, job_id)
         assert (result.code, result.out) == (1, "")
         assert result.err.startswith(f"error: no job {job_id} in {URL}; ")
 
@@ -174,7 +174,7 @@ def test_drop_deletes_dead_jobs_only() -> None:
 def test_ids_that_are_no_dead_letters_are_exit_code_1(what: str) -> None:
     (job_id,) = bury("a")
     good("submit", URL, "other")
-    result = pollux("dead", what, URL, job_id, "2", "nonsense", "--json")
+    result = pollwise("dead", what, URL, job_id, "2", "nonsense", "--json")
     assert result.code == 1
     assert list(result.json().values()) == [1]
     assert result.err == "error: these ids are no dead letters here: 2, nonsense\n"

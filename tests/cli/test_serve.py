@@ -1,4 +1,4 @@
-"""`pollux serve` as a process, and its tokens."""
+"""`pollwise serve` as a process, and its tokens."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from pollux.cli.serve import KEEP_ALIVE, allow_connections, options_from, trusted_networks
-from pollux.controller.options import ControllerOptions
-from pollux.errors import ConfigError
-from pollux.queues import http_client
-from pollux.settings import load
-from tests.cli.console import PATIENCE, good, pollux
+from pollwise.cli.serve import KEEP_ALIVE, allow_connections, options_from, trusted_networks
+from pollwise.controller.options import ControllerOptions
+from pollwise.errors import ConfigError
+from pollwise.queues import http_client
+from pollwise.settings import load
+from tests.cli.console import PATIENCE, good, pollwise
 from tests.servers import Postgres
 
 STORE = "sqlite:///jobs.db"
@@ -38,7 +38,7 @@ STORE = "sqlite:///jobs.db"
 def served(*words: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """A controller that runs, and its URL."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "pollux", "serve", STORE, "--port", "0", *words],
+        [sys.executable, "-m", "pollwise", "serve", STORE, "--port", "0", *words],
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -67,7 +67,7 @@ def get(url: str, token: str | None = None, **given: Any) -> Any:
 
 
 def test_the_first_start_makes_an_admin_token(folder: Path) -> None:
-    file = folder / "pollux-admin.token"
+    file = folder / "pollwise-admin.token"
     with served() as (url, process):
         assert url.startswith("http://127.0.0.1:")
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -83,12 +83,12 @@ def test_the_first_start_makes_an_admin_token(folder: Path) -> None:
 
 
 def test_a_second_store_in_a_folder_leaves_the_token_of_the_first(folder: Path) -> None:
-    file = folder / "pollux-admin.token"
+    file = folder / "pollwise-admin.token"
     file.write_text("that of another farm")
-    refused = pollux("serve", "sqlite:///second.db", "--port", "0")
+    refused = pollwise("serve", "sqlite:///second.db", "--port", "0")
     assert refused.code != 0
     said = " ".join(refused.err.split())
-    assert "pollux-admin.token cannot be written: it is there already" in said
+    assert "pollwise-admin.token cannot be written: it is there already" in said
     assert "--token-file" in said
     assert "remove" not in said
     assert file.read_text() == "that of another farm"
@@ -151,16 +151,16 @@ def test_tokens_are_made_where_a_controller_was_and_nowhere_else(
     folder: Path, postgres: Postgres
 ) -> None:
     def refused(store: str) -> str:
-        result = pollux("serve", "token", "create", "worker", "--name", "w", "--store", store)
+        result = pollwise("serve", "token", "create", "worker", "--name", "w", "--store", store)
         assert result.code == 2, result.err
         return " ".join(result.err.split())
 
     said = refused("sqlite:///jbos.db")
     assert f"there is no database at '{folder}/jbos.db'" in said
-    assert "start `pollux serve sqlite:///jbos.db`" in said
+    assert "start `pollwise serve sqlite:///jbos.db`" in said
     with closing(sqlite3.connect("plain.db")) as database:
         database.execute("CREATE TABLE notes (text)")
-    assert "plain.db holds no controller's state, which `pollux serve` makes" in refused(
+    assert "plain.db holds no controller's state, which `pollwise serve` makes" in refused(
         "sqlite:///plain.db"
     )
     assert sorted(each.name for each in folder.iterdir()) == ["plain.db"]
@@ -184,7 +184,7 @@ def test_tokens_are_made_where_a_controller_was_and_nowhere_else(
     ],
 )
 def test_stores_that_cannot_stand_behind_a_controller(folder: Path, store: str, why: str) -> None:
-    result = pollux("serve", store)
+    result = pollwise("serve", store)
     assert result.code == 2, result.err
     said = " ".join(result.err.split())
     assert f"{store} " in said
@@ -199,9 +199,9 @@ def test_tokens_from_the_command_line(folder: Path) -> None:
     with served():
         pass  # the first start makes the database
     made = good("serve", "token", "create", "submit", "--name", "ci", *store, "--json").json()
-    assert made["token"].startswith("plx_")
+    assert made["token"].startswith("pollwise_")
     plain = good("serve", "token", "create", "worker", "--name", "w", *store).out.strip()
-    assert plain.startswith("plx_")
+    assert plain.startswith("pollwise_")
     rows = good("serve", "token", "list", *store, "--json").json()
     assert {row["name"] for row in rows} == {"first admin", "ci", "w"}
     assert "hash" not in rows[0]
@@ -210,7 +210,7 @@ def test_tokens_from_the_command_line(folder: Path) -> None:
     assert good("serve", "token", "revoke", made["id"], *store).out == "The token ci is revoked.\n"
     with sqlite3.connect("jobs.db") as database:
         noted = database.execute(
-            "select who, action, what from pollux_controller_audit order by id"
+            "select who, action, what from pollwise_controller_audit order by id"
         ).fetchall()
     by = "command line"
     assert noted[0] == (by, "token.create", made["id"])
@@ -218,10 +218,10 @@ def test_tokens_from_the_command_line(folder: Path) -> None:
     [workers] = [row["id"] for row in rows if row["name"] == "w"]
     revoked = good("serve", "token", "revoke", workers, *store).out
     assert "and the workers that registered with it" in " ".join(revoked.split())
-    gone = pollux("serve", "token", "rotate", made["id"], *store)
+    gone = pollwise("serve", "token", "rotate", made["id"], *store)
     assert gone.code == 1
-    assert pollux("serve", "token", "create", "root", "--name", "x", *store).code == 2
-    assert pollux("serve", "token", "create", "admin", "--name", "x").code == 2  # which store?
+    assert pollwise("serve", "token", "create", "root", "--name", "x", *store).code == 2
+    assert pollwise("serve", "token", "create", "admin", "--name", "x").code == 2  # which store?
 
 
 def test_state_may_lie_elsewhere(folder: Path) -> None:
@@ -259,7 +259,7 @@ def test_tls(folder: Path) -> None:
     ids=lambda each: " ".join(each) if isinstance(each, list) else "",
 )
 def test_bad_input(folder: Path, words: list[str], said: str) -> None:
-    result = pollux(*words)
+    result = pollwise(*words)
     assert result.code == 2, result.err
     assert said in " ".join(result.err.split())
     assert "Traceback" not in result.err
@@ -270,7 +270,7 @@ def test_a_port_that_is_taken(folder: Path) -> None:
     with served() as (url, _):
         port = url.rpartition(":")[2]
         os.environ.pop("COLUMNS", None)
-        result = pollux("serve", STORE, "--port", port)
+        result = pollwise("serve", STORE, "--port", port)
         assert result.code == 2
         assert "--port" in result.err
 
@@ -280,7 +280,7 @@ def test_settings_become_options() -> None:
     chosen = options_from(settings)
     assert chosen.heartbeat_timeout == 30
     assert options_from(load(environ={}).controller) == ControllerOptions()
-    environ = {"POLLUX_CONTROLLER_HEARTBEAT_TIMEOUT": "90s"}
+    environ = {"POLLWISE_CONTROLLER_HEARTBEAT_TIMEOUT": "90s"}
     assert options_from(load(environ=environ).controller).heartbeat_timeout == 90
 
 
@@ -308,7 +308,7 @@ def test_forwarded_headers_are_believed_from_where_told(
     folder: Path, words: list[str], address: str
 ) -> None:
     with served(*words) as (url, _):
-        token = (folder / "pollux-admin.token").read_text().strip()
+        token = (folder / "pollwise-admin.token").read_text().strip()
         request = urllib.request.Request(
             f"{url}/api/workers/register",
             data=b'{"name": "mini"}',

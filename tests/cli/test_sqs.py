@@ -1,4 +1,4 @@
-"""`pollux queue` and `pollux dead` on SQS."""
+"""`pollwise queue` and `pollwise dead` on SQS."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 
 import pytest
 
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.sqs import SqsQueue
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.sqs import SqsQueue
 from tests.clouds import CREDENTIALS, MiniStack
 
 
-def _pollux(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pollux", *arguments]
+def _pollwise(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "pollwise", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
@@ -31,25 +31,25 @@ def test_dead_letters_by_hand(ministack: MiniStack, monkeypatch: pytest.MonkeyPa
             await queue.settle([Settlement.dead(claim, "no such address") for claim in claims])
 
     asyncio.run(kill())
-    stats = json.loads(_pollux("queue", "stats", "sqs://jobs", "--json").stdout)
+    stats = json.loads(_pollwise("queue", "stats", "sqs://jobs", "--json").stdout)
     assert (stats["dead"], stats["ready"]) == (3, 0)
-    listed = _pollux("dead", "list", "sqs://jobs", "--json")
+    listed = _pollwise("dead", "list", "sqs://jobs", "--json")
     dead = json.loads(listed.stdout)
     assert sorted(each["payload"] for each in dead) == [0, 1, 2]
     assert {each["error"] for each in dead} == {"no such address"}
-    retried = _pollux("dead", "retry", "sqs://jobs", dead[0]["id"])
+    retried = _pollwise("dead", "retry", "sqs://jobs", dead[0]["id"])
     assert retried.returncode == 0, retried.stderr
-    dropped = _pollux("dead", "drop", "sqs://jobs", "--all")
+    dropped = _pollwise("dead", "drop", "sqs://jobs", "--all")
     assert dropped.returncode == 0, dropped.stderr
-    stats = json.loads(_pollux("queue", "stats", "sqs://jobs", "--json").stdout)
+    stats = json.loads(_pollwise("queue", "stats", "sqs://jobs", "--json").stdout)
     assert (stats["dead"], stats["ready"]) == (0, 1)
-    submitted = _pollux("submit", "sqs://jobs", "mail", "7")
+    submitted = _pollwise("submit", "sqs://jobs", "mail", "7")
     assert submitted.returncode == 0, submitted.stderr
     for words in (["queue", "list", "sqs://jobs"], ["queue", "show", "sqs://jobs", "1"]):
-        refused = _pollux(*words)
+        refused = _pollwise(*words)
         assert refused.returncode == 2
         assert "shows a job only to who claims it" in refused.stderr.replace("\n", " ")
-    missing = _pollux("queue", "stats", "sqs://nowhere")
+    missing = _pollwise("queue", "stats", "sqs://nowhere")
     assert missing.returncode != 0
     assert "there is no queue 'nowhere'" in missing.stderr
     assert "Traceback" not in missing.stderr

@@ -1,4 +1,4 @@
-"""`pollux worker`: what of options, variables and files reaches the worker, and its logs."""
+"""`pollwise worker`: what of options, variables and files reaches the worker, and its logs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pollux.cli import running as command
-from pollux.core.adaptive import Adaptive
-from pollux.core.ewma import Ewma
-from pollux.core.fixed import Fixed
-from pollux.events import (
+from pollwise.cli import running as command
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.ewma import Ewma
+from pollwise.core.fixed import Fixed
+from pollwise.events import (
     JobDone,
     JobRetried,
     JobStarted,
@@ -24,13 +24,13 @@ from pollux.events import (
     PollFinished,
     WorkerStarted,
 )
-from pollux.worker import Worker, WorkerRunOptions
-from tests.cli.console import good, pollux
+from pollwise.worker import Worker, WorkerRunOptions
+from tests.cli.console import good, pollwise
 
 SHOP = """
-import pollux
-options = pollux.WorkerRunOptions(concurrency=5, lease="45s", hints=False)
-worker = pollux.Worker("sqlite:///jobs.db", options)
+import pollwise
+options = pollwise.WorkerRunOptions(concurrency=5, lease="45s", hints=False)
+worker = pollwise.Worker("sqlite:///jobs.db", options)
 
 @worker.handle("greet")
 async def greet(job): ...
@@ -67,7 +67,7 @@ def test_without_settings_the_worker_runs_as_it_was_made(ran: Ran) -> None:
 
 
 def test_the_file_goes_before_the_code(ran: Ran, folder: Path) -> None:
-    (folder / "pollux.toml").write_text(
+    (folder / "pollwise.toml").write_text(
         "[worker]\nconcurrency = 6\nprefetch = 0\ngrace_ms = 1500\ntimeout = '2m'\n"
         "[worker.polling]\nstrategy = 'ewma'\n"
     )
@@ -82,10 +82,10 @@ def test_variables_go_before_the_file_and_options_before_both(
     ran: Ran, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "[worker]\nconcurrency = 6\nlease = '50s'\ngrace = '1s'\nprefetch = 1\n"
-    (folder / "pollux.toml").write_text(text)
-    monkeypatch.setenv("POLLUX_WORKER_CONCURRENCY", "7")
-    monkeypatch.setenv("POLLUX_WORKER_LEASE_MS", "55000")
-    monkeypatch.setenv("POLLUX_WORKER_GRACE", "2s")
+    (folder / "pollwise.toml").write_text(text)
+    monkeypatch.setenv("POLLWISE_WORKER_CONCURRENCY", "7")
+    monkeypatch.setenv("POLLWISE_WORKER_LEASE_MS", "55000")
+    monkeypatch.setenv("POLLWISE_WORKER_GRACE", "2s")
     words = ["--concurrency", "8", "--set", "worker.lease = 30s", "--strategy", "fixed"]
     good("worker", "shop:worker", *words, "--set", "worker.polling.interval=250ms")
     assert ran.options == WorkerRunOptions(
@@ -99,7 +99,7 @@ def test_an_option_of_its_own_goes_before_set(ran: Ran) -> None:
 
 
 def test_the_queue_may_be_set(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("POLLUX_WORKER_QUEUE", "sqlite:///other.db?queue=a=b")
+    monkeypatch.setenv("POLLWISE_WORKER_QUEUE", "sqlite:///other.db?queue=a=b")
     good("worker", "shop:worker")
     assert ran.worker.queue == "sqlite:///other.db?queue=a=b"
 
@@ -107,11 +107,11 @@ def test_the_queue_may_be_set(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_old_interval_still_works_with_a_warning(
     ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("POLLUX_WORKER_POLL_INTERVAL", "200ms")
+    monkeypatch.setenv("POLLWISE_WORKER_POLL_INTERVAL", "200ms")
     result = good("worker", "shop:worker")
     assert ran.options.polling == Fixed("200ms")
     assert result.err.startswith("warning: worker.poll_interval = '200ms'")
-    assert "set POLLUX_POLLING_STRATEGY=fixed and POLLUX_POLLING_INTERVAL=200ms" in result.err
+    assert "set POLLWISE_POLLING_STRATEGY=fixed and POLLWISE_POLLING_INTERVAL=200ms" in result.err
 
 
 def test_a_warning_of_the_users_code_says_where(ran: Ran, folder: Path) -> None:
@@ -141,7 +141,7 @@ def test_an_empty_poll_is_never_logged(level: str, ran: Ran) -> None:
     good("worker", "shop:worker", "--log-level", level)
     events = ran.worker.events
     lines = Records()
-    logging.getLogger("pollux").addHandler(lines)
+    logging.getLogger("pollwise").addHandler(lines)
     for found in (0, 3):
         events.emit(PollFinished("q", found, 8, 0.1, 0.1, 0.1, 0.0, False))
     events.emit(PaceChanged("q", "back-off", 0.1, 0.2))
@@ -164,7 +164,7 @@ class Records(logging.Handler):
 
 def test_logs_go_to_standard_error_as_json(ran: Ran, capsys: pytest.CaptureFixture[str]) -> None:
     good("worker", "shop:worker", "--log-format", "json")
-    (handler,) = logging.getLogger("pollux").handlers
+    (handler,) = logging.getLogger("pollwise").handlers
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(sys.stderr)
     ran.worker.events.emit(JobRetried("q", "w", "1", "greet", 2, "no\x1b[31m\n", 1.5, 0.1))
@@ -206,8 +206,8 @@ def test_each_process_has_a_port_of_its_own(first: int | None, ports: list[int |
 def test_a_process_gets_the_same_words(
     given: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["/bin/pollux", "worker", *given])
-    begin = [sys.executable, "-m", "pollux", "worker"]
+    monkeypatch.setattr(sys, "argv", ["/bin/pollwise", "worker", *given])
+    begin = [sys.executable, "-m", "pollwise", "worker"]
     assert command.Supervisor([None])._command(0) == [*begin, *expected]
     ported = [*begin, "--metrics-port=9001", *expected]
     assert command.Supervisor([9000, 9001])._command(1) == ported
@@ -222,9 +222,9 @@ def test_metrics_without_the_extra_say_what_to_install(
     ran: Ran, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    monkeypatch.delitem(sys.modules, "pollux.observe.prometheus", raising=False)
-    result = pollux("worker", "shop:worker", "--metrics-port", "0")
+    monkeypatch.delitem(sys.modules, "pollwise.observe.prometheus", raising=False)
+    result = pollwise("worker", "shop:worker", "--metrics-port", "0")
     assert result.code == 2
     assert result.err == (
-        "error: exporting metrics needs an extra: pip install 'pollux[metrics]'\n"
+        "error: exporting metrics needs an extra: pip install 'pollwise[metrics]'\n"
     )

@@ -1,4 +1,4 @@
-"""`pollux worker` as it is run: processes, signals, metrics, logs."""
+"""`pollwise worker` as it is run: processes, signals, metrics, logs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 
-from pollux.observe.metrics import METRICS
+from pollwise.observe.metrics import METRICS
 from tests.cli.console import PATIENCE, Command, good, is_alive
 from tests.daemons import wait_until
 
 URL = "sqlite:///jobs.db"
 SHOP = """
 import asyncio, os, pathlib
-import pollux
+import pollwise
 
-worker = pollux.Worker("sqlite:///jobs.db")
+worker = pollwise.Worker("sqlite:///jobs.db")
 
 @worker.handle("greet")
 async def greet(job):
     print("hello", job.payload, flush=True)
 
-@worker.handle("fail", retry=pollux.Retry.fixed("10ms", attempts=1))
+@worker.handle("fail", retry=pollwise.Retry.fixed("10ms", attempts=1))
 def fail(job):
     raise ValueError("no good")
 
@@ -51,8 +51,8 @@ async def meet(job):
 """
 
 OUTBOX = """
-import pollux
-outbox = pollux.Outbox("sqlite:///shop.db")
+import pollwise
+outbox = pollwise.Outbox("sqlite:///shop.db")
 
 @outbox.handle("*")
 async def publish(record): ...
@@ -96,13 +96,13 @@ def test_a_worker_from_submit_to_sigterm() -> None:
     good("submit", URL, "fail")
     good("submit", URL, "unknown")
     words = ["--log-format", "json", "--log-level", "debug", "--metrics-port", "0"]
-    env = {"POLLUX_POLLING_MIN_INTERVAL": "20ms", "POLLUX_WORKER_CONCURRENCY": "3"}
+    env = {"POLLWISE_POLLING_MIN_INTERVAL": "20ms", "POLLWISE_WORKER_CONCURRENCY": "3"}
     with Command("worker", "shop:worker", *words, "--price", "sqs", env=env) as worker:
         url = worker.err.until(r"http://127\.0\.0\.1:\d+/metrics")[0]
         worker.err.until(r'"pace_changed".*"back-off"')
         # What is logged is counted an instant later.
         backed_off = re.compile(
-            r'^pollux_worker_backoff_total\{queue="default"\} [1-9]', re.MULTILINE
+            r'^pollwise_worker_backoff_total\{queue="default"\} [1-9]', re.MULTILINE
         )
         wait_until(lambda: backed_off.search(scrape(url)) is not None, "the metric of a back-off")
         text = scrape(url)
@@ -126,11 +126,11 @@ def test_a_worker_from_submit_to_sigterm() -> None:
 
     values = dict(re.findall(r"^(\w+(?:\{[^}]*\})?) (\S+)$", text, re.MULTILINE))
     for name in ("poll_interval_seconds", "poll_total", "poll_empty_total", "backoff_total"):
-        assert float(values[f'pollux_worker_{name}{{queue="default"}}']) > 0
-    polls = float(values['pollux_worker_poll_total{queue="default"}'])
-    cost = float(values['pollux_poll_cost_dollars_total{queue="default"}'])
+        assert float(values[f'pollwise_worker_{name}{{queue="default"}}']) > 0
+    polls = float(values['pollwise_worker_poll_total{queue="default"}'])
+    cost = float(values['pollwise_poll_cost_dollars_total{queue="default"}'])
     assert cost == pytest.approx(polls * 0.4e-6)
-    assert values['pollux_worker_job_total{kind="greet",queue="default",result="done"}'] == "1.0"
+    assert values['pollwise_worker_job_total{kind="greet",queue="default",result="done"}'] == "1.0"
     exported = set(re.findall(r"^# HELP (\w+) ", text, re.MULTILINE))
     # What has no label is the fleet's, and would say of a worker that it has an empty one.
     assert {metric.name for metric in METRICS if metric.labels} <= exported
@@ -195,7 +195,7 @@ def test_several_processes_are_kept_alive_and_stopped_together() -> None:
 def test_processes_stop_gracefully_when_their_supervisor_was_killed(
     what: str, folder: Path
 ) -> None:
-    (folder / "shop.py").write_text(SHOP.replace("import pollux\n", OUTBOX))
+    (folder / "shop.py").write_text(SHOP.replace("import pollwise\n", OUTBOX))
     good("outbox", "migrate", "sqlite:///shop.db")
     words = ("worker", "shop:worker") if what == "worker" else ("outbox", "run", "shop:outbox")
     with Command(*words, "--processes", "2") as supervisor:

@@ -1,4 +1,4 @@
-"""Those who mean no good: raw bytes over real sockets to a real `pollux serve`."""
+"""Those who mean no good: raw bytes over real sockets to a real `pollwise serve`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEADLINE = 20.0
 
 
 class Served(ServeProcess):
-    """`pollux serve` with more options, and what attackers need to know of it."""
+    """`pollwise serve` with more options, and what attackers need to know of it."""
 
     def __init__(
         self,

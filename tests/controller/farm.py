@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx
 
-from pollux.clock import Clock, VirtualClock
-from pollux.controller import ControllerOptions, create_app
-from pollux.controller.app import ControllerApp
-from pollux.controller.controller import Controller
-from pollux.controller.opening import queue_named, state_of
-from pollux.queues.base import Queue
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.clock import Clock, VirtualClock
+from pollwise.controller import ControllerOptions, create_app
+from pollwise.controller.app import ControllerApp
+from pollwise.controller.controller import Controller
+from pollwise.controller.opening import queue_named, state_of
+from pollwise.queues.base import Queue
+from pollwise.queues.sqlite import SqliteQueue
 from tests.kit import CountedMemory, CountedSqlite, Seen
 from tests.servers import Postgres
 

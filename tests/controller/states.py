@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pollux.clock import VirtualClock
-from pollux.controller.rows import JobRow, Run, WorkerRow
-from pollux.controller.state import ControllerState, new_id
-from pollux.controller.state_postgres import PostgresState
-from pollux.controller.state_sqlite import SqliteState
+from pollwise.clock import VirtualClock
+from pollwise.controller.rows import JobRow, Run, WorkerRow
+from pollwise.controller.state import ControllerState, new_id
+from pollwise.controller.state_postgres import PostgresState
+from pollwise.controller.state_sqlite import SqliteState
 from tests.servers import Postgres
 
 #: What makes a state, several on the same store if asked for.

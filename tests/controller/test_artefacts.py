@@ -20,11 +20,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollux.controller.answers import Refused
-from pollux.controller.artefacts import Artefacts, byte_range, checked_name, checked_type
-from pollux.controller.blobs import Blobs, FolderBlobs, ObjectBlobs, open_blobs
-from pollux.controller.rows import Ending
-from pollux.errors import ConfigError, JobError, StoreError, StoreUnavailable
+from pollwise.controller.answers import Refused
+from pollwise.controller.artefacts import Artefacts, byte_range, checked_name, checked_type
+from pollwise.controller.blobs import Blobs, FolderBlobs, ObjectBlobs, open_blobs
+from pollwise.controller.rows import Ending
+from pollwise.errors import ConfigError, JobError, StoreError, StoreUnavailable
 from tests.clouds import CREDENTIALS, MiniStack
 from tests.controller.disks import mounted
 from tests.controller.states import Stand, run_on_sqlite

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pollux.controller import auth, poll_route, tokens
+from pollwise.controller import auth, poll_route, tokens
 from tests.controller.attackers import Served, answered, code_of, dialled, said
 from tests.controller.disks import mounted
 from tests.servers import Servers

@@ -14,7 +14,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from pollux.controller import ControllerOptions, create_app
+from pollwise.controller import ControllerOptions, create_app
 from tests.controller.attackers import DEADLINE, Served, dialled, is_cut, said
 from tests.controller.farm import Agent, Farm, virtually_on_farm
 from tests.controller.test_live import heard, run, served

@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.audit import printable
-from pollux.controller import auth as auth_module
-from pollux.controller.answers import Refused
-from pollux.controller.audit import Audit
-from pollux.controller.auth import REMEMBERED, Auth, Caller
-from pollux.controller.rows import JobRow
-from pollux.controller.tokens import PREFIX, Tokens, hash_of, new_secret, read_secret
-from pollux.errors import ConfigError, StoreError
+from pollwise.audit import printable
+from pollwise.controller import auth as auth_module
+from pollwise.controller.answers import Refused
+from pollwise.controller.audit import Audit
+from pollwise.controller.auth import REMEMBERED, Auth, Caller
+from pollwise.controller.rows import JobRow
+from pollwise.controller.tokens import PREFIX, Tokens, hash_of, new_secret, read_secret
+from pollwise.errors import ConfigError, StoreError
 from tests.controller.states import Main, Stand, run_on_sqlite
 
 On = Callable[[Main], None]
@@ -310,7 +310,7 @@ def test_a_worker_is_no_other() -> None:
 
 
 def test_what_is_done_is_written_down(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "pollux.audit")
+    caplog.set_level(logging.INFO, "pollwise.audit")
 
     async def main(s: Stand) -> None:
         audit = Audit(s.state)

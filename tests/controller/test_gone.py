@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pollux.controller import create_app
+from pollwise.controller import create_app
 from tests.controller.farm import URL, Farm, virtually_on_farm
 
 
@@ -32,7 +32,7 @@ def test_a_database_that_was_removed_takes_no_jobs(
         database.rename(aside)  # still open, as a file is that was removed
         await asyncio.sleep(1)
         gone = "the database file is gone"
-        with caplog.at_level(logging.WARNING, logger="pollux"):
+        with caplog.at_level(logging.WARNING, logger="pollwise"):
             for _ in range(3):
                 assert await refused(farm, "POST", "/api/jobs", 503, json={"kind": "a"}) == gone
                 error = (await farm.call("POST", "/api/jobs", 503, json={"kind": "a"}))["error"]

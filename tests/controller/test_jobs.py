@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pollux.controller.jobs import JobSpec
-from pollux.errors import StoreUnavailable
-from pollux.events import JobGivenUp, JobLapsed
-from pollux.testing import VirtualClock
+from pollwise.controller.jobs import JobSpec
+from pollwise.errors import StoreUnavailable
+from pollwise.events import JobGivenUp, JobLapsed
+from pollwise.testing import VirtualClock
 from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
 
 OnFarm = Callable[..., None]

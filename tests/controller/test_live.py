@@ -21,12 +21,12 @@ from starlette.routing import Mount
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from pollux.cli.serving import PatientServer, protocol
-from pollux.clock import Clock
-from pollux.controller import ControllerOptions, create_app
-from pollux.controller.app import ControllerApp
-from pollux.events import HintPushed
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.cli.serving import PatientServer, protocol
+from pollwise.clock import Clock
+from pollwise.controller import ControllerOptions, create_app
+from pollwise.controller.app import ControllerApp
+from pollwise.events import HintPushed
+from pollwise.queues.sqlite import SqliteQueue
 from tests.controller.farm import Agent, Farm
 from tests.kit import Seen
 from tests.servers import Postgres
@@ -238,7 +238,7 @@ async def queues(folder: Path, store: str, request: pytest.FixtureRequest) -> tu
             SqliteQueue(path, "agents", synchronous="off"),
             SqliteQueue(path, "agents", synchronous="off"),
         )
-    from pollux.controller.opening import queue_named, state_of
+    from pollwise.controller.opening import queue_named, state_of
 
     server: Postgres = request.getfixturevalue("postgres")
     url = server.create_database(f"live_{abs(hash(str(folder)))}")

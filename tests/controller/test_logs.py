@@ -12,12 +12,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pollux.controller import logs as logs_module
-from pollux.controller.answers import Refused
-from pollux.controller.logs import Logs, Piece, whole_characters
-from pollux.controller.rows import Ending, LogPlace
-from pollux.controller.state_rows import appended
-from pollux.errors import StoreUnavailable
+from pollwise.controller import logs as logs_module
+from pollwise.controller.answers import Refused
+from pollwise.controller.logs import Logs, Piece, whole_characters
+from pollwise.controller.rows import Ending, LogPlace
+from pollwise.controller.state_rows import appended
+from pollwise.errors import StoreUnavailable
 from tests.controller.states import Main, Stand, run_on_sqlite
 
 On = Callable[[Main], None]
@@ -34,7 +34,7 @@ def test_a_log_of_two_attempts_is_one_stream(on_state: On) -> None:
         second = replace(first, attempt=2, token=2)
         await logs.append(second, 0, b"again\n")
         await logs.append(second, 6, b"done\n")
-        whole = b"one\ntwo\n[pollux: attempt 2]\nagain\ndone\n"
+        whole = b"one\ntwo\n[pollwise: attempt 2]\nagain\ndone\n"
         assert b"".join([piece async for piece in logs.read(job.id, 0, 1000)]) == whole
         assert b"".join([piece async for piece in logs.read(job.id, 4, 7)]) == b"two"
         assert await logs.append(first, 8, b"late\n") is None
@@ -74,7 +74,7 @@ def test_a_log_ends_at_its_limit_and_says_so(on_state: On) -> None:
             assert place is not None
             assert place.received == start + 7
         whole = b"".join([piece async for piece in logs.read(job.id, 0, 10**6)])
-        assert whole == b"7 bytes7 b\n[pollux: the log is cut here, at its limit of 10 bytes]\n"
+        assert whole == b"7 bytes7 b\n[pollwise: the log is cut here, at its limit of 10 bytes]\n"
 
     on_state(main)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.controller.matching import (
+from pollwise.controller.matching import (
     checked_capabilities,
     checked_kind,
     checked_requires,
@@ -17,8 +17,8 @@ from pollux.controller.matching import (
     satisfies,
     waiting_for,
 )
-from pollux.errors import JobError
-from pollux.jobs import NAME_LENGTH_MAX
+from pollwise.errors import JobError
+from pollwise.jobs import NAME_LENGTH_MAX
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ class AsDocumented(Nginx):
         super().__init__(keeper, port, tls=True)
 
     def _configure(self) -> None:
-        found = re.search(r'```nginx title="pollux.conf"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+        found = re.search(r'```nginx title="pollwise.conf"\n(.*?)```', PAGE.read_text(), re.DOTALL)
         assert found is not None
         text = found[1]
         for theirs, ours in (

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import Clock
-from pollux.controller.one_file import OneFile
-from pollux.controller.state_sqlite import SqliteState
-from pollux.errors import StoreError
-from pollux.events import HintPushed, JobDelivered
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.clock import Clock
+from pollwise.controller.one_file import OneFile
+from pollwise.controller.state_sqlite import SqliteState
+from pollwise.errors import StoreError
+from pollwise.events import HintPushed, JobDelivered
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqlite import SqliteQueue
 from tests.controller.farm import Farm, soon, virtually_on_farm
 from tests.kit import CountedSqlite
 

@@ -21,7 +21,7 @@ FENCE = re.compile(r"^```sh(?: title=\"(\w+)\")?\n(.*?)^```", re.MULTILINE | re.
 
 #: What a block in a terminal of its own says when it is ready, and where to look.
 READY = {"controller": "serving", "agent": "worker_registered"}
-STARTS = {"controller": "pollux serve sqlite", "agent": "pollux agent"}
+STARTS = {"controller": "pollwise serve sqlite", "agent": "pollwise agent"}
 
 
 def as_script(page: str, port: int) -> str:
@@ -44,7 +44,7 @@ def run_script(script: str, folder: Path, port: int) -> str:
     """Run a page's shell in a folder; what it prints."""
     (folder / "page.sh").write_text(script)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = {**os.environ, "PATH": path, "POLLUX_CONTROLLER_PORT": str(port)}
+    environment = {**os.environ, "PATH": path, "POLLWISE_CONTROLLER_PORT": str(port)}
     run = subprocess.run(
         ["bash", "page.sh"], cwd=folder, env=environment, capture_output=True, text=True,
         timeout=55,
@@ -118,7 +118,7 @@ def test_the_fastapi_page_is_served_as_it_says(tmp_path: Path) -> None:
 
 def test_the_unit_of_systemd_can_be_read() -> None:
     page = (DOCS / "how-to" / "agent.md").read_text("utf-8")
-    found = re.search(r"```ini title=\"pollux-agent.service\"\n(.*?)```", page, re.DOTALL)
+    found = re.search(r"```ini title=\"pollwise-agent.service\"\n(.*?)```", page, re.DOTALL)
     assert found is not None
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
@@ -126,7 +126,7 @@ def test_the_unit_of_systemd_can_be_read() -> None:
     assert unit["Service"]["ExecStart"].split()[1:] == [
         "agent", "--capability", "platform=linux", "--", "./build.sh",
     ]  # fmt: skip
-    from pollux.settings import AgentSettings
+    from pollwise.settings import AgentSettings
 
-    for name in re.findall(r"POLLUX_AGENT_(\w+)=", found[1]):
+    for name in re.findall(r"POLLWISE_AGENT_(\w+)=", found[1]):
         assert name.lower() in AgentSettings.model_fields, name

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.controller.crowds import Crowd, Pace
-from pollux.controller.options import ControllerOptions
-from pollux.errors import ConfigError
-from pollux.events import PollAnswered
+from pollwise.controller.crowds import Crowd, Pace
+from pollwise.controller.options import ControllerOptions
+from pollwise.errors import ConfigError
+from pollwise.events import PollAnswered
 from tests.controller.farm import Agent, Farm, claims, virtually_on_farm
 
 

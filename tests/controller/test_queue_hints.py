@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from pollux.clock import VirtualClock
-from pollux.controller.queue_hints import Exchange, Listener, news
-from pollux.events import Events, HintsLost, HintsProven
-from pollux.queues.memory import MemoryQueue
+from pollwise.clock import VirtualClock
+from pollwise.controller.queue_hints import Exchange, Listener, news
+from pollwise.events import Events, HintsLost, HintsProven
+from pollwise.queues.memory import MemoryQueue
 
 
 class Told(MemoryQueue):

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from pollux.testing import VirtualClock
+from pollwise.testing import VirtualClock
 from tests.controller.farm import Agent, Farm, farm_on, two_queues
 
 LEASE = 120.0

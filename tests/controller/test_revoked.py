@@ -10,9 +10,9 @@ from typing import Any
 import httpx
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.controller.tokens import Tokens
-from pollux.controller.workers import WRITE_EVERY
+from pollwise.clock import VirtualClock
+from pollwise.controller.tokens import Tokens
+from pollwise.controller.workers import WRITE_EVERY
 from tests.controller.farm import Agent, Farm, farm_on, two_queues, virtually_on_farm
 from tests.controller.states import Main, Stand
 

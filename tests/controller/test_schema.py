@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pollux.controller import create_app
+from pollwise.controller import create_app
 from tests.agent.processes import ServeProcess
 from tests.servers import Servers
 

@@ -13,8 +13,8 @@ from typing import Any
 import httpx
 import pytest
 
-from pollux.controller import ControllerOptions, create_app
-from pollux.errors import ConfigError
+from pollwise.controller import ControllerOptions, create_app
+from pollwise.errors import ConfigError
 from tests.controller.farm import URL, Farm, virtually_on_farm
 
 OPEN = {"/healthz", "/readyz"}
@@ -434,9 +434,9 @@ def test_health_and_metrics(tmp_path: Path) -> None:
         await farm.submit()
         await agent.job()
         text = (await farm.http.get("/metrics", headers=farm.admin)).text
-        assert 'pollux_controller_poll_total{queue="agents",result="job"} 1.0' in text
-        assert 'pollux_controller_workers{queue="agents",status="online"} 1.0' in text
-        assert 'pollux_controller_jobs{queue="agents",status="running"} 1.0' in text
+        assert 'pollwise_controller_poll_total{queue="agents",result="job"} 1.0' in text
+        assert 'pollwise_controller_workers{queue="agents",status="online"} 1.0' in text
+        assert 'pollwise_controller_jobs{queue="agents",status="running"} 1.0' in text
         assert 'route="/api/jobs"' in text
         ready = await farm.http.get("/readyz")
         assert ready.json() == {"status": "ok"}
@@ -467,7 +467,7 @@ def test_a_controller_without_a_place_for_files_is_not_ready(
         assert (await farm.http.get("/readyz")).json() == {"status": "ok"}
         folder.rmdir()
         caplog.clear()
-        with caplog.at_level(logging.WARNING, logger="pollux"):
+        with caplog.at_level(logging.WARNING, logger="pollwise"):
             assert await told() == "the folder for artefacts is gone"
         assert str(folder) in caplog.text, "but who runs it is told"
         folder.write_text("a file")
@@ -476,7 +476,7 @@ def test_a_controller_without_a_place_for_files_is_not_ready(
         folder.mkdir()
         assert (await farm.http.get("/readyz")).status_code == 200
         # Root may write anywhere, so the system's answer is given in its place.
-        monkeypatch.setattr("pollux.controller.blobs.os.access", lambda *_: False)
+        monkeypatch.setattr("pollwise.controller.blobs.os.access", lambda *_: False)
         assert await told() == "the folder for artefacts cannot be written to"
 
     virtually_on_farm(main, tmp_path)

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from pollux.audit import AuditEntry
-from pollux.clock import VirtualClock
-from pollux.controller.rows import (
+from pollwise.audit import AuditEntry
+from pollwise.clock import VirtualClock
+from pollwise.controller.rows import (
     ArtefactRow,
     Contact,
     Ending,
@@ -19,8 +19,8 @@ from pollux.controller.rows import (
     Seen,
     Token,
 )
-from pollux.controller.state import BRIEF, new_id
-from pollux.errors import ConfigError, JobError
+from pollwise.controller.state import BRIEF, new_id
+from pollwise.errors import ConfigError, JobError
 from tests.controller.states import Main, Stand
 
 On = Callable[[Main], None]

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pollux.clock import VirtualClock
-from pollux.controller.rows import ENDED, Contact, Ending, JobRow, Run, WorkerRow
-from pollux.controller.state import ControllerState
-from pollux.controller.state_postgres import PostgresState
-from pollux.controller.state_sqlite import SqliteState
+from pollwise.clock import VirtualClock
+from pollwise.controller.rows import ENDED, Contact, Ending, JobRow, Run, WorkerRow
+from pollwise.controller.state import ControllerState
+from pollwise.controller.state_postgres import PostgresState
+from pollwise.controller.state_sqlite import SqliteState
 from tests.servers import Postgres
 
 JOBS = [f"{n:032x}" for n in range(4)]

@@ -13,19 +13,19 @@ from typing import Any
 
 import pytest
 
-from pollux.audit import AuditEntry
-from pollux.clock import Clock, VirtualClock
-from pollux.controller import state_rows
-from pollux.controller.rows import ArtefactRow, Contact, Ending, JobRow, Run
-from pollux.controller.state import ControllerState, new_id
-from pollux.controller.state_open import open_state
-from pollux.controller.state_postgres import PostgresState
-from pollux.controller.state_sqlite import SqliteState
-from pollux.errors import ConfigError, SchemaError, StoreError
-from pollux.jobs import NewJob
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.sql import statements
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.audit import AuditEntry
+from pollwise.clock import Clock, VirtualClock
+from pollwise.controller import state_rows
+from pollwise.controller.rows import ArtefactRow, Contact, Ending, JobRow, Run
+from pollwise.controller.state import ControllerState, new_id
+from pollwise.controller.state_open import open_state
+from pollwise.controller.state_postgres import PostgresState
+from pollwise.controller.state_sqlite import SqliteState
+from pollwise.errors import ConfigError, SchemaError, StoreError
+from pollwise.jobs import NewJob
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.sql import statements
+from pollwise.queues.sqlite import SqliteQueue
 from tests.proxy import Proxy
 from tests.servers import Postgres
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_missing_newer_or_nothing_of_ours(tmp_path: Path) -> None
         async with SqliteState(tmp_path / "new.db") as state:
             await state.ping()
         with sqlite3.connect(tmp_path / "new.db") as connection:
-            connection.execute("UPDATE pollux_controller_schema SET version = 99")
+            connection.execute("UPDATE pollwise_controller_schema SET version = 99")
         connection.close()
         async with SqliteState(tmp_path / "new.db") as state:
             with pytest.raises(SchemaError, match="version 99"):
@@ -146,7 +146,7 @@ def test_no_statement_goes_through_all_jobs(tmp_path: Path) -> None:
 
     asyncio.run(make())
     connection = sqlite3.connect(tmp_path / "x.db")
-    jobs = "pollux_controller_jobs"
+    jobs = "pollwise_controller_jobs"
     for name, statement in state_rows.filled(statements("controller_sqlite")).items():
         if name in ("stats", "list_jobs"):
             continue
@@ -201,7 +201,7 @@ def test_urls_that_hold_no_state(url: str, told: str) -> None:
 def test_tables_are_made_only_when_told_to(postgres: Postgres, schema: str) -> None:
     async def main() -> None:
         async with PostgresState(postgres.dsn(), schema=schema) as state:
-            with pytest.raises(SchemaError, match="Run `pollux serve URL --migrate`"):
+            with pytest.raises(SchemaError, match="Run `pollwise serve URL --migrate`"):
                 await state.ping()
             with pytest.raises(SchemaError, match="does not exist"):
                 await state.job("x")

@@ -1,6 +1,6 @@
 """Two controllers on one Postgres behind nginx, one of them killed every few seconds.
 
-Agents here are coroutines that speak the protocol and repeat what was not answered, as `pollux
+Agents here are coroutines that speak the protocol and repeat what was not answered, as `pollwise
 agent` does, so there can be many of them; `tests/agent` tries fewer, as processes.
 """
 

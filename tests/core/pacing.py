@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from pollux.core.outcome import Outcome, Pause
-from pollux.core.strategy import Pacer, Strategy
+from pollwise.core.outcome import Outcome, Pause
+from pollwise.core.strategy import Pacer, Strategy
 
 Turn = tuple[str, Any, Any]
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.outcome import Pause
-from pollux.errors import ConfigError
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.outcome import Pause
+from pollwise.errors import ConfigError
 from tests.core.pacing import Turn, delays, feed, saw, turns
 
 EMPTY, HIT = 0, 1

@@ -11,9 +11,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from pollux.core import agenda as module
-from pollux.core.agenda import STALE_LEAST, Agenda, Entry
-from pollux.errors import ConfigError
+from pollwise.core import agenda as module
+from pollwise.core.agenda import STALE_LEAST, Agenda, Entry
+from pollwise.errors import ConfigError
 
 
 def drained(agenda: Agenda[str]) -> list[str]:

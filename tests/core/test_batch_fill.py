@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from pollux.core.batch_fill import BatchFill
-from pollux.core.outcome import Pause
-from pollux.durations import shown
-from pollux.errors import ConfigError
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.outcome import Pause
+from pollwise.durations import shown
+from pollwise.errors import ConfigError
 from tests.core.pacing import Turn, delays, feed, saw, turns
 
 # Golden tables, worked out by hand from Namastack's page: fewer than 25 % of the batch doubles the

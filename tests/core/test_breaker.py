@@ -12,8 +12,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollux.core.breaker import Breaker, Circuit
-from pollux.errors import ConfigError
+from pollwise.core.breaker import Breaker, Circuit
+from pollwise.errors import ConfigError
 
 BREAKER = Breaker(failures=3, delay="30s", ceiling="5m")
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.changes import FIRST_WEIGHT, MEMORY, ChangeRate
+from pollwise.core.changes import FIRST_WEIGHT, MEMORY, ChangeRate
 
 gaps = st.floats(0, 1e9)
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollux.core.ewma import CLASSES, Ewma, EwmaPacer, decayed
-from pollux.core.outcome import Pause
-from pollux.durations import shown
-from pollux.errors import ConfigError
+from pollwise.core.ewma import CLASSES, Ewma, EwmaPacer, decayed
+from pollwise.core.outcome import Pause
+from pollwise.durations import shown
+from pollwise.errors import ConfigError
 from tests.core.pacing import Turn, delays, feed, saw, turns
 
 IDLE, LOW, MEDIUM, HIGH, VERY_HIGH = 20.0, 15.0, 10.0, 5.0, 1.0

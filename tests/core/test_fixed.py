@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from pollux.core.fixed import Fixed
-from pollux.core.outcome import Pause
-from pollux.errors import ConfigError
+from pollwise.core.fixed import Fixed
+from pollwise.core.outcome import Pause
+from pollwise.errors import ConfigError
 from tests.core.pacing import delays, feed, saw
 
 # Golden table, worked out by hand: whatever a poll finds, the next comes an interval later.

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.freshness import Freshness, FreshnessPacer
-from pollux.core.outcome import Outcome
-from pollux.errors import ConfigError
+from pollwise.core.freshness import Freshness, FreshnessPacer
+from pollwise.core.outcome import Outcome
+from pollwise.errors import ConfigError
 from tests.core.pacing import saw, turns
 
 FRESH = Freshness()

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pollux.core.jitter import jittered
+from pollwise.core.jitter import jittered
 
 LAST = math.nextafter(1, 0)  # the greatest u: Random.random() never returns 1
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.batch_fill import BatchFill
-from pollux.core.ewma import NEGLIGIBLE, Ewma, decayed
-from pollux.core.fixed import Fixed
-from pollux.core.freshness import Freshness
-from pollux.core.jitter import jittered
-from pollux.core.outcome import Outcome, Pause
-from pollux.core.strategy import Pacer, Strategy
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.ewma import NEGLIGIBLE, Ewma, decayed
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.core.jitter import jittered
+from pollwise.core.outcome import Outcome, Pause
+from pollwise.core.strategy import Pacer, Strategy
 from tests.core.pacing import saw, turns
 
 KINDS: list[type[Any]] = [Fixed, Adaptive, BatchFill, Ewma, Freshness]

@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 
-from pollux.core.outcome import Change, Outcome, Pause
-from pollux.durations import shown
+from pollwise.core.outcome import Change, Outcome, Pause
+from pollwise.durations import shown
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.fixed import Fixed
-from pollux.core.presets import PollingStrategy
-from pollux.durations import shown
-from pollux.errors import ConfigError
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.fixed import Fixed
+from pollwise.core.presets import PollingStrategy
+from pollwise.durations import shown
+from pollwise.errors import ConfigError
 from tests.core.pacing import delays
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from pollux.core.retry import Retry, grown
-from pollux.errors import ConfigError, StoreUnavailable
+from pollwise.core.retry import Retry, grown
+from pollwise.errors import ConfigError, StoreUnavailable
 
 BUILTINS = {each.__name__: each for each in (Exception, OSError, ValueError, KeyError)}
 
@@ -259,7 +259,7 @@ def test_repr_is_the_call_that_makes_it(retry: Retry) -> None:
         (Retry.linear(jitter=0), "Retry.linear('5s', ceiling='1m', attempts=5, jitter=0)"),
         (
             Retry.fixed(1.00001, exclude=(OSError, StoreUnavailable)),
-            "Retry.fixed(1.00001, attempts=5, exclude=(OSError, pollux.errors.StoreUnavailable))",
+            "Retry.fixed(1.00001, attempts=5, exclude=(OSError, pollwise.errors.StoreUnavailable))",
         ),
         (Retry.fixed(60.5), "Retry.fixed(60.5, attempts=5)"),
         (Retry.never(), "Retry.never()"),

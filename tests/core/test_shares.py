@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.shares import (
+from pollwise.core.shares import (
     RATES,
     STALE_LEAST,
     Form,
@@ -20,7 +20,7 @@ from pollux.core.shares import (
     delay_rate,
     freshness_rate,
 )
-from pollux.errors import ConfigError
+from pollwise.errors import ConfigError
 
 forms = st.sampled_from(["delay", "freshness"])
 changes = st.floats(1e-6, 1e4)

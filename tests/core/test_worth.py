@@ -15,10 +15,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pollux.core.outcome import Outcome, Pause
-from pollux.core.strategy import Pacer
-from pollux.core.worth import COUNTED_MAX, SAMPLED, Worth
-from pollux.errors import ConfigError
+from pollwise.core.outcome import Outcome, Pause
+from pollwise.core.strategy import Pacer
+from pollwise.core.worth import COUNTED_MAX, SAMPLED, Worth
+from pollwise.errors import ConfigError
 from tests.core.pacing import saw, turns
 from tests.core.worth_replay import Replay, cron, poisson, replay
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.cycle import PHASES, SURE, Cycle
-from pollux.core.forecast import RATES, Regimes, Rhythm
+from pollwise.core.cycle import PHASES, SURE, Cycle
+from pollwise.core.forecast import RATES, Regimes, Rhythm
 from tests.core.worth_replay import poisson
 
 

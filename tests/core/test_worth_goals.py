@@ -7,8 +7,8 @@ from bisect import bisect_right
 
 import pytest
 
-from pollux.core.goals import STEER_MAX, Budget, MeanWait, P95Wait, Price
-from pollux.core.worth import Worth
+from pollwise.core.goals import STEER_MAX, Budget, MeanWait, P95Wait, Price
+from pollwise.core.worth import Worth
 from tests.core.worth_replay import poisson, replay
 
 HOUR = 3600.0

@@ -7,8 +7,8 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pollux.core.outcome import Outcome, Plain
-from pollux.core.strategy import Pacer, Strategy
+from pollwise.core.outcome import Outcome, Plain
+from pollwise.core.strategy import Pacer, Strategy
 
 
 @dataclass

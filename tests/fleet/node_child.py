@@ -13,11 +13,11 @@ import sys
 import time
 from typing import Any
 
-from pollux.core.fixed import Fixed
-from pollux.events import Events
-from pollux.fleet import Fleet
-from pollux.fleet.store_postgres import PostgresFleetStore
-from pollux.fleet.targets import ProbeContext, Reading, Target
+from pollwise.core.fixed import Fixed
+from pollwise.events import Events
+from pollwise.fleet import Fleet
+from pollwise.fleet.store_postgres import PostgresFleetStore
+from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 EVERY = 0.2
 TAKES = 0.03

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pollux.fleet.probes import connections, made
-from pollux.fleet.targets import ProbeContext, Reading, Target
+from pollwise.fleet.probes import connections, made
+from pollwise.fleet.targets import ProbeContext, Reading, Target
 from tests.daemons import HOST, Missing
 
 T = TypeVar("T")

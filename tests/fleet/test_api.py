@@ -18,22 +18,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from pollux.audit import AuditEntry
-from pollux.clock import VirtualClock
-from pollux.controller.auth import Auth
-from pollux.controller.fleet_tokens import fleet_tokens
-from pollux.controller.rows import SCOPES
-from pollux.controller.state_sqlite import SqliteState
-from pollux.controller.tokens import Tokens
-from pollux.errors import ConfigError, ProbeRefused, StoreUnavailable
-from pollux.events import FleetOrdered, FleetSettingsChanged
-from pollux.fleet import Fleet, Reading, Target, audit
-from pollux.fleet.api import BODY_MAX, Bearer, Scope, application, served
-from pollux.fleet.control import LOOK_EVERY, Control
-from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
-from pollux.fleet.store_sqlite import SqliteFleetStore
-from pollux.queues.postgres_schema import script
-from pollux.settings import Settings, load
+from pollwise.audit import AuditEntry
+from pollwise.clock import VirtualClock
+from pollwise.controller.auth import Auth
+from pollwise.controller.fleet_tokens import fleet_tokens
+from pollwise.controller.rows import SCOPES
+from pollwise.controller.state_sqlite import SqliteState
+from pollwise.controller.tokens import Tokens
+from pollwise.errors import ConfigError, ProbeRefused, StoreUnavailable
+from pollwise.events import FleetOrdered, FleetSettingsChanged
+from pollwise.fleet import Fleet, Reading, Target, audit
+from pollwise.fleet.api import BODY_MAX, Bearer, Scope, application, served
+from pollwise.fleet.control import LOOK_EVERY, Control
+from pollwise.fleet.store_postgres import TABLES, PostgresFleetStore
+from pollwise.fleet.store_sqlite import SqliteFleetStore
+from pollwise.queues.postgres_schema import script
+from pollwise.settings import Settings, load
 from tests.fleet.world import Watch, fleet_for, running
 from tests.kit import Seen
 from tests.servers import Postgres
@@ -217,9 +217,9 @@ def test_what_people_do_is_in_the_audit(folder: Path, caplog: pytest.LogCaptureF
         await store.close()
 
     seen = Seen()
-    caplog.set_level("INFO", "pollux.audit")
+    caplog.set_level("INFO", "pollwise.audit")
     in_virtual_time(main)
-    lines = [each for each in caplog.records if each.name == "pollux.audit"]
+    lines = [each for each in caplog.records if each.name == "pollwise.audit"]
     assert [each.getMessage() for each in lines] == [
         "token target.pause 'a' - from 127.0.0.1",
         "token target.resume 'a', 'b' 2 targets from 127.0.0.1",
@@ -243,7 +243,7 @@ def test_without_a_store_the_audit_is_the_log_alone(
             await client.good("POST", "/api/fleet/targets/a/pause")
             assert await client.good("GET", "/api/fleet/audit") == {"entries": [], "next": None}
 
-    caplog.set_level("INFO", "pollux.audit")
+    caplog.set_level("INFO", "pollwise.audit")
     in_virtual_time(main)
     assert "token target.pause 'a' - from 127.0.0.1" in caplog.messages
 
@@ -271,7 +271,7 @@ def test_what_was_done_is_done_though_it_cannot_be_written_down(
 
 
 def test_an_audit_line_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "pollux.audit")
+    caplog.set_level("INFO", "pollwise.audit")
     asyncio.run(audit.note(None, "me", "polling.change", "group 'a\nb\x1b[31m'", "x" * 1000))
     [line] = caplog.messages
     assert line.startswith(r"me polling.change group 'a\nb\x1b[31m' x")
@@ -409,13 +409,13 @@ def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
                 paused = await client.post("http://f/api/fleet/targets/a/pause", headers=headers)
                 return [looked.status_code, paused.status_code]
 
-            assert await tried("plx_guessed") == [401, 401]
+            assert await tried("pollwise_guessed") == [401, 401]
             assert await tried(secret["worker"]) == [403, 403]
             assert await tried(secret["submit"]) == [200, 403]
             assert not fleet.state("a").paused
             headers = {"Authorization": f"Bearer {secret['submit']}"}
             answer = await client.post("http://f/api/fleet/targets/a/pause", headers=headers)
-            assert "pollux serve token create" in answer.json()["error"]["what_to_do"]
+            assert "pollwise serve token create" in answer.json()["error"]["what_to_do"]
             assert await tried(secret["admin"]) == [200, 202]
             assert fleet.state("a").paused
             answer = await client.get("http://f/api/fleet/health")
@@ -489,7 +489,7 @@ def test_a_store_that_cannot_be_asked_is_503_and_the_process_lives(folder: Path)
 def test_any_node_tells_of_all_targets_and_takes_orders_for_them(
     folder: Path, postgres: Postgres
 ) -> None:
-    postgres.execute(script("pollux", TABLES))
+    postgres.execute(script("pollwise", TABLES))
 
     async def main(clock: VirtualClock, watch: Watch) -> None:
         name = next(fleets)

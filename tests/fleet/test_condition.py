@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.breaker import Breaker
-from pollux.core.retry import Retry
-from pollux.errors import ConfigError, ProbeRefused
-from pollux.fleet.condition import Rules, is_permanent, text_of
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
+from pollwise.errors import ConfigError, ProbeRefused
+from pollwise.fleet.condition import Rules, is_permanent, text_of
 
 RULES = Rules()
 units = st.floats(0, 1, exclude_max=True)

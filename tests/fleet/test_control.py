@@ -13,18 +13,18 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.fixed import Fixed
-from pollux.core.freshness import Freshness
-from pollux.errors import ConfigError, StoreError
-from pollux.events import FleetOrdered, FleetSettingsChanged, action_of
-from pollux.fleet import Fleet, Pace, Target
-from pollux.fleet.control import LOOK_EVERY, Control, NoSuchTarget
-from pollux.fleet.store import Saved
-from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
-from pollux.fleet.store_sqlite import SqliteFleetStore
-from pollux.queues.postgres_schema import script
-from pollux.settings import Settings, load
+from pollwise.clock import VirtualClock
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.errors import ConfigError, StoreError
+from pollwise.events import FleetOrdered, FleetSettingsChanged, action_of
+from pollwise.fleet import Fleet, Pace, Target
+from pollwise.fleet.control import LOOK_EVERY, Control, NoSuchTarget
+from pollwise.fleet.store import Saved
+from pollwise.fleet.store_postgres import TABLES, PostgresFleetStore
+from pollwise.fleet.store_sqlite import SqliteFleetStore
+from pollwise.queues.postgres_schema import script
+from pollwise.settings import Settings, load
 from tests.fleet.world import Watch, fleet_for, running
 from tests.kit import Seen
 from tests.proxy import Proxy
@@ -162,7 +162,7 @@ def test_what_is_changed_survives_a_restart_and_the_environment_beats_it(folder:
         told = {each["key"]: each for each in await once({}, None)}
         assert told["fleet.polling.enabled"]["value"] == "false"
         assert "fleet.db" in told["fleet.polling.base_interval"]["from"]
-        variable = "POLLUX_FLEET_POLLING_BASE_INTERVAL"
+        variable = "POLLWISE_FLEET_POLLING_BASE_INTERVAL"
         told = {each["key"]: each for each in await once({variable: "9s"}, None)}
         assert told["fleet.polling.base_interval"]["value"] == "9s"
         assert variable in told["fleet.polling.base_interval"]["from"]
@@ -343,7 +343,7 @@ def test_who_was_taken_for_dead_gives_way(folder: Path) -> None:
                 with pytest.raises(StoreError, match=rf"another process \(pid {os.getpid()}, host"):
                     await other.enter()
                 with closing(sqlite3.connect(folder / "fleet.db")) as connection, connection:
-                    connection.execute("UPDATE pollux_fleet_runs SET at = at - 31")
+                    connection.execute("UPDATE pollwise_fleet_runs SET at = at - 31")
                 await other.enter()
                 await clock.advance(15)
                 polls = len(watch.at["a"])
@@ -396,7 +396,7 @@ async def closed(made: list[Fleet]) -> None:
 def test_nodes_share_the_budget_and_an_order_reaches_the_node_that_polls(
     postgres: Postgres,
 ) -> None:
-    postgres.execute(script("pollux", TABLES))
+    postgres.execute(script("pollwise", TABLES))
     clock, watch = VirtualClock(), Watch()
 
     async def main() -> None:
@@ -422,7 +422,7 @@ def test_nodes_share_the_budget_and_an_order_reaches_the_node_that_polls(
 
 
 def test_a_pause_goes_with_the_target_to_the_next_node(postgres: Postgres) -> None:
-    postgres.execute(script("pollux", TABLES))
+    postgres.execute(script("pollwise", TABLES))
     clock, watch = VirtualClock(), Watch()
 
     async def main() -> None:
@@ -443,7 +443,7 @@ def test_a_pause_goes_with_the_target_to_the_next_node(postgres: Postgres) -> No
 
 
 def test_a_claim_whose_answer_is_lost_is_made_again(postgres: Postgres) -> None:
-    postgres.execute(script("pollux", TABLES))
+    postgres.execute(script("pollwise", TABLES))
     clock, watch = VirtualClock(), Watch()
 
     async def main() -> None:
@@ -465,7 +465,7 @@ def test_a_claim_whose_answer_is_lost_is_made_again(postgres: Postgres) -> None:
 def test_a_node_that_cannot_reach_the_store_stops_polling_in_time_and_goes_on_later(
     postgres: Postgres,
 ) -> None:
-    postgres.execute(script("pollux", TABLES))
+    postgres.execute(script("pollwise", TABLES))
     clock, watch = VirtualClock(), Watch()
 
     async def main() -> None:

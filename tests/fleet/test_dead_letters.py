@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.fleet import Rules, Target
-from pollux.fleet.file import FleetFileError, read_text
-from pollux.settings import FleetSettings
+from pollwise.clock import VirtualClock
+from pollwise.fleet import Rules, Target
+from pollwise.fleet.file import FleetFileError, read_text
+from pollwise.settings import FleetSettings
 from tests.fleet.world import SAME, Watch, fleet_for, now, running
 from tests.kit import virtually
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux.core import changes, shares
+from pollwise.core import changes, shares
 
 ROOT = Path(__file__).parents[2]
 PAGE = " ".join((ROOT / "docs" / "why" / "freshness.md").read_text("utf-8").split())

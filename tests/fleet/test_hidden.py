@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-import pollux
-from pollux.errors import ConfigError
-from pollux.fleet import Target
-from pollux.fleet.condition import text_of
-from pollux.fleet.file import FleetFileError, read_text
-from pollux.fleet.hidden import hide, shown_url
-from pollux.fleet.probes.fetch import Fetch
-from pollux.fleet.probes.options import Options
-from pollux.fleet.stores import open_store
-from pollux.urls import without_query_values
+import pollwise
+from pollwise.errors import ConfigError
+from pollwise.fleet import Target
+from pollwise.fleet.condition import text_of
+from pollwise.fleet.file import FleetFileError, read_text
+from pollwise.fleet.hidden import hide, shown_url
+from pollwise.fleet.probes.fetch import Fetch
+from pollwise.fleet.probes.options import Options
+from pollwise.fleet.stores import open_store
+from pollwise.urls import without_query_values
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_what_has_no_at_is_taken_as_before(lines: str) -> None:
 @pytest.mark.parametrize("url", ["u:hunter2@h", "hunter2@h", "redis//u:hunter2@h/0"])
 def test_a_queue_that_is_none_tells_nothing_before_an_at(url: str) -> None:
     with pytest.raises(ConfigError, match=r"'\*\*\*@h.*' is not a queue URL") as caught:
-        pollux.open(url)
+        pollwise.open(url)
     assert "hunter2" not in str(caught.value)
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from pollux.clock import VirtualClock
-from pollux.errors import ProbeRefused
-from pollux.fleet import Target
-from pollux.observe.metrics import METRICS
-from pollux.observe.prometheus import PrometheusSink
-from pollux.observe.prometheus_fleet import FleetMetrics
+from pollwise.clock import VirtualClock
+from pollwise.errors import ProbeRefused
+from pollwise.fleet import Target
+from pollwise.observe.metrics import METRICS
+from pollwise.observe.prometheus import PrometheusSink
+from pollwise.observe.prometheus_fleet import FleetMetrics
 from tests.fleet.world import SAME, Watch, fleet_for, now, running
 from tests.kit import Seen, virtually
 
@@ -24,17 +24,17 @@ def of_fleets(sink: PrometheusSink) -> set[str]:
         sample.name
         for family in sink.registry.collect()
         for sample in family.samples
-        if sample.name.startswith("pollux_fleet")
+        if sample.name.startswith("pollwise_fleet")
     }
 
 
 def test_the_names_of_the_design() -> None:
     labels = {metric.name: metric.labels for metric in METRICS}
-    assert labels["pollux_fleet_poll_total"] == ("type", "target", "result")
-    assert labels["pollux_fleet_poll_duration_seconds"] == ("type", "target")
-    assert labels["pollux_fleet_poll_staleness_seconds"] == ("type", "target")
-    assert labels["pollux_fleet_queue_depth"] == labels["pollux_fleet_due"] == ()
-    assert labels["pollux_fleet_inflight"] == ("type",)
+    assert labels["pollwise_fleet_poll_total"] == ("type", "target", "result")
+    assert labels["pollwise_fleet_poll_duration_seconds"] == ("type", "target")
+    assert labels["pollwise_fleet_poll_staleness_seconds"] == ("type", "target")
+    assert labels["pollwise_fleet_queue_depth"] == labels["pollwise_fleet_due"] == ()
+    assert labels["pollwise_fleet_inflight"] == ("type",)
 
 
 def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along() -> None:
@@ -55,25 +55,25 @@ def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along
         async with running(fleet):
             await asyncio.sleep(100)
             well, ill = {"type": "function", "target": "well"}, {"type": "http", "target": "ill"}
-            assert value(sink, "pollux_fleet_poll_total", **well, result="unchanged") in (9, 10)
-            assert value(sink, "pollux_fleet_poll_total", **ill, result="failed") == 1
-            assert value(sink, "pollux_fleet_poll_duration_seconds_sum", **well) in (9, 10)
-            age = value(sink, "pollux_fleet_poll_staleness_seconds", **well)
+            assert value(sink, "pollwise_fleet_poll_total", **well, result="unchanged") in (9, 10)
+            assert value(sink, "pollwise_fleet_poll_total", **ill, result="failed") == 1
+            assert value(sink, "pollwise_fleet_poll_duration_seconds_sum", **well) in (9, 10)
+            age = value(sink, "pollwise_fleet_poll_staleness_seconds", **well)
             assert age is not None
             assert age <= 10
-            assert value(sink, "pollux_fleet_poll_staleness_seconds", **ill) == 100.0
-            assert value(sink, "pollux_fleet_dead_letters") == 1
-            assert value(sink, "pollux_fleet_breaker_state", **ill) == 2
-            assert value(sink, "pollux_fleet_queue_depth") in (1, 2)
-            assert value(sink, "pollux_fleet_due") == 0
+            assert value(sink, "pollwise_fleet_poll_staleness_seconds", **ill) == 100.0
+            assert value(sink, "pollwise_fleet_dead_letters") == 1
+            assert value(sink, "pollwise_fleet_breaker_state", **ill) == 2
+            assert value(sink, "pollwise_fleet_queue_depth") in (1, 2)
+            assert value(sink, "pollwise_fleet_due") == 0
             right = True
             fleet.retry("ill")
             await asyncio.sleep(1)
-            assert value(sink, "pollux_fleet_dead_letters") == 0
-            assert value(sink, "pollux_fleet_breaker_state", **ill) == 0
+            assert value(sink, "pollwise_fleet_dead_letters") == 0
+            assert value(sink, "pollwise_fleet_breaker_state", **ill) == 0
             while not fleet.state("well").polling:
                 await asyncio.sleep(0.1)
-            assert value(sink, "pollux_fleet_inflight", type="function") == 1
+            assert value(sink, "pollwise_fleet_inflight", type="function") == 1
             fleet.remove("well")  # while it is being polled
             await asyncio.sleep(30)
             gone = [
@@ -83,7 +83,7 @@ def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along
                 if sample.labels.get("target") == "well"
             ]
             assert gone == []
-            assert value(sink, "pollux_fleet_inflight", type="function") == 0
+            assert value(sink, "pollwise_fleet_inflight", type="function") == 0
         assert of_fleets(sink) == set()
 
     virtually(main)
@@ -103,7 +103,7 @@ def test_what_is_planned_and_what_is_due_are_told_apart() -> None:
             health = fleet.health()
             assert health.queue_depth == 10  # but for the one in flight, and the paused one
             assert 5 <= health.due <= 9
-            assert value(sink, "pollux_fleet_queue_depth") in (10, 11)
-            assert 5 <= (value(sink, "pollux_fleet_due") or 0) <= 9
+            assert value(sink, "pollwise_fleet_queue_depth") in (10, 11)
+            assert 5 <= (value(sink, "pollwise_fleet_due") or 0) <= 9
 
     virtually(main)

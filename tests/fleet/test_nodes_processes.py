@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from pollux.fleet.store_postgres import TABLES
-from pollux.queues.postgres_schema import script
+from pollwise.fleet.store_postgres import TABLES
+from pollwise.queues.postgres_schema import script
 from tests.daemons import wait_until
 from tests.fleet import node_child
 from tests.servers import Postgres
@@ -69,8 +69,8 @@ class Crowd:
 
         def held() -> bool:
             rows = self._server.execute(
-                "SELECT n.node, count(t.name) FROM pollux.fleet_nodes n LEFT JOIN "
-                "pollux.fleet_targets t ON t.holder = n.id WHERE n.fleet = %s GROUP BY n.node",
+                "SELECT n.node, count(t.name) FROM pollwise.fleet_nodes n LEFT JOIN "
+                "pollwise.fleet_targets t ON t.holder = n.id WHERE n.fleet = %s GROUP BY n.node",
                 (self._fleet,),
             )
             return dict(rows) == wanted
@@ -87,7 +87,7 @@ class Crowd:
 
 @pytest.fixture
 def crowd(postgres: Postgres, tmp_path: Path) -> Iterator[Crowd]:
-    postgres.execute(script("pollux", TABLES))
+    postgres.execute(script("pollwise", TABLES))
     crowd = Crowd(postgres, tmp_path / "log.jsonl", f"crowd {tmp_path.name}")
     yield crowd
     crowd.clear_away()

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ConfigError
-from pollux.fleet.actions import (
+from pollwise.errors import ConfigError
+from pollwise.fleet.actions import (
     ID_HEADER,
     SIGNATURE_HEADER,
     ActionError,
@@ -22,9 +22,9 @@ from pollux.fleet.actions import (
     is_signed,
     payload_of,
 )
-from pollux.fleet.targets import Changed, Reading, Target
-from pollux.jobs import Settlement
-from pollux.queues.memory import MemoryQueue
+from pollwise.fleet.targets import Changed, Reading, Target
+from pollwise.jobs import Settlement
+from pollwise.queues.memory import MemoryQueue
 from tests.fleet.probe_kit import page, really, web
 
 AT = 1_700_000_000.25

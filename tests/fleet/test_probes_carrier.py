@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ProbeError
-from pollux.fleet.probes import carrier, connections
-from pollux.fleet.probes.connections import Tls, transport
+from pollwise.errors import ProbeError
+from pollwise.fleet.probes import carrier, connections
+from pollwise.fleet.probes.connections import Tls, transport
 from tests.daemons import HOST
 from tests.fleet.probe_kit import Request, page, polled, really, web
 
@@ -110,7 +110,9 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> 
         async with web(answer) as proxy, web(page("direct")) as server:
             monkeypatch.setenv("http_proxy", proxy.url())
             monkeypatch.setenv("no_proxy", HOST)
-            connections_module = __import__("pollux.fleet.probes.connections", fromlist=["_pools"])
+            connections_module = __import__(
+                "pollwise.fleet.probes.connections", fromlist=["_pools"]
+            )
             connections_module._pools.clear()  # as at the start of a process
             async with connections():
                 found = await polled("http", url="http://far.invalid/x", regex=".*")

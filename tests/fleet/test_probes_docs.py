@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pollux.fleet.file import read_text
-from pollux.fleet.probes import MAKERS
+from pollwise.fleet.file import read_text
+from pollwise.fleet.probes import MAKERS
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "fleet-probes.md"
 FILES = re.findall(r"^```toml[^\n]*\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.fixed import Fixed
-from pollux.errors import ConfigError
-from pollux.fleet.actions import Put, Webhook
-from pollux.fleet.file import FleetFileError, read, read_text
-from pollux.fleet.probes import made
-from pollux.fleet.toml_lines import parsed, statements
+from pollwise.core.fixed import Fixed
+from pollwise.errors import ConfigError
+from pollwise.fleet.actions import Put, Webhook
+from pollwise.fleet.file import FleetFileError, read, read_text
+from pollwise.fleet.probes import made
+from pollwise.fleet.toml_lines import parsed, statements
 
 GOOD = """
 # The shop and what it needs.

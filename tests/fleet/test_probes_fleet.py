@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, ProbeError
-from pollux.events import ActionFailed, TargetDead, TargetFailed
-from pollux.fleet import Changed, Fleet, ProbeContext, Target
-from pollux.fleet.actions import Webhook
-from pollux.fleet.file import read_text
-from pollux.fleet.probes.connections import _pools
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError, ProbeError
+from pollwise.events import ActionFailed, TargetDead, TargetFailed
+from pollwise.fleet import Changed, Fleet, ProbeContext, Target
+from pollwise.fleet.actions import Webhook
+from pollwise.fleet.file import read_text
+from pollwise.fleet.probes.connections import _pools
 from tests.daemons import HOST, wait_until
 from tests.fleet.probe_kit import Request, page, really, web
 from tests.fleet.world import fleet_for
@@ -199,23 +199,23 @@ def test_plain_functions_are_probes_and_others_are_refused() -> None:
 MISSING = """
 import sys
 sys.modules["httpx"] = sys.modules["httpcore"] = sys.modules["dns"] = None
-from pollux.errors import MissingExtra
-from pollux.fleet import Fleet, Target
-from pollux.fleet.file import FleetFileError, read_text
+from pollwise.errors import MissingExtra
+from pollwise.fleet import Fleet, Target
+from pollwise.fleet.file import FleetFileError, read_text
 
 Fleet().add(Target("a", "tcp", options={"address": "x:1"}))
 for kind, key in (("http", "url"), ("feed", "url"), ("dns", "domain")):
     try:
         Fleet().add(Target("b", kind, options={key: "http://x/"}))
     except MissingExtra as error:
-        assert "pip install 'pollux[fleet]'" in str(error)
+        assert "pip install 'pollwise[fleet]'" in str(error)
     else:
         raise AssertionError(kind)
     try:
         read_text(f'[[target]]\\nname = "a"\\ntype = "{kind}"\\n{key} = "x"\\n')
     except FleetFileError as error:
         assert error.problems[0][0] == 3, error
-        assert "pollux[fleet]" in str(error)
+        assert "pollwise[fleet]" in str(error)
     else:
         raise AssertionError(kind)
 """

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ConfigError, ProbeError
-from pollux.fleet.probes import connections, made
-from pollux.fleet.probes.certificates import days_left
-from pollux.fleet.targets import Reading, Target
+from pollwise.errors import ConfigError, ProbeError
+from pollwise.fleet.probes import connections, made
+from pollwise.fleet.probes.certificates import days_left
+from pollwise.fleet.targets import Reading, Target
 from tests.daemons import HOST
 from tests.fleet.probe_kit import Answer, Request, certificate, page, polled, really, web
 from tests.proxy import Proxy

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ConfigError, ProbeError
-from pollux.fleet.probes import made
-from pollux.fleet.probes.function import as_probe
-from pollux.fleet.targets import ProbeContext, Reading, Target
+from pollwise.errors import ConfigError, ProbeError
+from pollwise.fleet.probes import made
+from pollwise.fleet.probes.function import as_probe
+from pollwise.fleet.targets import ProbeContext, Reading, Target
 from tests.daemons import wait_until
 from tests.fleet.probe_kit import polled, really
 from tests.servers import OwnPostgres, Postgres

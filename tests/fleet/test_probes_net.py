@@ -19,10 +19,10 @@ import dns.rcode
 import dns.rrset
 import pytest
 
-from pollux.errors import ConfigError, ProbeError
-from pollux.fleet.probes import made, ping
-from pollux.fleet.probes.ping import checksum
-from pollux.fleet.targets import Target
+from pollwise.errors import ConfigError, ProbeError
+from pollwise.fleet.probes import made, ping
+from pollwise.fleet.probes.ping import checksum
+from pollwise.fleet.targets import Target
 from tests.daemons import HOST
 from tests.fleet.probe_kit import certificate, page, polled, really, web
 
@@ -350,7 +350,7 @@ def test_what_is_not_permitted_is_said_and_how_to_permit_it(
         return real(family, kind, proto, *more)
 
     async def main() -> None:
-        monkeypatch.setattr("pollux.fleet.probes.ping.socket.socket", forbidden)
+        monkeypatch.setattr("pollwise.fleet.probes.ping.socket.socket", forbidden)
         with pytest.raises(ProbeError, match="ping_group_range") as raised:
             await polled("ping", address=HOST)
         assert raised.value.permanent

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ConfigError, ProbeError
-from pollux.fleet.probes import made
-from pollux.fleet.probes.feed import parsed
-from pollux.fleet.targets import Reading, Target
+from pollwise.errors import ConfigError, ProbeError
+from pollwise.fleet.probes import made
+from pollwise.fleet.probes.feed import parsed
+from pollwise.fleet.targets import Reading, Target
 from tests.fleet.probe_kit import Request, page, polled, really, web
 
 

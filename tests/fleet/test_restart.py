@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import ProbeRefused, SchemaError, StoreError, StoreUnavailable
-from pollux.events import ChoreFailed
-from pollux.fleet import Fleet, Reading, Target
-from pollux.fleet.store import FleetStore, Saved
-from pollux.fleet.store_sqlite import SqliteFleetStore
-from pollux.jobs import NewJob
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.clock import VirtualClock
+from pollwise.errors import ProbeRefused, SchemaError, StoreError, StoreUnavailable
+from pollwise.events import ChoreFailed
+from pollwise.fleet import Fleet, Reading, Target
+from pollwise.fleet.store import FleetStore, Saved
+from pollwise.fleet.store_sqlite import SqliteFleetStore
+from pollwise.jobs import NewJob
+from pollwise.queues.sqlite import SqliteQueue
 from tests.fleet.world import SAME, SetClock, Watch, fleet_for, now, running
 from tests.kit import Seen, virtually
 
@@ -181,7 +181,7 @@ def test_a_store_from_the_future_and_one_that_is_none(tmp_path: Path) -> None:
         await store.load()
         await store.close()
         with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE pollux_fleet_schema SET version = 99")
+            connection.execute("UPDATE pollwise_fleet_schema SET version = 99")
         connection.close()
         with pytest.raises(SchemaError, match="version 99"):
             await SqliteFleetStore(path).load()

@@ -8,11 +8,11 @@ from random import Random
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.fixed import Fixed
-from pollux.core.freshness import Freshness
-from pollux.errors import ConfigError, ProbeRefused
-from pollux.events import (
+from pollwise.clock import VirtualClock
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.errors import ConfigError, ProbeRefused
+from pollwise.events import (
     ActionFailed,
     BudgetShort,
     FleetStopped,
@@ -23,7 +23,7 @@ from pollux.events import (
     TargetRecovered,
     TargetStuck,
 )
-from pollux.fleet import Changed, Fleet, ProbeContext, Reading, Target
+from pollwise.fleet import Changed, Fleet, ProbeContext, Reading, Target
 from tests.fleet.world import SAME, Watch, fleet_for, now, running
 from tests.kit import Seen, virtually
 

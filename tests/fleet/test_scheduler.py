@@ -17,14 +17,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pollux.core.fixed import Fixed
-from pollux.core.freshness import Freshness
-from pollux.errors import ConfigError
-from pollux.fleet.budget import Budget
-from pollux.fleet.condition import Rules
-from pollux.fleet.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
-from pollux.fleet.scheduler import Scheduler, spread
-from pollux.fleet.targets import Reading, Target
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.errors import ConfigError
+from pollwise.fleet.budget import Budget
+from pollwise.fleet.condition import Rules
+from pollwise.fleet.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
+from pollwise.fleet.scheduler import Scheduler, spread
+from pollwise.fleet.targets import Reading, Target
 
 PER_HOST = 2
 PLACES = 5

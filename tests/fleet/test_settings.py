@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pollux.core.fixed import Fixed
-from pollux.core.freshness import Freshness
-from pollux.errors import ConfigError
-from pollux.fleet import MAX_CONCURRENCY
-from pollux.fleet.control import paces
-from pollux.fleet.targets import ProbeContext, Target
-from pollux.settings import Settings, load
-from pollux.settings.groups import unknown_groups
-from pollux.settings.sections import MAX_POLLS
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.errors import ConfigError
+from pollwise.fleet import MAX_CONCURRENCY
+from pollwise.fleet.control import paces
+from pollwise.fleet.targets import ProbeContext, Target
+from pollwise.settings import Settings, load
+from pollwise.settings.groups import unknown_groups
+from pollwise.settings.sections import MAX_POLLS
 
 STORE = "sqlite:///fleet.db"
 Given = Callable[..., Settings]
@@ -31,7 +31,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Given:
     monkeypatch.chdir(tmp_path)
 
     def given(text: str = "", environ: dict[str, str] | None = None, **stored: object) -> Settings:
-        Path("pollux.toml").write_text(text)
+        Path("pollwise.toml").write_text(text)
         changes = {key.replace("__", "."): value for key, value in stored.items()}
         return load(None, environ or {}, stored=changes, stored_in=STORE)
 
@@ -55,17 +55,17 @@ def test_each_layer_beats_the_one_below(settings: Given) -> None:
     text = '[fleet.polling]\nbase_interval = "20s"\nmin_interval = "2s"\nmax_interval = "2m"\n'
     found = settings(
         text,
-        {"POLLUX_FLEET_POLLING_MAX_INTERVAL_MS": "240000"},
+        {"POLLWISE_FLEET_POLLING_MAX_INTERVAL_MS": "240000"},
         fleet__polling__min_interval="3s",
         fleet__polling__max_interval="3m",
     )
     assert found.fleet.polling == Freshness("20s", "3s", "4m")
-    assert origins(found)["fleet.polling.base_interval"] == ("20s", "pollux.toml")
+    assert origins(found)["fleet.polling.base_interval"] == ("20s", "pollwise.toml")
     assert origins(found)["fleet.polling.min_interval"] == (
         "3s", f"changed at run time, kept in {STORE}"
     )  # fmt: skip
     assert origins(found)["fleet.polling.max_interval"] == (
-        "4m", "environment variable POLLUX_FLEET_POLLING_MAX_INTERVAL_MS"
+        "4m", "environment variable POLLWISE_FLEET_POLLING_MAX_INTERVAL_MS"
     )  # fmt: skip
 
 
@@ -90,15 +90,15 @@ def test_a_group_goes_its_own_way_so_that_a_rollout_can_be_staged(settings: Give
     assert by_group["canary"].of(Target("a", probe)) == Freshness("10s", "5s", "1m")
     assert by_group["eu.west"].of(Target("a", probe)) == Fixed("10s")
     assert not by_group["eu.west"].enabled
-    assert origins(found)["fleet.groups.eu.west.polling.min_interval"] == ("2.5s", "pollux.toml")
+    assert origins(found)["fleet.groups.eu.west.polling.min_interval"] == ("2.5s", "pollwise.toml")
 
 
 def test_the_environment_reaches_groups_that_are_known_and_others(settings: Given) -> None:
     found = settings(
         '[fleet.groups."eu-West".polling]\nenabled = false',
         {
-            "POLLUX_FLEET_GROUPS_EU_WEST_POLLING_ENABLED": "true",
-            "POLLUX_FLEET_GROUPS_SHOP_POLLING_BASE_INTERVAL_MS": "9000",
+            "POLLWISE_FLEET_GROUPS_EU_WEST_POLLING_ENABLED": "true",
+            "POLLWISE_FLEET_GROUPS_SHOP_POLLING_BASE_INTERVAL_MS": "9000",
         },
     )
     assert found.fleet.groups["eu-West"].enabled is True
@@ -116,25 +116,28 @@ def test_what_was_changed_of_a_group_counts_too(settings: Given) -> None:
     [
         ("[fleet.polling]\nfloor = 1", "settings call it fleet.polling.min_interval"),
         ("[fleet.polling]\nenabld = 1", "did you mean fleet.polling.enabled?"),
-        ("[fleet.polling]\nenabled = 'perhaps'", "fleet.polling.enabled = 'perhaps' (pollux.toml)"),
+        (
+            "[fleet.polling]\nenabled = 'perhaps'",
+            "fleet.polling.enabled = 'perhaps' (pollwise.toml)",
+        ),
         (
             "[fleet.polling]\nmin_interval = '10m'",
             "is above fleet.polling.max_interval = 5m (default)",
         ),
-        ("[fleet]\nbudget = 'much'", "fleet.budget = 'much' (pollux.toml) must be a number"),
+        ("[fleet]\nbudget = 'much'", "fleet.budget = 'much' (pollwise.toml) must be a number"),
         ("[fleet]\nstore = 'fleet.db'", "is not a fleet URL; give one like 'sqlite:///fleet.db'"),
         ("[fleet]\nlease = '10ms'", "must be a duration from 1s"),
         (
             "[fleet.groups.a.polling]\nmin_interval = '2m'\nmax_interval = '1m'",
             (
-                "fleet.groups.a.polling.min_interval = '2m' (pollux.toml) is above "
-                "fleet.groups.a.polling.max_interval = '1m' (pollux.toml); lower min_interval"
+                "fleet.groups.a.polling.min_interval = '2m' (pollwise.toml) is above "
+                "fleet.groups.a.polling.max_interval = '1m' (pollwise.toml); lower min_interval"
             ),
         ),
         (
             "[fleet.groups.a.polling]\nbase_interval = '1h'",
             (
-                "fleet.groups.a.polling.base_interval = '1h' (pollux.toml) must be from "
+                "fleet.groups.a.polling.base_interval = '1h' (pollwise.toml) must be from "
                 "min_interval = 5s (as for all targets) to max_interval = 5m (as for all targets)"
             ),
         ),
@@ -144,7 +147,7 @@ def test_what_was_changed_of_a_group_counts_too(settings: Given) -> None:
         ),
         ("[fleet.groups.a.polling]\nenabled_ms = 1", "is no setting"),
         ("[fleet.groups.a]\nenabled = true", "is no setting; [fleet.groups.NAME.polling] has"),
-        ("[fleet.groups.a.polling]\nbase_interval = 'x'", "base_interval = 'x' (pollux.toml)"),
+        ("[fleet.groups.a.polling]\nbase_interval = 'x'", "base_interval = 'x' (pollwise.toml)"),
     ],
 )
 def test_bad_input_is_refused_with_its_key_value_and_place(
@@ -170,7 +173,7 @@ def test_a_group_that_no_target_is_in_is_told_with_where_it_stands(
     found = settings("[fleet.groups.shp.polling]\nenabled = false\nmax_interval = '1m'\n")
     [said] = unknown_groups(found.fleet.groups, known, found.origins())
     assert said.startswith(
-        "[fleet.groups.shp.polling] (pollux.toml): no target is in a group 'shp'; "
+        "[fleet.groups.shp.polling] (pollwise.toml): no target is in a group 'shp'; "
     )
     assert hint in said
     assert unknown_groups(found.fleet.groups, ["shp"], found.origins()) == []
@@ -179,7 +182,7 @@ def test_a_group_that_no_target_is_in_is_told_with_where_it_stands(
 @pytest.mark.parametrize("url", ["hunter2@h", "postgres//u:hunter2@h/d", "http:/u:hunter2@h"])
 @pytest.mark.parametrize("key", ["fleet.store", "worker.queue", "outbox.database"])
 def test_what_should_be_a_url_shows_nothing_before_its_at(key: str, url: str) -> None:
-    variable = "POLLUX_" + key.replace(".", "_").upper()
+    variable = "POLLWISE_" + key.replace(".", "_").upper()
     for environ, overrides in (({variable: url}, {}), ({}, {key: url})):
         with pytest.raises(ConfigError) as told:
             load(environ=environ, overrides=overrides)

@@ -15,9 +15,9 @@ from sys import getallocatedblocks
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.freshness import Freshness
-from pollux.fleet import Rules, Target
+from pollwise.clock import VirtualClock
+from pollwise.core.freshness import Freshness
+from pollwise.fleet import Rules, Target
 from tests.fleet.world import SAME, Watch, flaky, fleet_for, now, running
 from tests.kit import virtually
 

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from pollux.audit import AuditEntry
-from pollux.errors import Unsupported
-from pollux.fleet.store import FleetStore, Saved
-from pollux.fleet.store_sqlite import SqliteFleetStore
-from pollux.fleet.stores import open_store
-from pollux.queues.sql import migrations
+from pollwise.audit import AuditEntry
+from pollwise.errors import Unsupported
+from pollwise.fleet.store import FleetStore, Saved
+from pollwise.fleet.store_sqlite import SqliteFleetStore
+from pollwise.fleet.stores import open_store
+from pollwise.queues.sql import migrations
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_who_polls_a_file_is_known_as_long_as_it_does(tmp_path: Path) -> None:
         # One that was killed: its process is gone, or it gave no sign of life for long.
         await polls.enter()
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE pollux_fleet_runs SET at = at - 31")
+            connection.execute("UPDATE pollwise_fleet_runs SET at = at - 31")
         assert await looks.nodes() == []
         await polls.close()
         await looks.close()
@@ -90,7 +90,7 @@ def test_the_audit_is_kept_for_a_season(tmp_path: Path) -> None:
         await store.audit(AuditEntry("me", "target.pause", "'a'"))
         await other.audit(AuditEntry("me", "target.pause", "'b'"))
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("UPDATE pollux_fleet_audit SET at = at - 91 * 86400")
+            connection.execute("UPDATE pollwise_fleet_audit SET at = at - 91 * 86400")
         await store.audit(AuditEntry("you", "target.resume", "'a'"))
         assert [each.who for each in await store.list_audit(10)] == ["you"]
         assert [each.what for each in await other.list_audit(10)] == ["'b'"]
@@ -106,10 +106,10 @@ def test_a_file_of_before_gets_what_it_lacks(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection, connection:
         for _, sql in migrations("fleet_sqlite")[:2]:
             connection.executescript(sql)
-        connection.execute("CREATE TABLE pollux_fleet_schema (version INTEGER NOT NULL)")
-        connection.execute("INSERT INTO pollux_fleet_schema VALUES (2)")
+        connection.execute("CREATE TABLE pollwise_fleet_schema (version INTEGER NOT NULL)")
+        connection.execute("INSERT INTO pollwise_fleet_schema VALUES (2)")
         connection.execute(
-            "INSERT INTO pollux_fleet_orders (fleet, name, what) VALUES ('fleet', 'a', 'pause')"
+            "INSERT INTO pollwise_fleet_orders (fleet, name, what) VALUES ('fleet', 'a', 'pause')"
         )
 
     async def main() -> None:

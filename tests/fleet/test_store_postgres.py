@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from pollux.audit import AuditEntry
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollux.fleet.store import Saved
-from pollux.fleet.store_postgres import TABLES, PostgresFleetStore
-from pollux.queues.postgres_schema import script
+from pollwise.audit import AuditEntry
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.fleet.store import Saved
+from pollwise.fleet.store_postgres import TABLES, PostgresFleetStore
+from pollwise.queues.postgres_schema import script
 from tests.proxy import Proxy
 from tests.servers import OwnPostgres, PgBouncer, Postgres
 
@@ -24,7 +24,7 @@ NAMES = ["a", "b", "c", "d"]
 
 @pytest.fixture
 def dsn(postgres: Postgres) -> str:
-    postgres.execute(script("pollux", TABLES))
+    postgres.execute(script("pollwise", TABLES))
     return postgres.dsn()
 
 
@@ -281,15 +281,15 @@ def test_nothing_is_migrated_by_itself(own_postgres: OwnPostgres) -> None:
 
     async def main(clock: VirtualClock) -> None:
         async with stores(server.dsn(), clock) as [store]:
-            with pytest.raises(SchemaError, match="pollux fleet migrate"):
+            with pytest.raises(SchemaError, match="pollwise fleet migrate"):
                 await store.load()
             assert "CREATE TABLE" in store.migration()
             assert await store.migrate() == [1, 2]
             assert await store.migrate() == []
             assert await store.load() == []
-        server.execute("UPDATE pollux.fleet_migrations SET version = 99 WHERE version = 2")
+        server.execute("UPDATE pollwise.fleet_migrations SET version = 99 WHERE version = 2")
         async with stores(server.dsn(), clock) as [store]:
-            with pytest.raises(SchemaError, match="Upgrade pollux"):
+            with pytest.raises(SchemaError, match="Upgrade pollwise"):
                 await store.load()
 
     run(main)
@@ -297,10 +297,10 @@ def test_nothing_is_migrated_by_itself(own_postgres: OwnPostgres) -> None:
 
 def test_the_tables_of_before_are_renewed_with_what_is_in_them(own_postgres: OwnPostgres) -> None:
     server = own_postgres()
-    first = script("pollux", TABLES).partition("-- Version 2:")[0]
+    first = script("pollwise", TABLES).partition("-- Version 2:")[0]
     server.execute(first.rpartition("DO $migrate$ BEGIN")[0] + "COMMIT;")
     order = "('fleet', 'a', 'pause', 9e9)"
-    server.execute(f"INSERT INTO pollux.fleet_orders (fleet, name, what, at) VALUES {order}")
+    server.execute(f"INSERT INTO pollwise.fleet_orders (fleet, name, what, at) VALUES {order}")
 
     async def main(clock: VirtualClock) -> None:
         store = PostgresFleetStore(server.dsn(), clock=clock)
@@ -315,7 +315,7 @@ def test_the_tables_of_before_are_renewed_with_what_is_in_them(own_postgres: Own
 
 
 def test_it_works_on_the_oldest_postgres(postgres_oldest: Postgres) -> None:
-    postgres_oldest.execute(script("pollux", TABLES))
+    postgres_oldest.execute(script("pollwise", TABLES))
 
     async def main(clock: VirtualClock) -> None:
         async with stores(postgres_oldest.dsn(), clock) as [store]:

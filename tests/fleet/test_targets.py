@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.fixed import Fixed
-from pollux.core.freshness import Freshness
-from pollux.errors import ConfigError
-from pollux.fleet import Fleet, Reading, Target
-from pollux.fleet.quiet import Quiet
-from pollux.fleet.targets import VALUE_MAX
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.errors import ConfigError
+from pollwise.fleet import Fleet, Reading, Target
+from pollwise.fleet.quiet import Quiet
+from pollwise.fleet.targets import VALUE_MAX
 
 
 async def probe(target: Target, context: object) -> None: ...

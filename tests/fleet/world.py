@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from pollux.clock import VirtualClock
-from pollux.events import Events
-from pollux.fleet import Fleet, ProbeContext, Reading, Target
+from pollwise.clock import VirtualClock
+from pollwise.events import Events
+from pollwise.fleet import Fleet, ProbeContext, Reading, Target
 from tests.kit import Seen
 
 SAME = Reading("same")

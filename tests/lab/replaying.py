@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from pollux import Adaptive, BatchFill, Ewma, Fixed, Strategy
-from pollux.core.outcome import Outcome, Pause, Plain
-from pollux.core.strategy import Pacer
-from pollux.lab.results import Replay, Trace
+from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy
+from pollwise.core.outcome import Outcome, Pause, Plain
+from pollwise.core.strategy import Pacer
+from pollwise.lab.results import Replay, Trace
 
 
 def trace_of(arrivals: Any, span: float | None = None, name: str = "test") -> Trace:

@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.fixed import Fixed
-from pollux.errors import ConfigError
-from pollux.lab import cost
-from pollux.lab.cost import Row, Tradeoff
-from pollux.lab.prices import PRICES
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.fixed import Fixed
+from pollwise.errors import ConfigError
+from pollwise.lab import cost
+from pollwise.lab.cost import Row, Tradeoff
+from pollwise.lab.prices import PRICES
 
 LIST = PRICES["s3-list"]
 GET = PRICES["s3-get"]

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux import Adaptive, BatchFill, ConfigError, Ewma, Fixed, Outcome, Pacer, Pause, Strategy
-from pollux.core.fixed import FixedPacer
-from pollux.core.outcome import Plain
-from pollux.lab import fast as module
-from pollux.lab import rules
-from pollux.lab.fast import fast, lean, polls_a_minute, sweep
-from pollux.lab.replay import reference
-from pollux.lab.results import Replay, Situation, Trace
-from pollux.lab.synthetic import workload
+from pollwise import Adaptive, BatchFill, ConfigError, Ewma, Fixed, Outcome, Pacer, Pause, Strategy
+from pollwise.core.fixed import FixedPacer
+from pollwise.core.outcome import Plain
+from pollwise.lab import fast as module
+from pollwise.lab import rules
+from pollwise.lab.fast import fast, lean, polls_a_minute, sweep
+from pollwise.lab.replay import reference
+from pollwise.lab.results import Replay, Situation, Trace
+from pollwise.lab.synthetic import workload
 from tests.lab.replaying import Doubtful, known_strategies, same, trace_of, traces
 
 PLAIN = st.builds(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollux.lab.fixed import percentile, polled_every
+from pollwise.lab.fixed import percentile, polled_every
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from pollux import Adaptive, Ewma, Fixed, Worth
-from pollux.core.strategy import Strategy
-from pollux.lab.prices import PRICES
-from pollux.lab.replay import replay
-from pollux.lab.results import Situation
-from pollux.lab.synthetic import workload
+from pollwise import Adaptive, Ewma, Fixed, Worth
+from pollwise.core.strategy import Strategy
+from pollwise.lab.prices import PRICES
+from pollwise.lab.replay import replay
+from pollwise.lab.results import Situation
+from pollwise.lab.synthetic import workload
 
 POLL, WAIT = PRICES["sqs"].dollars, 0.01 / 3600
 

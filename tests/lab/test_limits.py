@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux import ConfigError, Fixed, Strategy
-from pollux.lab.limits import best_fixed, optimum, sees_arrivals
-from pollux.lab.replay import replay
-from pollux.lab.results import Trace
-from pollux.lab.synthetic import WORKLOADS, workload
+from pollwise import ConfigError, Fixed, Strategy
+from pollwise.lab.limits import best_fixed, optimum, sees_arrivals
+from pollwise.lab.replay import replay
+from pollwise.lab.results import Trace
+from pollwise.lab.synthetic import WORKLOADS, workload
 from tests.lab.replaying import known_strategies, trace_of, traces
 
 RATIOS = st.one_of(st.floats(0.0, 100.0), st.sampled_from([0.0, 1e-6, 1.0, 1e6]))

@@ -16,33 +16,33 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("module", ["replay", "limits", "traces", "synthetic", "fast"])
 def test_without_numpy_the_lab_says_what_to_install(module: str) -> None:
-    done = run(WITHOUT.format(name="numpy") + f"import pollux.lab.{module}")
-    assert "MissingExtra: the lab needs an extra: pip install 'pollux[lab]'" in done.stderr
+    done = run(WITHOUT.format(name="numpy") + f"import pollwise.lab.{module}")
+    assert "MissingExtra: the lab needs an extra: pip install 'pollwise[lab]'" in done.stderr
 
 
 def test_without_numba_a_fast_replay_says_what_to_install() -> None:
     code = (
-        "from pollux.lab.synthetic import workload\n"
-        "from pollux.lab.replay import replay, reference\n"
-        "from pollux import Adaptive\n"
+        "from pollwise.lab.synthetic import workload\n"
+        "from pollwise.lab.replay import replay, reference\n"
+        "from pollwise import Adaptive\n"
         "trace = workload('steady', 0, 0.1)\n"
         "print(reference(trace, Adaptive()).found)\n"
         "replay(trace, Adaptive())\n"
     )
     done = run(WITHOUT.format(name="numba") + code)
     assert done.stdout.strip().isdecimal()
-    assert "MissingExtra: the lab needs an extra: pip install 'pollux[lab]'" in done.stderr
+    assert "MissingExtra: the lab needs an extra: pip install 'pollwise[lab]'" in done.stderr
 
 
 def test_nothing_else_loads_numpy_or_numba() -> None:
     code = (
-        "import sys, pollux.cli, pollux.cli.lab, pollux.lab.record, pollux.lab.prices\n"
-        "from pollux import *\n"
+        "import sys, pollwise.cli, pollwise.cli.lab, pollwise.lab.record, pollwise.lab.prices\n"
+        "from pollwise import *\n"
         "print([name for name in ('numpy', 'numba') if name in sys.modules])\n"
     )
     assert run(code).stdout.strip() == "[]"
 
 
 def test_the_lab_loads_numba_only_when_it_compiles() -> None:
-    code = "import sys, pollux.lab.replay, pollux.lab.limits; print('numba' in sys.modules)"
+    code = "import sys, pollwise.lab.replay, pollwise.lab.limits; print('numba' in sys.modules)"
     assert run(code).stdout.strip() == "False"

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.batch_fill import BatchFill
-from pollux.core.ewma import Ewma
-from pollux.core.fixed import Fixed
-from pollux.core.strategy import Strategy
-from pollux.core.worth import Worth
-from pollux.errors import ConfigError
-from pollux.lab.policies import USUAL, Axis, Terms, known, label, parse, parse_one, rounded, space
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.ewma import Ewma
+from pollwise.core.fixed import Fixed
+from pollwise.core.strategy import Strategy
+from pollwise.core.worth import Worth
+from pollwise.errors import ConfigError
+from pollwise.lab.policies import USUAL, Axis, Terms, known, label, parse, parse_one, rounded, space
 
 TERMS = Terms(5e-6, 0.01 / 3600)
 

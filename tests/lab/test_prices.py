@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.errors import ConfigError
-from pollux.lab.prices import (
+from pollwise.errors import ConfigError
+from pollwise.lab.prices import (
     DATED,
     DOLLARS_MAX,
     MONTH,

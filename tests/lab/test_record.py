@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pollux import Adaptive, ConfigError, NewJob, StoreUnavailable
-from pollux.clock import VirtualClock
-from pollux.lab.record import record
-from pollux.lab.replay import replay
-from pollux.lab.traces import read
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.sqlite import SqliteQueue
+from pollwise import Adaptive, ConfigError, NewJob, StoreUnavailable
+from pollwise.clock import VirtualClock
+from pollwise.lab.record import record
+from pollwise.lab.replay import replay
+from pollwise.lab.traces import read
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqlite import SqliteQueue
 from tests.kit import make_queue, virtually
 
 

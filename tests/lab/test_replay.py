@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux import Adaptive, ConfigError, Ewma, Fixed, Strategy
-from pollux.core.fixed import FixedPacer
-from pollux.lab.replay import reference, replay
-from pollux.lab.results import Situation, Trace
-from pollux.lab.synthetic import workload
+from pollwise import Adaptive, ConfigError, Ewma, Fixed, Strategy
+from pollwise.core.fixed import FixedPacer
+from pollwise.lab.replay import reference, replay
+from pollwise.lab.results import Situation, Trace
+from pollwise.lab.synthetic import workload
 from tests.lab.replaying import Doubtful, known_strategies, same, trace_of, traces
 
 ANY = st.builds(

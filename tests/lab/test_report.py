@@ -16,20 +16,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.fixed import Fixed
-from pollux.errors import ConfigError, MissingExtra
-from pollux.lab import limits, plots, report
-from pollux.lab.needs import np
-from pollux.lab.page import page
-from pollux.lab.pictures import picture
-from pollux.lab.plots import Mark, Shape, placed
-from pollux.lab.policies import USUAL, Terms, parse
-from pollux.lab.prices import MONTH, PRICES, price_named
-from pollux.lab.replay import replay
-from pollux.lab.report import Report, brief, compare, frontier, money
-from pollux.lab.results import Trace
-from pollux.lab.synthetic import workload
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.fixed import Fixed
+from pollwise.errors import ConfigError, MissingExtra
+from pollwise.lab import limits, plots, report
+from pollwise.lab.needs import np
+from pollwise.lab.page import page
+from pollwise.lab.pictures import picture
+from pollwise.lab.plots import Mark, Shape, placed
+from pollwise.lab.policies import USUAL, Terms, parse
+from pollwise.lab.prices import MONTH, PRICES, price_named
+from pollwise.lab.replay import replay
+from pollwise.lab.report import Report, brief, compare, frontier, money
+from pollwise.lab.results import Trace
+from pollwise.lab.synthetic import workload
 
 PRICE = PRICES["s3-list"]
 TERMS = Terms(PRICE.dollars, 0.01 / 3600)
@@ -52,7 +52,7 @@ def facts(made: Report) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def html(facts: dict[str, Any]) -> str:
-    return page(facts, "1.2.3", "pollux lab compare bursty")
+    return page(facts, "1.2.3", "pollwise lab compare bursty")
 
 
 # The figures
@@ -124,7 +124,7 @@ def test_free_polls(trace: Trace) -> None:
     assert facts["limits"] == []
     assert any("cost nothing" in note for note in facts["notes"])
     assert Shape(facts).cost_key == "polls_an_hour"
-    assert "polls an hour" in page(facts, "1", "pollux")
+    assert "polls an hour" in page(facts, "1", "pollwise")
     assert picture(facts, "svg")
 
 
@@ -250,7 +250,7 @@ def test_the_page_loads_nothing(html: str) -> None:
 
 
 def test_the_page_holds_the_facts(html: str, facts: dict[str, Any]) -> None:
-    assert Parsed(html).data["pollux-report"] == json.loads(json.dumps(facts))
+    assert Parsed(html).data["pollwise-report"] == json.loads(json.dumps(facts))
 
 
 def test_the_page_says_what_to_take_first(html: str, facts: dict[str, Any]) -> None:
@@ -299,9 +299,9 @@ def test_names_of_others_are_text(trace: Trace) -> None:
     evil = "</script><script>alert(1)</script><img src=http://x>"
     renamed = Trace(evil, trace.arrivals, trace.span)
     facts = compare(renamed, [Fixed("5s")], PRICE, TERMS).facts()
-    parsed = Parsed(page(facts, "1", f"pollux lab compare '{evil}'"))
+    parsed = Parsed(page(facts, "1", f"pollwise lab compare '{evil}'"))
     assert parsed.loads == []
-    assert parsed.data["pollux-report"]["trace"] == evil
+    assert parsed.data["pollwise-report"]["trace"] == evil
     assert parsed.tags.count("script") == 6  # the facts, three figures, Plotly, and the drawing
 
 
@@ -326,8 +326,8 @@ def test_what_is_not_installed(
     name: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, name, None)
-    with pytest.raises(MissingExtra, match=r"pip install 'pollux\[lab\]'"):
-        picture(facts, "png") if name == "matplotlib" else page(facts, "1", "pollux")
+    with pytest.raises(MissingExtra, match=r"pip install 'pollwise\[lab\]'"):
+        picture(facts, "png") if name == "matplotlib" else page(facts, "1", "pollwise")
 
 
 NAMES = st.sampled_from(["worth", "fixed 500ms", "adaptive 100ms to 5s", "ewma 1s to 20s"])

@@ -8,9 +8,9 @@ import math
 import numpy as np
 import pytest
 
-from pollux import ConfigError
-from pollux.lab import synthetic
-from pollux.lab.synthetic import WORKLOADS, workload
+from pollwise import ConfigError
+from pollwise.lab import synthetic
+from pollwise.lab.synthetic import WORKLOADS, workload
 
 RATES = {
     "steady": 0.2,

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux import ConfigError
-from pollux.lab.results import Trace
-from pollux.lab.synthetic import workload
-from pollux.lab.traces import halves, read, split, summary, write
+from pollwise import ConfigError
+from pollwise.lab.results import Trace
+from pollwise.lab.synthetic import workload
+from pollwise.lab.traces import halves, read, split, summary, write
 from tests.lab.replaying import trace_of, traces
 
 

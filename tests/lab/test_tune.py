@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from pollux.core.fixed import Fixed
-from pollux.errors import ConfigError
-from pollux.lab.needs import np
-from pollux.lab.policies import Terms
-from pollux.lab.prices import PRICES, price_named
-from pollux.lab.replay import replay
-from pollux.lab.results import Trace
-from pollux.lab.synthetic import workload
-from pollux.lab.traces import split
-from pollux.lab.tune import Target, Tuned, parse_target, tune
-from pollux.settings import load
+from pollwise.core.fixed import Fixed
+from pollwise.errors import ConfigError
+from pollwise.lab.needs import np
+from pollwise.lab.policies import Terms
+from pollwise.lab.prices import PRICES, price_named
+from pollwise.lab.replay import replay
+from pollwise.lab.results import Trace
+from pollwise.lab.synthetic import workload
+from pollwise.lab.traces import split
+from pollwise.lab.tune import Target, Tuned, parse_target, tune
+from pollwise.settings import load
 
 PRICE = PRICES["s3-list"]
 TERMS = Terms(PRICE.dollars, 0.01 / 3600)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ConfigError
-from pollux.events import Events, JobDead, PollFinished, WorkerStarted
-from pollux.observe import logs
-from pollux.settings.sections import LOG_FORMATS, LOG_LEVELS
+from pollwise.errors import ConfigError
+from pollwise.events import Events, JobDead, PollFinished, WorkerStarted
+from pollwise.observe import logs
+from pollwise.settings.sections import LOG_FORMATS, LOG_LEVELS
 
-LOGGER = logging.getLogger("pollux")
+LOGGER = logging.getLogger("pollwise")
 
 
 @pytest.fixture(autouse=True)

@@ -13,9 +13,9 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from prometheus_client import CollectorRegistry
 
-from pollux.core import breaker, outcome
-from pollux.errors import ConfigError
-from pollux.events import (
+from pollwise.core import breaker, outcome
+from pollwise.errors import ConfigError
+from pollwise.events import (
     ActionFailed,
     BreakerChanged,
     BudgetShort,
@@ -85,12 +85,12 @@ from pollux.events import (
     WorkerStopping,
     all_events,
 )
-from pollux.jobs import Job, NewJob
-from pollux.observe.metrics import DURATION_BUCKETS, METRICS
-from pollux.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
-from pollux.queues.memory import MemoryQueue
-from pollux.testing import VirtualClock
-from pollux.worker import Worker, WorkerRunOptions
+from pollwise.jobs import Job, NewJob
+from pollwise.observe.metrics import DURATION_BUCKETS, METRICS
+from pollwise.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
+from pollwise.queues.memory import MemoryQueue
+from pollwise.testing import VirtualClock
+from pollwise.worker import Worker, WorkerRunOptions
 
 #: Events that no metric is made of, and why.
 UNCOUNTED = {
@@ -160,26 +160,26 @@ def worker_started(worker: str = "w", queue: str = "q") -> WorkerStarted:
 def test_the_names_of_the_design() -> None:
     names = {metric.name for metric in METRICS}
     assert {
-        "pollux_worker_poll_interval_seconds",
-        "pollux_worker_poll_total",
-        "pollux_worker_poll_empty_total",
-        "pollux_worker_backoff_total",
-        "pollux_poll_cost_dollars_total",
+        "pollwise_worker_poll_interval_seconds",
+        "pollwise_worker_poll_total",
+        "pollwise_worker_poll_empty_total",
+        "pollwise_worker_backoff_total",
+        "pollwise_poll_cost_dollars_total",
     } <= names
     assert len(names) == len(METRICS)
 
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.name)
 def test_names_say_unit_and_type_as_prometheus_wants(metric: Any) -> None:
-    assert metric.name.startswith("pollux_")
+    assert metric.name.startswith("pollwise_")
     assert metric.name.endswith("_total") == (metric.type == "counter")
     if metric.type == "histogram":
         assert metric.name.endswith("_seconds")
     assert metric.help.endswith(".")
-    if metric.name.startswith("pollux_fleet_"):
+    if metric.name.startswith("pollwise_fleet_"):
         assert metric.labels in ((), ("type",), ("type", "target"), ("type", "target", "result"))
     else:
-        outbox = metric.name.startswith("pollux_outbox_")
+        outbox = metric.name.startswith("pollwise_outbox_")
         assert metric.labels[0] == ("outbox" if outbox else "queue")
 
 
@@ -284,24 +284,24 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
             sink(event)
     for result in ("handled", "retried", "snoozed", "fell_back", "unhandled", "dead"):
         labels = {"kind": "order.placed", "result": result}
-        assert of_outbox(sink, "pollux_outbox_record_total", **labels) == 1
+        assert of_outbox(sink, "pollwise_outbox_record_total", **labels) == 1
     for result in ("blocked", "given_back", "lost"):
-        assert of_outbox(sink, "pollux_outbox_key_total", result=result) == 1
-    assert of_outbox(sink, "pollux_outbox_poll_total") == 2
-    assert of_outbox(sink, "pollux_outbox_found_total") == 3
-    assert of_outbox(sink, "pollux_outbox_keys_blocked") == 1
-    assert of_outbox(sink, "pollux_outbox_records_behind") == 4
-    assert of_outbox(sink, "pollux_outbox_records", state="dead") == 2
-    assert of_outbox(sink, "pollux_outbox_oldest_age_seconds") == 60
-    assert of_outbox(sink, "pollux_outbox_standing_by") == 0
-    lag = "pollux_outbox_record_lag_seconds_sum"
+        assert of_outbox(sink, "pollwise_outbox_key_total", result=result) == 1
+    assert of_outbox(sink, "pollwise_outbox_poll_total") == 2
+    assert of_outbox(sink, "pollwise_outbox_found_total") == 3
+    assert of_outbox(sink, "pollwise_outbox_keys_blocked") == 1
+    assert of_outbox(sink, "pollwise_outbox_records_behind") == 4
+    assert of_outbox(sink, "pollwise_outbox_records", state="dead") == 2
+    assert of_outbox(sink, "pollwise_outbox_oldest_age_seconds") == 60
+    assert of_outbox(sink, "pollwise_outbox_standing_by") == 0
+    lag = "pollwise_outbox_record_lag_seconds_sum"
     assert of_outbox(sink, lag, kind="order.placed") == 0.02
-    assert of_outbox(sink, "pollux_outbox_breaker_state", handler="publish") == 2
+    assert of_outbox(sink, "pollwise_outbox_breaker_state", handler="publish") == 2
     sink(worker_started(queue="shop"))  # a queue of the same name
     sink(RelayStopped("outbox:shop", "r", 0))
     left = {s.name for f in sink.registry.collect() for s in f.samples if "outbox" in s.labels}
     assert left == set()
-    assert value(sink, "pollux_worker_poll_total", "shop") == 0
+    assert value(sink, "pollwise_worker_poll_total", "shop") == 0
 
 
 def test_every_metric_is_exported_as_the_table_says(sink: PrometheusSink) -> None:
@@ -325,7 +325,7 @@ def test_every_metric_is_exported_as_the_table_says(sink: PrometheusSink) -> Non
 def test_histograms_have_our_buckets(sink: PrometheusSink) -> None:
     sink(polled())
     for bound in DURATION_BUCKETS:
-        name = "pollux_worker_poll_duration_seconds_bucket"
+        name = "pollwise_worker_poll_duration_seconds_bucket"
         assert value(sink, name, le=str(float(bound))) == (1.0 if bound >= 0.003 else 0.0)
 
 
@@ -355,14 +355,14 @@ def test_polls(sink: PrometheusSink) -> None:
         sink(event)
     sink(PollFailed("q", "no", 1, 1.0))
     expected = {
-        "pollux_worker_poll_total": 3,
-        "pollux_worker_poll_empty_total": 2,
-        "pollux_worker_poll_failed_total": 1,
-        "pollux_worker_poll_hinted_total": 1,
-        "pollux_worker_found_total": 3,
-        "pollux_worker_poll_interval_seconds": 0.8,
-        "pollux_worker_poll_duration_seconds_count": 3,
-        "pollux_poll_cost_dollars_total": 1.5,
+        "pollwise_worker_poll_total": 3,
+        "pollwise_worker_poll_empty_total": 2,
+        "pollwise_worker_poll_failed_total": 1,
+        "pollwise_worker_poll_hinted_total": 1,
+        "pollwise_worker_found_total": 3,
+        "pollwise_worker_poll_interval_seconds": 0.8,
+        "pollwise_worker_poll_duration_seconds_count": 3,
+        "pollwise_poll_cost_dollars_total": 1.5,
     }
     assert {name: value(sink, name) for name in expected} == expected
 
@@ -371,28 +371,28 @@ def test_polls(sink: PrometheusSink) -> None:
 def test_pace_changes(sink: PrometheusSink, what: str) -> None:
     sink(worker_started())
     sink(PaceChanged("q", what, 0.1, 0.2))
-    assert value(sink, "pollux_worker_pace_change_total", what=what) == 1
-    assert value(sink, "pollux_worker_backoff_total") == (1 if what == "back-off" else 0)
+    assert value(sink, "pollwise_worker_pace_change_total", what=what) == 1
+    assert value(sink, "pollwise_worker_backoff_total") == (1 if what == "back-off" else 0)
 
 
 def test_breakers(sink: PrometheusSink) -> None:
     assert set(BREAKER_STATES) == set(get_args(breaker.State))
     for state, number in BREAKER_STATES.items():
         sink(BreakerChanged("q", "greet", state))
-        assert value(sink, "pollux_worker_breaker_state", kind="greet") == number
+        assert value(sink, "pollwise_worker_breaker_state", kind="greet") == number
 
 
 def test_chores(sink: PrometheusSink) -> None:
     sink(ChoreFailed("q", "settle", "no"))
-    assert value(sink, "pollux_worker_chore_failed_total", chore="settle") == 1
+    assert value(sink, "pollwise_worker_chore_failed_total", chore="settle") == 1
 
 
 def test_hints(sink: PrometheusSink) -> None:
     sink(HintsProven("q", 0.01))
-    assert value(sink, "pollux_worker_hints_proven") == 1
+    assert value(sink, "pollwise_worker_hints_proven") == 1
     sink(HintsLost("q", "the line was cut", "look at it"))
-    assert value(sink, "pollux_worker_hints_proven") == 0
-    assert value(sink, "pollux_worker_hints_lost_total") == 1
+    assert value(sink, "pollwise_worker_hints_proven") == 0
+    assert value(sink, "pollwise_worker_hints_lost_total") == 1
 
 
 @pytest.mark.parametrize(("kind", "values", "result"), ENDS, ids=lambda each: str(each))
@@ -400,7 +400,7 @@ def test_a_job_that_ends_runs_no_more(
     sink: PrometheusSink, kind: type[JobEvent], values: tuple[Any, ...], result: str
 ) -> None:
     def running() -> float | None:
-        return value(sink, "pollux_worker_job_running", kind="greet")
+        return value(sink, "pollwise_worker_job_running", kind="greet")
 
     sink(worker_started())
     assert running() == 0
@@ -409,11 +409,11 @@ def test_a_job_that_ends_runs_no_more(
     assert running() == 2
     sink(kind("q", "w", "1", "greet", 1, *values))
     assert running() == 1
-    total = "pollux_worker_job_total"
+    total = "pollwise_worker_job_total"
     assert value(sink, total, kind="greet", result=result) == 1
-    duration = value(sink, "pollux_worker_job_duration_seconds_count", kind="greet")
+    duration = value(sink, "pollwise_worker_job_duration_seconds_count", kind="greet")
     assert duration == (1 if kind in (JobDone, JobRetried) else None)
-    assert value(sink, "pollux_worker_job_wait_seconds_count", kind="greet") == 2
+    assert value(sink, "pollwise_worker_job_wait_seconds_count", kind="greet") == 2
     # A second end of the same run, as when a settlement finds its lease lost, ends it once.
     sink(JobLost("q", "w", "1", "greet", 1))
     assert running() == 1
@@ -429,15 +429,15 @@ def test_what_ends_without_having_started_was_not_running(sink: PrometheusSink) 
     sink(worker_started())
     sink(JobGivenBack("q", "w", "1", "greet", 1, "the worker stops"))
     sink(JobDead("q", "w", "2", "greet", 9, "its worker died"))
-    assert value(sink, "pollux_worker_job_running", kind="greet") == 0
+    assert value(sink, "pollwise_worker_job_running", kind="greet") == 0
 
 
 def test_runs_are_told_apart_by_queue_and_worker(sink: PrometheusSink) -> None:
     for queue, worker in (("q", "a"), ("q", "b"), ("r", "a")):
         sink(started("1", worker, queue))
     sink(JobDone("r", "a", "1", "greet", 1, 0.1))
-    assert value(sink, "pollux_worker_job_running", kind="greet") == 2
-    assert value(sink, "pollux_worker_job_running", "r", kind="greet") == 0
+    assert value(sink, "pollwise_worker_job_running", kind="greet") == 2
+    assert value(sink, "pollwise_worker_job_running", "r", kind="greet") == 0
 
 
 # Label sets
@@ -446,11 +446,11 @@ def test_runs_are_told_apart_by_queue_and_worker(sink: PrometheusSink) -> None:
 def test_counters_begin_at_zero_so_that_a_rate_sees_the_first_step(sink: PrometheusSink) -> None:
     sink(worker_started())
     counters = {m.name for m in METRICS if m.type == "counter" and m.labels == ("queue",)}
-    zeros = {name for name in counters if not name.startswith("pollux_controller_")}
+    zeros = {name for name in counters if not name.startswith("pollwise_controller_")}
     assert {name: value(sink, name) for name in zeros} == dict.fromkeys(zeros, 0.0)
     for kind in ("greet", "mail"):
-        assert value(sink, "pollux_worker_job_running", kind=kind) == 0
-    assert value(sink, "pollux_worker_poll_interval_seconds") is None  # not known before a poll
+        assert value(sink, "pollwise_worker_job_running", kind=kind) == 0
+    assert value(sink, "pollwise_worker_poll_interval_seconds") is None  # not known before a poll
 
 
 def test_without_a_price_there_is_no_cost() -> None:
@@ -458,7 +458,7 @@ def test_without_a_price_there_is_no_cost() -> None:
     for event in every_event():
         if not isinstance(event, WorkerStopped):
             sink._react.get(type(event), lambda _: None)(event)
-    assert "pollux_poll_cost_dollars_total" not in series(sink)
+    assert "pollwise_poll_cost_dollars_total" not in series(sink)
 
 
 def test_the_label_sets_of_a_queue_go_with_its_last_worker(sink: PrometheusSink) -> None:
@@ -473,10 +473,10 @@ def test_the_label_sets_of_a_queue_go_with_its_last_worker(sink: PrometheusSink)
     assert series(sink) == before
     sink(WorkerStopped("q", "b", 0))
     assert series(sink) == set()
-    assert value(sink, "pollux_worker_poll_total", "r") == 1
+    assert value(sink, "pollwise_worker_poll_total", "r") == 1
     sink(worker_started("d"))
     sink(polled())
-    assert value(sink, "pollux_worker_poll_total") == 1
+    assert value(sink, "pollwise_worker_poll_total") == 1
 
 
 def test_a_stop_whose_start_was_not_seen_does_no_harm(sink: PrometheusSink) -> None:
@@ -485,7 +485,7 @@ def test_a_stop_whose_start_was_not_seen_does_no_harm(sink: PrometheusSink) -> N
     sink(worker_started("b"))
     sink(polled())
     sink(WorkerStopped("q", "a", 0))
-    assert value(sink, "pollux_worker_poll_total") == 1
+    assert value(sink, "pollwise_worker_poll_total") == 1
     sink(WorkerStopped("q", "b", 0))
     assert series(sink) == set()
 
@@ -511,12 +511,12 @@ def test_a_real_worker_is_counted_and_then_gone() -> None:
 
         @worker.handle("greet")
         async def greet(job: Job) -> None:
-            seen["running"] = value(sink, "pollux_worker_job_running", kind="greet")
+            seen["running"] = value(sink, "pollwise_worker_job_running", kind="greet")
 
         @worker.handle("stop")
         async def stop(job: Job) -> None:
             for name in ("poll_total", "poll_empty_total", "backoff_total", "found_total"):
-                seen[name] = value(sink, f"pollux_worker_{name}")
+                seen[name] = value(sink, f"pollwise_worker_{name}")
             worker.stop()
 
         await queue.put([NewJob("greet"), NewJob("stop", delay="1m")])
@@ -540,7 +540,7 @@ def test_metrics_are_served_on_loopback_until_closed(sink: PrometheusSink) -> No
     assert host == "127.0.0.1"
     assert int(port) > 0
     with urllib.request.urlopen(served.url, timeout=10) as answer:
-        assert b'pollux_worker_poll_total{queue="q"} 1.0' in answer.read()
+        assert b'pollwise_worker_poll_total{queue="q"} 1.0' in answer.read()
     with pytest.raises(ConfigError, match=f"cannot serve metrics on 127.0.0.1:{port}: .* use"):
         PrometheusSink().serve(int(port))
     served.close()
@@ -558,13 +558,13 @@ def test_without_the_extra_the_error_says_what_to_install() -> None:
 import sys
 sys.modules["prometheus_client"] = None
 try:
-    import pollux.observe.prometheus
+    import pollwise.observe.prometheus
 except ImportError as error:
     print(type(error).__name__, error)
-import pollux.observe.metrics, pollux.cli, pollux.cli.worker, pollux.cli.fleet
+import pollwise.observe.metrics, pollwise.cli, pollwise.cli.worker, pollwise.cli.fleet
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert run.returncode == 0, run.stderr
     assert run.stdout == (
-        "MissingExtra exporting metrics needs an extra: pip install 'pollux[metrics]'\n"
+        "MissingExtra exporting metrics needs an extra: pip install 'pollwise[metrics]'\n"
     )

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.outbox.memory_store import MemoryOutboxStore
-from pollux.outbox.postgres_store import PostgresOutboxStore
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.outbox.store import OutboxStore
+from pollwise.clock import VirtualClock
+from pollwise.outbox.memory_store import MemoryOutboxStore
+from pollwise.outbox.postgres_store import PostgresOutboxStore
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.store import OutboxStore
 from tests.servers import Postgres
 
 T = TypeVar("T")
@@ -74,7 +74,7 @@ def bench_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> StoreBe
 
 
 @cache
-def migrated(dsn: str, schema: str = "pollux") -> str:
+def migrated(dsn: str, schema: str = "pollwise") -> str:
     """The DSN of a database in which the tables are made, once a session."""
 
     async def main() -> None:

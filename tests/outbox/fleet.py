@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pollux.clock import VirtualClock
-from pollux.events import Event, Events
-from pollux.outbox import NewRecord, Outbox, OutboxRunOptions
-from pollux.outbox.memory_store import MemoryOutboxStore
-from pollux.outbox.store import OutboxStore
+from pollwise.clock import VirtualClock
+from pollwise.events import Event, Events
+from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
+from pollwise.outbox.memory_store import MemoryOutboxStore
+from pollwise.outbox.store import OutboxStore
 
 
 class Bench:

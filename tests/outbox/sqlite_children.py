@@ -13,9 +13,9 @@ import sys
 import time
 from pathlib import Path
 
-from pollux.outbox.records import KeyEnd, NewRecord
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.outbox.writing import put
+from pollwise.outbox.records import KeyEnd, NewRecord
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.writing import put
 
 KEYS = 5
 #: Seconds for which what a killed relay held is left to it.

@@ -21,9 +21,9 @@ import sqlalchemy
 from sqlalchemy.ext import asyncio as sqlalchemy_async
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from pollux.core.fixed import Fixed
-from pollux.outbox import Outbox, OutboxRunOptions, open_store
-from pollux.outbox.records import Record
+from pollwise.core.fixed import Fixed
+from pollwise.outbox import Outbox, OutboxRunOptions, open_store
+from pollwise.outbox.records import Record
 from tests.outbox.ways import Database, DjangoProxy, DjangoSqlite
 from tests.servers import Postgres
 

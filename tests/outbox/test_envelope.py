@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.errors import ConfigError
-from pollux.outbox.envelope import CloudEvents, percent_encoded, timestamp, unique_of
-from pollux.outbox.records import NewRecord, Record
+from pollwise.errors import ConfigError
+from pollwise.outbox.envelope import CloudEvents, percent_encoded, timestamp, unique_of
+from pollwise.outbox.records import NewRecord, Record
 from tests.outbox.publishers.kit import TRACEPARENT, attributes, event, record
 
 names = st.text(min_size=1, max_size=30).filter(str.isprintable).filter(str.strip)
@@ -61,7 +61,7 @@ def test_source_type_and_schema_can_be_given() -> None:
 
 def test_the_outbox_is_the_source_unless_given() -> None:
     message = CloudEvents()(record(outbox="größe/1"))
-    assert json.loads(message.body)["source"] == "/pollux/outbox/gr%C3%B6%C3%9Fe%2F1"
+    assert json.loads(message.body)["source"] == "/pollwise/outbox/gr%C3%B6%C3%9Fe%2F1"
 
 
 def test_a_record_without_a_key_has_no_subject() -> None:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.errors import HandlerError
-from pollux.outbox import NewRecord, Outbox
-from pollux.outbox.handlers import Registry, matcher, record_handler
-from pollux.outbox.memory_store import MemoryOutboxStore
-from pollux.outbox.progress import HandlerProgress, Progress
-from pollux.outbox.records import PROGRESS_BYTES_MAX, Record
+from pollwise.errors import HandlerError
+from pollwise.outbox import NewRecord, Outbox
+from pollwise.outbox.handlers import Registry, matcher, record_handler
+from pollwise.outbox.memory_store import MemoryOutboxStore
+from pollwise.outbox.progress import HandlerProgress, Progress
+from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
 from tests.outbox.fleet import Bench
 
 

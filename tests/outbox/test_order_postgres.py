@@ -21,19 +21,19 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from pollux.outbox.postgres_store import PostgresOutboxStore
-from pollux.outbox.records import KeyClaim, KeyEnd
+from pollwise.outbox.postgres_store import PostgresOutboxStore
+from pollwise.outbox.records import KeyClaim, KeyEnd
 from tests.outbox.benches import migrated
 from tests.servers import OwnPostgres, Postgres
 
 LEVELS = (None, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
 #: As it would be without heeding open transactions.
 NAIVE = """
-CREATE OR REPLACE FUNCTION pollux.outbox_bounds(
+CREATE OR REPLACE FUNCTION pollwise.outbox_bounds(
     p_outbox text, OUT last bigint, OUT last_keyed bigint, OUT hashes bigint[], OUT floors bigint[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
-    SELECT s.last_value, s.last_value INTO last, last_keyed FROM pollux.outbox_seq AS s;
+    SELECT s.last_value, s.last_value INTO last, last_keyed FROM pollwise.outbox_seq AS s;
 END $$
 """
 
@@ -129,7 +129,7 @@ class Writer:
             for _ in range(count)
         ]
         message = "" if self._silent else None
-        put = "SELECT * FROM pollux.outbox_put_all(%s, %s, %s)"
+        put = "SELECT * FROM pollwise.outbox_put_all(%s, %s, %s)"
         rows = self._run(put, self._outbox, json.dumps(records), message)()
         self._put[-1] += [seq for (seq,) in rows]
 
@@ -269,7 +269,7 @@ def test_floors_hold_where_half_of_a_number_overflows(preparing: Postgres) -> No
     """A lock has room for the lower half of a seq alone."""
     migrated(preparing.dsn())
     for around in (2**31, 2**32, 2**40 + 2**31, 2**41):
-        preparing.execute("SELECT setval('pollux.outbox_seq', %s)", (around - 20,))
+        preparing.execute("SELECT setval('pollwise.outbox_seq', %s)", (around - 20,))
         run_schedules(preparing, 3, 80)
 
 
@@ -278,7 +278,7 @@ def test_floors_hold_where_half_of_a_number_overflows(preparing: Postgres) -> No
 
 def put_on(connection: psycopg.Connection[Any], outbox: str, *keys: str | None) -> list[int]:
     records = json.dumps([["e", "null", key, None] for key in keys])
-    put = "SELECT * FROM pollux.outbox_put_all(%s, %s, %s)"
+    put = "SELECT * FROM pollwise.outbox_put_all(%s, %s, %s)"
     return [seq for (seq,) in connection.execute(put, (outbox, records, "")).fetchall()]
 
 
@@ -326,7 +326,7 @@ def test_who_puts_later_holds_nobody_up(postgres: Postgres) -> None:
             assert ids([claim])[0][-1] == made[0]
             await store.settle([KeyEnd(claim, len(claim.run))])
             two.commit()
-        one.execute("SELECT count(*) FROM pollux.outbox_records")  # open, but puts nothing
+        one.execute("SELECT count(*) FROM pollwise.outbox_records")  # open, but puts nothing
         assert len(await store.claim("r", 10, 10, 30)) == 1
 
     staged(postgres, "later", scene)

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 import psycopg
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollux.outbox.postgres_store import PostgresOutboxStore, channel_of
-from pollux.outbox.records import KeyClaim, KeyEnd, NewRecord
-from pollux.queues.postgres import PostgresQueue
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.outbox.postgres_store import PostgresOutboxStore, channel_of
+from pollwise.outbox.records import KeyClaim, KeyEnd, NewRecord
+from pollwise.queues.postgres import PostgresQueue
 from tests.daemons import wait_until
 from tests.outbox.benches import migrated
 from tests.proxy import Proxy
@@ -155,7 +155,7 @@ def buffers(connection: psycopg.Connection[Any], name: str) -> tuple[int, int]:
 
     The first of a connection reads the catalogue, too.
     """
-    claim = "SELECT * FROM pollux.outbox_claim(%s, 'r', 10, 10, 60, NULL, NULL)"
+    claim = "SELECT * FROM pollwise.outbox_claim(%s, 'r', 10, 10, 60, NULL, NULL)"
     rows = connection.execute(f"EXPLAIN (ANALYZE, BUFFERS) {claim}", (name,)).fetchall()
     plan = "\n".join(line for (line,) in rows)
     top = plan.partition("Planning:")[0]
@@ -167,7 +167,7 @@ def buffers(connection: psycopg.Connection[Any], name: str) -> tuple[int, int]:
 
 def backlog(server: Postgres, name: str, key: str, count: int) -> None:
     server.execute(
-        "INSERT INTO pollux.outbox_records (created_at, since, outbox, line, key, kind, payload) "
+        "INSERT INTO pollwise.outbox_records (created_at, since, outbox, line, key, kind, payload) "
         "SELECT 0, 0, %s, %s || chr(31) || %s, %s, 'e', 'null' FROM generate_series(1, %s)",
         (name, name, key, key, count),
     )
@@ -204,7 +204,7 @@ def check_backlog(server: Postgres, count: int) -> None:
         assert claims <= 2 + count // 7_000, "so many for a backlog"
         assert most < 20 * 8_000, f"a claim read {most} pages"
         # From then on nobody comes by it.
-        server.execute("VACUUM pollux.outbox_records, pollux.outbox_keys")
+        server.execute("VACUUM pollwise.outbox_records, pollwise.outbox_keys")
         asyncio.run(put_good())
         for _ in range(3):
             pages, _ = buffers(connection, name)
@@ -251,9 +251,9 @@ def test_a_claim_that_finds_nothing_writes_nothing(own_postgres: OwnPostgres) ->
 def test_a_put_in_plain_sql_is_heard(postgres: Postgres) -> None:
     dsn, name = migrated(postgres.dsn()), own("plain")
     with psycopg.connect(dsn, autocommit=True) as ear:
-        ear.execute(f'LISTEN "{channel_of("pollux", name)}"')
+        ear.execute(f'LISTEN "{channel_of("pollwise", name)}"')
         [(seq,)] = postgres.execute(
-            "SELECT pollux.outbox_put(%s, 'order.placed', '{\"id\": 17}', 'order-17')", (name,)
+            "SELECT pollwise.outbox_put(%s, 'order.placed', '{\"id\": 17}', 'order-17')", (name,)
         )
         [heard] = ear.notifies(timeout=10, stop_after=1)
     assert heard.payload.startswith('["news","",')
@@ -283,7 +283,7 @@ def test_a_put_in_plain_sql_is_heard(postgres: Postgres) -> None:
 def test_bad_plain_sql_is_refused(postgres: Postgres, given: str, said: str) -> None:
     migrated(postgres.dsn())
     with pytest.raises(psycopg.Error, match=said):
-        postgres.execute(f"SELECT pollux.outbox_put({given})")
+        postgres.execute(f"SELECT pollwise.outbox_put({given})")
 
 
 def test_what_other_programs_put_stands_in_nobodys_way(postgres: Postgres) -> None:
@@ -292,11 +292,11 @@ def test_what_other_programs_put_stands_in_nobodys_way(postgres: Postgres) -> No
     deep, long = 2000 * "[" + 2000 * "]", "1" + 5000 * "0"
     for payload, headers in [(deep, None), (long, None), ("1", f'{{"a": {deep}}}'), ("2", "null")]:
         postgres.execute(
-            "SELECT pollux.outbox_put(%s, 'e', %s, NULL, %s)", (name, payload, headers)
+            "SELECT pollwise.outbox_put(%s, 'e', %s, NULL, %s)", (name, payload, headers)
         )
     for headers in ("[1]", '"x"', "{bad"):  # past what checks it
         postgres.execute(
-            "SELECT pollux.outbox_put_all(%s, json_build_array(json_build_array("
+            "SELECT pollwise.outbox_put_all(%s, json_build_array(json_build_array("
             "'e', '3', NULL, %s::text))::text)",
             (name, headers),
         )
@@ -317,13 +317,13 @@ def test_a_relay_that_stands_still_in_its_claim_holds_up_nobody(postgres: Postgr
     """A stopped process, a paused machine: its rows fill the way, and its turn is not over."""
     dsn, name = migrated(postgres.dsn()), own("stalled")
     postgres.execute(
-        "SELECT count(pollux.outbox_put(%s, 'e', to_json(repeat('x', 1000000)), 'k' || n)) "
+        "SELECT count(pollwise.outbox_put(%s, 'e', to_json(repeat('x', 1000000)), 'k' || n)) "
         "FROM generate_series(1, 60) AS n",
         (name,),
     )
     with closing(psycopg.connect(dsn, autocommit=True)) as stopped:
         pid = stopped.info.backend_pid
-        claim = f"SELECT * FROM pollux.outbox_claim('{name}', 'a', 100, 20, 1, NULL, NULL)"
+        claim = f"SELECT * FROM pollwise.outbox_claim('{name}', 'a', 100, 20, 1, NULL, NULL)"
         stopped.pgconn.send_query(claim.encode())
         wait_until(
             lambda: (
@@ -351,7 +351,7 @@ def test_it_works_through_a_pooler_in_transaction_mode(
         async with store:
             with psycopg.connect(pgbouncer.dsn()) as open_one:
                 records = '[["e", "1", "a", null]]'
-                put = "SELECT * FROM pollux.outbox_put_all(%s, %s)"
+                put = "SELECT * FROM pollwise.outbox_put_all(%s, %s)"
                 open_one.execute(put, (store.name, records))
                 await store.put([NewRecord("e", 2, "a"), NewRecord("e", 3, "b")])
                 [b] = await store.claim("r", 10, 10, "30s")
@@ -367,7 +367,7 @@ def test_it_works_through_a_pooler_in_transaction_mode(
 def test_tables_that_are_missing_are_told_of(postgres: Postgres) -> None:
     async def main(dsn: str) -> None:
         async with PostgresOutboxStore(dsn) as store:
-            with pytest.raises(SchemaError, match="`pollux outbox migrate URL`"):
+            with pytest.raises(SchemaError, match="`pollwise outbox migrate URL`"):
                 await store.put(NewRecord("e"))
             assert await store.migrate() == [1]
             assert await store.migrate() == []
@@ -381,7 +381,7 @@ def test_a_queue_and_an_outbox_in_one_schema_are_migrated_apart(postgres: Postgr
     async def main(dsn: str) -> None:
         async with PostgresQueue(dsn) as queue, PostgresOutboxStore(dsn) as store:
             assert await store.migrate() == [1]
-            with pytest.raises(SchemaError, match="`pollux queue migrate URL`"):
+            with pytest.raises(SchemaError, match="`pollwise queue migrate URL`"):
                 await queue.stats()
             assert await queue.migrate() == [1]
             assert await store.migrate() == []
@@ -398,20 +398,20 @@ def test_a_writer_and_a_relay_need_no_more_than_these_rights(postgres: Postgres)
     for role in (writer, relay):
         postgres.create_role(role)
     postgres.execute(
-        f"GRANT USAGE ON SCHEMA pollux TO {writer}, {relay};"
-        f"GRANT SELECT, USAGE ON SEQUENCE pollux.outbox_seq TO {writer}, {relay};"
-        f"GRANT INSERT ON pollux.outbox_records TO {writer};"
-        f"GRANT SELECT, INSERT, UPDATE, DELETE ON pollux.outbox_records, pollux.outbox_keys, "
-        f"pollux.outbox_relays TO {relay};"
-        f"GRANT SELECT ON pollux.outbox_migrations TO {relay};",
+        f"GRANT USAGE ON SCHEMA pollwise TO {writer}, {relay};"
+        f"GRANT SELECT, USAGE ON SEQUENCE pollwise.outbox_seq TO {writer}, {relay};"
+        f"GRANT INSERT ON pollwise.outbox_records TO {writer};"
+        f"GRANT SELECT, INSERT, UPDATE, DELETE ON pollwise.outbox_records, pollwise.outbox_keys, "
+        f"pollwise.outbox_relays TO {relay};"
+        f"GRANT SELECT ON pollwise.outbox_migrations TO {relay};",
         dbname=database,
     )
-    put = "SELECT pollux.outbox_put('default', 'e', '1', 'a')"
+    put = "SELECT pollwise.outbox_put('default', 'e', '1', 'a')"
     with psycopg.connect(postgres.dsn(database, writer, password="secret")) as connection:
         connection.execute(put)
         connection.commit()
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            connection.execute("SELECT * FROM pollux.outbox_records")
+            connection.execute("SELECT * FROM pollwise.outbox_records")
 
     async def main() -> None:
         conninfo = postgres.dsn(database, relay, password="secret")

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pollux.core.batch_fill import BatchFill
-from pollux.core.breaker import Breaker
-from pollux.core.fixed import Fixed
-from pollux.core.retry import Retry
-from pollux.errors import ConfigError, HandlerError, Reject, Snooze
-from pollux.events import (
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.breaker import Breaker
+from pollwise.core.fixed import Fixed
+from pollwise.core.retry import Retry
+from pollwise.errors import ConfigError, HandlerError, Reject, Snooze
+from pollwise.events import (
     BreakerChanged,
     KeyBlocked,
     KeyGivenBack,
@@ -26,9 +26,9 @@ from pollux.events import (
     RecordUnhandled,
     RelayStarted,
 )
-from pollux.outbox import NewRecord, Outbox, OutboxRunOptions
-from pollux.outbox.memory_store import MemoryOutboxStore
-from pollux.outbox.records import KeyClaim, KeyEnd, Record
+from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
+from pollwise.outbox.memory_store import MemoryOutboxStore
+from pollwise.outbox.records import KeyClaim, KeyEnd, Record
 from tests.outbox.fleet import Bench
 
 

@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.retry import Retry
-from pollux.errors import SchemaError, StoreUnavailable
-from pollux.events import (
+from pollwise.clock import VirtualClock
+from pollwise.core.retry import Retry
+from pollwise.errors import SchemaError, StoreUnavailable
+from pollwise.events import (
     ChoreFailed,
     HandlersDiffer,
     PollFailed,
@@ -23,12 +23,12 @@ from pollux.events import (
     RelayStandsBy,
     RelayStarted,
 )
-from pollux.outbox import NewRecord, Outbox
-from pollux.outbox.memory_store import MemoryOutboxStore
-from pollux.outbox.progress import Progress
-from pollux.outbox.records import Record
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.outbox.store import OutboxStore
+from pollwise.outbox import NewRecord, Outbox
+from pollwise.outbox.memory_store import MemoryOutboxStore
+from pollwise.outbox.progress import Progress
+from pollwise.outbox.records import Record
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.store import OutboxStore
 from tests.outbox.fleet import Bench
 
 Fate = Literal["before", "after"]
@@ -204,7 +204,7 @@ def test_an_outbox_that_is_not_migrated_is_an_error_at_the_start() -> None:
 
     class Missing(MemoryOutboxStore):
         async def _announce_handlers(self, *_: Any) -> Any:
-            raise SchemaError("run pollux outbox migrate")
+            raise SchemaError("run pollwise outbox migrate")
 
     async def main() -> None:
         outbox = bench.outbox(Missing(clock=bench.clock))

@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from pollux.outbox import NewRecord, Outbox, open_store
+from pollwise.outbox import NewRecord, Outbox, open_store
 from tests.servers import Postgres
 
 KEYS = 40

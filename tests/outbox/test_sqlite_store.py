@@ -13,16 +13,16 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import Clock, VirtualClock
-from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollux.hints import Hint
-from pollux.jobs import NewJob
-from pollux.outbox.records import KeyEnd, NewRecord
-from pollux.outbox.sqlite_calls import UNREADABLE
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.outbox.watched_database import LOOKS, WatchedDatabase
-from pollux.outbox.writing import put
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.clock import Clock, VirtualClock
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.hints import Hint
+from pollwise.jobs import NewJob
+from pollwise.outbox.records import KeyEnd, NewRecord
+from pollwise.outbox.sqlite_calls import UNREADABLE
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.watched_database import LOOKS, WatchedDatabase
+from pollwise.outbox.writing import put
+from pollwise.queues.sqlite import SqliteQueue
 
 #: Seconds after which what should have happened fails its test.
 PATIENCE = 30.0
@@ -57,7 +57,7 @@ def test_nothing_is_done_to_a_file_before_it_is_migrated(tmp_path: Path) -> None
                 with pytest.raises(SchemaError) as refused:
                     await call
                 assert str(refused.value) == (
-                    f"{path} has no tables of an outbox. Run `pollux outbox migrate URL`."
+                    f"{path} has no tables of an outbox. Run `pollwise outbox migrate URL`."
                 )
             assert path.read_bytes() == before
             assert [file.name for file in tmp_path.iterdir()] == ["shop.db"]
@@ -78,8 +78,8 @@ def test_a_file_that_is_not_there_is_made_by_migrating_only(tmp_path: Path) -> N
             with pytest.raises(StoreError) as refused:
                 await store.stats()
             assert str(refused.value) == (
-                f"there is no database at {path}; check the path in the URL, or run `pollux outbox "
-                "migrate URL`, which makes it"
+                f"there is no database at {path}; check the path in the URL, or run `pollwise "
+                "outbox migrate URL`, which makes it"
             )
             assert not path.exists()
             assert await store.migrate() == [1]
@@ -106,14 +106,14 @@ def test_newer_tables_are_left_alone(tmp_path: Path) -> None:
     async def main() -> None:
         await (await opened(path)).close()
         with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("INSERT INTO pollux_outbox_schema (version) VALUES (99)")
+            connection.execute("INSERT INTO pollwise_outbox_schema (version) VALUES (99)")
         async with SqliteOutboxStore(path) as store:
             for call in (store.migrate(), store.stats()):
                 with pytest.raises(SchemaError) as refused:
                     await call
                 assert str(refused.value) == (
                     f"{path}: the outbox's tables are of version 99; this code knows up to 1. "
-                    "Upgrade pollux."
+                    "Upgrade pollwise."
                 )
 
     asyncio.run(main())
@@ -200,7 +200,7 @@ def test_what_other_programs_put_stands_in_nobodys_way(tmp_path: Path) -> None:
             with closing(sqlite3.connect(path)) as connection, connection:
                 for payload in strange:
                     connection.execute(
-                        f"INSERT INTO pollux_outbox (kind, payload) VALUES ('e', {payload})"
+                        f"INSERT INTO pollwise_outbox (kind, payload) VALUES ('e', {payload})"
                     )
             await store.put(NewRecord("e", "fine"))
             claims = await store.claim("r", 10, 10, "30s")
@@ -222,7 +222,7 @@ def test_a_time_that_is_none_stands_in_nobodys_way(tmp_path: Path, strange: str)
             await store.put([NewRecord("e", 1, key="a"), NewRecord("e", 2, key="b")])
             with closing(sqlite3.connect(path)) as connection, connection:
                 connection.execute("PRAGMA ignore_check_constraints = on")
-                connection.execute(f"UPDATE pollux_outbox SET {strange} WHERE seq = 1")
+                connection.execute(f"UPDATE pollwise_outbox SET {strange} WHERE seq = 1")
             assert (await store.stats()).ready == 2
             assert [info.record.created_at > 0 for info in await store.records()] == [False, True]
             claims = await asyncio.wait_for(store.claim("r", 10, 10, "30s"), PATIENCE)
@@ -240,7 +240,7 @@ def test_headers_that_cannot_be_read_stand_in_nobodys_way(tmp_path: Path) -> Non
             with closing(sqlite3.connect(path)) as connection, connection:
                 for headers in strange:
                     connection.execute(
-                        "INSERT INTO pollux_outbox (kind, headers) VALUES ('e', ?)", [headers]
+                        "INSERT INTO pollwise_outbox (kind, headers) VALUES ('e', ?)", [headers]
                     )
             await store.put(NewRecord("e", "fine"))
             assert len(await store.claim("r", 10, 10, "30s")) == 3
@@ -255,7 +255,8 @@ def test_a_record_whose_key_is_no_text_is_dead_and_says_why(tmp_path: Path) -> N
         async with await opened(path) as store:
             with closing(sqlite3.connect(path)) as connection, connection:
                 connection.execute(
-                    "INSERT INTO pollux_outbox (kind, \"key\") VALUES ('e', CAST(x'61ff' AS TEXT))"
+                    "INSERT INTO pollwise_outbox (kind, \"key\") VALUES ('e', CAST(x'61ff' AS "
+                    "TEXT))"
                 )
             await store.put([NewRecord("e", 1, key="a\ufffd"), NewRecord("e", 2, key="b")])
             claims = await store.claim("r", 10, 10, "30s")
@@ -326,7 +327,7 @@ def test_a_lock_is_waited_for(
                 connection.execute("BEGIN EXCLUSIVE")
                 tried = threading.Event()
                 monkeypatch.setattr(
-                    "pollux.outbox.sqlite_connection.time.sleep", lambda delay: tried.set()
+                    "pollwise.outbox.sqlite_connection.time.sleep", lambda delay: tried.set()
                 )
                 call = asyncio.ensure_future(store.claim("r", 1, 1, "30s"))
                 assert await asyncio.to_thread(tried.wait, PATIENCE)
@@ -391,7 +392,7 @@ def told_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
         def no_watch_left(paths: list[Path], events: int) -> int:
             raise OSError(24, f"no watch left for {paths}")
 
-        monkeypatch.setattr("pollux.outbox.watched_database.inotify", no_watch_left)
+        monkeypatch.setattr("pollwise.outbox.watched_database.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):
         pytest.skip("only Linux tells")
     found: str = request.param

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.outbox.records import KeyEnd, NewRecord
-from pollux.outbox.sqlite_calls import MOST_AT_ONCE
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.queues.sql import statements
+from pollwise.clock import VirtualClock
+from pollwise.outbox.records import KeyEnd, NewRecord
+from pollwise.outbox.sqlite_calls import MOST_AT_ONCE
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.queues.sql import statements
 from tests.sqlite_cost import Meter, plan_of
 
 STATEMENTS = statements("outbox_sqlite")
@@ -26,7 +26,7 @@ STATEMENTS = statements("outbox_sqlite")
 @pytest.mark.parametrize("name", STATEMENTS)
 def test_statements_use_an_index(name: str) -> None:
     plan = plan_of("outbox_sqlite", STATEMENTS[name])
-    scans = [step for step in plan if re.search(r"SCAN (pollux_outbox\w*|r|k|b)\b", step)]
+    scans = [step for step in plan if re.search(r"SCAN (pollwise_outbox\w*|r|k|b)\b", step)]
     assert not scans, f"{name} reads a whole table: {plan}"
 
 

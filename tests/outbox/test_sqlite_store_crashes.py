@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import StoreError
-from pollux.outbox.records import KEY_VERDICTS, KeyEnd, NewRecord
-from pollux.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.clock import VirtualClock
+from pollwise.errors import StoreError
+from pollwise.outbox.records import KEY_VERDICTS, KeyEnd, NewRecord
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
 from tests.outbox.sqlite_children import handled, relay
 
 CHILDREN = Path(relay.__code__.co_filename)
@@ -190,7 +190,7 @@ def survive_kills(tmp_path: Path, journal: str, kills: int) -> None:
         counts = "SELECT customer, count(*) FROM orders GROUP BY customer"
         orders = dict(connection.execute(counts).fetchall())
         assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-        assert connection.execute("SELECT count(*) FROM pollux_outbox").fetchall() == [(0,)]
-        assert connection.execute("SELECT count(*) FROM pollux_outbox_keys").fetchall() == [(0,)]
+        assert connection.execute("SELECT count(*) FROM pollwise_outbox").fetchall() == [(0,)]
+        assert connection.execute("SELECT count(*) FROM pollwise_outbox_keys").fetchall() == [(0,)]
     assert sum(orders.values()) > 20
     check_order(read_log(path), orders)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pollux.errors import ConfigError, OutboxError, PayloadError
-from pollux.hints import Hint
-from pollux.outbox.records import KeyClaim, KeyEnd, NewRecord
-from pollux.outbox.store import OutboxStore
+from pollwise.errors import ConfigError, OutboxError, PayloadError
+from pollwise.hints import Hint
+from pollwise.outbox.records import KeyClaim, KeyEnd, NewRecord
+from pollwise.outbox.store import OutboxStore
 from tests.outbox.benches import STORES, StoreBench, bench_of
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pollux.outbox.records import KeyClaim, KeyEnd, NewRecord, OutboxStats
-from pollux.outbox.store import RELAY_LIVE, OutboxStore
+from pollwise.outbox.records import KeyClaim, KeyEnd, NewRecord, OutboxStats
+from pollwise.outbox.store import RELAY_LIVE, OutboxStore
 from tests.outbox.benches import STORES, StoreBench, bench_of
 from tests.outbox.test_stores import by_key, claim, ids, payloads, put
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
-from pollux.outbox import tracing
+from pollwise.outbox import tracing
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
@@ -153,7 +153,7 @@ def test_a_tracestate_is_what_w3c_says(text: object, valid: bool) -> None:
 
 def test_nothing_of_opentelemetry_is_imported_by_a_writer_without_it() -> None:
     code = (
-        "import sys; from pollux.outbox import tracing; assert tracing.current() == {};"
+        "import sys; from pollwise.outbox import tracing; assert tracing.current() == {};"
         "assert not [name for name in sys.modules if name.startswith('opentelemetry')]"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

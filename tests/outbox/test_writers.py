@@ -18,12 +18,12 @@ import pytest
 import sqlalchemy
 from sqlalchemy.orm import Session, sessionmaker
 
-from pollux.errors import OutboxError, PayloadError, SchemaError, StoreError
-from pollux.outbox import Outbox
-from pollux.outbox.records import NewRecord
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.outbox.writing import Target, put
-from pollux.queues.postgres_schema import OUTBOX, script
+from pollwise.errors import OutboxError, PayloadError, SchemaError, StoreError
+from pollwise.outbox import Outbox
+from pollwise.outbox.records import NewRecord
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.writing import Target, put
+from pollwise.queues.postgres_schema import OUTBOX, script
 from tests.outbox.ways import (
     WAYS,
     Asyncpg,
@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 
 
 RECORDS = {
-    "sqlite": 'SELECT seq, kind, payload, "key", headers FROM pollux_outbox ORDER BY seq',
+    "sqlite": 'SELECT seq, kind, payload, "key", headers FROM pollwise_outbox ORDER BY seq',
     "postgresql": (
         "SELECT seq, kind, payload, CASE WHEN ascii(key) >= 32 THEN key END, "
-        "coalesce(headers, '{}') FROM pollux.outbox_records ORDER BY seq"
+        "coalesce(headers, '{}') FROM pollwise.outbox_records ORDER BY seq"
     ),
 }
 ONE = [NewRecord("order.placed", {"id": 17}, "order-17")]
@@ -91,14 +91,14 @@ def sqlite_database(folder: Path) -> Database:
 @pytest.fixture(scope="session")
 def shop(postgres: Postgres) -> str:
     dsn = postgres.create_database("writers")
-    postgres.execute(script("pollux", OUTBOX), dbname="writers")
+    postgres.execute(script("pollwise", OUTBOX), dbname="writers")
     postgres.execute("CREATE TABLE orders (id integer)", dbname="writers")
     return dsn
 
 
 def postgres_database(postgres: Postgres, dsn: str) -> Database:
     postgres.execute("TRUNCATE orders", dbname="writers")
-    postgres.execute("TRUNCATE pollux.outbox_records", dbname="writers")
+    postgres.execute("TRUNCATE pollwise.outbox_records", dbname="writers")
     target = Target("postgresql", "default", "postgresql:///writers?outbox=default")
     return Database("postgresql", dsn, target, lambda sql: postgres.execute(sql, dbname="writers"))
 
@@ -285,9 +285,9 @@ def test_a_database_that_is_not_migrated_is_told(
 ) -> None:
     if database.dialect == "sqlite":
         connection = sqlite3.connect(database.where)
-        connection.execute("DROP TABLE pollux_outbox")
+        connection.execute("DROP TABLE pollwise_outbox")
         connection.close()
-        said = "no such table: pollux_outbox"
+        said = "no such table: pollwise_outbox"
     else:
         monkeypatch.setattr(
             database, "target", Target("postgresql", "default", "postgresql:///writers", "nobody")
@@ -299,7 +299,7 @@ def test_a_database_that_is_not_migrated_is_told(
         way.put(ONE)
     told = str(refused.value)
     by_whom = "" if database.dialect == "sqlite" else ", or have it run by a role that may"
-    assert told == f"{database.target.url}: {said}. Run `pollux outbox migrate URL`{by_whom}."
+    assert told == f"{database.target.url}: {said}. Run `pollwise outbox migrate URL`{by_whom}."
     way.rollback()
 
 
@@ -311,8 +311,8 @@ def test_a_role_that_may_not_put_is_told(postgres: Postgres, shop: str) -> None:
         with pytest.raises(StoreError) as refused:
             put(database.target, connection, ONE)
     assert str(refused.value) == (
-        f"{database.target.url}: permission denied for schema pollux. Grant the role USAGE on "
-        "schema 'pollux', SELECT and USAGE on its sequence outbox_seq, and INSERT on its outbox "
+        f"{database.target.url}: permission denied for schema pollwise. Grant the role USAGE on "
+        "schema 'pollwise', SELECT and USAGE on its sequence outbox_seq, and INSERT on its outbox "
         "tables."
     )
 
@@ -397,7 +397,7 @@ def test_the_news_is_told_by_the_commit(
     opened: Open, database: Database, postgres: Postgres
 ) -> None:
     way = opened()
-    [(channel,)] = postgres.execute("SELECT pollux.outbox_channel('default')", dbname="writers")
+    [(channel,)] = postgres.execute("SELECT pollwise.outbox_channel('default')", dbname="writers")
     with psycopg.connect(database.where, autocommit=True) as listener:
         listener.execute(f"LISTEN {channel}")
         way.begin()
@@ -454,7 +454,7 @@ def test_a_plain_insert_is_a_put(tmp_path: Path) -> None:
     database = sqlite_database(tmp_path)
     with sqlite3.connect(database.where) as connection:
         connection.execute(
-            'INSERT INTO pollux_outbox (kind, payload, "key") VALUES (?, ?, ?)',
+            'INSERT INTO pollwise_outbox (kind, payload, "key") VALUES (?, ?, ?)',
             ("order.placed", '{"id": 17}', "order-17"),
         )
         for bad in (
@@ -468,7 +468,7 @@ def test_a_plain_insert_is_a_put(tmp_path: Path) -> None:
             "(kind, payload, created_at) VALUES ('a', '1', 9e999)",
         ):
             with pytest.raises(sqlite3.IntegrityError):
-                connection.execute(f"INSERT INTO pollux_outbox {bad}")
+                connection.execute(f"INSERT INTO pollwise_outbox {bad}")
     connection.close()
 
     async def main() -> None:
@@ -650,9 +650,9 @@ class Blocked:
 
 sys.meta_path.insert(0, Blocked())
 import asyncio, sqlite3
-from pollux.outbox.records import NewRecord
-from pollux.outbox.sqlite_store import SqliteOutboxStore
-from pollux.outbox.writing import put
+from pollwise.outbox.records import NewRecord
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.writing import put
 
 async def main():
     async with SqliteOutboxStore(sys.argv[1]) as store:

@@ -21,8 +21,8 @@ import sqlalchemy
 from sqlalchemy.ext import asyncio as sqlalchemy_async
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
-from pollux.outbox.records import NewRecord
-from pollux.outbox.writing import Target, put
+from pollwise.outbox.records import NewRecord
+from pollwise.outbox.writing import Target, put
 
 
 @dataclass
@@ -437,7 +437,7 @@ class Django(Way):
 
     def open(self) -> None:
         connections = django_connections()
-        self.alias = f"pollux{len(connections.databases)}"
+        self.alias = f"pollwise{len(connections.databases)}"
         settings = dict(connections.databases["default"])
         if self.dialect == "sqlite":
             settings |= {"ENGINE": "django.db.backends.sqlite3", "NAME": self.database.where}

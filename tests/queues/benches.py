@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pollux.clock import Clock, VirtualClock
-from pollux.queues.base import Queue
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.redis import RedisQueue
-from pollux.queues.sqlite import SqliteQueue
-from pollux.testing.conformance import Bench
+from pollwise.clock import Clock, VirtualClock
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.redis import RedisQueue
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.testing.conformance import Bench
 
 
 class VirtualBench(Bench):
@@ -79,7 +79,7 @@ class RealRedisBench(Bench):
 
 
 @cache
-def migrated(dsn: str, schema: str = "pollux") -> str:
+def migrated(dsn: str, schema: str = "pollwise") -> str:
     """The DSN of a database in which the tables are made, once a session."""
 
     async def main() -> None:

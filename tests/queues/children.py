@@ -17,9 +17,9 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from pollux.errors import PolluxError
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.errors import PollwiseError
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.sqlite import SqliteQueue
 
 NOBODY = 65534
 #: Seconds after which a child that does not answer fails its test.
@@ -88,7 +88,7 @@ async def open_each(*paths: str) -> None:
         try:
             await queue.put(NewJob("job"))
             say("ok")
-        except PolluxError as error:
+        except PollwiseError as error:
             say(f"{type(error).__name__}: {error}")
         await queue.close()
         sys.stdin.readline()

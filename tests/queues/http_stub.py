@@ -15,14 +15,14 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
-from pollux.clock import Clock
-from pollux.controller.answers import Refused
-from pollux.controller.queue_api import QueueApi
-from pollux.queues.base import Queue
-from pollux.queues.http import HttpQueue
-from pollux.queues.http_client import Unanswered
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.clock import Clock
+from pollwise.controller.answers import Refused
+from pollwise.controller.queue_api import QueueApi
+from pollwise.queues.base import Queue
+from pollwise.queues.http import HttpQueue
+from pollwise.queues.http_client import Unanswered
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqlite import SqliteQueue
 from tests.daemons import HOST, PATIENCE, free_port
 
 TOKENS = {"admin": "admin", "submit": "submit", "worker": "worker"}

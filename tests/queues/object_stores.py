@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from pollux.clock import VirtualClock
-from pollux.errors import StoreError, StoreUnavailable
-from pollux.queues.base import Queue
-from pollux.queues.objects import ObjectQueue
-from pollux.queues.objects_chain import Item
-from pollux.queues.objects_store import Obstore, Store
+from pollwise.clock import VirtualClock
+from pollwise.errors import StoreError, StoreUnavailable
+from pollwise.queues.base import Queue
+from pollwise.queues.objects import ObjectQueue
+from pollwise.queues.objects_chain import Item
+from pollwise.queues.objects_store import Obstore, Store
 from tests.queues.benches import VirtualBench
 
 T = TypeVar("T")

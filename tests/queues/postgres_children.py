@@ -17,9 +17,9 @@ from typing import Any
 
 import psycopg
 
-from pollux.errors import LeaseLost, StoreUnavailable
-from pollux.jobs import Claim, NewJob, Settlement
-from pollux.queues.postgres import PostgresQueue
+from pollwise.errors import LeaseLost, StoreUnavailable
+from pollwise.jobs import Claim, NewJob, Settlement
+from pollwise.queues.postgres import PostgresQueue
 
 LEASE = 1.5
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import PolluxError
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.postgres import PostgresQueue
+from pollwise.errors import PollwiseError
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.postgres import PostgresQueue
 
 names = (f"test {number}" for number in itertools.count())
 
@@ -49,11 +49,11 @@ async def drain(queue: PostgresQueue) -> list[Any]:
     return found
 
 
-async def refusal(dsn: str, **options: Any) -> PolluxError:
+async def refusal(dsn: str, **options: Any) -> PollwiseError:
     """What a first call says."""
     queue = PostgresQueue(dsn, **options)
     try:
-        with pytest.raises(PolluxError) as caught:
+        with pytest.raises(PollwiseError) as caught:
             await queue.put(NewJob("job"))
     finally:
         await queue.close()

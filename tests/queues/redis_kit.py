@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from pollux.queues.base import Queue
-from pollux.queues.redis import RedisQueue
+from pollwise.queues.base import Queue
+from pollwise.queues.redis import RedisQueue
 
 
 def within(url: str, name: str, work: Callable[[Queue], Coroutine[Any, Any, Any]]) -> Any:

@@ -23,12 +23,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from pollux import open as open_queue
-from pollux.clock import VIRTUAL_EPOCH, Clock, VirtualClock, VirtualLoop
-from pollux.errors import LeaseLost, StoreUnavailable
-from pollux.jobs import Claim, NewJob, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.sqs import SqsQueue
+from pollwise import open as open_queue
+from pollwise.clock import VIRTUAL_EPOCH, Clock, VirtualClock, VirtualLoop
+from pollwise.errors import LeaseLost, StoreUnavailable
+from pollwise.jobs import Claim, NewJob, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.sqs import SqsQueue
 from tests.clouds import BUCKET, CREDENTIALS, MiniStack
 from tests.fast import SPEED, FastClock
 from tests.http_proxy import Answer, Dice, Fate, HttpProxy, Request

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pollux.clock import Clock, VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.core.fixed import Fixed
-from pollux.core.strategy import Strategy
-from pollux.events import HintsLost, HintsProven
-from pollux.hints import Hint
-from pollux.loop import Batch, Options, PollLoop
-from pollux.queues.channel import LOOK_AFTER, RIDE_EVERY, TELL_EVERY, Channel, Line
+from pollwise.clock import Clock, VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.fixed import Fixed
+from pollwise.core.strategy import Strategy
+from pollwise.events import HintsLost, HintsProven
+from pollwise.hints import Hint
+from pollwise.loop import Batch, Options, PollLoop
+from pollwise.queues.channel import LOOK_AFTER, RIDE_EVERY, TELL_EVERY, Channel, Line
 from tests.kit import Seen
 
 T = TypeVar("T")

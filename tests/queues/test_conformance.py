@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.base import Capabilities, Queue
-from pollux.queues.memory import MemoryQueue
-from pollux.testing import VirtualClock
-from pollux.testing.conformance import CHECKS, Bench, Check, NotCapable, exercise, name_of, run
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.base import Capabilities, Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.testing import VirtualClock
+from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, exercise, name_of, run
 from tests.queues.benches import MemoryBench, PostgresBench, RedisBench, SqliteBench
 from tests.servers import Postgres
 

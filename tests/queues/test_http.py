@@ -15,11 +15,11 @@ from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-import pollux
-from pollux.clock import Clock, VirtualClock
-from pollux.controller.queue_api import QueueApi
-from pollux.core.adaptive import Adaptive
-from pollux.errors import (
+import pollwise
+from pollwise.clock import Clock, VirtualClock
+from pollwise.controller.queue_api import QueueApi
+from pollwise.core.adaptive import Adaptive
+from pollwise.errors import (
     ConfigError,
     JobError,
     LeaseLost,
@@ -28,14 +28,14 @@ from pollux.errors import (
     StoreUnavailable,
     UniqueConflict,
 )
-from pollux.events import HintsLost, HintsProven, PollFinished
-from pollux.jobs import Job, NewJob, Settlement
-from pollux.queues.http import HttpQueue
-from pollux.queues.http_client import Refused, TokenSource
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.sqs import SqsQueue
-from pollux.queues.urls import open_queue
-from pollux.worker import Worker
+from pollwise.events import HintsLost, HintsProven, PollFinished
+from pollwise.jobs import Job, NewJob, Settlement
+from pollwise.queues.http import HttpQueue
+from pollwise.queues.http_client import Refused, TokenSource
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.sqs import SqsQueue
+from pollwise.queues.urls import open_queue
+from pollwise.worker import Worker
 from tests.daemons import HOST
 from tests.kit import Seen, options, working
 from tests.nginx import Nginx
@@ -130,9 +130,9 @@ def test_addresses_that_are_refused(url: str, says: str) -> None:
 def test_where_the_token_comes_from(tmp_path: Path) -> None:
     file = tmp_path / "t"
     file.write_text(" abc\n")
-    assert TokenSource(file, {"POLLUX_TOKEN": "x"}).read() == "abc"
-    assert TokenSource(None, {"POLLUX_TOKEN": "x"}).read() == "x"
-    assert TokenSource(None, {"POLLUX_TOKEN_FILE": str(file)}).read() == "abc"
+    assert TokenSource(file, {"POLLWISE_TOKEN": "x"}).read() == "abc"
+    assert TokenSource(None, {"POLLWISE_TOKEN": "x"}).read() == "x"
+    assert TokenSource(None, {"POLLWISE_TOKEN_FILE": str(file)}).read() == "abc"
     file.write_text("other")
     assert TokenSource(file).read() == "other"
 
@@ -150,7 +150,7 @@ def test_a_file_without_a_token(tmp_path: Path, text: str | None, says: str) -> 
     with pytest.raises(ConfigError, match=says) as raised:
         TokenSource(file).read()
     assert "hunter2" not in str(raised.value)
-    with pytest.raises(ConfigError, match="POLLUX_TOKEN_FILE"):
+    with pytest.raises(ConfigError, match="POLLWISE_TOKEN_FILE"):
         TokenSource(None, {}).read()
 
 
@@ -522,7 +522,7 @@ def test_curl_will_do(served: Served) -> None:
 
 def test_it_is_opened_by_its_url(served: Served, token: Path) -> None:
     async def main() -> None:
-        async with pollux.open(f"{served.url}?queue=opened&token_file={token}") as queue:
+        async with pollwise.open(f"{served.url}?queue=opened&token_file={token}") as queue:
             await queue.put(NewJob("a", {"é": "☃"}))
             [claim] = await queue.claim("w", 1, 30)
             assert claim.job.payload == {"é": "☃"}

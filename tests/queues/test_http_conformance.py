@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import Clock, VirtualClock
-from pollux.controller.queue_api import QueueApi
-from pollux.queues.http import HttpQueue
-from pollux.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
+from pollwise.clock import Clock, VirtualClock
+from pollwise.controller.queue_api import QueueApi
+from pollwise.queues.http import HttpQueue
+from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
 from tests.queues.benches import VirtualBench
 from tests.queues.http_stub import Served, inside, make_api, make_app
 

@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-import pollux
-from pollux.agent import Agent, AgentOptions
-from pollux.clock import Clock
-from pollux.errors import ConfigError, StoreUnavailable
-from pollux.queues.http_client import ControllerClient, Refused, Untrusted, error_of
+import pollwise
+from pollwise.agent import Agent, AgentOptions
+from pollwise.clock import Clock
+from pollwise.errors import ConfigError, StoreUnavailable
+from pollwise.queues.http_client import ControllerClient, Refused, Untrusted, error_of
 from tests.daemons import HOST
 
 Ask = Callable[[ControllerClient], Awaitable[Any]]
@@ -201,10 +201,10 @@ def test_a_queue_and_an_agent(
     token.write_text("secret")
 
     async def main(base: str) -> None:
-        async with pollux.open(f"{base}?queue=mail&token_file={token}") as queue:
+        async with pollwise.open(f"{base}?queue=mail&token_file={token}") as queue:
             with pytest.raises(StoreUnavailable, match="not trusted"):  # who has it renewed?
                 await queue.stats()
-        async with pollux.open(f"{base}?token_file={token}&ca_file={own}") as queue:
+        async with pollwise.open(f"{base}?token_file={token}&ca_file={own}") as queue:
             assert f"ca_file={own}".replace("/", "%2F") in queue.url.replace("/", "%2F")
             with pytest.raises(Refused):
                 await queue.stats()

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
-from pollux.errors import LeaseLost, PolluxError
-from pollux.jobs import Claim, JobInfo, NewJob, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.redis import RedisQueue
-from pollux.queues.sqlite import SqliteQueue
-from pollux.testing import VirtualClock
+from pollwise.errors import LeaseLost, PollwiseError
+from pollwise.jobs import Claim, JobInfo, NewJob, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.redis import RedisQueue
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.testing import VirtualClock
 from tests.queues.benches import migrated
 
 Step = tuple[str, dict[str, Any]]
@@ -93,7 +93,7 @@ class Side:
             return await getattr(self, f"_{name}")(next(self.handles), **what)
         except LeaseLost as error:
             return "lost", [self.numbers[job_id] for job_id in error.lost]
-        except PolluxError as error:
+        except PollwiseError as error:
             return type(error).__name__
 
     async def _put(self, queue: Queue, jobs: list[dict[str, Any]]) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pollux.testing import VirtualClock
-from pollux.testing.conformance import CHECKS, Check, NotCapable, name_of, run
+from pollwise.testing import VirtualClock
+from pollwise.testing.conformance import CHECKS, Check, NotCapable, name_of, run
 from tests.queues.object_stores import ObjectBench
 
 

@@ -10,12 +10,12 @@ from typing import TypeVar
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.hints import Hint
-from pollux.jobs import Job, NewJob, Settlement
-from pollux.queues.objects import ObjectQueue
-from pollux.queues.objects_store import Store
-from pollux.worker import Worker
+from pollwise.clock import VirtualClock
+from pollwise.hints import Hint
+from pollwise.jobs import Job, NewJob, Settlement
+from pollwise.queues.objects import ObjectQueue
+from pollwise.queues.objects_store import Store
+from pollwise.worker import Worker
 from tests.kit import options, virtually
 from tests.queues.object_stores import Counting, VirtualStore, Wrapped
 

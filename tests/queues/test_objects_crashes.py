@@ -14,12 +14,12 @@ from unittest.mock import patch
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import LeaseLost, PolluxError, StoreError, StoreUnavailable
-from pollux.jobs import Claim, NewJob, Settlement
-from pollux.queues.objects import ObjectQueue
-from pollux.queues.objects_core import TRIES
-from pollux.queues.objects_store import Store
+from pollwise.clock import VirtualClock
+from pollwise.errors import LeaseLost, PollwiseError, StoreError, StoreUnavailable
+from pollwise.jobs import Claim, NewJob, Settlement
+from pollwise.queues.objects import ObjectQueue
+from pollwise.queues.objects_core import TRIES
+from pollwise.queues.objects_store import Store
 from tests.kit import virtually
 from tests.queues.object_stores import Chaotic, Crash, Crashing, Flaky, VirtualStore, Wrapped
 
@@ -445,7 +445,7 @@ def chaos(seed: int, jobs: int = 120, workers: int = 6, grain: float = 0.0) -> C
                     kept = [claim for claim in part if claim.job.id not in error.lost]
                     if fate >= 0.3:
                         ledger.done.update({c.job.payload: clock.epoch() for c in kept})
-                except PolluxError:  # it may be settled or not
+                except PollwiseError:  # it may be settled or not
                     if isinstance(queue._core.store, Chaotic) and queue._core.store.dead:
                         raise Crash("dead") from None
                     return
@@ -472,7 +472,7 @@ def chaos(seed: int, jobs: int = 120, workers: int = 6, grain: float = 0.0) -> C
         queue._core.rng.seed(rng.random())
         return queue
 
-    with patch("pollux.queues.objects_names.secrets", Seeded(rng)):
+    with patch("pollwise.queues.objects_names.secrets", Seeded(rng)):
         return virtually(main)
 
 

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pollux.jobs import Claim
-from pollux.queues.base import Queue
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.objects import ObjectQueue
-from pollux.testing import VirtualClock
+from pollwise.jobs import Claim
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.objects import ObjectQueue
+from pollwise.testing import VirtualClock
 from tests.queues.object_stores import VirtualStore
 from tests.queues.test_model import Side, Step, keeps, programs
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError
-from pollux.queues.base import MAX_LEASE
-from pollux.queues.objects_chain import Item, read_roots, read_units
-from pollux.queues.objects_names import (
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError
+from pollwise.queues.base import MAX_LEASE
+from pollwise.queues.objects_chain import Item, read_roots, read_units
+from pollwise.queues.objects_names import (
     DELAYS,
     LEASES,
     SLICE,
@@ -31,7 +31,7 @@ from pollux.queues.objects_names import (
     safe_name,
     write_entry,
 )
-from pollux.queues.objects_store import DRIFT, StoreClock
+from pollwise.queues.objects_store import DRIFT, StoreClock
 from tests.kit import virtually
 
 moments = st.floats(0, 4e9)

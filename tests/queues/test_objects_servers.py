@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 from obstore.store import MemoryStore
 
-from pollux import open as open_queue
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, StoreError, StoreUnavailable
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.objects import ObjectQueue
-from pollux.queues.objects_open import local_store
-from pollux.testing.conformance import CHECKS, Check, NotCapable, name_of, run
+from pollwise import open as open_queue
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError, StoreError, StoreUnavailable
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.objects import ObjectQueue
+from pollwise.queues.objects_open import local_store
+from pollwise.testing.conformance import CHECKS, Check, NotCapable, name_of, run
 from tests.clouds import CREDENTIALS, MiniStack, Weed
 from tests.kit import virtually
 from tests.queues.object_stores import Heedless, StampedBench, VirtualStore
@@ -81,12 +81,12 @@ def test_contract_in_obstore_memory() -> None:
 
 CHILD = """
 import asyncio, sys
-import pollux
-from pollux.jobs import Settlement
+import pollwise
+from pollwise.jobs import Settlement
 
 async def main(url, name, lease):
     loop = asyncio.get_running_loop()
-    async with pollux.open(url) as queue:
+    async with pollwise.open(url) as queue:
         await queue.claim(name, 1, lease, kinds=["none"])
         print("ready", flush=True)
         while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -99,11 +99,11 @@ asyncio.run(main(sys.argv[1], sys.argv[2], float(sys.argv[3])))
 
 WORKER = """
 import asyncio, sys
-import pollux
-from pollux.jobs import Settlement
+import pollwise
+from pollwise.jobs import Settlement
 
 async def main(url, name, lease):
-    async with pollux.open(url) as queue:
+    async with pollwise.open(url) as queue:
         while True:
             claims = await queue.claim(name, 5, lease)
             for claim in claims:

@@ -7,9 +7,9 @@ import asyncio
 import psycopg
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, UniqueConflict
-from pollux.jobs import NewJob, Settlement
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError, UniqueConflict
+from pollwise.jobs import NewJob, Settlement
 from tests.queues.postgres_kit import drain, fresh, names, queue_at, run
 from tests.servers import Postgres
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.postgres import PostgresQueue
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.postgres import PostgresQueue
 from tests.daemons import wait_until
 from tests.queues.benches import migrated
 from tests.queues.postgres_kit import GRANTS, drain, fresh, run
@@ -46,7 +46,7 @@ def blocks_of(postgres: Postgres, backlog: int, keyed: bool) -> dict[str, int]:
     dsn = migrated(postgres.create_database(f"cost{backlog}{keyed}"))
     key = "'k' || i % 1000" if keyed else "NULL"
     postgres.execute(
-        "INSERT INTO pollux.jobs (queue, kind, payload, state, since, run_at, created_at, key)"
+        "INSERT INTO pollwise.jobs (queue, kind, payload, state, since, run_at, created_at, key)"
         f" SELECT 'cost', 'job', 'null', CASE WHEN {keyed} AND i > 1000 THEN 2 ELSE 0 END,"
         f" i, i, i, {key} FROM generate_series(1, {backlog}) AS i",
         dbname=f"cost{backlog}{keyed}",
@@ -59,7 +59,7 @@ def blocks_of(postgres: Postgres, backlog: int, keyed: bool) -> dict[str, int]:
             async def touched() -> int:
                 statement = (
                     b"SELECT sum(pg_stat_get_blocks_fetched(c.oid))::bigint FROM pg_class AS c"
-                    b" WHERE c.relnamespace = 'pollux'::regnamespace"
+                    b" WHERE c.relnamespace = 'pollwise'::regnamespace"
                 )
                 await queue.database.connections.rows(b"SELECT pg_stat_force_next_flush()")
                 await queue.database.connections.rows(b"SELECT pg_stat_clear_snapshot()")
@@ -93,7 +93,7 @@ def test_calls_do_not_cost_more_with_a_backlog(postgres: Postgres, keyed: bool) 
 def test_the_table_is_vacuumed_beside_the_work(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pollux.queues.postgres_database.VACUUM_EVERY", 50)
+    monkeypatch.setattr("pollwise.queues.postgres_database.VACUUM_EVERY", 50)
     dsn = migrated(postgres.create_database("vacuum"))
     count = (
         "SELECT pg_stat_force_next_flush(), vacuum_count FROM pg_stat_user_tables"
@@ -114,7 +114,7 @@ def test_the_table_is_vacuumed_beside_the_work(
 def test_a_role_that_may_not_vacuum_does_not_try(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pollux.queues.postgres_database.VACUUM_EVERY", 50)
+    monkeypatch.setattr("pollwise.queues.postgres_database.VACUUM_EVERY", 50)
     postgres.create_role("sweeper", "hunter2")
     migrated(postgres.dsn(), "swept")
     postgres.execute(GRANTS.replace("granted", "swept").replace("runner", "sweeper"))
@@ -139,7 +139,7 @@ def test_what_keys_cost_does_not_grow_with_their_line(postgres: Postgres) -> Non
             async with fresh(migrated(postgres.dsn())) as queue:
                 await queue.put([NewJob("job", n, key="k") for n in range(line)])
                 [(plan,)] = await queue.database.connections.rows(
-                    b"SELECT count(*) FROM pollux.jobs WHERE queue = $1 AND state <> 2",
+                    b"SELECT count(*) FROM pollwise.jobs WHERE queue = $1 AND state <> 2",
                     [queue.name.encode()],
                 )
                 took.append(plan)

@@ -9,9 +9,9 @@ from contextlib import asynccontextmanager
 import psycopg
 import pytest
 
-from pollux.errors import LeaseLost, StoreUnavailable
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.postgres import PostgresQueue
+from pollwise.errors import LeaseLost, StoreUnavailable
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.postgres import PostgresQueue
 from tests.kit import each_way
 from tests.proxy import Proxy
 from tests.queues.benches import migrated
@@ -144,7 +144,7 @@ def test_a_lock_that_others_hold_is_waited_for_no_longer_than_told(dsn: str) -> 
         async with fresh(f"{dsn}?options=-c%20statement_timeout%3D100") as queue:
             await queue.put(NewJob("job"))
             with psycopg.connect(dsn) as rude:
-                rude.execute("LOCK TABLE pollux.jobs")
+                rude.execute("LOCK TABLE pollwise.jobs")
                 with pytest.raises(StoreUnavailable, match="statement_timeout"):
                     await queue.put(NewJob("job"))
             await queue.put(NewJob("job"))

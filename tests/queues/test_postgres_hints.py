@@ -7,12 +7,12 @@ from typing import Any
 
 import psycopg
 
-from pollux.clock import Clock
-from pollux.events import Events, HintsLost, HintsProven
-from pollux.hints import Hint
-from pollux.jobs import NewJob
-from pollux.queues.base import Queue
-from pollux.queues.postgres import PostgresQueue
+from pollwise.clock import Clock
+from pollwise.events import Events, HintsLost, HintsProven
+from pollwise.hints import Hint
+from pollwise.jobs import NewJob
+from pollwise.queues.base import Queue
+from pollwise.queues.postgres import PostgresQueue
 from tests.proxy import Proxy
 from tests.queues.postgres_kit import names, run
 from tests.servers import PgBouncer, Postgres

@@ -5,10 +5,10 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from pollux.errors import ConfigError, PayloadError, SchemaError, StoreError, StoreUnavailable
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.urls import open_queue
+from pollwise.errors import ConfigError, PayloadError, SchemaError, StoreError, StoreUnavailable
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.urls import open_queue
 from tests.queues.benches import migrated
 from tests.queues.postgres_kit import GRANTS, drain, fresh, refusal, run
 from tests.servers import Postgres
@@ -96,7 +96,7 @@ def test_who_may_not_or_cannot_is_told_plainly(postgres: Postgres) -> None:
         assert type(nobody) is StoreError
         bare = await refusal(good, schema="never made")
         assert type(bare) is SchemaError
-        assert "pollux queue migrate" in str(bare)
+        assert "pollwise queue migrate" in str(bare)
         closed = await refusal(good, schema="closed")
         assert type(closed) is StoreError
         assert "Grant the role USAGE on the schema; SELECT and USAGE on its seq" in str(closed)
@@ -144,7 +144,7 @@ def test_a_payload_too_large_is_refused(dsn: str) -> None:
 def test_a_batch_too_large_for_postgres_is_refused(
     dsn: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pollux.queues.postgres.BATCH_BYTES_MAX", 1000)
+    monkeypatch.setattr("pollwise.queues.postgres.BATCH_BYTES_MAX", 1000)
 
     async def main() -> None:
         async with fresh(dsn) as queue:

@@ -14,9 +14,9 @@ from typing import Any
 import psycopg
 import pytest
 
-from pollux.errors import LeaseLost
-from pollux.jobs import Claim, NewJob, Settlement
-from pollux.queues.postgres import PostgresQueue
+from pollwise.errors import LeaseLost
+from pollwise.jobs import Claim, NewJob, Settlement
+from pollwise.queues.postgres import PostgresQueue
 from tests.queues.postgres_kit import names
 
 #: How long a look takes whether somebody waits, in seconds.
@@ -32,14 +32,14 @@ class Rival:
 
     async def put(self, payload: int, key: str = "k", *, alone: bool = True) -> None:
         await self._connection.execute(
-            "SELECT * FROM pollux.put(%s, ARRAY['job'], ARRAY[%s], NULL, NULL, NULL, ARRAY[%s],"
+            "SELECT * FROM pollwise.put(%s, ARRAY['job'], ARRAY[%s], NULL, NULL, NULL, ARRAY[%s],"
             " NULL, %s, NULL, NULL, NULL)",
             [self._queue.name, str(payload), key, alone],
         )
 
     async def claim(self, limit: int = 10) -> list[int]:
         rows = await self._connection.execute(
-            "SELECT payload::integer FROM pollux.claim(%s, 'rival', %s, 60, ARRAY['job'], NULL,"
+            "SELECT payload::integer FROM pollwise.claim(%s, 'rival', %s, 60, ARRAY['job'], NULL,"
             " NULL, NULL) WHERE seq IS NOT NULL",
             [self._queue.name, limit],
         )
@@ -48,7 +48,7 @@ class Rival:
     async def settle(self, claims: Iterable[Claim], verdict: int = 0) -> None:
         batch = list(claims)
         await self._connection.execute(
-            "SELECT pollux.settle(%s, %s, %s, %s, %s, NULL, NULL, true, false, NULL)",
+            "SELECT pollwise.settle(%s, %s, %s, %s, %s, NULL, NULL, true, false, NULL)",
             [
                 self._queue.name,
                 [int(claim.job.id) for claim in batch],
@@ -228,7 +228,7 @@ def test_of_two_who_end_the_last_of_a_front_one_frees_the_next(
         dsn = queue.database.conninfo
         async with await psycopg.AsyncConnection.connect(dsn, autocommit=True) as hand:
             rows = await hand.execute(
-                "UPDATE pollux.jobs SET state = 3, token = 7, since = since + 60"
+                "UPDATE pollwise.jobs SET state = 3, token = 7, since = since + 60"
                 " WHERE queue = %s AND payload = '1' RETURNING seq",
                 [queue.name],
             )

@@ -8,10 +8,10 @@ import subprocess
 
 import pytest
 
-from pollux.errors import SchemaError, StoreError
-from pollux.jobs import NewJob
-from pollux.queues.sql import migrations
-from pollux.queues.urls import open_queue
+from pollwise.errors import SchemaError, StoreError
+from pollwise.jobs import NewJob
+from pollwise.queues.sql import migrations
+from pollwise.queues.urls import open_queue
 from tests.queues.benches import migrated
 from tests.queues.postgres_kit import drain, fresh, queue_at, refusal, run
 from tests.servers import Postgres
@@ -26,7 +26,7 @@ def test_a_schema_newer_than_the_code_is_refused(postgres: Postgres) -> None:
         assert type(error) is SchemaError
         assert "version 99; this code knows up to" in str(error)
         async with fresh(postgres.dsn(), schema="newer") as queue:
-            with pytest.raises(SchemaError, match="Upgrade pollux"):
+            with pytest.raises(SchemaError, match="Upgrade pollwise"):
                 await queue.migrate()
 
     run(main)
@@ -100,7 +100,7 @@ def test_the_printed_sql_makes_the_same_schema(postgres: Postgres) -> None:
         return re.sub(r"\\(un)?restrict \w+", "", dump)
 
     assert dumped(by_psql) == dumped(by_call)
-    assert "CREATE FUNCTION pollux.claim" in dumped(by_call)
+    assert "CREATE FUNCTION pollwise.claim" in dumped(by_call)
 
 
 def test_schemas_are_apart(postgres: Postgres) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollux.events import Events, HintsLost
-from pollux.hints import Hint
-from pollux.jobs import NewJob
-from pollux.queues import postgres_connections, postgres_line
-from pollux.queues.postgres import PostgresQueue
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.events import Events, HintsLost
+from pollwise.hints import Hint
+from pollwise.jobs import NewJob
+from pollwise.queues import postgres_connections, postgres_line
+from pollwise.queues.postgres import PostgresQueue
 from tests.daemons import wait_until
 from tests.proxy import Proxy
 from tests.queues.benches import migrated
@@ -54,7 +54,7 @@ def test_a_call_that_took_too_long_is_not_carried_out_later(
         async with PostgresQueue(target, next(names), timeout="300ms") as queue:
             await queue.put(NewJob("job", 1))
             async with await psycopg.AsyncConnection.connect(dsn) as rude:
-                await rude.execute("LOCK TABLE pollux.jobs IN ACCESS EXCLUSIVE MODE")
+                await rude.execute("LOCK TABLE pollwise.jobs IN ACCESS EXCLUSIVE MODE")
                 for _ in range(3):
                     with pytest.raises(StoreUnavailable) as caught:
                         await queue.put(NewJob("job", 2))
@@ -156,7 +156,7 @@ def test_a_queue_whose_event_loop_was_abandoned_can_be_used_and_closed(dsn: str)
     loop, queue = asyncio.new_event_loop(), PostgresQueue(dsn, next(names))
     loop.run_until_complete(queue.put(NewJob("job", 1)))
     with psycopg.connect(dsn) as rude:
-        rude.execute("LOCK TABLE pollux.jobs IN ACCESS EXCLUSIVE MODE")
+        rude.execute("LOCK TABLE pollwise.jobs IN ACCESS EXCLUSIVE MODE")
         task = loop.create_task(queue.claim("w", 5, 60))
         for _ in range(5):
             loop.run_until_complete(asyncio.sleep(0))
@@ -252,7 +252,7 @@ def test_a_put_on_a_connection_tells_what_is_missing(dsn: str, postgres: Postgre
             await psycopg.AsyncConnection.connect(dsn) as connection,
             await psycopg.AsyncConnection.connect(postgres.dsn(user="visitor")) as visitor,
         ):
-            with pytest.raises(SchemaError, match=r"nowhere.*pollux queue migrate"):
+            with pytest.raises(SchemaError, match=r"nowhere.*pollwise queue migrate"):
                 await bare.put(NewJob("job"), connection=connection)
             with pytest.raises(StoreError, match="Grant the role USAGE"):
                 await queue.put(NewJob("job"), connection=visitor)
@@ -338,7 +338,7 @@ def test_migrating_over_tables_of_others_is_refused(postgres: Postgres, table: s
         async with PostgresQueue(dsn, schema="public") as queue:
             with pytest.raises(SchemaError) as caught:
                 await queue.migrate()
-        assert f"a table `{table}` that Pollux did not make; choose another" in str(caught.value)
+        assert f"a table `{table}` that Pollwise did not make; choose another" in str(caught.value)
 
     run(main)
 

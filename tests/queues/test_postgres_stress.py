@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from pollux.queues.base import Stats
-from pollux.queues.postgres import PostgresQueue
+from pollwise.queues.base import Stats
+from pollwise.queues.postgres import PostgresQueue
 from tests.queues import postgres_children
 from tests.queues.benches import migrated
 from tests.servers import Postgres

@@ -9,18 +9,18 @@ import secrets
 import pytest
 from redis.crc import key_slot
 
-from pollux.clock import Clock, VirtualClock
-from pollux.errors import (
+from pollwise.clock import Clock, VirtualClock
+from pollwise.errors import (
     LeaseLost,
     StoreError,
     StoreUnavailable,
     UniqueConflict,
 )
-from pollux.jobs import NewJob, Settlement
-from pollux.queues import redis_store
-from pollux.queues.base import Queue
-from pollux.queues.lua import script
-from pollux.queues.redis import RedisQueue
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues import redis_store
+from pollwise.queues.base import Queue
+from pollwise.queues.lua import script
+from pollwise.queues.redis import RedisQueue
 from tests.daemons import wait_until
 from tests.queues.redis_kit import within
 from tests.servers import OwnRedis, Redis
@@ -126,7 +126,7 @@ def test_every_key_is_in_the_slot_of_its_queue(own_redis: OwnRedis) -> None:
                 await fill(queue)
 
     asyncio.run(main())
-    tags = {redis_store.tag_of("pollux", name) for name in names}
+    tags = {redis_store.tag_of("pollwise", name) for name in names}
     assert len(tags) == len(names)
     with server.client() as client:
         keys = [str(key) for key in client.scan_iter()]
@@ -170,7 +170,7 @@ def test_nothing_is_left_of_finished_jobs(redis: Redis, name: str) -> None:
     with redis.client() as client:
         keys = [str(key) for key in client.scan_iter(match=f"*{name}*")]
     left = [key for key in keys if ":answer:" not in key]
-    assert left == [f"{{pollux:{name}}}:meta"]
+    assert left == [f"{{pollwise:{name}}}:meta"]
 
 
 # Batches
@@ -229,7 +229,7 @@ def test_lists_far_apart(redis: Redis, name: str) -> None:
 
     async def work(queue: Queue) -> None:
         await queue.put(NewJob("first"))
-        tag = redis_store.tag_of("pollux", name)
+        tag = redis_store.tag_of("pollwise", name)
         redis.execute("HSET", f"{tag}:meta", "last", str(5 * 10**12))
         ids = await queue.put([NewJob("later", n) for n in range(3000)])
         assert ids[0] == "5000000000001"

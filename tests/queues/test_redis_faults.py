@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pollux import Worker
-from pollux.clock import Clock
-from pollux.errors import LeaseLost, StoreUnavailable
-from pollux.jobs import Job, NewJob, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.lua import script
-from pollux.queues.redis import RedisQueue
+from pollwise import Worker
+from pollwise.clock import Clock
+from pollwise.errors import LeaseLost, StoreUnavailable
+from pollwise.jobs import Job, NewJob, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.lua import script
+from pollwise.queues.redis import RedisQueue
 from tests.kit import each_way, options
 from tests.proxy import Proxy
 from tests.servers import OwnRedis, Redis

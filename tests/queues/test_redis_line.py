@@ -8,14 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from pollux import Worker
-from pollux.clock import Clock, VirtualClock
-from pollux.events import HintsLost, HintsProven, PollFinished
-from pollux.hints import Hint
-from pollux.jobs import Job, NewJob
-from pollux.queues.base import Queue
-from pollux.queues.redis import RedisQueue
-from pollux.queues.redis_line import SEND_TIMEOUT
+from pollwise import Worker
+from pollwise.clock import Clock, VirtualClock
+from pollwise.events import HintsLost, HintsProven, PollFinished
+from pollwise.hints import Hint
+from pollwise.jobs import Job, NewJob
+from pollwise.queues.base import Queue
+from pollwise.queues.redis import RedisQueue
+from pollwise.queues.redis_line import SEND_TIMEOUT
 from tests.kit import Seen, options, until, virtually, working
 from tests.proxy import Proxy
 from tests.servers import OwnRedis, Redis
@@ -151,7 +151,7 @@ def test_an_idle_hour_is_quiet(redis: Redis, name: str) -> None:
 
 def test_who_may_not_listen_does_not_disturb_the_others(own_redis: OwnRedis, name: str) -> None:
     server = own_redis()
-    rights = ("on", ">secret", "~*", "+@all", "resetchannels", f"&{{pollux:{name}}}*")
+    rights = ("on", ">secret", "~*", "+@all", "resetchannels", f"&{{pollwise:{name}}}*")
     server.execute("ACL", "SETUSER", "half", *rights)
     url = server.url(user="half", password="secret")
 
@@ -168,7 +168,7 @@ def test_who_may_not_listen_does_not_disturb_the_others(own_redis: OwnRedis, nam
                     await Clock().sleep(0.005)
             [lost] = seen.of(HintsLost)
             assert "Allow this user" in lost.reason
-            assert "&{pollux:*)" in lost.advice
+            assert "&{pollwise:*)" in lost.advice
             assert queue.hints().proven_at is not None
             pause = asyncio.ensure_future(hint.wait(PATIENCE))
             async with RedisQueue(url, name) as elsewhere:

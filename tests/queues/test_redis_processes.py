@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pollux.clock import Clock
-from pollux.errors import LeaseLost
-from pollux.jobs import Claim, NewJob, Settlement
-from pollux.queues.base import Queue, Stats
-from pollux.queues.redis import RedisQueue
+from pollwise.clock import Clock
+from pollwise.errors import LeaseLost
+from pollwise.jobs import Claim, NewJob, Settlement
+from pollwise.queues.base import Queue, Stats
+from pollwise.queues.redis import RedisQueue
 
 if TYPE_CHECKING:
     from tests.servers import Redis

@@ -9,34 +9,34 @@ from typing import Any
 import pytest
 from redis import exceptions as trouble
 
-import pollux
-from pollux.errors import (
+import pollwise
+from pollwise.errors import (
     ConfigError,
     PayloadError,
-    PolluxError,
+    PollwiseError,
     SchemaError,
     StoreError,
     StoreUnavailable,
 )
-from pollux.jobs import NewJob, Settlement
-from pollux.queues import redis_store
-from pollux.queues.base import Queue
-from pollux.queues.redis import RedisQueue
-from pollux.queues.redis_connections import Address, explained
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues import redis_store
+from pollwise.queues.base import Queue
+from pollwise.queues.redis import RedisQueue
+from pollwise.queues.redis_connections import Address, explained
 from tests.queues.redis_kit import within
 from tests.servers import OwnRedis, Redis
 
 SECRET = "s3cret%2F"
 
 
-def refusal(url: str, **options: Any) -> PolluxError:
+def refusal(url: str, **options: Any) -> PollwiseError:
     """What the first call raises; it never shows the password."""
 
     async def main() -> None:
         async with RedisQueue(url, timeout="5s", **options) as queue:
             await queue.put(NewJob("job"))
 
-    with pytest.raises(PolluxError) as raised:
+    with pytest.raises(PollwiseError) as raised:
         asyncio.run(main())
     assert "s3cret" not in str(raised.value)
     return raised.value
@@ -76,7 +76,7 @@ def test_the_url_shows_no_credentials() -> None:
 def test_open_by_url(redis: Redis, name: str) -> None:
     async def main() -> None:
         url = f"{redis.url(2)}?queue={name}&prefix=mine&keep=1d&timeout=5s&allow_eviction=true"
-        async with pollux.open(url) as queue:
+        async with pollwise.open(url) as queue:
             assert isinstance(queue, RedisQueue)
             await queue.put(NewJob("job"))
             assert (await queue.stats()).ready == 1
@@ -121,11 +121,11 @@ def test_a_user_without_rights(own_redis: OwnRedis, name: str) -> None:
     )
     error = refusal(server.url(user="reader", password="s3cret"))
     assert type(error) is StoreError
-    assert str(error).endswith("+@all -@dangerous +info ~{pollux:* &{pollux:*")
+    assert str(error).endswith("+@all -@dangerous +info ~{pollwise:* &{pollwise:*")
     error = refusal(server.url(user="reader", password="s3cret"), prefix="shop")
     assert str(error).endswith("+@all -@dangerous +info ~{shop:* &{shop:*")
     # What the message advises is enough.
-    rights = ("on", ">s3cret", "~{pollux:*", "&{pollux:*", "+@all", "-@dangerous", "+info")
+    rights = ("on", ">s3cret", "~{pollwise:*", "&{pollwise:*", "+@all", "-@dangerous", "+info")
     server.execute("ACL", "SETUSER", "worker", *rights)
     url = server.url(user="worker", password="s3cret")
 
@@ -213,7 +213,7 @@ def test_a_server_that_is_too_old() -> None:
     with OldServer("5.0.7") as server:
         error = refusal(server.url)
     assert type(error) is StoreError
-    assert "is Redis 5.0.7; Pollux needs Redis 6.2" in str(error)
+    assert "is Redis 5.0.7; Pollwise needs Redis 6.2" in str(error)
 
 
 class OldServer:
@@ -257,7 +257,7 @@ def test_keys_of_another_program(redis: Redis, name: str) -> None:
 
 
 def test_a_layout_that_is_newer(redis: Redis, name: str) -> None:
-    redis.execute("HSET", f"{{pollux:{name}}}:meta", "layout", "2")
+    redis.execute("HSET", f"{{pollwise:{name}}}:meta", "layout", "2")
     error = refusal(redis.url(), name=name)
     assert type(error) is SchemaError
     assert "layout 2; this code knows up to 1" in str(error)

@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollux.hints import Hint
-from pollux.jobs import NewJob, Settlement
-from pollux.queues import sqlite_file, sqlite_store
-from pollux.queues.base import Queue
-from pollux.queues.sqlite import SqliteQueue
-from pollux.queues.watched_file import WatchedFile
-from pollux.testing import VirtualClock
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.hints import Hint
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues import sqlite_file, sqlite_store
+from pollwise.queues.base import Queue
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.watched_file import WatchedFile
+from pollwise.testing import VirtualClock
 
 Use = Callable[[SqliteQueue], Awaitable[Any]]
 
@@ -152,11 +152,11 @@ def execute(path: Path, *statements: str) -> list[Any]:
 def test_a_newer_schema_is_refused(tmp_path: Path, journal: str) -> None:
     path = tmp_path / "jobs.db"
     use(path, put_one)
-    execute(path, "UPDATE pollux_schema SET version = 999", f"PRAGMA journal_mode = {journal}")
+    execute(path, "UPDATE pollwise_schema SET version = 999", f"PRAGMA journal_mode = {journal}")
     before = path.read_bytes()
     message = refused(path, SchemaError)
     assert "999" in message
-    assert "Upgrade pollux" in message
+    assert "Upgrade pollwise" in message
     assert path.read_bytes() == before, "the file was changed"
 
 
@@ -180,16 +180,18 @@ def test_the_users_own_tables_are_left_alone(tmp_path: Path) -> None:
     use(path, work)
     assert execute(path, *own, "PRAGMA user_version") == before
     names = execute(path, "SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")[0]
-    assert all(name == "jobs" or name.startswith("pollux_") for (name,) in names), names
+    assert all(name == "jobs" or name.startswith("pollwise_") for (name,) in names), names
 
 
 def test_a_table_of_our_name_that_is_not_ours(tmp_path: Path) -> None:
     path = tmp_path / "app.db"
-    execute(path, "CREATE TABLE pollux_jobs (mine TEXT)", "INSERT INTO pollux_jobs VALUES ('x')")
+    execute(
+        path, "CREATE TABLE pollwise_jobs (mine TEXT)", "INSERT INTO pollwise_jobs VALUES ('x')"
+    )
     message = refused(path, SchemaError)
-    assert "not as this version of pollux made them" in message
-    rows = execute(path, "SELECT * FROM pollux_jobs", "SELECT name FROM sqlite_master")
-    assert rows == [[("x",)], [("pollux_jobs",)]], "something was changed"
+    assert "not as this version of pollwise made them" in message
+    rows = execute(path, "SELECT * FROM pollwise_jobs", "SELECT name FROM sqlite_master")
+    assert rows == [[("x",)], [("pollwise_jobs",)]], "something was changed"
 
 
 # The lock
@@ -319,7 +321,7 @@ def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> li
 
     monkeypatch.setattr(WatchedFile, "_stamp", counted)
     if request.param == "looking":
-        monkeypatch.setattr("pollux.queues.watched_file.inotify", no_watch_left)
+        monkeypatch.setattr("pollwise.queues.watched_file.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):
         pytest.skip("only Linux tells")
     return found
@@ -380,7 +382,7 @@ def test_a_hint_file_that_cannot_be_touched_is_no_error(
     def fail(*_: Any, **__: Any) -> None:
         raise PermissionError("no")
 
-    monkeypatch.setattr("pollux.queues.watched_file.os.utime", fail)
+    monkeypatch.setattr("pollwise.queues.watched_file.os.utime", fail)
     [[job_id], claims] = use(tmp_path / "jobs.db", put_one, lambda q: q.claim("w", 1, 60))
     assert [claim.job.id for claim in claims] == [job_id]
 

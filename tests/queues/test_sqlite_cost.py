@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pollux.jobs import NewJob, Settlement
-from pollux.queues.sql import statements
-from pollux.queues.sqlite import SqliteQueue
-from pollux.testing import VirtualClock
+from pollwise.jobs import NewJob, Settlement
+from pollwise.queues.sql import statements
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.testing import VirtualClock
 from tests.sqlite_cost import Meter, plan_of
 
 STATEMENTS = statements("sqlite")
@@ -35,7 +35,7 @@ def sql_of(name: str) -> str:
 @pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "claim_arm"])
 def test_statements_use_an_index(name: str) -> None:
     plan = plan_of("sqlite", sql_of(name))
-    scans = [step for step in plan if re.search(r"SCAN (pollux_jobs|other)", step)]
+    scans = [step for step in plan if re.search(r"SCAN (pollwise_jobs|other)", step)]
     assert not scans, f"{name} reads the whole table: {plan}"
 
 

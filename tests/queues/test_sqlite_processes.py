@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import Clock
-from pollux.hints import Hint
-from pollux.jobs import NewJob
-from pollux.queues.base import Queue
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.clock import Clock
+from pollwise.hints import Hint
+from pollwise.jobs import NewJob
+from pollwise.queues.base import Queue
+from pollwise.queues.sqlite import SqliteQueue
 from tests.queues.children import PATIENCE, Child
 
 Start = Callable[..., Child]
@@ -136,7 +136,7 @@ def test_a_put_in_another_process_ends_a_pause(
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that others can reach; pytest's own are private."""
-    path = Path(tempfile.mkdtemp(prefix="pollux-test-"))
+    path = Path(tempfile.mkdtemp(prefix="pollwise-test-"))
     path.chmod(0o755)
     yield path
     path.chmod(0o755)

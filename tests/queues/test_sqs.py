@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-import pollux
-from pollux.core.adaptive import Adaptive
-from pollux.core.retry import Retry
-from pollux.errors import ConfigError, StoreError, StoreUnavailable, Unsupported
-from pollux.events import JobDead, JobDone
-from pollux.jobs import Job, NewJob, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.sqs import SqsFifoQueue, SqsQueue
-from pollux.queues.sqs_messages import RAW
-from pollux.worker import Worker
+import pollwise
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.retry import Retry
+from pollwise.errors import ConfigError, StoreError, StoreUnavailable, Unsupported
+from pollwise.events import JobDead, JobDone
+from pollwise.jobs import Job, NewJob, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.sqs import SqsFifoQueue, SqsQueue
+from pollwise.queues.sqs_messages import RAW
+from pollwise.worker import Worker
 from tests.clouds import CREDENTIALS, MiniStack
 from tests.fast import FastClock
 from tests.kit import Seen, options, working
@@ -171,7 +171,7 @@ def test_a_message_of_another_tool_is_raw(cloud: Cloud) -> None:
         }
         await _send(queue, "<not>json</not>", MessageAttributes=attributes)
         await _send(queue, '{"json": "but no kind"}')
-        kind = {"pollux.kind": {"DataType": "String", "StringValue": "job"}}
+        kind = {"pollwise.kind": {"DataType": "String", "StringValue": "job"}}
         await _send(queue, "{broken", MessageAttributes=kind)
         await _send(queue, "[" * 100_000, MessageAttributes=kind)
         claims = {c.job.payload["body"][:5]: c for c in await queue.claim("w", 10, 30)}
@@ -197,7 +197,7 @@ def test_a_message_of_another_tool_is_raw(cloud: Cloud) -> None:
 def test_a_producer_in_any_language_needs_a_kind_and_json(cloud: Cloud) -> None:
     async def main(cloud: Cloud) -> None:
         queue = await cloud.queue()
-        kind = {"pollux.kind": {"DataType": "String", "StringValue": "resize"}}
+        kind = {"pollwise.kind": {"DataType": "String", "StringValue": "resize"}}
         await _send(queue, '{"width": 3}', MessageAttributes=kind)
         [claim] = await queue.claim("w", 10, 30)
         assert (claim.job.kind, claim.job.payload) == ("resize", {"width": 3})
@@ -478,10 +478,10 @@ def test_urls(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("AWS_ENDPOINT_URL", cloud.server.endpoint)
         await made.put(NewJob("job"))
         for each in (f"sqs://{made.name}", f"sqs://{made.name}?region=us-east-1&linger=0", url):
-            async with pollux.open(each, clock=cloud.clock) as queue:
+            async with pollwise.open(each, clock=cloud.clock) as queue:
                 [claim] = await queue.claim("w", 1, 30)
                 await queue.settle([Settlement.give_back(claim)])
         await made.close()
 
     cloud.run(main)
-    assert json.dumps(pollux.open("sqs://jobs.fifo").url) == '"sqs://jobs.fifo"'
+    assert json.dumps(pollwise.open("sqs://jobs.fifo").url) == '"sqs://jobs.fifo"'

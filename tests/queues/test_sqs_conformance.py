@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pollux.queues.sqs import SqsFifoQueue, SqsQueue
-from pollux.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
+from pollwise.queues.sqs import SqsFifoQueue, SqsQueue
+from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
 from tests.clouds import CREDENTIALS, MiniStack
 from tests.fast import FastClock
 

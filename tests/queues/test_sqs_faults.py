@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from botocore.exceptions import ClientError, ReadTimeoutError
 
-from pollux.clock import VirtualClock
-from pollux.core.fixed import Fixed
-from pollux.core.retry import Retry
-from pollux.errors import LeaseLost, PayloadError, StoreError, StoreUnavailable
-from pollux.events import JobDone, PollFailed, PollRecovered
-from pollux.jobs import Job, NewJob, Settlement
-from pollux.queues.sqs import SqsQueue
-from pollux.worker import Worker
+from pollwise.clock import VirtualClock
+from pollwise.core.fixed import Fixed
+from pollwise.core.retry import Retry
+from pollwise.errors import LeaseLost, PayloadError, StoreError, StoreUnavailable
+from pollwise.events import JobDone, PollFailed, PollRecovered
+from pollwise.jobs import Job, NewJob, Settlement
+from pollwise.queues.sqs import SqsQueue
+from pollwise.worker import Worker
 from tests.kit import Seen, options, until, virtually, working
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-import pollux
-from pollux.errors import ConfigError
+import pollwise
+from pollwise.errors import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,10 @@ from pollux.errors import ConfigError
 def test_a_url_that_is_no_queues_is_refused(url: str) -> None:
     right = "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
     with pytest.raises(ConfigError, match=f"no URL of an SQS queue.*{right}") as raised:
-        pollux.open(url)
+        pollwise.open(url)
     assert "hunter2" not in str(raised.value)
     for good in (right, "http://localhost:4566/queue/eu-west-1/000000000000/jobs"):
-        assert pollux.open(good).name == "jobs"
+        assert pollwise.open(good).name == "jobs"
 
 
 @pytest.mark.parametrize(
@@ -34,5 +34,5 @@ def test_a_url_that_is_no_queues_is_refused(url: str) -> None:
 )
 def test_a_name_that_is_none_is_refused(url: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message) as raised:
-        pollux.open(url)
+        pollwise.open(url)
     assert "hunter2" not in str(raised.value)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from pollux.errors import ConfigError
-from pollux.settings import Row, Settings, load
+from pollwise.errors import ConfigError
+from pollwise.settings import Row, Settings, load
 
 #: What a strategy needs besides its name.
 GOALS: dict[str | None, dict[str, object]] = {"worth": {"worker.polling.p95_wait": "2s"}}
@@ -33,7 +33,7 @@ class Folder:
         overrides: Mapping[str, object] | None = None,
     ) -> Settings:
         if toml:
-            (self.path / "pollux.toml").write_text(toml, encoding="utf-8")
+            (self.path / "pollwise.toml").write_text(toml, encoding="utf-8")
         return load(environ=environ or {}, overrides=overrides)
 
     def refusal(

@@ -7,15 +7,15 @@ import os
 import pytest
 from pydantic import ValidationError
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.batch_fill import BatchFill
-from pollux.core.fixed import Fixed
-from pollux.durations import seconds
-from pollux.errors import ConfigError
-from pollux.outbox import OutboxRunOptions
-from pollux.settings import Settings, load
-from pollux.variables import NO_SETTINGS
-from pollux.worker import WorkerRunOptions
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.fixed import Fixed
+from pollwise.durations import seconds
+from pollwise.errors import ConfigError
+from pollwise.outbox import OutboxRunOptions
+from pollwise.settings import Settings, load
+from pollwise.variables import NO_SETTINGS
+from pollwise.worker import WorkerRunOptions
 from tests.settings.folder import Folder, row
 
 # Defaults.
@@ -96,10 +96,10 @@ def test_every_number_has_limits(
 
 def test_a_refusal_names_the_limits(folder: Folder) -> None:
     assert folder.refusal("[worker]\nconcurrency = 5000") == (
-        "worker.concurrency = 5000 (pollux.toml) must be a whole number from 1 to 1000"
+        "worker.concurrency = 5000 (pollwise.toml) must be a whole number from 1 to 1000"
     )
     assert folder.refusal('[worker]\nlease = "1ms"') == (
-        "worker.lease = '1ms' (pollux.toml) must be a duration from 100ms to 7d"
+        "worker.lease = '1ms' (pollwise.toml) must be a duration from 100ms to 7d"
     )
 
 
@@ -107,8 +107,8 @@ def test_a_refusal_names_the_limits(folder: Folder) -> None:
 
 FILE = {"concurrency": "[worker]\nconcurrency = 2", "hold": "[worker.polling]\nhold = 2"}
 VARIABLE = {
-    "concurrency": {"POLLUX_WORKER_CONCURRENCY": "3"},
-    "hold": {"POLLUX_POLLING_HOLD": "3"},
+    "concurrency": {"POLLWISE_WORKER_CONCURRENCY": "3"},
+    "hold": {"POLLWISE_POLLING_HOLD": "3"},
 }
 ARGUMENT = {"concurrency": {"worker.concurrency": 4}, "hold": {"worker.polling.hold": 4}}
 
@@ -134,7 +134,7 @@ def test_each_layer_outranks_those_below(folder: Folder, key: str) -> None:
 def test_keys_of_one_table_may_come_from_different_layers(folder: Folder) -> None:
     settings = folder.load(
         '[worker]\nlease = "2m"\n[worker.polling]\nmin_interval = "1s"',
-        {"POLLUX_WORKER_GRACE": "5s", "POLLUX_POLLING_MAX_INTERVAL": "20s"},
+        {"POLLWISE_WORKER_GRACE": "5s", "POLLWISE_POLLING_MAX_INTERVAL": "20s"},
         {"worker.timeout": "1h", "worker.polling.backoff_multiplier": "3"},
     )
     assert (settings.worker.lease, settings.worker.grace) == (120.0, 5.0)
@@ -145,18 +145,18 @@ def test_keys_of_one_table_may_come_from_different_layers(folder: Folder) -> Non
 def test_the_environment_is_read_when_asked_for(
     folder: Folder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in os.environ if name.startswith("POLLUX_")]:
+    for name in [name for name in os.environ if name.startswith("POLLWISE_")]:
         monkeypatch.delenv(name)
     assert load().worker.concurrency == 8
-    monkeypatch.setenv("POLLUX_WORKER_CONCURRENCY", "5")
+    monkeypatch.setenv("POLLWISE_WORKER_CONCURRENCY", "5")
     assert load().worker.concurrency == 5
-    monkeypatch.setenv("POLLUX_WORKER_CONCURRENCY", "6")
+    monkeypatch.setenv("POLLWISE_WORKER_CONCURRENCY", "6")
     assert load().worker.concurrency == 6
     assert load(environ={}).worker.concurrency == 8
 
 
 def test_an_empty_variable_counts_as_not_set(folder: Folder) -> None:
-    assert folder.load("", {"POLLUX_WORKER_CONCURRENCY": ""}).worker.concurrency == 8
+    assert folder.load("", {"POLLWISE_WORKER_CONCURRENCY": ""}).worker.concurrency == 8
 
 
 def test_an_argument_that_is_none_counts_as_not_given(folder: Folder) -> None:
@@ -166,9 +166,11 @@ def test_an_argument_that_is_none_counts_as_not_given(folder: Folder) -> None:
 
 def test_the_word_none_takes_a_value_back(folder: Folder) -> None:
     toml = "[worker]\ntimeout = 5\nmetrics_port = 9091"
-    settings = folder.load(toml, {"POLLUX_WORKER_TIMEOUT": "none"}, {"worker.metrics_port": "None"})
+    settings = folder.load(
+        toml, {"POLLWISE_WORKER_TIMEOUT": "none"}, {"worker.metrics_port": "None"}
+    )
     assert (settings.worker.timeout, settings.worker.metrics_port) == (None, None)
-    assert row(settings, "worker.timeout").origin == "environment variable POLLUX_WORKER_TIMEOUT"
+    assert row(settings, "worker.timeout").origin == "environment variable POLLWISE_WORKER_TIMEOUT"
 
 
 def test_arguments_may_be_nested(folder: Folder) -> None:
@@ -185,24 +187,24 @@ def test_the_file_is_found_in_the_current_directory_or_named(folder: Folder) -> 
     third = folder.path / "third.toml"
     third.write_text("[worker]\nconcurrency = 4")
     assert folder.load("[worker]\nconcurrency = 2").worker.concurrency == 2
-    by_variable = load(environ={"POLLUX_CONFIG": str(other)})
+    by_variable = load(environ={"POLLWISE_CONFIG": str(other)})
     assert by_variable.worker.concurrency == 3
     assert row(by_variable, "worker.concurrency").origin == str(other)
-    assert load(third, {"POLLUX_CONFIG": str(other)}).worker.concurrency == 4
+    assert load(third, {"POLLWISE_CONFIG": str(other)}).worker.concurrency == 4
 
 
 def test_a_file_that_is_named_must_exist(folder: Folder) -> None:
     missing = folder.path / "missing.toml"
     with pytest.raises(ConfigError, match=r"there is no file .*missing\.toml \(argument\)"):
         load(missing, {})
-    refusal = folder.refusal(environ={"POLLUX_CONFIG": str(missing)})
-    assert f"there is no file {missing} (environment variable POLLUX_CONFIG)" in refusal
+    refusal = folder.refusal(environ={"POLLWISE_CONFIG": str(missing)})
+    assert f"there is no file {missing} (environment variable POLLWISE_CONFIG)" in refusal
     assert "create it, or name another" in refusal
 
 
 def test_a_file_that_is_no_toml_is_refused_with_its_line(folder: Folder) -> None:
     refusal = folder.refusal("[worker]\nconcurrency = 4\nlease = 60s\n")
-    assert refusal.startswith("pollux.toml is not valid TOML: ")
+    assert refusal.startswith("pollwise.toml is not valid TOML: ")
     assert "line 3" in refusal
     assert "mend that line" in refusal
 
@@ -224,28 +226,28 @@ def test_a_broken_line_is_not_shown_for_it_may_hold_a_password(folder: Folder) -
     ids=["latin-1", "digits", "brackets"],
 )
 def test_an_odd_file_is_refused(folder: Folder, content: bytes, said: str) -> None:
-    (folder.path / "pollux.toml").write_bytes(content)
+    (folder.path / "pollwise.toml").write_bytes(content)
     refusal = folder.refusal()
-    assert refusal.startswith("pollux.toml is not")
+    assert refusal.startswith("pollwise.toml is not")
     assert said in refusal or "not valid TOML" in refusal
 
 
 def test_a_directory_is_no_file(folder: Folder) -> None:
-    (folder.path / "pollux.toml").mkdir()
-    assert "pollux.toml (found in the current directory) cannot be read" in folder.refusal()
+    (folder.path / "pollwise.toml").mkdir()
+    assert "pollwise.toml (found in the current directory) cannot be read" in folder.refusal()
 
 
 def test_a_byte_order_mark_is_no_problem(folder: Folder) -> None:
     assert folder.load("\ufeff[worker]\nconcurrency = 3").worker.concurrency == 3
 
 
-# What `pollux config show` shows.
+# What `pollwise config show` shows.
 
 
 def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Folder) -> None:
     settings = folder.load(
         '[worker]\nlease = "90s"\nqueue = "sqlite:///jobs.db"\n[worker.polling]\nhold_ms = 500',
-        {"POLLUX_POLLING_MAX_INTERVAL_MS": "30000"},
+        {"POLLWISE_POLLING_MAX_INTERVAL_MS": "30000"},
         {"worker.concurrency": "4"},
     )
     shown = [(each.key, each.value, each.origin) for each in settings.table()]
@@ -269,10 +271,10 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("outbox.polling.hold", "0s", "default"),
     ]
     assert [row for row in shown if row[0].startswith("worker.")] == [
-        ("worker.queue", "sqlite:///jobs.db", "pollux.toml"),
+        ("worker.queue", "sqlite:///jobs.db", "pollwise.toml"),
         ("worker.concurrency", "4", "argument"),
         ("worker.prefetch", "none", "default"),
-        ("worker.lease", "1m30s", "pollux.toml"),
+        ("worker.lease", "1m30s", "pollwise.toml"),
         ("worker.grace", "30s", "default"),
         ("worker.timeout", "none", "default"),
         ("worker.long_ceiling", "1m", "default"),
@@ -285,12 +287,12 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         (
             "worker.polling.max_interval",
             "30s",
-            "environment variable POLLUX_POLLING_MAX_INTERVAL_MS",
+            "environment variable POLLWISE_POLLING_MAX_INTERVAL_MS",
         ),
         ("worker.polling.backoff_multiplier", "2.0", "default"),
-        ("worker.polling.hold", "500ms", "pollux.toml"),
+        ("worker.polling.hold", "500ms", "pollwise.toml"),
     ]
-    assert settings.origins()["worker.lease"] == "pollux.toml"
+    assert settings.origins()["worker.lease"] == "pollwise.toml"
     assert list(settings.origins()) == [each.key for each in settings.table()]
 
 
@@ -325,8 +327,8 @@ def test_settings_can_be_made_in_code() -> None:
 
 
 def test_variables_that_are_no_settings_are_let_through(folder: Folder) -> None:
-    """What `pollux agent` exports to its command must not stop `pollux` inside of it."""
+    """What `pollwise agent` exports to its command must not stop `pollwise` inside of it."""
     told = dict.fromkeys(NO_SETTINGS, "x")
     assert load(environ=told) == load(environ={})
-    with pytest.raises(ConfigError, match="POLLUX_TOKENS"):
-        load(environ={**told, "POLLUX_TOKENS": "x"})
+    with pytest.raises(ConfigError, match="POLLWISE_TOKENS"):
+        load(environ={**told, "POLLWISE_TOKENS": "x"})

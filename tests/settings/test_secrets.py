@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pollux.errors import ConfigError
-from pollux.urls import without_secrets
+from pollwise.errors import ConfigError
+from pollwise.urls import without_secrets
 from tests.settings.folder import Folder, row
 
 # Secrets.
@@ -30,9 +30,9 @@ def test_a_password_is_kept_but_not_shown(folder: Folder) -> None:
         ("[worker]\nqueue = ['redis://:hunter2@db/0']", {}, {}),
         ("[worker]\nqueue = {url = 'redis://:hunter2@db/0'}", {}, {}),
         ("[worker]\npassword = 'hunter2'", {}, {}),
-        ("", {"POLLUX_WORKER_LEASE": "redis://:hunter2@db/0"}, {}),
-        ("", {"POLLUX_QUEUES": "redis://:hunter2@db/0"}, {}),
-        ("", {"POLLUX_API_TOKEN": "hunter2"}, {}),
+        ("", {"POLLWISE_WORKER_LEASE": "redis://:hunter2@db/0"}, {}),
+        ("", {"POLLWISE_QUEUES": "redis://:hunter2@db/0"}, {}),
+        ("", {"POLLWISE_API_TOKEN": "hunter2"}, {}),
         ("", {}, {"worker.queue": "postgresql:/app:hunter2@db"}),
         ("", {}, {"worker.polling.min_interval": "redis://:hunter2@db/0"}),
     ],

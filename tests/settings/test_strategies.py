@@ -11,16 +11,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.batch_fill import BatchFill
-from pollux.core.ewma import Ewma
-from pollux.core.fixed import Fixed
-from pollux.core.freshness import Freshness
-from pollux.core.strategy import Strategy
-from pollux.core.worth import Worth
-from pollux.errors import ConfigError
-from pollux.settings import STRATEGIES, Row, documented_keys, load, polling_table, strategy_named
-from pollux.settings.keys import polling_tables
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.ewma import Ewma
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.core.strategy import Strategy
+from pollwise.core.worth import Worth
+from pollwise.errors import ConfigError
+from pollwise.settings import STRATEGIES, Row, documented_keys, load, polling_table, strategy_named
+from pollwise.settings.keys import polling_tables
 from tests.settings.folder import GOALS, Folder, goals_of, unused
 
 # Strategies over layers.
@@ -29,17 +29,18 @@ from tests.settings.folder import GOALS, Folder, goals_of, unused
 def test_parameters_without_a_strategy_are_those_of_adaptive(folder: Folder) -> None:
     assert folder.load("[worker.polling]\nmax_interval = 9").worker.polling == Adaptive(ceiling=9)
     assert folder.refusal("[worker.polling]\ninterval = 9") == (
-        "worker.polling.interval = 9 (pollux.toml) belongs to strategy fixed, but the strategy is "
+        "worker.polling.interval = 9 (pollwise.toml) belongs to strategy fixed, but the strategy "
+        "is "
         'adaptive (default); leave it out, or set strategy = "fixed"'
     )
 
 
 def test_another_strategy_in_a_higher_layer_leaves_lower_parameters_unused(folder: Folder) -> None:
     toml = '[worker.polling]\nstrategy = "adaptive"\nmin_interval_ms = 50\nhold = 3'
-    settings = folder.load(toml, {"POLLUX_POLLING_STRATEGY": "fixed"})
+    settings = folder.load(toml, {"POLLWISE_POLLING_STRATEGY": "fixed"})
     assert settings.worker.polling == Fixed(hold=3)
     assert unused(settings) == [
-        Row("worker.polling.min_interval", "50ms", "pollux.toml", used=False)
+        Row("worker.polling.min_interval", "50ms", "pollwise.toml", used=False)
     ]
     assert "worker.polling.min_interval" not in settings.origins()
 
@@ -54,7 +55,7 @@ def test_an_unused_parameter_may_even_be_wrong(folder: Folder) -> None:
 def test_unused_parameters_come_from_all_lower_layers(folder: Folder) -> None:
     settings = folder.load(
         "[worker.polling]\nmin_interval = 1",
-        {"POLLUX_POLLING_BACKOFF_MULTIPLIER": "3"},
+        {"POLLWISE_POLLING_BACKOFF_MULTIPLIER": "3"},
         {"worker.polling.strategy": "ewma", "worker.polling.alpha": "0.5"},
     )
     assert settings.worker.polling == Ewma(alpha=0.5)
@@ -67,13 +68,13 @@ def test_unused_parameters_come_from_all_lower_layers(folder: Folder) -> None:
 def test_a_parameter_of_another_strategy_beside_or_above_is_refused(folder: Folder) -> None:
     fixed = '[worker.polling]\nstrategy = "fixed"\n'
     beside = folder.refusal(fixed + "batch_size = 5")
-    assert "belongs to strategy batch_fill, but the strategy is fixed (pollux.toml)" in beside
-    above = folder.refusal(fixed, {"POLLUX_POLLING_MIN_INTERVAL_MS": "5"})
+    assert "belongs to strategy batch_fill, but the strategy is fixed (pollwise.toml)" in beside
+    above = folder.refusal(fixed, {"POLLWISE_POLLING_MIN_INTERVAL_MS": "5"})
     assert above.startswith(
         "worker.polling.min_interval_ms = '5' "
-        "(environment variable POLLUX_POLLING_MIN_INTERVAL_MS) "
+        "(environment variable POLLWISE_POLLING_MIN_INTERVAL_MS) "
         "belongs to strategy adaptive, batch_fill, freshness and worth, "
-        "but the strategy is fixed (pollux.toml)"
+        "but the strategy is fixed (pollwise.toml)"
     )
 
 
@@ -103,15 +104,15 @@ def test_a_parameter_of_another_strategy_beside_or_above_is_refused(folder: Fold
         ),
         (
             "",
-            {"POLLUX_POLL_INTERVAL_MS": "250"},
+            {"POLLWISE_POLL_INTERVAL_MS": "250"},
             {},
-            "set POLLUX_POLLING_STRATEGY=fixed and POLLUX_POLLING_INTERVAL_MS=250",
+            "set POLLWISE_POLLING_STRATEGY=fixed and POLLWISE_POLLING_INTERVAL_MS=250",
         ),
         (
             "",
-            {"POLLUX_POLL_INTERVAL": "0.25"},
+            {"POLLWISE_POLL_INTERVAL": "0.25"},
             {},
-            "set POLLUX_POLLING_STRATEGY=fixed and POLLUX_POLLING_INTERVAL=0.25",
+            "set POLLWISE_POLLING_STRATEGY=fixed and POLLWISE_POLLING_INTERVAL=0.25",
         ),
         (
             "",
@@ -140,8 +141,8 @@ def test_a_lone_poll_interval_is_fixed_with_a_warning(
 def test_poll_interval_beside_a_strategy_is_refused(folder: Folder, strategy: str) -> None:
     toml = f'[worker]\npoll_interval = 1\n[worker.polling]\nstrategy = "{strategy}"'
     assert folder.refusal(toml) == (
-        f"worker.poll_interval = 1 (pollux.toml) and worker.polling.strategy = '{strategy}' "
-        "(pollux.toml) contradict each other; keep one"
+        f"worker.poll_interval = 1 (pollwise.toml) and worker.polling.strategy = '{strategy}' "
+        "(pollwise.toml) contradict each other; keep one"
     )
 
 
@@ -158,7 +159,7 @@ def test_poll_interval_beside_another_interval_is_refused(folder: Folder) -> Non
 def test_poll_interval_gives_way_to_a_strategy_in_a_higher_layer(folder: Folder) -> None:
     with pytest.warns(DeprecationWarning, match=r"worker\.poll_interval = 1"):
         settings = folder.load(
-            "[worker]\npoll_interval = 1", {"POLLUX_POLLING_STRATEGY": "adaptive"}
+            "[worker]\npoll_interval = 1", {"POLLWISE_POLLING_STRATEGY": "adaptive"}
         )
     assert settings.worker.polling == Adaptive()
     assert [each.key for each in unused(settings)] == ["worker.polling.interval"]
@@ -167,7 +168,7 @@ def test_poll_interval_gives_way_to_a_strategy_in_a_higher_layer(folder: Folder)
 def test_a_bad_poll_interval_is_refused_not_warned_about(folder: Folder) -> None:
     with warnings.catch_warnings(record=True) as caught:
         refusal = folder.refusal("[worker]\npoll_interval = 'soon'")
-    assert refusal.startswith("worker.poll_interval = 'soon' (pollux.toml) is not a duration")
+    assert refusal.startswith("worker.poll_interval = 'soon' (pollwise.toml) is not a duration")
     assert not caught
 
 
@@ -215,7 +216,7 @@ def any_strategy(draw: st.DrawFn) -> Strategy:
 
 @pytest.fixture(scope="module")
 def table_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("tables") / "pollux.toml"
+    return tmp_path_factory.mktemp("tables") / "pollwise.toml"
 
 
 @given(strategy=any_strategy())

@@ -6,13 +6,13 @@ import re
 
 import pytest
 
-from pollux.core.adaptive import Adaptive
-from pollux.core.batch_fill import BatchFill
-from pollux.core.ewma import Ewma
-from pollux.core.fixed import Fixed
-from pollux.core.strategy import Strategy
-from pollux.settings import Settings, documented_keys
-from pollux.settings.keys import tables
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.ewma import Ewma
+from pollwise.core.fixed import Fixed
+from pollwise.core.strategy import Strategy
+from pollwise.settings import Settings, documented_keys
+from pollwise.settings.keys import tables
 from tests.settings.folder import GOALS, Folder, row
 
 #: Every table that a file may have, as an error lists them.
@@ -74,15 +74,15 @@ def test_every_duration_has_a_twin_in_milliseconds(
 
 def test_both_forms_in_one_layer_are_refused(folder: Folder) -> None:
     assert folder.refusal('[worker.polling]\nmin_interval = "100ms"\nmin_interval_ms = 100') == (
-        "worker.polling.min_interval = '100ms' (pollux.toml) and "
-        "worker.polling.min_interval_ms = 100 (pollux.toml) contradict each other; keep one"
+        "worker.polling.min_interval = '100ms' (pollwise.toml) and "
+        "worker.polling.min_interval_ms = 100 (pollwise.toml) contradict each other; keep one"
     )
     assert "contradict" in folder.refusal("[worker]\nlease = 5\nlease_ms = 5000\n")
 
 
 def test_both_forms_in_two_layers_are_not(folder: Folder) -> None:
     settings = folder.load(
-        '[worker.polling]\nmin_interval = "1s"', {"POLLUX_POLLING_MIN_INTERVAL_MS": "200"}
+        '[worker.polling]\nmin_interval = "1s"', {"POLLWISE_POLLING_MIN_INTERVAL_MS": "200"}
     )
     assert settings.worker.polling == Adaptive("200ms")
 
@@ -99,7 +99,7 @@ def test_both_forms_in_two_layers_are_not(folder: Folder) -> None:
         ({"STRATEGY": "ewma", "HELD": "no", "HALF_LIFE": "1m"}, Ewma(half_life=60)),
     ],
 )
-@pytest.mark.parametrize("prefix", ["POLLUX_POLLING_", "POLLUX_WORKER_POLLING_"])
+@pytest.mark.parametrize("prefix", ["POLLWISE_POLLING_", "POLLWISE_WORKER_POLLING_"])
 def test_variables_are_converted(
     folder: Folder, environ: dict[str, str], polling: Strategy, prefix: str
 ) -> None:
@@ -145,7 +145,7 @@ def test_a_bad_value_is_refused_with_its_key_and_origin(
     if isinstance(value, str):
         assert repr(value) in refusal
         table, _, last = key.rpartition(".")
-        assert "(pollux.toml)" in folder.refusal(f'[{table}]\n{last} = "{value}"')
+        assert "(pollwise.toml)" in folder.refusal(f'[{table}]\n{last} = "{value}"')
 
 
 @pytest.mark.parametrize(
@@ -174,11 +174,12 @@ def test_what_a_strategy_refuses_is_said_in_the_words_of_settings(
 
 def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) -> None:
     refusal = folder.refusal(
-        "[worker.polling]\nmin_interval_ms = 9000", {"POLLUX_POLLING_MAX_INTERVAL": "2s"}
+        "[worker.polling]\nmin_interval_ms = 9000", {"POLLWISE_POLLING_MAX_INTERVAL": "2s"}
     )
     assert refusal == (
-        "worker.polling.min_interval_ms = 9000 (pollux.toml) is above worker.polling.max_interval "
-        "= '2s' (environment variable POLLUX_POLLING_MAX_INTERVAL); "
+        "worker.polling.min_interval_ms = 9000 (pollwise.toml) is above "
+        "worker.polling.max_interval "
+        "= '2s' (environment variable POLLWISE_POLLING_MAX_INTERVAL); "
         "lower min_interval or raise max_interval"
     )
     refusal = folder.refusal('[worker.polling]\nmin_interval = "9s"')
@@ -193,24 +194,27 @@ def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) ->
     [
         (
             "[worker]\nconcurency = 4",
-            "worker.concurency = 4 (pollux.toml) is no setting; did you mean worker.concurrency?",
+            "worker.concurency = 4 (pollwise.toml) is no setting; did you mean worker.concurrency?",
         ),
         (
             "concurrency = 4",
-            "concurrency = 4 (pollux.toml) is no setting; did you mean worker.concurrency?",
+            "concurrency = 4 (pollwise.toml) is no setting; did you mean worker.concurrency?",
         ),
         ("[worker]\nmin_interval = 4", "did you mean worker.polling.min_interval?"),
         ("[worker.polling]\nmin_intervall_ms = 4", "did you mean worker.polling.min_interval_ms?"),
         ("[worker.polling]\nlease = 4", "did you mean worker.lease?"),
         ("[worker.polling]\nzzz = 4", "[worker.polling] has strategy, min_interval, max_interval,"),
         ("zzz = 4", f"the tables are {TABLES}"),
-        ("[wroker]\nqueue = 'x'", "[wroker] (pollux.toml) is no table of settings"),
+        ("[wroker]\nqueue = 'x'", "[wroker] (pollwise.toml) is no table of settings"),
         ("[wroker]\nqueue = 'x'", "did you mean [worker]?"),
         ("[worker.poling]\nhold = 1", "did you mean [worker.polling]?"),
         ("[zzz]\nhold = 1", f"the tables are {TABLES}"),
-        ("[worker]\npolling = 'fixed'", "worker.polling = 'fixed' (pollux.toml) is a table; write"),
+        (
+            "[worker]\npolling = 'fixed'",
+            "worker.polling = 'fixed' (pollwise.toml) is a table; write",
+        ),
         ("worker = 4", "is a table; write [worker]"),
-        ("[worker.lease]\nlong = 1", "worker.lease = {…} (pollux.toml) is a dict; give"),
+        ("[worker.lease]\nlong = 1", "worker.lease = {…} (pollwise.toml) is a dict; give"),
         ("[worker.polling]\nfloor = '1s'", "settings call it worker.polling.min_interval"),
         ("[worker.polling]\nceiling_ms = 5", "settings call it worker.polling.max_interval_ms"),
         ("[worker.polling]\nmultiplier = 3", "settings call it worker.polling.backoff_multiplier"),
@@ -231,14 +235,14 @@ def test_an_unknown_argument_is_refused_with_the_nearest(folder: Folder) -> None
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("POLLUX_POLING_STRATEGY", "did you mean POLLUX_POLLING_STRATEGY?"),
-        ("POLLUX_POLLING_MIN_INTERVALL", "did you mean POLLUX_POLLING_MIN_INTERVAL?"),
-        ("POLLUX_WORKER_CONCURENCY", "did you mean POLLUX_WORKER_CONCURRENCY?"),
-        ("POLLUX_CONCURRENCY", "did you mean POLLUX_WORKER_CONCURRENCY?"),
-        ("POLLUX_POLLING_FLOOR", "settings call it POLLUX_POLLING_MIN_INTERVAL"),
-        ("POLLUX_WORKER_POLLING_BATCH", "settings call it POLLUX_POLLING_BATCH_SIZE"),
-        ("POLLUX_ZZZ", "unset it; settings begin with POLLUX_POLLING_ or POLLUX_WORKER_"),
-        ("POLLUX_", "unset it"),
+        ("POLLWISE_POLING_STRATEGY", "did you mean POLLWISE_POLLING_STRATEGY?"),
+        ("POLLWISE_POLLING_MIN_INTERVALL", "did you mean POLLWISE_POLLING_MIN_INTERVAL?"),
+        ("POLLWISE_WORKER_CONCURENCY", "did you mean POLLWISE_WORKER_CONCURRENCY?"),
+        ("POLLWISE_CONCURRENCY", "did you mean POLLWISE_WORKER_CONCURRENCY?"),
+        ("POLLWISE_POLLING_FLOOR", "settings call it POLLWISE_POLLING_MIN_INTERVAL"),
+        ("POLLWISE_WORKER_POLLING_BATCH", "settings call it POLLWISE_POLLING_BATCH_SIZE"),
+        ("POLLWISE_ZZZ", "unset it; settings begin with POLLWISE_POLLING_ or POLLWISE_WORKER_"),
+        ("POLLWISE_", "unset it"),
     ],
 )
 def test_an_unknown_variable_is_refused_with_the_nearest(
@@ -251,21 +255,21 @@ def test_an_unknown_variable_is_refused_with_the_nearest(
 
 def test_two_variables_for_one_key_are_refused(folder: Folder) -> None:
     refusal = folder.refusal(
-        environ={"POLLUX_POLLING_HOLD": "1", "POLLUX_WORKER_POLLING_HOLD": "2"}
+        environ={"POLLWISE_POLLING_HOLD": "1", "POLLWISE_WORKER_POLLING_HOLD": "2"}
     )
-    assert "(environment variable POLLUX_POLLING_HOLD) and worker.polling.hold = '2'" in refusal
+    assert "(environment variable POLLWISE_POLLING_HOLD) and worker.polling.hold = '2'" in refusal
 
 
 def test_the_variables_of_kubernetes_are_let_be(folder: Folder) -> None:
     settings = folder.load(
         environ={
-            "POLLUX_SERVICE_HOST": "10.0.0.1",
-            "POLLUX_SERVICE_PORT": "9091",
-            "POLLUX_SERVICE_PORT_METRICS": "9091",
-            "POLLUX_PORT": "tcp://10.0.0.1:9091",
-            "POLLUX_PORT_9091_TCP": "tcp://10.0.0.1:9091",
-            "POLLUX_PORT_9091_TCP_ADDR": "10.0.0.1",
-            "POLLUX_WORKER_METRICS_PORT": "tcp://10.0.0.1:9091",
+            "POLLWISE_SERVICE_HOST": "10.0.0.1",
+            "POLLWISE_SERVICE_PORT": "9091",
+            "POLLWISE_SERVICE_PORT_METRICS": "9091",
+            "POLLWISE_PORT": "tcp://10.0.0.1:9091",
+            "POLLWISE_PORT_9091_TCP": "tcp://10.0.0.1:9091",
+            "POLLWISE_PORT_9091_TCP_ADDR": "10.0.0.1",
+            "POLLWISE_WORKER_METRICS_PORT": "tcp://10.0.0.1:9091",
         }
     )
     assert settings == Settings()
@@ -274,7 +278,7 @@ def test_the_variables_of_kubernetes_are_let_be(folder: Folder) -> None:
 def test_all_problems_are_told_at_once(folder: Folder) -> None:
     refusal = folder.refusal(
         "[worker]\nconcurrency = 0\nlaese = 5\n[worker.polling]\nmin_interval = 'soon'",
-        {"POLLUX_WORKER_LOG_LEVEL": "loud"},
+        {"POLLWISE_WORKER_LOG_LEVEL": "loud"},
     )
     first, *rest = refusal.splitlines()
     assert first == "4 settings are wrong:"

@@ -17,8 +17,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pollux.jobs import NewJob
-from pollux.queues.base import Queue, Stats
+from pollwise.jobs import NewJob
+from pollwise.queues.base import Queue, Stats
 
 WORKERS = 3
 DEADLINE = 50.0

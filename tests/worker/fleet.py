@@ -18,17 +18,17 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Literal, TypeVar
 
-from pollux.clock import Clock
-from pollux.core.retry import Retry
-from pollux.durations import Duration, seconds
-from pollux.errors import LeaseLost
-from pollux.events import JobStarted, PollFailed, PollRecovered
-from pollux.jobs import Claim, Job, NewJob, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.lua import script
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.redis import RedisQueue
-from pollux.worker import Worker
+from pollwise.clock import Clock
+from pollwise.core.retry import Retry
+from pollwise.durations import Duration, seconds
+from pollwise.errors import LeaseLost
+from pollwise.events import JobStarted, PollFailed, PollRecovered
+from pollwise.jobs import Claim, Job, NewJob, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.lua import script
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.redis import RedisQueue
+from pollwise.worker import Worker
 from tests.kit import Seen, options, until, until_empty, working
 from tests.proxy import Proxy
 from tests.queues.benches import migrated

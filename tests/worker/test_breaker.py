@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.core.breaker import Breaker
-from pollux.core.fixed import Fixed
-from pollux.core.retry import Retry
-from pollux.errors import Reject, Snooze
-from pollux.events import (
+from pollwise.clock import VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.breaker import Breaker
+from pollwise.core.fixed import Fixed
+from pollwise.core.retry import Retry
+from pollwise.errors import Reject, Snooze
+from pollwise.events import (
     BreakerChanged,
     JobDead,
     JobDone,
@@ -22,9 +22,9 @@ from pollux.events import (
     JobStarted,
     PollFinished,
 )
-from pollux.jobs import Job, NewJob
-from pollux.queues.base import Queue
-from pollux.worker import Worker
+from pollwise.jobs import Job, NewJob
+from pollwise.queues.base import Queue
+from pollwise.worker import Worker
 from tests.kit import (
     CountedMemory,
     Seen,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import Clock, VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.events import HintsLost, HintsProven, PollFailed, PollFinished
+from pollwise.clock import Clock, VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.events import HintsLost, HintsProven, PollFailed, PollFinished
 from tests.kit import until, virtually
 from tests.proxy import Proxy
 from tests.queues.benches import migrated
@@ -44,7 +44,7 @@ def test_a_listening_session_that_hangs(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is open and says nothing: the first who notices gives it up for all."""
-    monkeypatch.setattr("pollux.queues.postgres_line.PATIENCE", 0.5)
+    monkeypatch.setattr("pollwise.queues.postgres_line.PATIENCE", 0.5)
     dsn = migrated(postgres.dsn())
 
     async def main() -> None:
@@ -69,7 +69,7 @@ def test_a_listening_session_that_hangs(
 
 
 def test_a_subscription_that_hangs(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pollux.queues.redis_line.SUBSCRIBE_TIMEOUT", 0.5)
+    monkeypatch.setattr("pollwise.queues.redis_line.SUBSCRIBE_TIMEOUT", 0.5)
 
     async def main(proxy: Proxy) -> None:
         fleet = Fleet(redis.url(), Clock())

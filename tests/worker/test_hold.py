@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from pollux.clock import VirtualClock
-from pollux.core.fixed import Fixed
-from pollux.events import JobDone, PollFinished
-from pollux.jobs import Job, NewJob
-from pollux.worker import Worker
+from pollwise.clock import VirtualClock
+from pollwise.core.fixed import Fixed
+from pollwise.events import JobDone, PollFinished
+from pollwise.jobs import Job, NewJob
+from pollwise.worker import Worker
 from tests.kit import (
     CountedMemory,
     Seen,

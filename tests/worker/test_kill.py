@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pollux.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite import SqliteQueue
 from tests.worker.crowd import check, kill_at_random
 
 JOBS = 5_000

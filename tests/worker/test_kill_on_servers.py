@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pollux.queues.base import Queue
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.redis import RedisQueue
+from pollwise.queues.base import Queue
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.redis import RedisQueue
 from tests.queues.benches import migrated
 from tests.servers import OwnPostgres, OwnRedis
 from tests.worker.crowd import kill_at_random

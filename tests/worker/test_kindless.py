@@ -6,14 +6,14 @@ import asyncio
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pollux.clock import VirtualClock
-from pollux.core.breaker import Breaker
-from pollux.core.retry import Retry
-from pollux.events import JobDead, JobDone, JobGivenBack, JobLost, JobUnhandled
-from pollux.jobs import Job, NewJob
-from pollux.queues.base import Capabilities
-from pollux.queues.memory import MemoryQueue
-from pollux.worker import Worker
+from pollwise.clock import VirtualClock
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
+from pollwise.events import JobDead, JobDone, JobGivenBack, JobLost, JobUnhandled
+from pollwise.jobs import Job, NewJob
+from pollwise.queues.base import Capabilities
+from pollwise.queues.memory import MemoryQueue
+from pollwise.worker import Worker
 from tests.kit import CountedMemory, Seen, options, until, until_empty, virtually, working
 
 

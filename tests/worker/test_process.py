@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.jobs import JobInfo, NewJob
-from pollux.queues.memory import MemoryQueue
-from pollux.queues.sqlite import SqliteQueue
-from pollux.worker import Worker
+from pollwise.clock import VirtualClock
+from pollwise.jobs import JobInfo, NewJob
+from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.worker import Worker
 from tests.kit import Seen, options, virtually, working
 
 CHILD = Path(__file__).parent / "children" / "stoppable.py"

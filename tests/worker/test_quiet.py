@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 import redis as redis_client
 
-from pollux.clock import VirtualClock
-from pollux.events import HintsLost, HintsProven, JobStarted, PollFinished
-from pollux.jobs import NewJob
-from pollux.queues.channel import LOOK_AFTER
+from pollwise.clock import VirtualClock
+from pollwise.events import HintsLost, HintsProven, JobStarted, PollFinished
+from pollwise.jobs import NewJob
+from pollwise.queues.channel import LOOK_AFTER
 from tests.daemons import wait_until
 from tests.kit import until, virtually
 from tests.queues.benches import migrated
@@ -100,7 +100,7 @@ on_both = pytest.mark.parametrize("watched", STORES, indirect=True)
 
 
 def name(line: str) -> str:
-    found = re.search(r'"pollux"\.(\w+)', line)
+    found = re.search(r'"pollwise"\.(\w+)', line)
     return found[1] if found else line
 
 

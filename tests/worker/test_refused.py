@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.errors import ConfigError, HandlerError, JobError, PolluxError
-from pollux.jobs import Job, NewJob
-from pollux.queues.memory import MemoryQueue
-from pollux.worker import Worker, WorkerRunOptions
+from pollwise.clock import VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.errors import ConfigError, HandlerError, JobError, PollwiseError
+from pollwise.jobs import Job, NewJob
+from pollwise.queues.memory import MemoryQueue
+from pollwise.worker import Worker, WorkerRunOptions
 from tests.kit import options, virtually, working
 
 
@@ -94,7 +94,7 @@ def test_anything_that_takes_one_job_is_a_handler(function: Any) -> None:
         ({"kind": "x", "breaker": 5}, ConfigError),
     ],
 )
-def test_a_wrong_registration_is_refused(given: dict[str, Any], error: type[PolluxError]) -> None:
+def test_a_wrong_registration_is_refused(given: dict[str, Any], error: type[PollwiseError]) -> None:
     it = worker()
     with pytest.raises(error):
         it.handle(**given)(right)

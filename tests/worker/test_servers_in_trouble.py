@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import StoreUnavailable
-from pollux.events import ChoreFailed, JobLost, PollFailed
-from pollux.jobs import NewJob
+from pollwise.clock import VirtualClock
+from pollwise.errors import StoreUnavailable
+from pollwise.events import ChoreFailed, JobLost, PollFailed
+from pollwise.jobs import NewJob
 from tests.kit import until, virtually
 from tests.proxy import Proxy
 from tests.queues.benches import migrated

@@ -14,12 +14,12 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pollux.clock import Clock, VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.errors import StoreUnavailable
-from pollux.events import JobDone, JobLost, JobStarted, PollFailed
-from pollux.jobs import NewJob
-from pollux.queues.redis import RedisQueue
+from pollwise.clock import Clock, VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.errors import StoreUnavailable
+from pollwise.events import JobDone, JobLost, JobStarted, PollFailed
+from pollwise.jobs import NewJob
+from pollwise.queues.redis import RedisQueue
 from tests.daemons import UNPRIVILEGED, wait_until
 from tests.kit import until, virtually
 from tests.queues.benches import migrated
@@ -49,7 +49,7 @@ def test_a_time_limit_of_the_role(limit: str, postgres: Postgres) -> None:
             await fleet.put(JOBS)
             await until(lambda: len(fleet.story.ran) > 5)
             with psycopg.connect(dsn) as rude:
-                rude.execute("LOCK TABLE pollux.jobs")
+                rude.execute("LOCK TABLE pollwise.jobs")
                 await clock.advance(9)
             failed = [event.error for event in fleet.of(PollFailed)]
             await fleet.all_done()
@@ -204,8 +204,8 @@ def test_a_disk_of_postgres_that_is_full_for_a_while(own_postgres: OwnPostgres) 
 
     with small_disk(server.folder.with_suffix(".disk"), 2, UNPRIVILEGED) as disk:
         server.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
-        server.execute("ALTER TABLE pollux.jobs SET TABLESPACE small")
-        server.execute("ALTER TABLE pollux.jobs SET (fillfactor = 100)")
+        server.execute("ALTER TABLE pollwise.jobs SET TABLESPACE small")
+        server.execute("ALTER TABLE pollwise.jobs SET (fillfactor = 100)")
         virtually(lambda clock: main(clock, disk))
         server.stop("immediate")
 

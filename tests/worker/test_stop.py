@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.fixed import Fixed
-from pollux.events import (
+from pollwise.clock import VirtualClock
+from pollwise.core.fixed import Fixed
+from pollwise.events import (
     JobDone,
     JobGivenBack,
     JobLost,
@@ -21,10 +21,10 @@ from pollux.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollux.jobs import Job, NewJob, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.memory import MemoryQueue
-from pollux.worker import Worker
+from pollwise.jobs import Job, NewJob, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.worker import Worker
 from tests.kit import (
     SOON,
     CountedMemory,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.retry import Retry
-from pollux.errors import LeaseLost, StoreError
-from pollux.events import (
+from pollwise.clock import VirtualClock
+from pollwise.core.retry import Retry
+from pollwise.errors import LeaseLost, StoreError
+from pollwise.events import (
     ChoreFailed,
     JobDead,
     JobDone,
@@ -22,9 +22,9 @@ from pollux.events import (
     PollRecovered,
     WorkerStopped,
 )
-from pollux.jobs import Job, NewJob, Settlement
-from pollux.queues.memory import MemoryQueue
-from pollux.worker import Worker
+from pollwise.jobs import Job, NewJob, Settlement
+from pollwise.queues.memory import MemoryQueue
+from pollwise.worker import Worker
 from tests.kit import (
     SOON,
     CountedMemory,

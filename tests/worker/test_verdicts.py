@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.retry import Retry
-from pollux.errors import ConfigError, HandlerTimeout, Reject, Snooze
-from pollux.events import Event, JobDead, JobDone, JobRetried, JobSnoozed, log
-from pollux.jobs import Job, JobInfo, NewJob
-from pollux.queues.memory import MemoryQueue
-from pollux.worker import Worker
+from pollwise.clock import VirtualClock
+from pollwise.core.retry import Retry
+from pollwise.errors import ConfigError, HandlerTimeout, Reject, Snooze
+from pollwise.events import Event, JobDead, JobDone, JobRetried, JobSnoozed, log
+from pollwise.jobs import Job, JobInfo, NewJob
+from pollwise.queues.memory import MemoryQueue
+from pollwise.worker import Worker
 from tests.kit import SOON, Seen, options, until_empty, virtually, working
 
 
@@ -379,8 +379,8 @@ def test_where_a_handler_failed_is_told_and_ours_is_left_out(
         assert isinstance(event, JobRetried | JobDead)
         assert "in pay" in event.traceback
         assert "in amount" in event.traceback
-        assert "pollux/worker" not in event.traceback
-    caplog.set_level("INFO", "pollux")
+        assert "pollwise/worker" not in event.traceback
+    caplog.set_level("INFO", "pollwise")
     log(seen.of(JobDead)[0])
     [record] = caplog.records
     first, _, rest = record.getMessage().partition("\n")

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.core.adaptive import Adaptive
-from pollux.core.fixed import Fixed
-from pollux.core.retry import Retry
-from pollux.events import JobDead, JobDone, JobRetried, JobStarted, PollFinished, WorkerStarted
-from pollux.jobs import Job, NewJob
-from pollux.queues.base import Queue
-from pollux.worker import Worker
+from pollwise.clock import VirtualClock
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.fixed import Fixed
+from pollwise.core.retry import Retry
+from pollwise.events import JobDead, JobDone, JobRetried, JobStarted, PollFinished, WorkerStarted
+from pollwise.jobs import Job, NewJob
+from pollwise.queues.base import Queue
+from pollwise.worker import Worker
 from tests.kit import (
     Seen,
     make_queue,

@@ -6,8 +6,8 @@ import asyncio
 import os
 import sys
 
-from pollux.outbox import Outbox, OutboxRunOptions
-from pollux.outbox.records import Record
+from pollwise.outbox import Outbox, OutboxRunOptions
+from pollwise.outbox.records import Record
 
 url, log, name = sys.argv[1:]
 # One write a line, appended: whole lines, in the order of the writes, whoever writes them.

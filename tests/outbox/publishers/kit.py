@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pollux.errors import PublishError, PublishRefused
-from pollux.outbox.publishers import Publisher
-from pollux.outbox.records import Record
+from pollwise.errors import PublishError, PublishRefused
+from pollwise.outbox.publishers import Publisher
+from pollwise.outbox.records import Record
 from tests.proxy import Proxy
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ def event(number: int = 1, **more: Any) -> dict[str, Any]:
     return {
         "specversion": "1.0",
         "id": str(number),
-        "source": "/pollux/outbox/default",
+        "source": "/pollwise/outbox/default",
         "type": "order.placed",
         "time": f"2026-01-01T00:00:{number:02}.250000Z",
         "subject": "order-17",

@@ -13,10 +13,10 @@ import pytest
 from botocore.config import Config
 from botocore.session import Session
 
-from pollux.errors import ConfigError, PublishError
-from pollux.outbox.publishers import CloudEvents, Publisher, SnsPublisher, SqsPublisher
-from pollux.outbox.publishers.aws import Aws
-from pollux.outbox.publishers.batching import Batcher
+from pollwise.errors import ConfigError, PublishError
+from pollwise.outbox.publishers import CloudEvents, Publisher, SnsPublisher, SqsPublisher
+from pollwise.outbox.publishers.aws import Aws
+from pollwise.outbox.publishers.batching import Batcher
 from tests.clouds import CREDENTIALS, MiniStack
 from tests.outbox.publishers.kit import attributes, event, failure, opened, publish, record, refusal
 from tests.proxy import Proxy

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from pollux.clock import VirtualClock
-from pollux.errors import ConfigError, PublishError, PublishRefused
-from pollux.outbox.envelope import Message
-from pollux.outbox.publishers.base import Publisher, choose, label, place_of, secrets_in
-from pollux.outbox.records import Record
+from pollwise.clock import VirtualClock
+from pollwise.errors import ConfigError, PublishError, PublishRefused
+from pollwise.outbox.envelope import Message
+from pollwise.outbox.publishers.base import Publisher, choose, label, place_of, secrets_in
+from pollwise.outbox.records import Record
 from tests.kit import virtually
 from tests.outbox.publishers.kit import failure, record
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pollux.outbox import publishers
+from pollwise.outbox import publishers
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -31,10 +31,10 @@ CODE = """
 import sys
 for name in sys.argv[2].split(","):
     sys.modules[name] = None
-from pollux.outbox import publishers
-from pollux.outbox.publishers import CloudEvents, sign, verify
+from pollwise.outbox import publishers
+from pollwise.outbox.publishers import CloudEvents, sign, verify
 header = sign("x" * 16, b"body")
-verify("x" * 16, {"Pollux-Signature": header}, b"body")
+verify("x" * 16, {"Pollwise-Signature": header}, b"body")
 for name in sys.argv[1].split(","):
     try:
         getattr(publishers, name)
@@ -55,7 +55,7 @@ def imported(names: Iterable[str], hidden: Iterable[str]) -> list[str]:
 def test_what_is_missing_is_told_with_the_command_that_installs_it() -> None:
     for said, (name, (_, extra)) in zip(imported(NEEDS, PACKAGES), NEEDS.items(), strict=True):
         assert said.startswith(f"{name} MissingExtra publishing to ")
-        assert said.endswith(f"needs an extra: pip install 'pollux[{extra}]'")
+        assert said.endswith(f"needs an extra: pip install 'pollwise[{extra}]'")
 
 
 @pytest.mark.parametrize("package", PACKAGES)

@@ -13,8 +13,8 @@ from uuid import uuid4
 import pytest
 from aiokafka import AIOKafkaConsumer
 
-from pollux.errors import ConfigError
-from pollux.outbox.publishers import CloudEvents, KafkaPublisher
+from pollwise.errors import ConfigError
+from pollwise.outbox.publishers import CloudEvents, KafkaPublisher
 from tests.kafka import (
     MESSAGE_TOO_LARGE,
     NOT_ENOUGH_REPLICAS,

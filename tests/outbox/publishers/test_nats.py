@@ -14,8 +14,8 @@ import nats as client
 import pytest
 from nats.js import JetStreamContext
 
-from pollux.errors import ConfigError
-from pollux.outbox.publishers import CloudEvents, NatsPublisher
+from pollwise.errors import ConfigError
+from pollwise.outbox.publishers import CloudEvents, NatsPublisher
 from tests.brokers import Nats, OwnNats
 from tests.outbox.publishers.kit import (
     attributes,

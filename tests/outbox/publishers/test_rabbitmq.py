@@ -13,8 +13,8 @@ from uuid import uuid4
 import aio_pika
 import pytest
 
-from pollux.errors import ConfigError
-from pollux.outbox.publishers import CloudEvents, RabbitPublisher
+from pollwise.errors import ConfigError
+from pollwise.outbox.publishers import CloudEvents, RabbitPublisher
 from tests.brokers import OwnRabbitMQ, RabbitMQ
 from tests.outbox.publishers.kit import (
     PUT_AT,

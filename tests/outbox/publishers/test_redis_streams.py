@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from pollux.errors import ConfigError
-from pollux.outbox.publishers import CloudEvents, RedisStreamPublisher
+from pollwise.errors import ConfigError
+from pollwise.outbox.publishers import CloudEvents, RedisStreamPublisher
 from tests.outbox.publishers.kit import (
     attributes,
     event,

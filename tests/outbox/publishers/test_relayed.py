@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
 
-from pollux.core.retry import Retry
-from pollux.outbox import NewRecord, Outbox
-from pollux.outbox.publishers import RedisStreamPublisher, WebhookPublisher, verify
+from pollwise.core.retry import Retry
+from pollwise.outbox import NewRecord, Outbox
+from pollwise.outbox.publishers import RedisStreamPublisher, WebhookPublisher, verify
 from tests.kit import Seen
 from tests.outbox.publishers.receiver import receiving
 from tests.servers import OwnRedis

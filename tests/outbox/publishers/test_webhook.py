@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pollux.errors import ConfigError, SignatureError
-from pollux.outbox.publishers import CloudEvents, WebhookPublisher, sign, verify
+from pollwise.errors import ConfigError, SignatureError
+from pollwise.outbox.publishers import CloudEvents, WebhookPublisher, sign, verify
 from tests.daemons import Missing, free_port
 from tests.outbox.publishers.kit import (
     attributes,
@@ -43,7 +43,7 @@ def test_a_record_is_posted_in_its_envelope() -> None:
             assert request["Content-Type"] == "application/cloudevents+json; charset=UTF-8"
             assert request["Idempotency-Key"] == unique()
             assert request["X-Region"] == "eu"
-            assert request["User-Agent"] == "pollux"
+            assert request["User-Agent"] == "pollwise"
             verify(SECRET, request.headers, request.body)
             assert receiver.connections == 1
 
@@ -61,7 +61,7 @@ def test_binary_mode_has_the_envelope_in_headers() -> None:
             assert request["Content-Type"] == "application/json"
             sent = {n: v for n, v in request.headers if n.startswith("ce-")}
             assert sent == {**attributes(prefix="ce-"), "ce-tenant": "Gr%C3%B6%C3%9Fe%201"}
-            assert "Pollux-Signature" not in request
+            assert "Pollwise-Signature" not in request
 
     asyncio.run(main())
 
@@ -82,7 +82,7 @@ def test_each_attempt_has_the_same_idempotency_key() -> None:
 
 def test_a_record_cannot_change_how_the_request_travels() -> None:
     forged = ["Host", "Content-Length", "Transfer-Encoding", "Authorization", "Cookie", "ce-id"]
-    forged += ["Pollux-Signature", "idempotency-key", "CONTENT-TYPE", "X-Forwarded-For", "a b"]
+    forged += ["Pollwise-Signature", "idempotency-key", "CONTENT-TYPE", "X-Forwarded-For", "a b"]
 
     async def main() -> None:
         async with receiving() as receiver:
@@ -165,7 +165,7 @@ def test_redirects_are_not_followed(status: int) -> None:
     ],
 )
 def test_retry_after_is_passed_on(header: str, wait: float | None) -> None:
-    from pollux.outbox.publishers.webhook import _retry_after
+    from pollwise.outbox.publishers.webhook import _retry_after
 
     assert _retry_after(header, 1_767_225_600.0) == wait
 
@@ -338,7 +338,7 @@ BODY = b'{"id":"1"}'
 
 
 def signed(*secrets: str, at: float = NOW, body: bytes = BODY) -> dict[str, str]:
-    return {"pollux-signature": sign(secrets, body, at)}
+    return {"pollwise-signature": sign(secrets, body, at)}
 
 
 def test_the_signature_is_what_the_docs_say() -> None:
@@ -363,7 +363,7 @@ def test_what_was_changed_on_its_way_does_not_fit() -> None:
         verify(SECRET, signed(SECRET), BODY + b" ", now=NOW)
     header = sign(SECRET, BODY, NOW).replace("t=1767225600", "t=1767225601")
     with pytest.raises(SignatureError, match="does not fit"):
-        verify(SECRET, {"Pollux-Signature": header}, BODY, now=NOW)
+        verify(SECRET, {"Pollwise-Signature": header}, BODY, now=NOW)
 
 
 @pytest.mark.parametrize(("off", "fits"), [(0, True), (300, True), (-300, True), (301, False)])
@@ -387,11 +387,11 @@ def test_an_old_signature_is_not_trusted(off: float, fits: bool) -> None:
 )  # fmt: skip
 def test_a_header_that_is_none_is_told_as_such(header: str) -> None:
     with pytest.raises(SignatureError, match="must"):
-        verify(SECRET, {"Pollux-Signature": header}, BODY, now=NOW)
+        verify(SECRET, {"Pollwise-Signature": header}, BODY, now=NOW)
 
 
 def test_a_request_without_a_signature_or_with_two() -> None:
-    with pytest.raises(SignatureError, match="no header Pollux-Signature"):
+    with pytest.raises(SignatureError, match="no header Pollwise-Signature"):
         verify(SECRET, {"Content-Type": "x"}, BODY)
     twice = [*signed(SECRET).items(), *signed(SECRET).items()]
     with pytest.raises(SignatureError, match="there once"):
@@ -414,6 +414,6 @@ def test_signatures_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatc
         compared.append((a, b))
         return real(a, b)
 
-    monkeypatch.setattr("pollux.outbox.publishers.signatures.hmac.compare_digest", compare)
+    monkeypatch.setattr("pollwise.outbox.publishers.signatures.hmac.compare_digest", compare)
     verify([SECRET, OTHER], signed(SECRET, OTHER), BODY, now=NOW)
     assert len(compared) == 4

@@ -12,10 +12,10 @@ import sys
 import threading
 from typing import Any
 
-from pollux import Worker, WorkerRunOptions
-from pollux.events import Events, JobStarted, WorkerStopping
-from pollux.jobs import Job
-from pollux.queues.sqlite import SqliteQueue
+from pollwise import Worker, WorkerRunOptions
+from pollwise.events import Events, JobStarted, WorkerStopping
+from pollwise.jobs import Job
+from pollwise.queues.sqlite import SqliteQueue
 
 database, how = sys.argv[1:]
 options = WorkerRunOptions(concurrency=2, prefetch=2, grace="60s", lease="60s")

@@ -15,14 +15,14 @@ import time
 from collections.abc import Iterable
 from typing import Any
 
-from pollux import Retry, Worker, WorkerRunOptions
-from pollux.durations import Duration
-from pollux.events import WorkerStarted
-from pollux.jobs import Claim, Job, Settlement
-from pollux.queues.base import Queue
-from pollux.queues.postgres import PostgresQueue
-from pollux.queues.redis import RedisQueue
-from pollux.queues.sqlite import SqliteQueue
+from pollwise import Retry, Worker, WorkerRunOptions
+from pollwise.durations import Duration
+from pollwise.events import WorkerStarted
+from pollwise.jobs import Claim, Job, Settlement
+from pollwise.queues.base import Queue
+from pollwise.queues.postgres import PostgresQueue
+from pollwise.queues.redis import RedisQueue
+from pollwise.queues.sqlite import SqliteQueue
 
 LEASE = 1.0
 

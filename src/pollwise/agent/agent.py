@@ -1,0 +1,362 @@
+"""The agent: polls, works, reports; one loop, one connection, through whatever the network does.
+
+It goes on polling while it works: each poll says what runs, which keeps the jobs its own, and how
+jobs ended, which is kept on disk until the controller has taken it. A controller that forgot the
+agent gets it registered again; jobs that are not its any more are stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from pollwise.agent.folder import Root, is_id
+from pollwise.agent.job import Execute, Run, Work
+from pollwise.agent.link import Link, NotKnown, Registered
+from pollwise.agent.options import AgentOptions
+from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, Suggested, Suggestion
+from pollwise.agent.push import Push
+from pollwise.clock import Clock
+from pollwise.core.adaptive import Adaptive
+from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
+from pollwise.events import (
+    Events,
+    JobGivenBack,
+    JobLost,
+    JobReported,
+    JobStarted,
+    WorkerRegistered,
+    WorkerStopped,
+    WorkerStopping,
+)
+from pollwise.loop import Batch, Options, PollLoop
+from pollwise.queues.http_client import Busy, ControllerClient, Refused, TokenSource, Untrusted
+from pollwise.worker.signals import stopping_on_signals
+
+#: The most results in one poll, and bytes of them.
+REPORTS_MAX = 100
+REPORT_BYTES_MAX = 512 * 1024
+#: How long the last words to the controller may take at a stop, in seconds.
+FAREWELL = 10.0
+
+
+class Agent:
+    """Takes jobs from a controller and runs a command for each.
+
+    execute: what does the work of a job, in place of the command.
+    transport, dial: what carries requests and WebSockets in place of the network.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        *,
+        clock: Clock | None = None,
+        events: Events | None = None,
+        execute: Execute | None = None,
+        transport: Any = None,
+        dial: Any = None,
+    ) -> None:
+        self.options = options
+        self.events = events or Events()
+        self._clock = clock or Clock()
+        self._execute = execute
+        client = ControllerClient(
+            options.controller,
+            self._clock,
+            ca_file=options.ca_file,
+            transport=transport,
+            dial=dial,
+        )
+        self._link = Link(client, TokenSource(options.token_file), self._clock)
+        self._push = Push(self._link, self._clock, self.events, options.name, self._cancel)
+        self._told = Suggestion()
+        least, most = options.span("poll_interval"), options.span("max_interval")
+        self._loop: PollLoop[Work] = PollLoop(
+            self._poll,
+            Suggested(Adaptive(least, most), self._told),
+            options.name,
+            Options(
+                clock=self._clock,
+                random=random.Random(),
+                events=self.events,
+                hints=self._push,
+                spread=False,
+            ),
+        )
+        self._root: Root | None = None
+        self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}
+        self._reports: dict[str, dict[str, Any]] = {}
+        self._ended: dict[str, tuple[str, int]] = {}  # their kinds and attempts
+        self._plain: set[str] = set()  # reports that were refused once, and go without detail
+        self._was_registered = False
+        self._stopping = False
+        self._hurry = asyncio.Event()
+        self._grace: asyncio.Task[None] | None = None
+        self._watch: asyncio.TimerHandle | None = None
+
+    @property
+    def worker_id(self) -> str | None:
+        """Who it is to the controller; None when it is not registered."""
+        return None if self._link.worker is None else self._link.worker.worker_id
+
+    @property
+    def running(self) -> list[str]:
+        """The ids of the jobs that run now."""
+        return list(self._runs)
+
+    async def run(self) -> None:
+        """Work until it is stopped. Raises what is wrong from the start, and nothing later."""
+        with stopping_on_signals(self.stop if self.options.signals else None):
+            self._root = Root(self.options.folder, self.options.name)
+            try:
+                self._root.sweep()
+                for report in self._root.saved():
+                    self._reports[report["job_id"]] = report
+                async for batch in self._loop:
+                    for work in batch:
+                        self._start(work)
+            finally:
+                await self._end()
+
+    def stop(self) -> None:
+        """Take no more jobs, finish what runs within the grace, and leave; at once if repeated."""
+        if self._stopping:
+            self._hurry.set()
+            return
+        self._stopping = True
+        self.events.emit(
+            WorkerStopping(
+                self.options.name, self.options.name, len(self._runs), self.options.span("grace")
+            )
+        )
+        self._grace = asyncio.ensure_future(self._wait_for_runs())
+
+    async def _wait_for_runs(self) -> None:
+        """Let commands finish and be reported; then end the loop."""
+        hurry = asyncio.ensure_future(self._hurry.wait())
+        until = self._clock.now() + self.options.span("grace")
+        try:
+            while self._runs and not hurry.done():
+                left = until - self._clock.now()
+                if left <= 0:
+                    break
+                tasks = [task for _, task in self._runs.values()]
+                await asyncio.wait(
+                    [*tasks, hurry], timeout=left, return_when=asyncio.FIRST_COMPLETED
+                )
+        finally:
+            hurry.cancel()
+            self._loop.stop()
+
+    async def _end(self) -> None:
+        """Give back what still runs, say how the rest ended, leave."""
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._grace is not None:
+            self._grace.cancel()
+            await asyncio.gather(self._grace, return_exceptions=True)
+        given_back = len(self._runs)
+        for run, _ in self._runs.values():
+            run.stop.ask("given back")
+        if self._runs:
+            await asyncio.wait([task for _, task in self._runs.values()])
+        await self._push.aclose()
+        with suppress(PollwiseError, TimeoutError):
+            async with asyncio.timeout(FAREWELL):
+                while self._reports and self._link.worker is not None:
+                    await self._say(0)
+                await self._link.unregister()
+        await self._link.close()
+        if self._root is not None:
+            self._root.close()
+        if self._was_registered:
+            self.events.emit(WorkerStopped(self.options.name, self.options.name, given_back))
+
+    # Polling
+
+    async def _poll(self, hold: float) -> Batch[Work]:
+        """One poll: say what runs and what ended, and take what there is room for."""
+        worker = self._link.worker
+        if worker is not None and self._clock.now() > worker.renew_at and not self._runs:
+            with suppress(PollwiseError):  # it only saves the row; the token runs out anyway
+                await self._link.unregister()
+            self._link.forget()
+        if self._link.worker is None:
+            await self._register()
+        free = 0 if self._stopping else self.options.slots - len(self._runs)
+        try:
+            return await self._say(free)
+        except NotKnown:
+            self._forget()
+            await self._register()
+            return await self._say(free)
+        except Busy as busy:
+            if busy.status != 429:
+                raise
+            self._told.next_poll = None
+            self._loop.look_by(self._clock.now() + (busy.retry_after or self._told.least or 1.0))
+            return Batch(())
+
+    async def _say(self, free: int) -> Batch[Work]:
+        began = self._clock.now()
+        reports = list(self._next_reports())
+        running = [run.progress() for run, task in self._runs.values() if not task.done()]
+        said = {"max": free, "running": running, "finished": reports}
+        try:
+            answer = await self._link.poll(said)
+        except Refused as refused:
+            if reports and refused.status in (400, 413, 422):
+                self._simplify(reports)
+                raise StoreUnavailable(str(refused)) from refused
+            raise
+        self._heard(began, {str(each) for each in answer.get("lost") or ()}, reports)
+        for job_id in answer.get("cancel") or ():
+            self._cancel(job_id)
+        jobs = answer.get("jobs")
+        if jobs is None:
+            jobs = [answer["job"]] if answer.get("job") else []
+        next_poll = answer.get("next_poll_s")
+        self._told.next_poll = float(next_poll) if isinstance(next_poll, (int, float)) else None
+        fresh = [work for work in self._works(jobs) if not self._has(work.id)]
+        self._pace(bool(self._runs or fresh))
+        return Batch(fresh, free or None)
+
+    def _works(self, jobs: Iterable[Any]) -> Iterable[Work]:
+        for told in jobs:
+            with suppress(LookupError, TypeError, ValueError):
+                if isinstance(told, dict) and is_id(told.get("id")):
+                    yield Work.of(told)
+
+    def _has(self, job_id: str) -> bool:
+        """It was delivered again, though we have it: the answer was not lost, but late."""
+        return job_id in self._runs or job_id in self._reports
+
+    def _pace(self, busy: bool) -> None:
+        worker = self._link.worker
+        if worker is not None:
+            share = BUSY_SHARE if busy else IDLE_SHARE
+            self._told.least = worker.min_interval
+            self._told.most = share * worker.heartbeat_timeout
+
+    def _next_reports(self) -> Iterable[dict[str, Any]]:
+        room = REPORT_BYTES_MAX
+        for report in list(self._reports.values())[:REPORTS_MAX]:
+            room -= len(json.dumps(report))
+            yield report
+            if room <= 0:
+                return
+
+    def _simplify(self, reports: Iterable[dict[str, Any]]) -> None:
+        """A report that the controller cannot take goes without its details, or not at all."""
+        for report in reports:
+            job_id = report["job_id"]
+            if job_id in self._plain:
+                self._accepted(job_id)
+            else:
+                self._plain.add(job_id)
+                self._reports[job_id] = {"job_id": job_id, "status": report["status"]}
+
+    def _heard(self, began: float, lost: set[str], reports: Iterable[dict[str, Any]]) -> None:
+        """The controller answered to what was sent at `began`."""
+        for report in reports:
+            job_id = report["job_id"]
+            if job_id in lost:  # it was done in vain: another had it meanwhile
+                kind, attempt = self._ended.get(job_id, ("", 0))
+                name = self.options.name
+                self.events.emit(JobLost(name, name, job_id, kind, attempt))
+            self._accepted(job_id)
+        for job_id in lost & self._runs.keys():
+            self._runs[job_id][0].stop.ask("lost")
+        if self._watch is not None:
+            self._watch.cancel()
+        worker = self._link.worker
+        if worker is not None:
+            loop = asyncio.get_running_loop()
+            self._watch = loop.call_at(began + worker.heartbeat_timeout, self._cut_off)
+
+    def _accepted(self, job_id: str) -> None:
+        self._reports.pop(job_id, None)
+        self._ended.pop(job_id, None)
+        self._plain.discard(job_id)
+        if self._root is not None:
+            self._root.remove(job_id)
+
+    def _cut_off(self) -> None:
+        """Nothing was heard for as long as a lease lasts: others have our jobs by now."""
+        self._watch = None
+        for run, _ in self._runs.values():
+            run.stop.ask("lost")
+
+    def _cancel(self, job_id: object) -> None:
+        if isinstance(job_id, str) and job_id in self._runs:
+            self._runs[job_id][0].stop.ask("cancel")
+
+    # Who it is
+
+    async def _register(self) -> None:
+        options = self.options
+        try:
+            worker = await self._link.register(options.name, options.capabilities, options.slots)
+        except (Refused, ConfigError, Untrusted) as error:
+            if not self._was_registered:
+                if isinstance(error, Untrusted):  # what no waiting mends, as at any other time
+                    raise ConfigError(str(error)) from error
+                raise
+            # It worked before, so somebody may mend it: a token being rotated, a proxy in repair.
+            raise StoreUnavailable(str(error)) from error
+        self._was_registered = True
+        self._begin_as(worker)
+
+    def _begin_as(self, worker: Registered) -> None:
+        self._pace(False)
+        self.events.emit(WorkerRegistered(self.options.name, worker.worker_id, self.options.name))
+        if self.options.push:
+            self._push.begin()
+
+    def _forget(self) -> None:
+        """The controller does not know us: what we have of its is not ours any more."""
+        self._link.forget()
+        self._push.end()
+        for run, _ in self._runs.values():
+            run.stop.ask("lost")
+
+    # Working
+
+    def _start(self, work: Work) -> None:
+        assert self._root is not None  # noqa: S101
+        run = Run(work, self.options, self._root, self._link, self._clock, self._execute)
+        task = asyncio.ensure_future(self._work(run))
+        self._runs[work.id] = (run, task)
+
+    async def _work(self, run: Run) -> None:
+        work, name = run.work, self.options.name
+        job = (name, name, work.id, work.kind, work.attempt)
+        self.events.emit(JobStarted(*job, 0.0))
+        report: dict[str, Any] | None = None
+        try:
+            report = await run.run()
+        finally:
+            if report is not None:
+                self._reports[work.id] = report
+                self._ended[work.id] = (work.kind, work.attempt)
+                self._save(report)
+            self._runs.pop(work.id, None)
+            self._loop.hint()
+        took = self._clock.now() - run.began
+        if report is None:
+            if run.stop.why == "given back":
+                self.events.emit(JobGivenBack(*job, "the agent stops"))
+            else:
+                self.events.emit(JobLost(*job))
+        else:
+            self.events.emit(JobReported(*job, report["status"], took, report.get("error") or ""))
+
+    def _save(self, report: dict[str, Any]) -> None:
+        with suppress(OSError):  # a full disk: it is in memory still
+            if self._root is not None:
+                self._root.save(report)

@@ -1,0 +1,316 @@
+"""One job in an agent's hands: its folder, its inputs, its command, its artefacts, its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import shutil
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from random import random
+from typing import Any, TypeVar
+
+from pollwise import variables
+from pollwise.agent.command import Command, Ended, Stop
+from pollwise.agent.folder import Root
+from pollwise.agent.link import Link, Lost
+from pollwise.agent.log import RETRY, Log
+from pollwise.agent.made import ARTEFACTS_MAX, Made
+from pollwise.agent.options import AgentOptions
+from pollwise.clock import Clock
+from pollwise.errors import ConfigError, StoreUnavailable
+from pollwise.queues.http_client import Refused, Unanswered
+from pollwise.urls import is_secret
+
+T = TypeVar("T")
+
+logger = logging.getLogger("pollwise")
+
+#: The largest result, in bytes of JSON.
+RESULT_MAX = 256 * 1024
+#: The longest line of progress that is read, in bytes.
+PROGRESS_MAX = 1000
+#: How often an upload is tried whose connection is cut each time.
+CUTS_MAX = 5
+
+
+@dataclass(frozen=True)
+class Work:
+    """A job as the controller hands it out."""
+
+    id: str
+    kind: str
+    payload: Any
+    attempt: int
+    attempts: int
+    timeout: float | None
+    inputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, told: dict[str, Any]) -> Work:
+        timeout = told.get("timeout_s")
+        return cls(
+            id=str(told["id"]),
+            kind=str(told.get("kind", "")),
+            payload=told.get("payload"),
+            attempt=int(told.get("attempt", 1)),
+            attempts=int(told.get("attempts", 1)),
+            timeout=None if timeout is None else float(timeout),
+            inputs=tuple(map(str, told.get("inputs") or ())),
+        )
+
+
+#: Does the work of a job in its folder; the command, unless a test has something quicker.
+Execute = Callable[["Run"], Awaitable[Ended]]
+
+
+class Stopped(Exception):
+    """Somebody asked the job to end before its command began, or after that ended."""
+
+
+class Failed(Exception):
+    """The job cannot be done, for a reason that the controller shall hear."""
+
+
+class Run:
+    """One run of a job."""
+
+    def __init__(
+        self,
+        work: Work,
+        options: AgentOptions,
+        root: Root,
+        link: Link,
+        clock: Clock,
+        execute: Execute | None = None,
+    ) -> None:
+        self.work = work
+        self.stop = Stop()
+        self.began = clock.now()
+        self.folder = Path()
+        self._options = options
+        self._root = root
+        self._link = link
+        self._clock = clock
+        self._execute = execute or Run.command
+        self._log: Log | None = None
+
+    async def run(self) -> dict[str, Any] | None:
+        """Do it; the report for the controller, None when it is not ours to end."""
+        report: dict[str, Any] = {"job_id": self.work.id}
+        try:
+            try:
+                ended = await self._work()
+            except Stopped:
+                ended = Ended(None, None, self.stop.why)
+            except Lost:
+                return None
+            except (Failed, OSError) as error:
+                ended = Ended(None, str(error) or type(error).__name__)
+            report = self.progress()  # what it said since the last poll
+            if ended.why in ("lost", "given back"):
+                return None
+            if ended.exit_code is not None:
+                report["exit_code"] = ended.exit_code
+            if ended.why == "cancel":
+                return {**report, "status": "cancelled"}
+            if ended.error is not None:
+                return {**report, "status": "failed", "error": ended.error}
+            result = self._result()
+            return {**report, "status": "done", **({} if result is None else {"result": result})}
+        except Failed as error:
+            return {**report, "status": "failed", "error": str(error)}
+        finally:
+            if self._log is not None:
+                await self._log.close()
+            if not self._options.keep_folders and self.folder.name:
+                await asyncio.to_thread(shutil.rmtree, self.folder, True)
+
+    def progress(self) -> dict[str, Any]:
+        """What the command said of its progress: the last line of a file, such as `0.4 linking`."""
+        said: dict[str, Any] = {"job_id": self.work.id}
+        if not self.folder.name:
+            return said
+        try:
+            with (self.folder / "progress").open("rb") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - PROGRESS_MAX, 0))
+                lines = file.read().decode("utf-8", "replace").splitlines()
+        except OSError:
+            return said
+        line = next((each.strip() for each in reversed(lines) if each.strip()), "")
+        number, _, message = line.partition(" ")
+        try:
+            share = float(number.rstrip("%"))
+        except ValueError:
+            share, message = -1.0, line
+        if 0 <= share <= 100:
+            said["progress"] = share
+        if message:
+            said["message"] = "".join(c if c.isprintable() else " " for c in message)[:500]
+        return said
+
+    async def command(self) -> Ended:
+        """Run the agent's command for this job."""
+        assert self._log is not None  # noqa: S101
+        paths = {
+            "{payload}": str(self.folder / "payload.json"),
+            "{job_id}": self.work.id,
+            "{inputs}": str(self.folder / "inputs"),
+            "{out}": str(self.folder / "out"),
+        }
+        limits = [t for t in (self.work.timeout, self._options.timeout) if t is not None]
+        command = Command(
+            [paths.get(word, word) for word in self._options.command],
+            self.folder,
+            self._environ(),
+            self._log.write,
+            timeout=min(map(float, limits)) if limits else None,  # type: ignore[arg-type]
+            kill_after=self._options.span("kill_after"),
+            clock=self._clock,
+        )
+        return await command.run(self.stop)
+
+    async def _work(self) -> Ended:
+        self.folder = self._root.fresh(self.work.id, self.work.attempt)
+        payload = json.dumps(self.work.payload, ensure_ascii=False)
+        (self.folder / "payload.json").write_text(payload, encoding="utf-8")
+        for name in self.work.inputs:
+            await self._unless_stopped(self._fetched(name))
+        self._log = Log(self.folder / "log", self._link, self.work.id, self._clock)
+        self._log.begin()
+        ended = await self._execute(self)
+        if ended.why in ("lost", "given back"):
+            return ended
+        # What a cancelled or failed command wrote is what people want to see most.
+        if ended.error is not None and ended.exit_code is None:
+            self._log.note(ended.error)
+        made = Made(self.folder / "out", self._options.artefacts)
+        if ended.why is None:
+            for line in made.left_out():
+                self._log.note(line)
+        await self._unless_stopped(self._log.end(), cancel_too=False)
+        if ended.why is None:
+            if len(made.files) > ARTEFACTS_MAX:
+                raise Failed(f"there are more than {ARTEFACTS_MAX} artefacts")
+            for name, file in made.files.items():
+                await self._unless_stopped(self._sent(name, file))
+        return ended
+
+    async def _fetched(self, name: str) -> None:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
+            raise Failed(f"the input {name!r} has a name that leads out of its folder")
+        to = self.folder / "inputs" / path
+        try:
+            what = f"the input {name!r} could not be fetched"
+            await self._again(what, lambda: self._link.fetch_input(self.work.id, name, to))
+        except Refused as refused:
+            raise Failed(f"the input {name!r} cannot be had: {refused}") from None
+
+    async def _sent(self, name: str, file: Path) -> None:
+        try:
+            await self._again(
+                f"the artefact {name!r} could not be sent",
+                lambda: self._link.send_artefact(self.work.id, name, file),
+                cuts_max=CUTS_MAX,
+            )
+        except (Refused, ConfigError) as refused:
+            raise Failed(f"the artefact {name!r} could not be kept: {refused}") from None
+
+    async def _again(
+        self, what: str, call: Callable[[], Awaitable[None]], *, cuts_max: int | None = None
+    ) -> None:
+        """Until it works: the network may be gone for long, and then the job with it.
+
+        cuts_max: `Failed` when a connection that was made was cut so often before the answer. A
+            controller or proxy that does not want what is sent may say so in no other way.
+        """
+        failures = cuts = 0
+        while True:
+            try:
+                await call()
+                return
+            except StoreUnavailable as error:
+                failures += 1
+                cuts += isinstance(error, Unanswered) and error.sent
+                self._tell_of(what, failures, error)
+                if cuts_max is not None and cuts >= cuts_max:
+                    raise Failed(f"{what}, {cuts} times over: {error}") from None
+                await self._clock.sleep(RETRY.delay(failures, random()))
+
+    def _tell_of(self, what: str, failures: int, error: Exception) -> None:
+        fields = {"job": self.work.id, "failures": failures, "error": str(error)}
+        logger.warning(
+            "job %s: %s (try %d): %s", self.work.id, what, failures, error,
+            extra={"action": "transfer_failed", "fields": fields},
+        )  # fmt: skip
+
+    async def _unless_stopped(
+        self, work: Coroutine[Any, Any, T], *, cancel_too: bool = True
+    ) -> T | None:
+        """Do something between start and end; `Stopped` when the job shall end meanwhile.
+
+        cancel_too: also when it was cancelled, and not only when it is not ours any more.
+        """
+        doing = asyncio.ensure_future(work)
+        asked = asyncio.ensure_future(self.stop.wait(over=not cancel_too))
+        try:
+            await asyncio.wait([doing, asked], return_when=asyncio.FIRST_COMPLETED)
+            if not doing.done():
+                raise Stopped
+            return doing.result()
+        finally:
+            for task in (doing, asked):
+                task.cancel()
+            await asyncio.gather(doing, asked, return_exceptions=True)
+
+    def _result(self) -> Any:
+        """What the command left in result.json, if it did."""
+        if not self.folder.name:
+            return None
+        try:
+            file = self.folder / "result.json"
+            if file.stat().st_size > RESULT_MAX:
+                raise Failed(
+                    f"result.json has {file.stat().st_size} bytes, more than {RESULT_MAX}; put "
+                    "large results into the folder `out`"
+                )
+            text = file.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise Failed(f"result.json cannot be read: {error}") from None
+        if not text.strip():
+            return None
+        with suppress(ValueError, RecursionError):
+            return json.loads(text, parse_constant=_no_constant)
+        raise Failed("result.json is not JSON")
+
+    def _environ(self) -> dict[str, str]:
+        """Our own environment without what is secret of ours, and what there is to know."""
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if not (name.startswith("POLLWISE_") and is_secret(name))
+        }
+        return environ | {
+            variables.CONTROLLER: self._link.base,
+            variables.JOB_ID: self.work.id,
+            variables.JOB_KIND: self.work.kind,
+            variables.ATTEMPT: str(self.work.attempt),
+            variables.ATTEMPTS: str(self.work.attempts),
+            variables.WORK: str(self.folder),
+            variables.PAYLOAD: str(self.folder / "payload.json"),
+            variables.INPUTS: str(self.folder / "inputs"),
+            variables.OUT: str(self.folder / "out"),
+            variables.RESULT: str(self.folder / "result.json"),
+            variables.PROGRESS: str(self.folder / "progress"),
+        }
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)

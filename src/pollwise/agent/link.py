@@ -1,0 +1,221 @@
+"""The agent's side of the controller's API: who it is there, and what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pollwise.clock import Clock
+from pollwise.errors import ConfigError, StoreError, StoreUnavailable
+from pollwise.queues.http_client import (
+    ControllerClient,
+    Refused,
+    Socket,
+    TokenSource,
+    decoded,
+)
+
+#: As much of a file is sent and read at once, in bytes.
+PIECE = 256 * 1024
+#: The share of its token's time after which an idle agent registers anew.
+RENEW_AT = 0.8
+
+_JSON = {"Content-Type": "application/json"}
+
+
+class NotKnown(StoreUnavailable):
+    """The controller does not know this worker any more, or its token expired: register again."""
+
+
+class Lost(StoreError):
+    """A job is not this worker's any more."""
+
+
+@dataclass(frozen=True)
+class Registered:
+    """Who the agent is to the controller. The token is in memory only."""
+
+    worker_id: str
+    token: str
+    min_interval: float
+    heartbeat_timeout: float
+    renew_at: float
+    socket: str
+    #: The largest artefact that the controller keeps, in bytes; None where it does not say.
+    artefact_limit: int | None = None
+
+    def __repr__(self) -> str:
+        return f"Registered({self.worker_id!r})"
+
+
+class Link:
+    """Requests as one worker."""
+
+    def __init__(self, client: ControllerClient, tokens: TokenSource, clock: Clock) -> None:
+        self._client = client
+        self._tokens = tokens
+        self._clock = clock
+        self.worker: Registered | None = None
+
+    @property
+    def base(self) -> str:
+        return self._client.base
+
+    async def register(self, name: str, capabilities: Mapping[str, Any], slots: int) -> Registered:
+        said = {"name": name, "capabilities": dict(capabilities), "slots": slots}
+        token = self._tokens.read()
+        response = await self._client.call(
+            "POST", "/api/workers/register", token, content=json.dumps(said), headers=_JSON
+        )
+        told = decoded(response, self.base)
+        try:
+            now = self._clock.now()
+            limit = told.get("artefact_limit")
+            self.worker = Registered(
+                worker_id=str(told["worker_id"]),
+                token=str(told["token"]),
+                min_interval=float(told["min_interval_s"]),
+                heartbeat_timeout=float(told["heartbeat_timeout_s"]),
+                renew_at=now + RENEW_AT * self._left(told.get("expires_at")),
+                socket="/api/workers/ws",
+                artefact_limit=None if limit is None else int(limit),
+            )
+        except (LookupError, TypeError, ValueError):
+            raise StoreError(
+                f"{self.base} answered to a registration what is none; is it a controller?"
+            ) from None
+        return self.worker
+
+    def _left(self, moment: object) -> float:
+        if not isinstance(moment, str):
+            return float("inf")
+        until = datetime.fromisoformat(moment).timestamp()
+        return max(until - self._clock.epoch(), 0.0)
+
+    def forget(self) -> None:
+        self.worker = None
+
+    async def unregister(self) -> None:
+        if self.worker is not None:
+            await self._call("POST", f"/api/workers/{self.worker.worker_id}/unregister")
+            self.worker = None
+
+    async def poll(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        worker = self._me()
+        response = await self._call(
+            "POST",
+            "/api/workers/poll",
+            content=json.dumps({"worker_id": worker.worker_id, **said}),
+            headers=_JSON,
+        )
+        return decoded(response, self.base)
+
+    async def log(self, job_id: str, offset: int, data: bytes) -> tuple[int, bool]:
+        """Append to a job's log; how much of it the controller has, and whether it takes more."""
+        try:
+            response = await self._call(
+                "POST",
+                f"/api/jobs/{job_id}/logs",
+                params={"offset": str(offset)},
+                content=data,
+                headers={"Content-Type": "text/plain; charset=utf-8"},
+            )
+        except Refused as refused:
+            place = refused.headers.get("x-log-offset", "")
+            if refused.code == "log_gap" and place.isdigit():
+                return int(place), True
+            raise
+        told = decoded(response, self.base)
+        return int(told.get("received", offset + len(data))), not told.get("cut")
+
+    async def fetch_input(self, job_id: str, name: str, to: Path) -> None:
+        """Fetch a file that came with a job."""
+        worker = self._me()
+        path = f"/api/jobs/{job_id}/inputs/{quote(name, safe='/')}"
+        to.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            async with self._client.stream(path, worker.token) as pieces:
+                with to.open("wb") as file:
+                    async for piece in pieces:
+                        file.write(piece)
+        except Refused as refused:
+            raise self._known(refused) from None
+
+    async def send_artefact(self, job_id: str, name: str, file: Path) -> None:
+        """Send a file that a job made, with its checksum."""
+        limit = self._me().artefact_limit
+        if limit is not None and file.stat().st_size > limit:  # noqa: ASYNC240
+            # A refusal that comes before all is sent is often lost with the connection.
+            raise Refused(
+                f"the file has more than {limit} bytes; nothing of it was kept. Split it, or have "
+                "who runs the controller raise artefact_limit",
+                413,
+                "too_large",
+            )
+        digest, size = await asyncio.to_thread(_digest, file)
+        await self._call(
+            "PUT",
+            f"/api/jobs/{job_id}/artefacts/{quote(name, safe='/')}",
+            content=_pieces(file, size),
+            headers={
+                "Content-Type": "application/octet-stream",
+                "Content-Length": str(size),
+                "X-Checksum-SHA256": digest,
+            },
+        )
+
+    async def dial(self) -> Socket:
+        worker = self._me()
+        return await self._client.dial(
+            f"{worker.socket}?worker_id={quote(worker.worker_id)}", worker.token
+        )
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _call(self, method: str, path: str, **given: Any) -> Any:
+        worker = self._me()
+        try:
+            return await self._client.call(method, path, worker.token, **given)
+        except Refused as refused:
+            raise self._known(refused) from None
+
+    def _known(self, refused: Refused) -> StoreError:
+        """What a refusal means for a worker."""
+        if refused.status == 401 or refused.code == "no_such_worker":
+            return NotKnown(str(refused))
+        if refused.code in ("lease_lost", "no_such_job"):
+            return Lost(str(refused))
+        return refused
+
+    def _me(self) -> Registered:
+        if self.worker is None:
+            raise NotKnown(f"this agent is not registered with {self.base} at the moment")
+        return self.worker
+
+
+def _digest(file: Path) -> tuple[str, int]:
+    digest, size = hashlib.sha256(), 0
+    with file.open("rb") as data:
+        while piece := data.read(PIECE):
+            digest.update(piece)
+            size += len(piece)
+    return digest.hexdigest(), size
+
+
+async def _pieces(file: Path, size: int) -> AsyncIterator[bytes]:
+    """A file's bytes, as many as it had when its checksum was taken."""
+    with file.open("rb") as data:
+        while size > 0:
+            piece = await asyncio.to_thread(data.read, min(PIECE, size))
+            if not piece:
+                raise ConfigError(f"the artefact {file.name!r} became shorter while it was sent")
+            size -= len(piece)
+            yield piece

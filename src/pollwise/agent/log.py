@@ -1,0 +1,124 @@
+"""The log of a job: kept on disk as it comes, sent in batches, resumed where answers were lost.
+
+Memory holds one batch, whatever the command writes and however long the network is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from random import random
+
+from pollwise.agent.link import Link, Lost, NotKnown
+from pollwise.clock import Clock
+from pollwise.core.retry import Retry
+from pollwise.errors import StoreUnavailable
+from pollwise.queues.http_client import Refused
+
+#: The most bytes that are kept of one job's output; what follows is counted and dropped.
+LOG_MAX = 64 * 1024 * 1024
+#: The most bytes of one request, and how long output is gathered for it, in seconds.
+BATCH = 256 * 1024
+GATHER = 0.5
+#: How sending is tried again.
+RETRY = Retry.exponential("1s", ceiling="30s", attempts=None)
+
+
+class Log:
+    """One job's log, and its way to the controller."""
+
+    def __init__(self, path: Path, link: Link, job_id: str, clock: Clock) -> None:
+        self._path = path
+        self._link = link
+        self._job_id = job_id
+        self._clock = clock
+        self._file = path.open("ab", buffering=0)
+        self._size = 0
+        self._sent = 0
+        self._dropped = 0
+        self._wanted = True
+        self._news = asyncio.Event()
+        self._ended = False
+        self._sending: asyncio.Task[None] | None = None
+
+    def begin(self) -> None:
+        self._sending = asyncio.ensure_future(self._send_all())
+
+    def write(self, data: bytes) -> None:
+        """Keep some output; never waits, never raises."""
+        room = LOG_MAX - self._size
+        if len(data) > room:
+            self._dropped += len(data) - room
+            data = data[:room]
+        self._append(data)
+
+    def _append(self, data: bytes) -> None:
+        try:
+            if data:
+                self._size += self._file.write(data)
+        except OSError:  # a full disk: the command's output is not worth the command
+            self._dropped += len(data)
+        self._news.set()
+
+    def note(self, text: str) -> None:
+        """Say something ourselves, also where the command has used up its room."""
+        self._append(f"[pollwise: {text}]\n".encode())
+
+    async def end(self) -> None:
+        """Send what is left; returns when the controller has it all, or wants no more."""
+        if self._dropped:
+            self._append(f"\n[pollwise: {self._dropped} bytes of output were left out]\n".encode())
+        self._ended = True
+        self._news.set()
+        if self._sending is not None:
+            await self._sending
+
+    async def close(self) -> None:
+        """Let go, whatever was not sent."""
+        self._file.close()
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def _send_all(self) -> None:
+        failures = 0
+        while True:
+            if self._sent >= self._size:
+                if self._ended:
+                    return
+                self._news.clear()
+                await self._news.wait()
+                if not self._ended and self._size - self._sent < BATCH:
+                    await self._gather()
+                continue
+            try:
+                await self._send_batch()
+                failures = 0
+            except (Lost, Refused):
+                return  # the job is over, or its log is not wanted: nothing to be done about it
+            except (StoreUnavailable, NotKnown):
+                failures += 1
+                await self._clock.sleep(RETRY.delay(failures, random()))
+            if not self._wanted:
+                return
+
+    async def _gather(self) -> None:
+        """Let output come together, unless the command is through."""
+        until = self._clock.now() + GATHER
+        while not self._ended and (left := until - self._clock.now()) > 0:
+            self._news.clear()
+            try:
+                async with asyncio.timeout(left):
+                    await self._news.wait()
+            except TimeoutError:
+                return
+            if self._size - self._sent >= BATCH:
+                return
+
+    async def _send_batch(self) -> None:
+        with self._path.open("rb") as file:
+            file.seek(self._sent)
+            data = file.read(min(BATCH, self._size - self._sent))
+        received, self._wanted = await self._link.log(self._job_id, self._sent, data)
+        # What the controller has counts: it may have got what we did not hear of.
+        self._sent = min(max(received, 0), self._size)

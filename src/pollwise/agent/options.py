@@ -1,0 +1,137 @@
+"""Everything about an agent that can be chosen, checked before anything starts."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shutil
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+from pollwise.jobs import checked_name
+from pollwise.queues.http_client import checked_base
+
+#: What stands for something of the job, as an argument of its own.
+PLACEHOLDERS = ("{payload}", "{job_id}", "{inputs}", "{out}")
+#: The most jobs at a time.
+SLOTS_MAX = 1000
+#: How long a job may run at the most, in seconds.
+TIMEOUT_MAX = 7 * 86400.0
+_PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """How an agent works. Durations are seconds, or text such as "2m".
+
+    controller: its address.
+    command: the program and its arguments; `{payload}`, `{job_id}`, `{inputs}` and `{out}`, each
+        an argument of its own, stand for the payload's file, the job's id and its folders.
+    token_file: the file that holds a token with the scope worker.
+    ca_file: certificates to trust besides those that everybody does, in PEM.
+    name: what people see the agent by; the host's name unless given.
+    capabilities: what jobs may require.
+    slots: how many jobs run at a time.
+    artefacts: which files of the folder `out` are uploaded, as patterns.
+    timeout: how long a command may run, unless its job says less.
+    poll_interval, max_interval: how often to poll where the controller suggests nothing: the first
+        when there was something, up to the second while there is nothing.
+    grace: how long a stop waits for commands before it gives their jobs back.
+    kill_after: how long a command may take to end after SIGTERM.
+    folder: where jobs have their folders, and results lie until they are accepted.
+    push: whether to open a WebSocket for hints.
+    keep_folders: whether the folders of jobs that ended stay, for a look.
+    """
+
+    controller: str
+    command: Sequence[str]
+    token_file: str | Path | None = None
+    name: str = field(default_factory=socket.gethostname)
+    capabilities: Mapping[str, Any] = field(default_factory=dict)
+    slots: int = 1
+    artefacts: Sequence[str] = ("**/*",)
+    timeout: Duration | None = None
+    poll_interval: Duration = 30.0
+    max_interval: Duration = 120.0
+    grace: Duration = 30.0
+    kill_after: Duration = 10.0
+    folder: str | Path | None = None
+    push: bool = True
+    keep_folders: bool = False
+    ca_file: str | Path | None = None
+    signals: bool = True
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        put(self, "controller", checked_base(self.controller))
+        put(self, "command", tuple(_checked_command(self.command)))
+        put(self, "name", checked_name(self.name, "name", ConfigError))
+        if isinstance(self.slots, bool) or not 1 <= self.slots <= SLOTS_MAX:
+            raise ConfigError(
+                f"slots = {self.slots!r} must be a whole number from 1 to {SLOTS_MAX}"
+            )
+        for name in ("poll_interval", "max_interval"):
+            put(self, name, seconds(getattr(self, name), name, positive=True))
+        for name in ("grace", "kill_after"):
+            put(self, name, seconds(getattr(self, name), name))
+        if self.span("poll_interval") > self.span("max_interval"):
+            raise ConfigError(
+                f"poll_interval = {self.poll_interval:g} s is above max_interval = "
+                f"{self.max_interval:g} s; lower it, or raise max_interval"
+            )
+        if self.timeout is not None:
+            limit = seconds(self.timeout, "timeout", positive=True)
+            if limit > TIMEOUT_MAX:
+                raise ConfigError(f"timeout = {self.timeout!r} is above the limit of 7 days")
+            put(self, "timeout", limit)
+        put(self, "artefacts", tuple(map(_checked_pattern, self.artefacts)))
+
+    def span(self, name: str) -> float:
+        """A duration, in seconds."""
+        return float(getattr(self, name))
+
+
+def _checked_command(command: Sequence[str]) -> list[str]:
+    """The command, its program found: jobs run in folders of their own."""
+    words = list(command)
+    if not words or not words[0]:
+        raise ConfigError(
+            "there is no command; write it behind two dashes: "
+            "pollwise agent --controller URL --token-file F -- ./build.sh {payload}"
+        )
+    for word in words:
+        if "\0" in word:
+            raise ConfigError("an argument of the command holds a NUL character")
+        inside = next((each for each in PLACEHOLDERS if each in word and each != word), None)
+        if inside is not None:
+            raise ConfigError(
+                f"{word!r} has {inside} inside; it stands for a whole argument, so write it as "
+                "one of its own, or use the environment (POLLWISE_PAYLOAD, POLLWISE_JOB_ID, "
+                "POLLWISE_INPUTS, POLLWISE_OUT) in a script"
+            )
+        if _PLACEHOLDER.fullmatch(word) and word not in PLACEHOLDERS:
+            near = difflib.get_close_matches(word, PLACEHOLDERS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(PLACEHOLDERS)}"
+            raise ConfigError(f"{word} stands for nothing; {hint}")
+    found = shutil.which(words[0])
+    if found is None:
+        raise ConfigError(
+            f"the command {words[0]!r} is not there, or cannot be executed; give a program on "
+            "PATH, or the path of one (chmod +x)"
+        )
+    return [str(Path(found).absolute()), *words[1:]]
+
+
+def _checked_pattern(pattern: str) -> str:
+    parts = Path(pattern).parts
+    if not pattern or Path(pattern).is_absolute() or ".." in parts:
+        raise ConfigError(
+            f"artefacts = {pattern!r} must be a pattern within the folder `out`, such as '*.zip' "
+            "or '**/*'"
+        )
+    return pattern

@@ -1,0 +1,118 @@
+"""Hints by a WebSocket, where one can be had.
+
+It says that a poll may pay off now, or that a job shall be cancelled. Both are also learnt by
+polling, so nothing depends on it; while there is none, polls alone do the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Callable
+from contextlib import suppress
+
+from pollwise.agent.link import Link, NotKnown
+from pollwise.clock import Clock
+from pollwise.core.retry import Retry
+from pollwise.errors import PollwiseError
+from pollwise.events import Events, HintsLost, HintsProven
+from pollwise.hints import Hints
+
+#: How the WebSocket is opened again.
+RETRY = Retry.exponential("1s", ceiling="60s", attempts=None)
+ADVICE = (
+    "Look whether a proxy before the controller passes WebSockets on (nginx: proxy_http_version "
+    "1.1 and the headers Upgrade and Connection); until then the agent polls."
+)
+
+
+class Push(Hints):
+    """What ends an agent's pauses early."""
+
+    def __init__(
+        self,
+        link: Link,
+        clock: Clock,
+        events: Events,
+        source: str,
+        cancel: Callable[[str], None],
+    ) -> None:
+        super().__init__()
+        self._link = link
+        self._clock = clock
+        self._events = events
+        self._source = source
+        self._cancel = cancel
+        self._random = random.Random()
+        self._listening: asyncio.Task[None] | None = None
+        self._lost: bool | None = None
+        self.connected = False
+
+    def begin(self) -> None:
+        """Listen as the worker that the agent is now."""
+        self.end()
+        self._listening = asyncio.ensure_future(self._keep_listening())
+
+    def end(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
+            self._listening = None
+
+    async def aclose(self) -> None:
+        listening = self._listening
+        self.end()
+        if listening is not None:
+            await asyncio.gather(listening, return_exceptions=True)
+        await super().aclose()
+
+    async def _keep_listening(self) -> None:
+        failures = 0
+        while True:
+            began = self._clock.now()
+            try:
+                await self._listen(began)
+            except NotKnown as error:
+                self._note_lost(error)
+                self.notify()  # the next poll registers again, and begins anew
+            except PollwiseError as error:
+                self._note_lost(error)
+            failures = 1 if self._clock.now() - began > RETRY.ceiling else failures + 1
+            await self._clock.sleep(RETRY.delay(failures, self._random.random()))
+
+    async def _listen(self, began: float) -> None:
+        socket = await self._link.dial()
+        try:
+            while True:
+                message = await socket.receive()
+                if not self.connected:  # a word that came this way, and so will the next
+                    self.connected = True
+                    self._note_proven(self._clock.now() - began)
+                self._heed(message)
+        finally:
+            self.connected = False
+            with suppress(PollwiseError):
+                await socket.close()
+
+    def _heed(self, text: str) -> None:
+        try:
+            message = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(message, dict):
+            return
+        if message.get("hint") is True:
+            self.notify()
+        job_id = message.get("cancel")
+        if isinstance(job_id, str):
+            self._cancel(job_id)
+
+    def _note_proven(self, took: float) -> None:
+        if self._lost is not False:
+            self._lost = False
+            self._events.emit(HintsProven(self._source, took))
+
+    def _note_lost(self, error: PollwiseError) -> None:
+        if not self._lost:
+            self._lost = True
+            self._events.emit(HintsLost(self._source, str(error), ADVICE))

@@ -1,0 +1,41 @@
+"""The command line: `pollwise --help`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from pollwise.cli.app import app
+from pollwise.cli.output import Unread, fail, warn
+from pollwise.errors import PollwiseError
+from pollwise.urls import without_secrets_of
+
+_URL = re.compile(r"(?:--[\w-]+=)?[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+OURS = str(Path(__file__).parent.parent)
+
+
+def main() -> None:
+    """Run a command. Exit code 0: done; 1: not so (not found, a check failed); 2: bad input."""
+    warnings.showwarning = _show_warning
+    warnings.filterwarnings("default", category=DeprecationWarning, module=r"pollwise\..*")
+    try:
+        app()
+    except PollwiseError as error:
+        # Whatever an option was given, an error may quote it: a URL in the wrong place as well.
+        fail(without_secrets_of(filter(_URL.match, sys.argv[1:]), str(error)))
+        sys.exit(2)
+    except Unread:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
+        sys.exit(0)
+
+
+def _show_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
+) -> None:
+    """A warning of ours is for the person at the keyboard: what to change, not where it stood."""
+    where = "" if filename.startswith(OURS) else f"{filename}:{lineno}: {category.__name__}: "
+    warn(f"{where}{message}")

@@ -1,0 +1,187 @@
+"""`pollwise agent … -- command`: take jobs from a controller and run a command for each."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from pollwise.cli.options import LogFormat, LogLevel
+from pollwise.errors import ConfigError
+from pollwise.events import Events, JobReported, JobStarted
+from pollwise.observe import logs
+from pollwise.settings import AgentSettings, load
+
+logger = logging.getLogger("pollwise")
+
+
+def agent(
+    command: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="-- COMMAND...",
+            help="What to run for each job. {payload}, {job_id}, {inputs} and {out} stand for the "
+            "payload's file, the job's id, and its folders for inputs and artefacts.",
+        ),
+    ],
+    controller: Annotated[
+        str | None, typer.Option(help="The address of the controller: https://builds.example.com")
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="The file that holds a token with the scope worker.")
+    ] = None,
+    ca_file: Annotated[
+        Path | None,
+        typer.Option(help="Certificates to trust besides the usual ones (PEM): your own CA's."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What people see it by.")] = None,
+    capability: Annotated[
+        list[str] | None,
+        typer.Option(help="What jobs may require: platform=ios, memory_gb=16, gpu=true, lang=a,b."),
+    ] = None,
+    kind: Annotated[
+        list[str] | None, typer.Option(help="Take jobs of this kind only; any, unless given.")
+    ] = None,
+    slots: Annotated[int | None, typer.Option(help="How many jobs run at a time.")] = None,
+    artefacts: Annotated[
+        list[str] | None,
+        typer.Option(help="Which files in the folder {out} to upload; all, unless given: '*.zip'."),
+    ] = None,
+    timeout: Annotated[str | None, typer.Option(help="How long a command may run: 30m.")] = None,
+    grace: Annotated[
+        str | None, typer.Option(help="How long a stop waits for commands before it ends them.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Where jobs have their folders, and results wait.")
+    ] = None,
+    push: Annotated[
+        bool | None, typer.Option("--push/--no-push", help="Open a WebSocket for hints.")
+    ] = None,
+    keep_folders: Annotated[
+        bool, typer.Option("--keep-folders", help="Leave the folders of jobs, for a look.")
+    ] = False,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: agent.poll_interval=10s")
+    ] = None,
+) -> None:
+    """Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C.
+
+    The payload is on stdin and in the file {payload}. What the command writes is the job's log; its
+    exit code says whether it is done. Files that it leaves in {out} become artefacts, JSON in
+    $POLLWISE_RESULT the result, and a last line such as "0.4 linking" in $POLLWISE_PROGRESS
+    progress.
+
+    Example: pollwise agent --controller http://localhost:8420 --token-file w.token -- ./build.sh
+    """
+    overrides: dict[str, object] = {}
+    for pair in setting or []:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {pair!r} has no value; write --set agent.poll_interval=10s")
+        overrides[key.strip()] = value.strip()
+    given = {
+        "agent.controller": controller,
+        "agent.token_file": None if token_file is None else str(token_file),
+        "agent.ca_file": None if ca_file is None else str(ca_file),
+        "agent.name": name,
+        "agent.slots": slots,
+        "agent.timeout": timeout,
+        "agent.grace": grace,
+        "agent.folder": None if folder is None else str(folder),
+        "agent.push": push,
+        "agent.log_format": log_format,
+        "agent.log_level": log_level,
+    }
+    overrides |= {key: value for key, value in given.items() if value is not None}
+    settings = load(overrides=overrides).agent
+    options = _options(settings, command, capability or [], kind or [], artefacts, keep_folders)
+    logs.set_up(settings.log_level, settings.log_format, libraries=True)
+    from pollwise.agent.agent import Agent
+
+    events = Events()
+    events.subscribe(_show, JobStarted, JobReported)
+    asyncio.run(Agent(options, events=events).run())
+
+
+def _options(
+    settings: AgentSettings,
+    command: list[str],
+    capabilities: list[str],
+    kinds: list[str],
+    artefacts: list[str] | None,
+    keep_folders: bool,
+) -> Any:
+    from pollwise.agent.options import AgentOptions
+
+    if settings.controller is None:
+        raise ConfigError(
+            "no controller is named; write --controller http://localhost:8420, or set "
+            "POLLWISE_AGENT_CONTROLLER"
+        )
+    has = dict(map(_capability, capabilities))
+    if kinds:
+        has["kinds"] = kinds
+    chosen: dict[str, Any] = {} if settings.name is None else {"name": settings.name}
+    if artefacts is not None:
+        chosen["artefacts"] = artefacts
+    return AgentOptions(
+        settings.controller,
+        command,
+        token_file=settings.token_file,
+        capabilities=has,
+        slots=settings.slots,
+        timeout=settings.timeout,
+        poll_interval=settings.poll_interval,
+        max_interval=settings.max_interval,
+        grace=settings.grace,
+        kill_after=settings.kill_after,
+        folder=settings.folder,
+        push=settings.push,
+        keep_folders=keep_folders,
+        ca_file=settings.ca_file,
+        **chosen,
+    )
+
+
+def _capability(text: str) -> tuple[str, Any]:
+    """`memory_gb=16` -> 16; `gpu=true`; `lang=swift,c` has both."""
+    name, equals, value = text.partition("=")
+    if not name or not equals or not value:
+        raise ConfigError(
+            f"--capability {text!r} must be a name and a value: platform=ios, memory_gb=16"
+        )
+    values = [_plain(each.strip()) for each in value.split(",")]
+    return name.strip(), values if len(values) > 1 else values[0]
+
+
+def _plain(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            number = kind(text)
+        except ValueError:
+            continue
+        if number == number and abs(number) != float("inf"):
+            return number
+    return text
+
+
+def _show(event: JobStarted | JobReported) -> None:
+    """A line for each job: people look at an agent to see what it does."""
+    if isinstance(event, JobStarted):
+        text, fields = "began", {}
+    else:
+        why = f": {event.error}" if event.error else ""
+        text, fields = f"{event.result} after {event.took:.1f} s{why}", {"result": event.result}
+    said = {"job": event.job, "kind": event.kind, "attempt": event.attempt, **fields}
+    action = "job_started" if isinstance(event, JobStarted) else "job_reported"
+    logger.info(
+        "job %s (%s, attempt %d) %s", event.job, event.kind, event.attempt, text,
+        extra={"action": action, "fields": said},
+    )  # fmt: skip

@@ -1,0 +1,156 @@
+"""The tree of commands. Each is imported when it is asked for: help and workers start at once."""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from pollwise import __version__
+from pollwise.urls import without_secrets_of
+
+#: Typer brings its own Click or takes the one that is installed, by its version.
+UsageError: Any = typer.BadParameter.__base__
+
+
+class Place(NamedTuple):
+    """Where a command is, in `pollwise.cli`, and what the list of commands says of it."""
+
+    module: str
+    name: str
+    summary: str
+
+
+#: In the order of the help. A summary is the first line of the command's own help.
+PLACES = {
+    "demo": Place(
+        "demo",
+        "demo",
+        "Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.",
+    ),
+    "worker": Place(
+        "worker",
+        "worker",
+        "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",
+    ),
+    "submit": Place("queue", "submit", "Put one job."),
+    "agent": Place(
+        "agent",
+        "agent",
+        "Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C.",
+    ),
+    "doctor": Place(
+        "doctor",
+        "doctor",
+        "Check this machine, the settings and, if given, a queue or an outbox. "
+        "Changes nothing there.",
+    ),
+    "queue": Place("queue", "queue_app", "Look at a queue."),
+    "dead": Place("queue", "dead_app", "Dead letters: list, retry, drop."),
+    "outbox": Place(
+        "outbox", "app", "The transactional outbox: run its relay, look at it, unblock keys."
+    ),
+    "serve": Place("serve", "app", "Run a controller: jobs for workers anywhere, over HTTP."),
+    "fleet": Place("fleet", "app", "Poll thousands of targets, each at its own pace."),
+    "lab": Place("lab", "app", "Rehearse polling: replay, compare, tune and price it."),
+    "config": Place("config", "app", "Look at the settings."),
+}
+
+
+class Commands(UserDict[str, Any]):
+    """The commands by name: a place, until somebody asks for the command."""
+
+    def __getitem__(self, name: str) -> Any:
+        found = self.data[name]
+        if isinstance(found, Place):
+            found = self.data[name] = _command(name, found)
+        return found
+
+
+def _command(name: str, place: Place) -> Any:
+    """A command as Typer makes it, or a group of them."""
+    found = getattr(import_module(f"pollwise.cli.{place.module}"), place.name)
+    around = typer.Typer()
+    if isinstance(found, typer.Typer):
+        around.add_typer(found, name=name)
+    else:
+        around.command(name)(found)
+    return typer.main.get_group(around).commands[name]
+
+
+@contextmanager
+def _hiding_secrets(words: list[str]) -> Iterator[None]:
+    """What is wrong with the words of a command is told by quoting them: a URL too many, say."""
+    try:
+        yield
+    except UsageError as error:
+        error.message = without_secrets_of(words, error.message)
+        options = error.ctx.command.params if error.ctx else []
+        extra = "unexpected extra argument" in error.message
+        if extra and any("--store" in option.opts for option in options):
+            error.message += ". A store is named by an option: --store URL"
+        raise
+
+
+class Root(TyperGroup):
+    """The commands, of which a list needs the summaries alone."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = Commands(PLACES)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
+    ) -> Any:
+        self._words = list(args)
+        with _hiding_secrets(self._words):
+            return super().make_context(info_name, args, parent, **extra)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _hiding_secrets(self._words):
+            return super().invoke(ctx)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command as lists show it; `resolve_command` gives the one that runs."""
+        if cmd_name not in PLACES:
+            return None
+        return TyperCommand(cmd_name, help=PLACES[cmd_name].summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, None if name is None else self.commands[name], rest
+
+
+app = typer.Typer(
+    name="pollwise",
+    cls=Root,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"pollwise {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
+    ),
+) -> None:
+    """Pollwise decides when to look again: adaptive polling for Python.
+
+    Example: pollwise demo --seconds 30
+    """

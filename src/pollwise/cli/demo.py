@@ -1,0 +1,368 @@
+"""`pollwise demo`: an adaptive worker at work on bursty traffic, beside what fixed polling costs.
+
+Everything is real: a SQLite queue in a temporary folder, a producer, a worker. Only the rows of
+fixed polling are computed, from the same arrivals. Hints are off unless asked for, because the
+demo is about pacing: with hints, the worker is told and hardly has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import shutil
+import signal
+import tempfile
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from pollwise.cli.output import err, out, print_json
+from pollwise.clock import Clock
+from pollwise.core.strategy import Strategy
+from pollwise.core.worth import Worth
+from pollwise.durations import short
+from pollwise.events import Events, JobStarted, PollFinished
+from pollwise.jobs import Job, NewJob
+from pollwise.lab.fixed import percentile, polled_every
+from pollwise.lab.prices import PRICES, Price, dollars_a_month, price_named
+from pollwise.queues.base import Queue
+from pollwise.queues.sqlite import SqliteQueue
+from pollwise.settings import strategy_named
+from pollwise.worker import Worker, WorkerRunOptions
+
+#: What Worth is told that a second of a job's waiting costs: a cent an hour, in dollars.
+WAIT_COST = 0.01 / 3600
+#: And a poll, where it costs nothing: a thousandth of a cent.
+FREE = 1e-5
+CONCURRENCY = 4
+#: The most that a poll can find: as many as there are handlers, and as many ahead of them.
+CAPACITY = 2 * CONCURRENCY
+#: The fixed intervals to compare with, in seconds.
+FIXED = (0.1, 0.5)
+#: Bursts: so many jobs a second for so long, then nothing for so long.
+BURST_RATE = 6.0
+BURST_SECONDS = (0.5, 2.5)
+IDLE_SECONDS = (8.0, 20.0)
+REFRESHES = 8
+BLOCKS = " ▁▂▃▄▅▆▇█"
+#: How many of the last intervals are drawn, at most.
+DRAWN = 60
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for."""
+
+    strategy: Strategy
+    price: Price
+    seconds: float
+    hints: bool
+    seed: int
+
+
+@dataclass
+class Seen:
+    """What the run showed so far, gathered from its events."""
+
+    clock: Clock
+    started: float = 0.0
+    ended: float | None = None
+    arrivals: list[float] = field(default_factory=list)
+    waits: list[float] = field(default_factory=list)
+    polls: int = 0
+    empty: int = 0
+    found: int = 0
+    interval: float = 0.0
+    intervals: deque[float] = field(default_factory=lambda: deque(maxlen=DRAWN))
+
+    def seconds(self) -> float:
+        return (self.clock.now() if self.ended is None else self.ended) - self.started
+
+    def on_poll(self, event: PollFinished) -> None:
+        self.polls += 1
+        self.empty += not event.found
+        self.found += event.found
+        self.interval = event.interval
+
+    def on_start(self, event: JobStarted) -> None:
+        self.waits.append(event.waited)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One policy: what it used and what it gave."""
+
+    name: str
+    polls: int
+    empty: int
+    found: int
+    p50: float | None
+    p95: float | None
+    dollars: float
+
+    @property
+    def wasted(self) -> float:
+        return self.empty / self.polls if self.polls else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "polls": self.polls,
+            "polls_empty": self.empty,
+            "found": self.found,
+            "wasted_share": round(self.wasted, 4),
+            "wait_p50_s": _rounded(self.p50),
+            "wait_p95_s": _rounded(self.p95),
+            "dollars_a_month": round(self.dollars, 4),
+        }
+
+
+def demo(
+    seconds: Annotated[float, typer.Option(min=1, max=86400, help="How long to run.")] = 60.0,
+    strategy: Annotated[
+        str, typer.Option(help="adaptive, fixed, batch_fill, ewma or worth.")
+    ] = "adaptive",
+    price: Annotated[
+        str, typer.Option(help=f"What a poll costs: {', '.join(PRICES)}, or 0.005/1000.")
+    ] = "s3-list",
+    hints: Annotated[
+        bool, typer.Option("--hints/--no-hints", help="Let a put wake the worker.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the traffic and the jitter.")] = 7,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the summary as one JSON object.")
+    ] = False,
+) -> None:
+    """Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.
+
+    Example: pollwise demo --seconds 30 --strategy adaptive
+    """
+    cost = price_named(price)
+    plan = Plan(_strategy(strategy, cost), cost, seconds, hints, seed)
+    seen = Seen(Clock())
+    # A SIGTERM before the worker takes the signals over ends it as Ctrl-C does: the folder goes.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    folder = Path(tempfile.mkdtemp(prefix="pollwise-demo-"))
+    try:
+        asyncio.run(run(plan, seen, folder, live=not as_json))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        signal.signal(signal.SIGTERM, before)
+    rows = _rows(plan, seen)
+    if as_json:
+        print_json(_facts(plan, seen, rows))
+    else:
+        _summary(plan, seen, rows)
+
+
+def _strategy(name: str, price: Price) -> Strategy:
+    """A strategy at its defaults; Worth by the price of a poll and of waiting."""
+    if name == Worth.name:
+        return Worth(poll_cost=price.dollars or FREE, wait_cost=WAIT_COST)
+    return strategy_named(name)
+
+
+def traffic(seed: int) -> Iterator[float]:
+    """When jobs come, in seconds since the start: bursts and silence, the same for a seed."""
+    rng = random.Random(seed)
+    at = 0.0
+    while True:
+        until = at + rng.uniform(*BURST_SECONDS)
+        while at < until:
+            yield at
+            at += rng.expovariate(BURST_RATE)
+        at += rng.uniform(*IDLE_SECONDS)
+
+
+async def run(plan: Plan, seen: Seen, folder: Path, *, live: bool) -> None:
+    """Produce and work until the time is up; what happens is in `seen`."""
+    events = Events(quiet=True)
+    events.subscribe(seen.on_poll, PollFinished)
+    events.subscribe(seen.on_start, JobStarted)
+    async with SqliteQueue(folder / "demo.db", watch=0, clock=seen.clock) as queue:
+        worker = Worker(queue, name="demo", events=events)
+
+        @worker.handle("greet")
+        async def greet(job: Job) -> None:
+            """The work itself is beside the point."""
+
+        await queue.stats()  # make the file before the clock starts
+        seen.started = seen.clock.now()
+        seen.interval = plan.strategy.pacer().first().delay
+        options = WorkerRunOptions(
+            polling=plan.strategy,
+            concurrency=CONCURRENCY,
+            prefetch=CAPACITY - CONCURRENCY,
+            hints=plan.hints,
+            seed=plan.seed,
+        )
+        background = [
+            asyncio.create_task(_produce(queue, seen, plan.seed)),
+            asyncio.create_task(_end_after(worker, seen.clock, plan.seconds)),
+        ]
+        if live:
+            background.append(asyncio.create_task(_show(plan, seen)))
+        try:
+            await worker.run(options)
+        finally:
+            seen.ended = seen.clock.now()
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+
+
+async def _produce(queue: Queue, seen: Seen, seed: int) -> None:
+    for at in traffic(seed):
+        await seen.clock.sleep(max(at - seen.seconds(), 0.0))
+        seen.arrivals.append(seen.seconds())
+        await queue.put(NewJob("greet", {"number": len(seen.arrivals)}))
+
+
+async def _end_after(worker: Worker, clock: Clock, seconds: float) -> None:
+    await clock.sleep(seconds)
+    worker.stop()
+
+
+async def _show(plan: Plan, seen: Seen) -> None:
+    """Draw until cancelled."""
+    with Live(console=out, auto_refresh=False, transient=True) as live:
+        while True:
+            seen.intervals.append(seen.interval)
+            live.update(view(plan, seen, out.width), refresh=True)
+            await seen.clock.sleep(1 / REFRESHES)
+
+
+def view(plan: Plan, seen: Seen, width: int) -> Group:
+    """The live view, in `width` columns."""
+    strategy = plan.strategy
+    head = Text.assemble(
+        ("pollwise demo  ", "bold"),
+        f"{seen.seconds():.0f} of {plan.seconds:g} s   {len(seen.arrivals)} jobs put   "
+        f"hints {'on' if plan.hints else 'off'}   Ctrl-C ends it",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    interval = Text.assemble(
+        "interval now ",
+        (f"{short(seen.interval):>6}", "bold cyan"),
+        f"  between {short(strategy.floor)} and {short(strategy.ceiling)}  ",
+    )
+    room = max(width - len(interval), 0)
+    recent = list(seen.intervals)[-room:] if room else []
+    interval.append(_spark(recent, strategy.ceiling), "cyan")
+    return Group(head, interval, Text(), _table(_rows(plan, seen)), _foot(plan))
+
+
+def _foot(plan: Plan) -> Text:
+    text = f"a poll: {plan.price.what}; fixed rows: the same arrivals"
+    return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _spark(values: Sequence[float], ceiling: float) -> str:
+    top, last = max(ceiling, 1e-9), len(BLOCKS) - 1
+    return "".join(BLOCKS[min(math.ceil(value / top * last), last)] for value in values)
+
+
+def _rows(plan: Plan, seen: Seen) -> list[Row]:
+    seconds = seen.seconds()
+    rows = [
+        Row(
+            plan.strategy.name,
+            seen.polls,
+            seen.empty,
+            seen.found,
+            percentile(seen.waits, 0.5),
+            percentile(seen.waits, 0.95),
+            dollars_a_month(seen.polls, seconds, plan.price),
+        )
+    ]
+    for interval in FIXED:
+        fixed = polled_every(interval, seen.arrivals, seconds, capacity=CAPACITY)
+        rows.append(
+            Row(
+                f"fixed {short(interval)}",
+                fixed.polls,
+                fixed.empty,
+                len(fixed.waits),
+                percentile(fixed.waits, 0.5),
+                percentile(fixed.waits, 0.95),
+                dollars_a_month(fixed.polls, seconds, plan.price),
+            )
+        )
+    return rows
+
+
+def _facts(plan: Plan, seen: Seen, rows: list[Row]) -> dict[str, Any]:
+    return {
+        "strategy": plan.strategy.name,
+        "recipe": repr(plan.strategy),
+        "seconds": round(seen.seconds(), 2),
+        "seed": plan.seed,
+        "hints": plan.hints,
+        "price": plan.price.what,
+        "jobs": len(seen.arrivals),
+        **rows[0].as_dict(),
+        "instead": {row.name: row.as_dict() for row in rows[1:]},
+    }
+
+
+def _table(rows: list[Row]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("polling")
+    for column in ("polls", "empty", "found", "wasted", "wait p50", "wait p95", "$ a month"):
+        table.add_column(column, justify="right")
+    for number, row in enumerate(rows):
+        table.add_row(
+            row.name,
+            f"{row.polls:,}",
+            f"{row.empty:,}",
+            f"{row.found:,}",
+            f"{row.wasted:.0%}",
+            _wait(row.p50),
+            _wait(row.p95),
+            f"{row.dollars:,.2f}",
+            style="bold" if number == 0 else "dim",
+        )
+    return table
+
+
+def _wait(seconds: float | None) -> str:
+    return "–" if seconds is None else short(float(f"{seconds:.2g}"))
+
+
+def _summary(plan: Plan, seen: Seen, rows: list[Row]) -> None:
+    ours = rows[0]
+    out.print(_table(rows), _foot(plan), "", sep="\n")
+    if not ours.polls:
+        err.print("too short a run to compare; try --seconds 30")
+        return
+    out.print(f"In {seen.seconds():.0f} s, {ours.name} polling looked {ours.polls} times.")
+    for other in rows[1:]:
+        out.print(_comparison(ours, other))
+    if not plan.hints:
+        out.print("With wake-up hints it need not choose: pollwise demo --hints", style="dim")
+
+
+def _comparison(ours: Row, other: Row) -> str:
+    """What we win and what we lose against another policy, in one sentence."""
+    share = abs(1 - ours.polls / other.polls) if other.polls else 0.0
+    more = "more" if ours.polls > other.polls else "fewer"
+    text = f"Against {other.name}: {share:.0%} {more} polls"
+    if ours.p50 is None or ours.p95 is None:
+        return f"{text}; no job came, so there is no wait to compare."
+    return (
+        f"{text}; half of the jobs waited {_wait(ours.p50)} (there {_wait(other.p50)}), "
+        f"95 % up to {_wait(ours.p95)} (there {_wait(other.p95)})."
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

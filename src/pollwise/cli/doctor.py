@@ -1,0 +1,193 @@
+"""`pollwise doctor`: is everything there that a worker, or a relay, needs?"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import platform
+import sqlite3
+from contextlib import AbstractAsyncContextManager, closing
+from typing import Annotated, NamedTuple
+from urllib.parse import parse_qs, urlsplit
+
+import typer
+
+from pollwise import __version__
+from pollwise.cli.output import print_json, say, visible_lines
+from pollwise.durations import seconds
+from pollwise.errors import ConfigError, PollwiseError
+from pollwise.events import Events, HintsLost, HintsProven
+from pollwise.hints import Hint
+from pollwise.outbox.sqlite_store import SqliteOutboxStore
+from pollwise.outbox.store import OutboxStore
+from pollwise.outbox.urls import open_store
+from pollwise.queues.base import Queue
+from pollwise.queues.sqlite_file import OLDEST_SQLITE
+from pollwise.queues.urls import open_queue
+from pollwise.settings import load
+from pollwise.urls import without_secrets
+
+#: How long the doctor waits for a hint to arrive, in seconds.
+HINT_DEADLINE = 2.0
+#: How long it waits for a channel to be proven or lost: a probe has to time out before that.
+CHANNEL_DEADLINE = 15.0
+
+COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
+
+
+class Finding(NamedTuple):
+    """One check: `ok`, `note` (works, but know this) or `bad`, and what to do."""
+
+    check: str
+    verdict: str
+    says: str
+
+
+def doctor(
+    url: Annotated[
+        str | None, typer.Argument(help="A queue to check too, or the database of an outbox.")
+    ] = None,
+    outbox: Annotated[
+        bool, typer.Option("--outbox", help="The URL is an outbox's; one with ?outbox= is anyway.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Check this machine, the settings and, if given, a queue or an outbox. Changes nothing there.
+
+    Exit code 0, or 1 when anything is bad.
+
+    Example: pollwise doctor sqlite:///jobs.db
+    """
+    findings = [_python(), _sqlite(), _metrics(), _settings()]
+    if url is not None:
+        of_outbox = outbox or "outbox" in parse_qs(urlsplit(url).query, keep_blank_values=True)
+        findings += asyncio.run(_outbox(url) if of_outbox else _queue(url))
+    elif outbox:
+        raise ConfigError("--outbox needs the URL of its database: pollwise doctor URL --outbox")
+    if as_json:
+        print_json([finding._asdict() for finding in findings])
+    else:
+        for check, verdict, says in findings:
+            mark = (f"{verdict:<4}", COLOURS[verdict])
+            say(mark, " ", (check, "bold"), "  ", visible_lines(says))
+    if any(finding.verdict == "bad" for finding in findings):
+        raise typer.Exit(1)
+
+
+def _python() -> Finding:
+    version = platform.python_version()
+    return Finding("python", "ok", f"{version} on {platform.system()}, pollwise {__version__}")
+
+
+def _sqlite() -> Finding:
+    oldest = ".".join(map(str, OLDEST_SQLITE))
+    if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        return Finding(
+            "sqlite", "bad", f"{sqlite3.sqlite_version}; sqlite:// queues need {oldest} or newer"
+        )
+    return Finding("sqlite", "ok", f"{sqlite3.sqlite_version} (needs {oldest})")
+
+
+def _metrics() -> Finding:
+    if importlib.util.find_spec("prometheus_client") is None:
+        return Finding("metrics", "note", "not installed: pip install 'pollwise[metrics]'")
+    return Finding("metrics", "ok", "prometheus_client is installed")
+
+
+def _settings() -> Finding:
+    try:
+        return Finding("settings", "ok", f"valid; polling by {load().worker.polling!r}")
+    except PollwiseError as error:
+        return Finding("settings", "bad", str(error))
+
+
+async def _queue(url: str) -> list[Finding]:
+    try:
+        async with open_queue(url, create=False) as queue:
+            stats = await queue.stats()
+            says = f"{queue.url}: {stats.ready} ready, {stats.dead} dead"
+            findings = [Finding("queue", "ok", says)]
+            if stats.dead:
+                look = f"{stats.dead}: pollwise dead list '{url}'"
+                findings.append(Finding("dead letters", "note", look))
+            findings.append(await _hints(url, queue.capabilities.hints))
+    except PollwiseError as error:
+        return [Finding("queue", "bad", str(error))]
+    return findings
+
+
+async def _hints(url: str, reach: str) -> Finding:
+    """Give a hint through one handle and wait for it at another, as two processes would."""
+    if reach == "network":
+        return await _channel(open_queue(url, create=False))
+    if reach != "machine":
+        return Finding("hints", "note", f"reach this {reach} only")
+    watch = seconds(parse_qs(urlsplit(url).query).get("watch", ["100ms"])[0])
+    if not watch:
+        return Finding("hints", "note", "off: the URL says watch=0, so workers only poll")
+    deadline = HINT_DEADLINE + watch
+    hint = Hint()
+    async with open_queue(url, create=False) as listener, open_queue(url, create=False) as teller:
+        listener.hints().join(hint)
+        listener.hints().asleep(hint)
+        teller.hints().tell_others()
+        arrived = await hint.wait(deadline)
+    if arrived:
+        return Finding("hints", "ok", "reach other processes on this machine")
+    return Finding(
+        "hints", "bad", f"did not arrive within {deadline:g} s; may the folder be written to?"
+    )
+
+
+async def _outbox(url: str) -> list[Finding]:
+    try:
+        async with open_store(url) as store:
+            stats = await store.stats()  # which tells what is not migrated
+            says = f"{store.url}: {stats.ready} ready, {stats.dead} dead"
+            findings = [Finding("outbox", "ok", says)]
+            if stats.keys_blocked:
+                look = f"{stats.keys_blocked}: pollwise outbox blocked '{without_secrets(url)}'"
+                findings.append(Finding("blocked keys", "note", look))
+            if isinstance(store, SqliteOutboxStore):
+                return [*findings, _journal(store)]
+        return [*findings, await _channel(open_store(url))]
+    except PollwiseError as error:
+        return [Finding("outbox", "bad", str(error))]
+
+
+def _journal(store: SqliteOutboxStore) -> Finding:
+    """Of hints there is nothing to prove: they are the changes of the file itself."""
+    address = f"{store.path.absolute().as_uri()}?mode=ro"
+    with closing(sqlite3.connect(address, uri=True)) as connection:
+        [(mode,)] = connection.execute("PRAGMA journal_mode")
+    if mode == "wal":
+        return Finding("journal", "ok", "wal")
+    return Finding(
+        "journal",
+        "note",
+        f"{mode}: a relay that reads and an application that commits wait for each other; "
+        "PRAGMA journal_mode = WAL ends that",
+    )
+
+
+async def _channel(opened: AbstractAsyncContextManager[Queue | OutboxStore]) -> Finding:
+    """Wait until the channel has proven itself, as a worker or a relay that pauses would."""
+    news: asyncio.Queue[HintsProven | HintsLost] = asyncio.Queue()
+    events = Events(quiet=True)
+    events.subscribe(news.put_nowait, HintsProven, HintsLost)
+    hint = Hint()
+    async with opened as store:
+        hints = store.hints()
+        hints.report_to(store.name, events)
+        hints.join(hint)
+        hints.asleep(hint)
+        try:
+            told = await asyncio.wait_for(news.get(), CHANNEL_DEADLINE)
+        except TimeoutError:
+            says = f"no probe came back within {CHANNEL_DEADLINE:g} s; pauses end by themselves"
+            return Finding("hints", "bad", says)
+        finally:
+            hints.leave(hint)
+    if isinstance(told, HintsProven):
+        return Finding("hints", "ok", f"proven: a probe came back in {told.took * 1000:.0f} ms")
+    return Finding("hints", "bad", f"{told.reason}; {told.advice}")

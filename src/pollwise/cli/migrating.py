@@ -1,0 +1,35 @@
+"""What `pollwise queue migrate`, `pollwise outbox migrate` and `pollwise fleet migrate` say
+alike.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from pollwise.cli.output import print_json, say
+from pollwise.errors import ConfigError
+from pollwise.urls import without_secrets
+
+Sql = Annotated[
+    bool, typer.Option("--sql", help="Print the SQL and touch nothing; to run it elsewhere.")
+]
+
+
+def print_sql(sql: str | None, url: str, *, as_json: bool) -> None:
+    if sql is None:
+        raise ConfigError(f"{without_secrets(url)} has no SQL to print: it needs no migration")
+    print_json({"sql": sql}) if as_json else say(sql.rstrip("\n"))
+
+
+def tell_applied(versions: list[int], *, as_json: bool, by_itself: bool = False) -> None:
+    """by_itself: the store makes what it needs when it is first used, and has made nothing now."""
+    if as_json:
+        print_json({"applied": versions})
+    elif versions:
+        say(f"applied version(s) {', '.join(map(str, versions))}")
+    elif by_itself:
+        say("nothing to do: this store makes what it needs by itself, when it is first used")
+    else:
+        say("nothing to do: the tables are up to date")

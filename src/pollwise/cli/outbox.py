@@ -1,0 +1,324 @@
+"""`pollwise outbox …`: run the relay of an outbox, and look after what is in it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from pollwise.cli.migrating import Sql, print_sql, tell_applied
+from pollwise.cli.options import LogFormat, LogLevel, MetricsPorts, Processes, StrategyName
+from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
+from pollwise.cli.running import (
+    Supervisor,
+    debug_events,
+    found_at,
+    overrides_of,
+    ports_of,
+    serve_metrics,
+    stop_with_parent,
+    with_settings,
+)
+from pollwise.durations import short
+from pollwise.errors import ConfigError, HandlerError
+from pollwise.events import log
+from pollwise.observe import logs
+from pollwise.outbox import Outbox, open_store
+from pollwise.outbox.records import BlockedKey, RecordInfo
+from pollwise.outbox.store import OutboxStore
+from pollwise.settings import load
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="The transactional outbox: run its relay, look at it, unblock keys.\n\n"
+    "Example: pollwise outbox stats postgresql://app@db/shop",
+    no_args_is_help=True,
+)
+
+Url = Annotated[str, typer.Argument(help="The database, as in sqlite:///shop.db?outbox=default")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Record ids; or --key, or --all.")]
+Keys = Annotated[list[str] | None, typer.Option("--key", help="The dead records of this key.")]
+All = Annotated[bool, typer.Option("--all", help="All dead records of the outbox.")]
+
+
+def with_store(url: str, work: Callable[[OutboxStore], Awaitable[T]]) -> T:
+    """Open the store of an outbox, do `work` with it, close it."""
+
+    async def main() -> T:
+        async with open_store(url) as store:
+            return await work(store)
+
+    return asyncio.run(main())
+
+
+@app.command("run")
+def run(
+    target: Annotated[str, typer.Argument(help="Where the outbox is: module:outbox.")],
+    processes: Processes = 1,
+    batch: Annotated[int | None, typer.Option(help="Keys a poll claims at the most.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Keys handled at a time.")] = None,
+    strategy: StrategyName = None,
+    metrics_port: MetricsPorts = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: outbox.lease=30s")
+    ] = None,
+) -> None:
+    """Run a relay until SIGTERM or Ctrl-C; then finish what runs and give the rest back.
+
+    Example: pollwise outbox run shop.events:outbox --metrics-port 9091
+    """
+    overrides = overrides_of(setting or [], "outbox.lease=30s")
+    given = {
+        "outbox.batch": batch,
+        "outbox.concurrency": concurrency,
+        "outbox.polling.strategy": strategy,
+        "outbox.metrics_port": metrics_port,
+        "outbox.log_format": log_format,
+        "outbox.log_level": log_level,
+    }
+    overrides |= {key: value for key, value in given.items() if value is not None}
+    settings = load(overrides=overrides)
+    own = settings.outbox
+    logs.set_up(own.log_level, own.log_format)
+    found = _found(target)
+    options = with_settings(found.options, settings, "outbox", RUN_OPTIONS)
+    if processes > 1:
+        supervisor = Supervisor(ports_of(own.metrics_port, processes))
+        raise typer.Exit(asyncio.run(supervisor.run()))
+    stop_with_parent()
+    if settings.is_set("outbox.database") and own.database:
+        found.database = own.database
+    if own.log_level == "debug":
+        found.events.subscribe(log, *debug_events())
+    close = serve_metrics(found.events, own.metrics_port, own.metrics_host)
+    try:
+        found.run(options)
+    finally:
+        close()
+
+
+def _found(target: str) -> Outbox:
+    found = found_at(target, Outbox, "pollwise outbox run", "pollwise.Outbox(database_url)")
+    if not found.handlers:
+        raise HandlerError(
+            f"the outbox {target!r} has no handler; register one with @outbox.handle('order.*')"
+        )
+    return found
+
+
+RUN_OPTIONS = (
+    "polling",
+    "batch",
+    "run",
+    "concurrency",
+    "lease",
+    "grace",
+    "timeout",
+    "long_ceiling",
+)
+
+
+@app.command("stats")
+def stats(url: Url, as_json: Json = False) -> None:
+    """Count the records by state, and the keys that are blocked.
+
+    Example: pollwise outbox stats sqlite:///shop.db
+    """
+    counts = asdict(with_store(url, lambda store: store.stats()))
+    if as_json:
+        print_json(counts)
+        return
+    age = counts.pop("oldest_age")
+    blocked, behind = counts.pop("keys_blocked"), counts.pop("behind")
+    print_table(("state", "records"), list(counts.items()))
+    say(f"oldest record: {'none' if age is None else 'put ' + short(age) + ' ago'}")
+    if blocked:
+        say(
+            (f"{blocked} key(s) blocked, {behind} record(s) behind them", "red"),
+            ": pollwise outbox blocked",
+        )
+
+
+@app.command("blocked")
+def blocked(
+    url: Url,
+    limit: Annotated[int, typer.Option(help="At most so many keys.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Go on after this key.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the keys that stand still behind a dead record, and why.
+
+    Example: pollwise outbox blocked sqlite:///shop.db
+    """
+    page = with_store(url, lambda store: store.blocked(limit, after))
+    if as_json:
+        print_json([asdict(key) for key in page])
+    else:
+        print_table(
+            ("key", "record", "kind", "since", "behind", "error"),
+            [_blocked_row(key) for key in page],
+            empty="no key is blocked",
+            narrow=("record", "since", "behind"),
+            cut="error",
+        )
+        if len(page) == limit:
+            say(f"more may follow: --after {page[-1].key}")
+
+
+def _blocked_row(key: BlockedKey) -> tuple[object, ...]:
+    since = moment(key.since)
+    return key.key, key.record_id, key.kind, since, key.behind, key.error or NOTHING
+
+
+@app.command("dead")
+def dead(
+    url: Url,
+    kind: Annotated[str | None, typer.Option(help="Only records of this kind.")] = None,
+    key: Annotated[str | None, typer.Option(help="Only records of this key.")] = None,
+    limit: Annotated[int, typer.Option(help="At most so many records.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Go on after this record id.")] = None,
+    as_json: Json = False,
+) -> None:
+    """List dead records with the reason of each.
+
+    Example: pollwise outbox dead sqlite:///shop.db --kind order.placed
+    """
+    page = with_store(
+        url, lambda store: store.records("dead", kind=kind, key=key, limit=limit, after=after)
+    )
+    if as_json:
+        print_json([_facts(info) for info in page])
+        return
+    print_table(
+        ("id", "kind", "key", "put", "died", "error"),
+        [
+            (
+                info.record.id,
+                info.record.kind,
+                info.record.key,
+                moment(info.record.created_at),
+                moment(info.since),
+                info.error or NOTHING,
+            )
+            for info in page
+        ],
+        empty="no dead records",
+        narrow=("id", "put", "died"),
+        cut="error",
+    )
+    if len(page) == limit:
+        say(f"more may follow: --after {page[-1].record.id}")
+
+
+@app.command("retry")
+def retry(
+    url: Url, ids: Ids = None, key: Keys = None, everything: All = False, as_json: Json = False
+) -> None:
+    """Make dead records ready again, with fresh attempts; their keys go on with them.
+
+    Handlers that were done with a record are not called again.
+
+    Example: pollwise outbox retry sqlite:///shop.db --key order-17
+    """
+    chosen = _chosen(ids, key, everything)
+    _report("retried", with_store(url, lambda store: store.retry(*chosen)), chosen, as_json)
+
+
+@app.command("skip")
+def skip(
+    url: Url, ids: Ids = None, key: Keys = None, everything: All = False, as_json: Json = False
+) -> None:
+    """Delete dead records for good; their keys go on without them.
+
+    Example: pollwise outbox skip sqlite:///shop.db 17
+    """
+    chosen = _chosen(ids, key, everything)
+    _report("skipped", with_store(url, lambda store: store.skip(*chosen)), chosen, as_json)
+
+
+@app.command("prune")
+def prune(
+    url: Url,
+    keep: Annotated[
+        str | None,
+        typer.Option(help="How long completed records are kept; else as the URL says (?keep=7d)."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Delete completed records that were kept long enough. A relay does so by itself.
+
+    Example: pollwise outbox prune sqlite:///shop.db --keep 7d
+    """
+
+    async def all_of_them() -> int:
+        count = 0
+        async with open_store(url, keep=keep) as store:
+            if store.keep is None:
+                raise ConfigError("how long are records to be kept? Give --keep 7d, or ?keep=7d")
+            while pruned := await store.prune():
+                count += pruned
+        return count
+
+    count = asyncio.run(all_of_them())
+    print_json({"pruned": count}) if as_json else say(f"pruned {count} record(s)")
+
+
+@app.command("migrate")
+def migrate(
+    url: Url,
+    sql: Sql = False,
+    as_json: Json = False,
+) -> None:
+    """Make or renew the tables of the outbox in your database.
+
+    Example: pollwise outbox migrate 'postgresql://app@db/shop' --sql | psql
+    """
+    if sql:
+        print_sql(open_store(url).migration(), url, as_json=as_json)
+        return
+    tell_applied(with_store(url, lambda store: store.migrate()), as_json=as_json)
+
+
+Chosen = tuple[list[str] | None, list[str] | None]
+
+
+def _chosen(ids: list[str] | None, keys: list[str] | None, everything: bool) -> Chosen:
+    if bool(ids) + bool(keys) + everything != 1:
+        raise ConfigError("give record ids, --key or --all, one of the three")
+    return ids or None, keys or None
+
+
+def _report(what: str, count: int, chosen: Chosen, as_json: bool) -> None:
+    """Say how many; a name under which nothing was dead is a failure, so that a script notices."""
+    print_json({what: count}) if as_json else say(f"{what} {count} record(s)")
+    ids, keys = chosen
+    if ids and count < len(set(ids)):
+        fail(f"{len(set(ids)) - count} of {len(set(ids))} ids are no dead records here")
+        raise typer.Exit(1)
+    if keys and not count:
+        fail(f"no dead record has the key {', '.join(keys)}")
+        raise typer.Exit(1)
+
+
+def _facts(info: RecordInfo) -> dict[str, Any]:
+    record = info.record
+    return {
+        "id": record.id,
+        "outbox": record.outbox,
+        "kind": record.kind,
+        "payload": record.payload,
+        "key": record.key,
+        "headers": dict(record.headers),
+        "created_at": record.created_at,
+        "state": info.state,
+        "since": info.since,
+        "error": info.error,
+        "progress": info.progress,
+    }

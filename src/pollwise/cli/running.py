@@ -1,0 +1,294 @@
+"""What `pollwise worker` and `pollwise outbox run` share: finding what to run, and
+processes of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pollwise
+from pollwise.clock import Clock
+from pollwise.core.retry import Retry
+from pollwise.errors import ConfigError
+from pollwise.events import Event, Events, PollFinished, all_events
+from pollwise.lab.prices import Price
+from pollwise.urls import without_user
+from pollwise.worker import no_runs
+from pollwise.worker.signals import stopping_on_signals
+
+if TYPE_CHECKING:
+    from pollwise.outbox import OutboxRunOptions
+    from pollwise.settings import Settings
+    from pollwise.worker import WorkerRunOptions
+
+logger = logging.getLogger("pollwise")
+
+#: How a process that died is started again.
+RESTART = Retry.exponential("1s", ceiling="30s", attempts=None)
+MAX_PORT = 65535
+#: Commands that have commands.
+GROUPS = ("outbox",)
+#: The variable that tells a process of a supervisor which file ends with it.
+PARENT = "_POLLWISE_SUPERVISOR"
+
+T = TypeVar("T")
+RunOptions = TypeVar("RunOptions", "WorkerRunOptions", "OutboxRunOptions")
+
+# Where code lies that is not the user's own.
+_LIBRARIES = (
+    "<",
+    str(Path(pollwise.__file__).parent),
+    *{sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
+)
+
+
+def overrides_of(pairs: list[str], example: str) -> dict[str, object]:
+    overrides: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {without_user(pair)!r} has no value; write --set {example}")
+        overrides[key.strip()] = value.strip()
+    return overrides
+
+
+def with_settings(
+    own: RunOptions, settings: Settings, section: str, names: Iterable[str]
+) -> RunOptions:
+    """Options as the code has them, with every setting of a section that somebody set instead."""
+    chosen = getattr(settings, section)
+    values: dict[str, Any] = {
+        name: getattr(chosen, name) for name in names if settings.is_set(f"{section}.{name}")
+    }
+    return replace(own, **values)
+
+
+def import_from_here() -> None:
+    """Let code of the current folder be imported, as `python -m` does."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    importlib.invalidate_caches()  # a file may have been written a moment ago
+
+
+def found_at(target: str, kind: type[T], command: str, make: str) -> T:
+    """What `module:name` names, or what is wrong with it.
+
+    command: the command that runs it; make: how one is made.
+    """
+    what = kind.__name__.lower()
+    module_name, _, name = target.partition(":")
+    parts = module_name.split(".")
+    if not all(map(str.isidentifier, (*parts, name))) or parts[-1] == "py":
+        raise ConfigError(
+            f"{without_user(target)!r} is not module:{what}; write {_suggested(target, what)}"
+        )
+    import_from_here()
+    try:
+        with no_runs(_runs_itself(command, what)):
+            module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(
+            f"cannot import {module_name!r} of {target!r}: {error}{_where(error)}. "
+            "Run this where it can be imported, or set PYTHONPATH."
+        ) from error
+    except SystemExit as error:
+        raise ConfigError(
+            f"importing {module_name!r} of {target!r} ended the program{_where(error)}; "
+            'put what shall not run on import under `if __name__ == "__main__":`'
+        ) from error
+    except Exception as error:
+        raise ConfigError(
+            f"importing {module_name!r} of {target!r} raised "
+            f"{type(error).__name__}: {error}{_where(error)}"
+        ) from error
+    found = getattr(module, name, None)
+    if not isinstance(found, kind):
+        there = [key for key, value in vars(module).items() if isinstance(value, kind)]
+        others = " or ".join(f"{module_name}:{key}" for key in there)
+        advice = f"write {others}" if there else f"make one: {what} = {make}"
+        it_is = f"of type {type(found).__name__}" if hasattr(module, name) else "not there"
+        raise ConfigError(
+            f"{target!r} is {it_is}, where a pollwise.{kind.__name__} is needed; {advice}"
+        )
+    return found
+
+
+def _runs_itself(command: str, what: str) -> str:
+    """What a module is told that runs when it is imported."""
+    return (
+        f"`{command}` imports the module and runs the {what} itself; put `{what}.run()` under "
+        '`if __name__ == "__main__":`'
+    )
+
+
+def _suggested(target: str, what: str) -> str:
+    """What was meant, if a file was named: "./shop/jobs.py:worker" -> "shop.jobs:worker"."""
+    path, _, name = target.partition(":")
+    module = ".".join(Path(path).with_suffix("").parts) if path.endswith(".py") else ""
+    if all(part.isidentifier() for part in module.split(".")):
+        return f"{module}:{name or what}"
+    return f"for example shop.{'events' if what == 'outbox' else 'jobs'}:{what}"
+
+
+def _where(error: BaseException) -> str:
+    """The line of the user's own code that raised, as far as one can tell."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
+    return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+
+
+def debug_events() -> list[type[Event]]:
+    """What is below information, but for polls that found nothing: those are for metrics."""
+    return [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
+
+
+def serve_metrics(
+    events: Events, port: int | None, host: str, cost: Price | None = None
+) -> Callable[[], None]:
+    """Serve what the events tell as metrics; returns what ends it."""
+    if port is None:
+        return lambda: None
+    from pollwise.observe.prometheus import PrometheusSink
+
+    sink = PrometheusSink(price=cost.dollars if cost else 0.0)
+    sink.subscribe(events)
+    served = sink.serve(port, host)
+    _note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
+    return served.close
+
+
+def _note(level: int, action: str, text: str, **fields: object) -> None:
+    """Log what the command line itself does, in the shape that events are logged in."""
+    logger.log(level, "%s", text, extra={"action": action, "fields": fields})
+
+
+def ports_of(first: int | None, processes: int) -> list[int | None]:
+    """The metrics port of each process: one after the other, or any for each."""
+    if not first:
+        return [first] * processes
+    last = first + processes - 1
+    if last > MAX_PORT:
+        raise ConfigError(
+            f"{processes} processes from metrics port {first} on would end at {last}, above "
+            f"{MAX_PORT}; choose a lower --metrics-port"
+        )
+    return [first + number for number in range(processes)]
+
+
+def stop_with_parent() -> None:
+    """Where a supervisor started this process, stop as on SIGTERM when it is gone.
+
+    A supervisor that was killed could tell nobody, and what it left would run for ever, unseen.
+    """
+    life = os.environ.pop(PARENT, None)  # not for what handlers start
+    if life is not None:
+        os.set_inheritable(int(life), False)
+        threading.Thread(target=_stop_at_end_of, args=[int(life)], daemon=True).start()
+
+
+def _stop_at_end_of(life: int) -> None:
+    os.read(life, 1)
+    text = "the process that started this one is gone; stopping as well"
+    _note(logging.WARNING, "supervisor_gone", text)
+    signal.raise_signal(signal.SIGTERM)
+
+
+class Supervisor:
+    """Several processes of the same command: started, signalled and, when they die, restarted."""
+
+    def __init__(self, ports: list[int | None]) -> None:
+        self._ports = ports
+        self._clock = Clock()
+        self._stopping = asyncio.Event()
+        self._alive: dict[int, asyncio.subprocess.Process] = {}
+        self._code = 0
+        # Nothing is ever written: the end of this process, however it comes, is what they read.
+        self._life, self._life_held = os.pipe()
+
+    async def run(self) -> int:
+        """Run until told to stop, or until a process says that its input is bad."""
+        try:
+            with stopping_on_signals(self._stop):
+                await asyncio.gather(*map(self._keep_alive, range(len(self._ports))))
+        finally:
+            self._stop()  # should one fail to start, the others are not left alone
+            await asyncio.gather(*(process.wait() for process in self._alive.values()))
+            os.close(self._life_held)
+            os.close(self._life)
+        return self._code
+
+    def _stop(self) -> None:
+        self._stopping.set()
+        for process in self._alive.values():
+            if process.returncode is None:
+                process.send_signal(signal.SIGTERM)
+
+    async def _keep_alive(self, number: int) -> None:
+        deaths = 0
+        while not self._stopping.is_set():
+            began = self._clock.now()
+            process = await asyncio.create_subprocess_exec(
+                *self._command(number),
+                start_new_session=True,
+                pass_fds=[self._life],
+                env={**os.environ, PARENT: str(self._life)},
+            )
+            self._alive[number] = process
+            if self._stopping.is_set():  # the signal came while it was being started
+                process.send_signal(signal.SIGTERM)
+            code = await process.wait()
+            del self._alive[number]
+            if self._stopping.is_set():
+                return
+            if code == 2:
+                self._code = 2
+                self._stop()
+                return
+            if code == 0:
+                text = f"process {number} (pid {process.pid}) stopped by itself; not restarted"
+                _note(logging.INFO, "process_stopped", text, process=number, pid=process.pid)
+                return
+            lived = self._clock.now() - began
+            deaths = 1 if lived > RESTART.ceiling else deaths + 1
+            await self._restart_later(number, process.pid, code, RESTART.delay(deaths))
+
+    async def _restart_later(self, number: int, pid: int, code: int, delay: float) -> None:
+        text = f"process {number} (pid {pid}) died with code {code}; restart in {delay:g} s"
+        _note(logging.ERROR, "process_died", text, process=number, pid=pid, code=code, delay=delay)
+        waiting = asyncio.ensure_future(self._stopping.wait())
+        await asyncio.wait([waiting], timeout=delay)
+        waiting.cancel()
+
+    def _command(self, number: int) -> list[str]:
+        """This command line for one process, each with a metrics port of its own."""
+        words = _without(sys.argv[1:], "--processes", "--metrics-port")
+        # Behind the words of the command itself, before its arguments.
+        at = 2 if words[0] in GROUPS else 1
+        port = self._ports[number]
+        ported = [] if port is None else [f"--metrics-port={port}"]
+        return [sys.executable, "-m", "pollwise", *words[:at], *ported, *words[at:]]
+
+
+def _without(words: list[str], *options: str) -> list[str]:
+    kept, skip = [], False
+    for word in words:
+        if skip:
+            skip = False
+        elif word in options:
+            skip = True
+        elif not any(word.startswith(f"{option}=") for option in options):
+            kept.append(word)
+    return kept

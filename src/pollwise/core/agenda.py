@@ -1,0 +1,147 @@
+"""Agenda: who is next.
+
+Due times change far more often than they come due: each reading, failure or hint moves one. A heap
+that leaves the old node of a key behind and skips it later grows with the number of changes, and a
+node that is not skipped polls a target twice. Here each key knows its one node that counts; what
+else lies in the heap is stale, and swept out once it is more than half: memory is bounded by the
+keys. (A heap that moves its nodes in place leaves none behind, but it cannot be the standard
+library's, and costs two to three times as much.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable
+from heapq import heapify, heappop, heappush
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from pollwise.errors import ConfigError
+
+K = TypeVar("K", bound=Hashable)
+
+#: So few stale nodes are not worth a sweep.
+STALE_LEAST = 64
+
+
+class Entry(NamedTuple, Generic[K]):
+    """One key of an agenda: when it is due, and its priority among those due together."""
+
+    key: K
+    due: float
+    priority: float
+
+
+class Agenda(Generic[K]):
+    """Keys in the order of their due times; together due, the higher priority goes first.
+
+    Where priorities are equal too, the key that has been here longest goes first: moving a key
+    keeps its place among ties, removing it and putting it back does not. A key due at infinity
+    is parked: it stays known and never comes due. Every change costs O(log n), amortised: now and
+    then one sweeps, in O(n).
+
+    ties: given a key, what is compared before how long keys have been here, the least first.
+
+    >>> agenda = Agenda[str]()
+    >>> agenda.upsert("b", due=5.0)
+    >>> agenda.upsert("a", due=9.0)
+    >>> agenda.upsert("a", due=5.0, priority=1.0)
+    >>> agenda.pop_due(now=5.0)
+    Entry(key='a', due=5.0, priority=1.0)
+    """
+
+    __slots__ = ("_arrivals", "_heap", "_nodes", "_ties")
+
+    def __init__(self, ties: Callable[[K], Any] | None = None) -> None:
+        # (due, -priority, tie, arrival, key): arrivals are unique, so keys are never compared.
+        self._heap: list[tuple[float, float, Any, int, K]] = []
+        self._nodes: dict[K, tuple[float, float, Any, int, K]] = {}
+        self._arrivals = 0
+        self._ties = ties
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._nodes
+
+    def upsert(self, key: K, due: float, priority: float = 0.0) -> None:
+        """Put `key` on the agenda, or move it, to be `due` with `priority`."""
+        if math.isnan(due) or math.isnan(priority):
+            raise ConfigError(
+                f"due = {due!r} and priority = {priority!r} of {key!r} must be numbers: "
+                "NaN has no place in an order; park a key with due = inf"
+            )
+        node = self._nodes.get(key)
+        if node is None:
+            tie = None if self._ties is None else self._ties(key)
+            arrival = self._arrivals
+            self._arrivals += 1
+        else:
+            _, _, tie, arrival, key = node
+        self._nodes[key] = node = (due, -priority, tie, arrival, key)
+        heappush(self._heap, node)
+        self._sweep()
+
+    def remove(self, key: K) -> bool:
+        """Take `key` off the agenda; tell whether it was on it."""
+        if self._nodes.pop(key, None) is None:
+            return False
+        self._sweep()
+        return True
+
+    def due(self, key: K) -> float | None:
+        """Return when `key` is due; None if it is not on the agenda."""
+        node = self._nodes.get(key)
+        return None if node is None else node[0]
+
+    def first_due(self) -> float:
+        """Return when the first key is due; infinity if none ever is."""
+        node = self._first()
+        return math.inf if node is None else node[0]
+
+    def count_due(self, now: float, most: int) -> int:
+        """Count the keys due at `now`, up to `most`, without a look at many more."""
+        heap, nodes = self._heap, self._nodes
+        count, places = 0, [0]
+        while places and count < most:
+            place = places.pop()
+            if place < len(heap) and heap[place][0] <= now:  # else nothing below it is due either
+                node = heap[place]
+                count += nodes.get(node[4]) is node
+                places += (2 * place + 1, 2 * place + 2)
+        return count
+
+    def peek(self) -> Entry[K] | None:
+        """Return who is next, and leave it there; None if the agenda is empty."""
+        node = self._first()
+        return None if node is None else Entry(node[4], node[0], -node[1])
+
+    def pop(self) -> Entry[K] | None:
+        """Take who is next, due or not; None if the agenda is empty."""
+        return self.pop_due(math.inf)
+
+    def pop_due(self, now: float) -> Entry[K] | None:
+        """Take who is next, if it is due at `now`; else None."""
+        node = self._first()
+        if node is None or node[0] > now:
+            return None
+        due, rank, _, _, key = heappop(self._heap)
+        del self._nodes[key]
+        self._sweep()
+        return Entry(key, due, -rank)
+
+    def _first(self) -> tuple[float, float, Any, int, K] | None:
+        """The first node that counts; stale ones before it are dropped."""
+        heap, nodes = self._heap, self._nodes
+        while heap:
+            node = heap[0]
+            if nodes.get(node[4]) is node:
+                return node
+            heappop(heap)
+        return None
+
+    def _sweep(self) -> None:
+        """Leave only what counts, where that is less than half."""
+        if len(self._heap) > 2 * len(self._nodes) + STALE_LEAST:
+            self._heap = list(self._nodes.values())
+            heapify(self._heap)

@@ -1,0 +1,173 @@
+"""Breaker: stop asking what keeps failing, and ask again with one careful trial.
+
+Without one, a dead downstream burns the attempts of every job that needs it, and each of them
+ends as a dead letter for a fault that was not its own.
+
+    closed ──`failures` in a row──▶ open ──after its delay──▶ half-open ──trial succeeded──▶ closed
+                                     ▲                            │
+                                     └───── failed, longer delay ─┘
+
+Three rules keep it honest. Asking changes nothing: `state` and `allows` are pure, only reports
+move the circuit, and half-open is read off the time. The delay of an opening is bounded without
+ever being shifted or multiplied past its ceiling, so the ten-thousandth failure protects as the
+first did. And only news of the present counts against an open circuit: work that began before it
+opened may report late, and then neither prolongs the opening nor ends it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pollwise.core.retry import check_count, check_multiplier, duration_repr, grown
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+
+State = Literal["closed", "open", "half-open"]
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Breaker:
+    """A recipe for circuits; `circuit()` gives the running state for one thing.
+
+    - `failures`: how many failures in a row open the circuit.
+    - `delay`: how long the first opening lasts before a trial is let through.
+    - `ceiling`: the longest an opening may last.
+    - `multiplier`: how much longer each opening lasts than the one before, until one trial
+      succeeds; 1 keeps them all at `delay`.
+
+    >>> breaker = Breaker(failures=3, delay="30s", ceiling="5m")
+    >>> [breaker.open_for(n) for n in (1, 2, 3, 4, 5, 10**9)]
+    [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
+    """
+
+    failures: int
+    delay: float
+    ceiling: float
+    multiplier: float
+
+    def __init__(
+        self,
+        failures: int = 3,
+        delay: Duration = "30s",
+        ceiling: Duration = "5m",
+        *,
+        multiplier: float = 2.0,
+    ) -> None:
+        check_count(failures, "failures", "so many in a row open the circuit")
+        check_multiplier(multiplier)
+        first, last = seconds(delay, "delay", positive=True), seconds(ceiling, "ceiling")
+        if last < first:
+            raise ConfigError(f"ceiling = {ceiling!r} must be at least delay = {delay!r}")
+        object.__setattr__(self, "failures", failures)
+        object.__setattr__(self, "delay", first)
+        object.__setattr__(self, "ceiling", last)
+        object.__setattr__(self, "multiplier", multiplier)
+
+    def circuit(self) -> Circuit:
+        """Return a new closed circuit, for one thing; never share it."""
+        return Circuit(self)
+
+    def open_for(self, openings: int) -> float:
+        """Return how long the opening number `openings` (1 is the first) lasts, in seconds."""
+        return grown(self.delay, self.multiplier, max(0, openings - 1), self.ceiling)
+
+    def __repr__(self) -> str:
+        multiplier = "" if self.multiplier == 2 else f", multiplier={self.multiplier!r}"
+        return (
+            f"Breaker({self.failures}, {duration_repr(self.delay)}, "
+            f"ceiling={duration_repr(self.ceiling)}{multiplier})"
+        )
+
+
+class Circuit:
+    """The running state of a `Breaker` for one thing. All times are of the caller's clock.
+
+    Ask `allows(now)`; if you go ahead, say `begin(now)`, and afterwards exactly one of
+    `succeeded`, `failed` or `abandoned`. Reports carry no name, so the first one after `begin`
+    is taken for the trial's own.
+    """
+
+    __slots__ = ("_failures", "_openings", "_retry_at", "_trial_at", "breaker")
+
+    def __init__(self, breaker: Breaker) -> None:
+        self.breaker = breaker
+        self.reset()
+
+    def reset(self) -> None:
+        """Close the circuit and forget everything, as an operator may ask."""
+        self._failures = 0  # in a row
+        self._openings = 0  # since it was last closed
+        self._retry_at: float | None = None
+        self._trial_at: float | None = None
+
+    @property
+    def retry_at(self) -> float | None:
+        """When the present opening becomes half-open (or did); None while closed."""
+        return self._retry_at
+
+    def state(self, now: float) -> State:
+        """Tell the state at `now`; changes nothing."""
+        if self._retry_at is None:
+            return "closed"
+        return "open" if now < self._retry_at else "half-open"
+
+    def allows(self, now: float) -> bool:
+        """Tell whether to go ahead at `now`; changes nothing.
+
+        A half-open circuit lets one trial through. A trial that never reports is given up after
+        as long as the opening lasted, and another may begin: nothing wedges the circuit.
+        """
+        state = self.state(now)
+        return state == "closed" or (state == "half-open" and not self._on_trial(now))
+
+    def begin(self, now: float) -> None:
+        """Say that work starts; on a half-open circuit it is the trial.
+
+        Elsewhere, or beside a trial under way, this changes nothing.
+        """
+        if self.state(now) == "half-open" and not self._on_trial(now):
+            self._trial_at = now
+
+    def succeeded(self, now: float) -> None:
+        """Report a success: it clears the count when closed, and closes the circuit after a trial.
+
+        Any other success is from work begun before the circuit opened, says nothing of the
+        present and changes nothing.
+        """
+        if self._retry_at is None or self._trial_at is not None:
+            self.reset()
+
+    def failed(self, now: float) -> None:
+        """Report a failure: the last of `failures` in a row opens the circuit.
+
+        On a half-open circuit it opens again, for longer, even if nobody said `begin`: when in
+        doubt, protect. While open it is late news from work begun before, and changes nothing.
+        """
+        if self._trial_at is None and self.state(now) == "open":
+            return
+        self._failures += 1
+        if self._failures >= self.breaker.failures:
+            self._openings += 1
+            self._retry_at = now + self.breaker.open_for(self._openings)
+            self._trial_at = None
+
+    def abandoned(self, now: float) -> None:
+        """Report a trial that ended with no verdict (given back, cancelled): another may begin."""
+        self._trial_at = None
+
+    def snapshot(self, now: float) -> dict[str, object]:
+        """Return what a view shows of the circuit at `now`, as plain values."""
+        return {
+            "state": self.state(now),
+            "failures": self._failures,
+            "openings": self._openings,
+            "retry_at": self._retry_at,
+            "retry_in": None if self._retry_at is None else max(0.0, self._retry_at - now),
+            "on_trial": self._on_trial(now),
+        }
+
+    def _on_trial(self, now: float) -> bool:
+        if self._trial_at is None:
+            return False
+        return now < self._trial_at + self.breaker.open_for(self._openings)

@@ -1,0 +1,235 @@
+"""Retry: how long to wait after a failure, which failures deserve it, and when to give up.
+
+Failing is not the same as finding nothing, so retries back off on their own and leave the
+pace of polling alone. Two mistakes are common enough to shape this module. A back-off that is
+computed as first · multiplierⁿ overflows once n is large, and then waits for ever or not at all:
+here the exponent stops at the ceiling, so any number of failures is safe. And jitter that is
+added before the cap is lost at the cap, which is where everybody waits in a long outage: here
+it is drawn from what the ceiling leaves of [(1 - jitter) · d, (1 + jitter) · d].
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from pollwise.core.jitter import jittered
+from pollwise.durations import Duration, seconds, short
+from pollwise.errors import ConfigError
+
+Shape = Literal["exponential", "linear", "fixed", "never"]
+Verdict = Literal["transient", "permanent"]
+Errors = type[BaseException] | Iterable[type[BaseException]]
+
+_FIRST = {"exponential": "first", "linear": "step", "fixed": "delay"}
+_JITTER = {"exponential": 0.25, "linear": 0.25}
+_UTMOST_GROWTH = 1e300  # a ratio ceiling/first above this counts as this: powers stay finite
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Retry:
+    """A recipe for trying again; build it with `exponential`, `linear`, `fixed` or `never`.
+
+    The constructors share these arguments:
+
+    - `attempts`: how often to run in all, the first run included; None is without limit.
+    - `jitter`: the share by which a delay may vary either way, in [0, 1), within the ceiling.
+    - `include`: the errors worth another attempt; `exclude`: those among them that are not.
+      One class or several. An error with an attribute `permanent = True` is never retried.
+
+    >>> retry = Retry.exponential("1s", "60s", attempts=5)
+    >>> [retry.delay(n) for n in (1, 2, 3)], retry.exhausted(5)
+    ([1.0, 2.0, 4.0], True)
+    """
+
+    shape: Shape
+    first: float
+    ceiling: float = math.inf
+    multiplier: float = 1.0
+    attempts: int | None
+    jitter: float = 0.0
+    include: tuple[type[BaseException], ...] = (Exception,)
+    exclude: tuple[type[BaseException], ...] = ()
+
+    @classmethod
+    def exponential(
+        cls,
+        first: Duration = "1s",
+        ceiling: Duration = "60s",
+        *,
+        multiplier: float = 2.0,
+        attempts: int | None = 5,
+        jitter: float = 0.25,
+        include: Errors = (Exception,),
+        exclude: Errors = (),
+    ) -> Retry:
+        """Wait `first`, then `multiplier` times longer after each failure, up to `ceiling`."""
+        return cls(
+            shape="exponential",
+            first=seconds(first, "first"),
+            ceiling=seconds(ceiling, "ceiling"),
+            multiplier=multiplier,
+            attempts=attempts,
+            jitter=jitter,
+            include=_classes(include, "include"),
+            exclude=_classes(exclude, "exclude"),
+        )
+
+    @classmethod
+    def linear(
+        cls,
+        step: Duration = "5s",
+        ceiling: Duration = "60s",
+        *,
+        attempts: int | None = 5,
+        jitter: float = 0.25,
+        include: Errors = (Exception,),
+        exclude: Errors = (),
+    ) -> Retry:
+        """Wait `step`, then `step` longer after each failure, up to `ceiling`."""
+        return cls(
+            shape="linear",
+            first=seconds(step, "step"),
+            ceiling=seconds(ceiling, "ceiling"),
+            attempts=attempts,
+            jitter=jitter,
+            include=_classes(include, "include"),
+            exclude=_classes(exclude, "exclude"),
+        )
+
+    @classmethod
+    def fixed(
+        cls,
+        delay: Duration = "5s",
+        *,
+        attempts: int | None = 5,
+        jitter: float = 0.0,
+        include: Errors = (Exception,),
+        exclude: Errors = (),
+    ) -> Retry:
+        """Wait `delay` after every failure; exactly that long, unless `jitter` is asked for."""
+        return cls(
+            shape="fixed",
+            first=seconds(delay, "delay"),
+            attempts=attempts,
+            jitter=jitter,
+            include=_classes(include, "include"),
+            exclude=_classes(exclude, "exclude"),
+        )
+
+    @classmethod
+    def never(cls) -> Retry:
+        """Run once; the first failure is the last."""
+        return cls(shape="never", first=0.0, attempts=1)
+
+    def __post_init__(self) -> None:
+        if self.shape != "never" and not 0 < self.first <= self.ceiling:
+            raise ConfigError(
+                f"{_FIRST[self.shape]} = {self.first:g} s must be above 0 "
+                f"and at most ceiling = {self.ceiling:g} s"
+            )
+        check_multiplier(self.multiplier)
+        if self.attempts is not None:
+            check_count(self.attempts, "attempts", "the first run counts, None is without limit")
+        if not _is_number(self.jitter) or not 0 <= self.jitter < 1:
+            raise ConfigError(f"jitter = {self.jitter!r} must be a share in [0, 1); 0.25 is ±25 %")
+
+    def delay(self, failures: int, u: float = 0.5) -> float:
+        """Return the pause in seconds before the next attempt, after `failures` failures in a row.
+
+        `u` in [0, 1) places the pause within its jitter; 0.5 is the middle.
+        """
+        if failures < 1:
+            raise ConfigError(f"failures = {failures!r} must be 1 or more: a retry follows one")
+        return jittered(self._pause(failures), 0.0, self.ceiling, u, self.jitter)
+
+    def exhausted(self, failures: int) -> bool:
+        """Tell whether `failures` failures have used up all attempts."""
+        return self.attempts is not None and failures >= self.attempts
+
+    def classify(self, error: BaseException) -> Verdict:
+        """Tell whether trying again may help against `error`."""
+        if getattr(error, "permanent", False) is True or isinstance(error, self.exclude):
+            return "permanent"
+        return "transient" if isinstance(error, self.include) else "permanent"
+
+    def _pause(self, failures: int) -> float:
+        if self.shape == "exponential":
+            return grown(self.first, self.multiplier, failures - 1, self.ceiling)
+        if self.shape == "linear":
+            enough = min(self.ceiling / self.first, _UTMOST_GROWTH)
+            return min(self.first * failures, self.ceiling) if failures < enough else self.ceiling
+        return self.first
+
+    def __repr__(self) -> str:
+        if self.shape == "never":
+            return "Retry.never()"
+        shown = [duration_repr(self.first)]
+        if self.shape != "fixed":
+            shown.append(f"ceiling={duration_repr(self.ceiling)}")
+        if self.shape == "exponential" and self.multiplier != 2:
+            shown.append(f"multiplier={self.multiplier!r}")
+        shown.append(f"attempts={self.attempts!r}")
+        if self.jitter != _JITTER.get(self.shape, 0.0):
+            shown.append(f"jitter={self.jitter!r}")
+        if self.include != (Exception,):
+            shown.append(f"include={_named(self.include)}")
+        if self.exclude:
+            shown.append(f"exclude={_named(self.exclude)}")
+        return f"Retry.{self.shape}({', '.join(shown)})"
+
+
+def grown(first: float, multiplier: float, steps: int, ceiling: float) -> float:
+    """Return first · multiplier^steps, at most `ceiling`, for any number of steps.
+
+    The power is only taken where it stays below the ceiling, so it cannot overflow.
+
+    >>> grown(1.0, 2.0, 5, 60.0), grown(1.0, 2.0, 10**9, 60.0)
+    (32.0, 60.0)
+    """
+    if multiplier == 1:
+        return first
+    enough = math.log(min(ceiling / first, _UTMOST_GROWTH)) / math.log(multiplier)
+    return min(first * multiplier**steps, ceiling) if steps < enough else ceiling
+
+
+def check_multiplier(multiplier: float) -> None:
+    """Refuse what a delay cannot be multiplied by."""
+    if not _is_number(multiplier) or not 1 <= multiplier <= sys.float_info.max:
+        raise ConfigError(f"multiplier = {multiplier!r} must be a number, 1 or more and finite")
+
+
+def check_count(count: object, name: str, remark: str) -> None:
+    """Refuse what is not a whole number from 1 on; `name` and `remark` go into the error."""
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"{name} = {count!r} must be a whole number, 1 or more ({remark})")
+
+
+def duration_repr(value: float) -> str:
+    """Write seconds as people do ('1m30s') where that reads back exactly, else as a number."""
+    text = short(value)
+    return repr(text) if seconds(text) == value else repr(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _classes(errors: object, name: str) -> tuple[type[BaseException], ...]:
+    several = errors if isinstance(errors, Iterable) else (errors,)
+    classes = tuple(several)
+    for each in classes:
+        if not (isinstance(each, type) and issubclass(each, BaseException)):
+            raise ConfigError(
+                f"{name} = {errors!r} must be exception classes such as (OSError, TimeoutError); "
+                f"{each!r} is none"
+            )
+    return classes
+
+
+def _named(classes: tuple[type[BaseException], ...]) -> str:
+    names = [f"{each.__module__}.{each.__qualname__}".removeprefix("builtins.") for each in classes]
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"

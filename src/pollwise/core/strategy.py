@@ -1,0 +1,93 @@
+"""The contract of every strategy.
+
+A strategy is a recipe: immutable, comparable, printable, safe to share. Its pacer is the running
+state for one source and is never shared: one state for several queues is how one busy queue hides
+an idle one.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import ClassVar
+
+from pollwise.core.outcome import Outcome, Pause, Plain
+from pollwise.durations import Duration, seconds, shown
+from pollwise.errors import ConfigError
+
+
+class Pacer(ABC):
+    """A strategy at work on one source. Deterministic; never raises on a legal outcome."""
+
+    __slots__ = ()  # a fleet has a pacer for each of its targets
+
+    @abstractmethod
+    def first(self) -> Pause:
+        """The pause before the first poll."""
+
+    @abstractmethod
+    def after(self, outcome: Outcome) -> Pause:
+        """The pause after a poll. A failed poll is no evidence and changes nothing."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Plain]:
+        """The running state as plain values, for logs, metrics and views."""
+
+
+class Strategy(ABC):
+    """A recipe for the pause between polls."""
+
+    #: What settings call this strategy.
+    name: ClassVar[str]
+    #: Settings key -> argument of the constructor. Keys ending in `interval` are durations and
+    #: may also be given in milliseconds, as `<key>_ms`.
+    settings: ClassVar[Mapping[str, str]]
+
+    @property
+    @abstractmethod
+    def floor(self) -> float:
+        """No pause is shorter, in seconds."""
+
+    @property
+    @abstractmethod
+    def ceiling(self) -> float:
+        """No pause is longer, in seconds."""
+
+    @property
+    @abstractmethod
+    def longest_hold(self) -> float:
+        """The longest `hold` a pause of this strategy asks for, in seconds."""
+
+    @abstractmethod
+    def pacer(self) -> Pacer:
+        """A fresh pacer, for one source."""
+
+
+def bounds(floor: Duration, ceiling: Duration) -> tuple[float, float]:
+    """Check a floor and a ceiling, and return both in seconds."""
+    low = seconds(floor, "floor", positive=True)
+    high = seconds(ceiling, "ceiling", positive=True)
+    if low > high:
+        raise ConfigError(
+            f"floor = {shown(floor)} is above ceiling = {shown(ceiling)}; "
+            "lower the floor or raise the ceiling"
+        )
+    return low, high
+
+
+def number_within(value: float, name: str, above: float, to: float, why: str) -> float:
+    """Check a finite number in (above, to]; `why` tells what the number is for."""
+    most = min(to, sys.float_info.max)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= most:
+        limit = "finite" if to == math.inf else f"at most {to:g}"
+        raise ConfigError(f"{name} = {shown(value)} must be above {above:g} and {limit}: {why}")
+    return float(value)
+
+
+def whole_number(value: int, name: str, why: str) -> int:
+    """Check a whole number of at least 1; `why` tells what it is for."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ConfigError(f"{name} = {shown(value)} must be a whole number of at least 1: {why}")
+    return value

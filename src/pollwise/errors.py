@@ -1,0 +1,188 @@
+"""Every error Pollwise raises, in one tree.
+
+    PollwiseError
+    ├── ConfigError          a setting, argument or URL is wrong; nothing was started
+    ├── JobError             a job cannot be put as it is; nothing was put
+    │   ├── PayloadError     not JSON, or too large
+    │   ├── UniqueConflict   the same `unique` with another kind or payload
+    │   └── Unsupported      this store cannot do what was asked
+    ├── OutboxError          a record cannot be put as it is, or not by this connection
+    ├── HandlerError         a handler cannot be registered as it is
+    ├── LeaseLost            the lease is no longer ours; nothing was changed
+    ├── StoreError           the store said no
+    │   ├── StoreUnavailable   it may say yes later (locked, gone, full): polls back off
+    │   └── SchemaError        its tables are not ours, or newer than this code
+    ├── HandlerTimeout       a handler ran longer than its timeout
+    ├── ProbeError           a poll of a target failed; it may work later
+    │   ├── ProbeTimeout     it ran longer than the target's timeout
+    │   └── ProbeRefused     it never will as it is: not allowed, not found, not understood
+    ├── PublishError         a broker or receiver did not take a record; it may later
+    │   └── PublishRefused   it will never take this one
+    ├── SignatureError       a webhook is not from whom it says, or an old one
+    └── MissingExtra         an optional dependency is not installed
+
+    Signal (raised by handlers, never an error)
+    ├── Reject               dead now, no more attempts
+    └── Snooze               later, and this run is not an attempt
+
+A message says what was wrong, with which value, from where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pollwise.durations import Duration
+
+
+class PollwiseError(Exception):
+    """The root of all errors raised by Pollwise."""
+
+
+class ConfigError(PollwiseError, ValueError):
+    """A setting, argument or URL is wrong. Raised before anything starts."""
+
+    permanent = True  # trying again would not help
+
+
+class JobError(PollwiseError, ValueError):
+    """A job cannot be put as it is. Nothing of its batch was put."""
+
+
+class PayloadError(JobError):
+    """The payload is not JSON, or larger than the limit."""
+
+
+class UniqueConflict(JobError):
+    """The same `unique` stands for another kind or payload already."""
+
+
+class Unsupported(JobError):
+    """This store cannot do what was asked; `queue.capabilities` tells what it can."""
+
+
+class OutboxError(PollwiseError, ValueError):
+    """A record cannot be put as it is, or not by what was given as the transaction.
+
+    Nothing was put.
+    """
+
+    permanent = True
+
+
+class HandlerError(PollwiseError, TypeError):
+    """A handler cannot be registered: its signature or its kind is wrong."""
+
+
+class LeaseLost(PollwiseError):
+    """The lease ran out and the job moved on; nothing was changed for the claims in `lost`.
+
+    Raise the `lease`, or look for what blocks the event loop: leases are renewed from it.
+    """
+
+    def __init__(self, lost: Sequence[str]) -> None:
+        self.lost = tuple(lost)
+        shown = ", ".join(self.lost[:5]) + (" …" if len(self.lost) > 5 else "")
+        super().__init__(
+            f"lease lost on {len(self.lost)} job(s): {shown}. Another worker may have them now; "
+            "nothing was changed for them. Raise `lease` above the longest stall of this process."
+        )
+
+
+class StoreError(PollwiseError):
+    """The store refused; the message says what to do."""
+
+    permanent = True
+
+
+class StoreUnavailable(StoreError):
+    """The store cannot answer now but may later: locked, unreachable or full."""
+
+    permanent = False
+
+
+class SchemaError(StoreError):
+    """The store's tables are newer than this code, or not Pollwise's."""
+
+
+class HandlerTimeout(PollwiseError, TimeoutError):
+    """A handler ran longer than its `timeout`."""
+
+
+class ProbeError(PollwiseError):
+    """A poll of a target failed. It may work later.
+
+    retry_after: the source asked not to be polled again for so many seconds.
+    """
+
+    permanent = False
+    retry_after: float | None = None
+
+
+class ProbeTimeout(ProbeError, TimeoutError):
+    """A poll ran longer than the target's `timeout`."""
+
+
+class ProbeRefused(ProbeError):
+    """A poll failed for good: not allowed, not found, or not understood.
+
+    Trying again would not help, so the target becomes a dead letter at once.
+    """
+
+    permanent = True
+
+
+class PublishError(PollwiseError):
+    """A broker or receiver did not take a record, or did not say so; another attempt may help.
+
+    retry_after: how many seconds the receiver asked to be left alone, where it did.
+    """
+
+    permanent = False
+
+    def __init__(self, text: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(text)
+
+
+class PublishRefused(PublishError):
+    """This record will never be taken as it is: too large, or with a name that is not allowed."""
+
+    permanent = True
+
+
+class SignatureError(PollwiseError, ValueError):
+    """A webhook has no signature, a wrong one, or one that is too old: do not trust it."""
+
+    permanent = True
+
+
+class MissingExtra(PollwiseError, ImportError):
+    """An optional dependency is missing; the message has the command that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(f"{what} needs an extra: pip install 'pollwise[{extra}]'")
+
+
+class Signal(Exception):
+    """What a handler raises to say how its job shall be settled."""
+
+
+class Reject(Signal):
+    """Settle this job as dead now, whatever attempts are left."""
+
+    def __init__(self, reason: str = "rejected by its handler") -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+class Snooze(Signal):
+    """Run this job again after `delay`; this run does not count as an attempt."""
+
+    def __init__(self, delay: Duration) -> None:
+        from pollwise.durations import seconds
+
+        self.delay = seconds(delay, "Snooze delay")
+        super().__init__(f"snoozed for {self.delay:g} s")

@@ -1,0 +1,196 @@
+"""Command: what a program prints, and whether it succeeds.
+
+    [[target]]
+    name = "certificates of the mesh"
+    type = "command"
+    run = ["mesh", "certs", "--json"]
+    json = "[0].serial"
+
+There is no shell unless `run` names one. The program leads a process group of its own: when its
+time is over, it and all its children are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+from pollwise.core.outcome import Plain
+from pollwise.fleet.probes.extract import Extract
+from pollwise.fleet.probes.failed import failed
+from pollwise.fleet.probes.options import Options
+from pollwise.fleet.targets import ProbeContext, Reading, Target
+
+OUTPUT_MAX = 1024 * 1024
+#: How long output is still read when the program has ended and a child of it holds on to it.
+LINGER = 0.5
+#: How much of what it says about its failure is kept, in bytes, and told, in characters.
+_COMPLAINT_KEPT = 4096
+_COMPLAINT_MAX = 200
+
+
+class CommandProbe:
+    """Runs a program. Options: run (a list of words, or text that is split as a shell would),
+    expect (exit statuses, 0), json, regex, limit, folder, env (added to the process's own)."""
+
+    __slots__ = ("_env", "_expect", "_extract", "_folder", "_limit", "_words")
+
+    def __init__(self, target: Target) -> None:
+        options = Options(target)
+        self._words = _checked_words(options)
+        self._expect = _checked_statuses(options)
+        self._extract = Extract(options)
+        self._limit = options.size("limit", OUTPUT_MAX)
+        self._folder = options.text("folder") or None
+        if self._folder is not None and not Path(self._folder).is_dir():
+            options.wrong("folder", f"= {self._folder!r} is no folder")
+        self._env = options.texts("env")
+        options.finish()
+
+    async def __call__(self, target: Target, context: ProbeContext) -> Reading:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        name = self._words[0]
+        try:
+            transport, program = await loop.subprocess_exec(
+                lambda: _Program(self._limit),
+                *self._words,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                cwd=self._folder,
+                env={**os.environ, **self._env} if self._env else None,
+                start_new_session=True,
+            )
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
+            raise failed(f"{name!r} cannot be run: {error.strerror}", permanent=True) from None
+        except OSError as error:  # too many processes, or files: that may pass
+            raise failed(f"{name!r} could not be started: {error.strerror}") from None
+        try:
+            await program.settled.wait()
+            if not program.too_much:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(LINGER):
+                        await program.silent.wait()
+        finally:
+            await _killed(transport, program)
+        if program.too_much:
+            raise failed(
+                f"{name!r} printed more than {self._limit:,} bytes; raise limit", permanent=True
+            )
+        status, output = transport.get_returncode(), b"".join(program.output)
+        facts: dict[str, Plain] = {
+            "exit": status,
+            "ms": round((loop.time() - began) * 1000, 1),
+            "bytes": len(output),
+        }
+        if status not in self._expect:
+            raise failed(f"{name!r} {_ended(status)}{_last_line(program.complaint)}")
+        value, summary = self._extract(output, output.decode("utf-8", "replace"))
+        if len(self._expect) > 1:
+            value = f"exit {status} {value}"
+        return Reading(value, None, facts, f"exit {status}, {summary}")
+
+
+class _Program(asyncio.SubprocessProtocol):
+    """What a program says, bounded, and when it ended.
+
+    Not asyncio's own `Process`, whose `wait` waits for every child that holds a pipe of it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.output: list[bytes] = []
+        self.complaint = bytearray()
+        self.too_much = False
+        self.exited = asyncio.Event()
+        #: It exited, or it is to be ended.
+        self.settled = asyncio.Event()
+        #: Nobody will say more.
+        self.silent = asyncio.Event()
+        self._left = limit
+        self._pipes = 2
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if fd != 1:
+            self.complaint += data
+            del self.complaint[:-_COMPLAINT_KEPT]
+            return
+        self._left -= len(data)
+        if self._left < 0:
+            self.too_much = True
+            self.output.clear()
+            self.settled.set()
+        else:
+            self.output.append(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._pipes -= 1
+        if not self._pipes:
+            self.silent.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()
+        self.settled.set()
+
+
+async def _killed(transport: asyncio.SubprocessTransport, program: _Program) -> None:
+    """End what is left of the group, children that outlive the program included.
+
+    A group's number is not given away while any of it lives; of a group that is all gone it was
+    free for a moment only.
+    """
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(transport.get_pid(), signal.SIGKILL)
+    try:
+        # What was killed is gone in no time, and who cancels again shall not leave it unreaped.
+        await asyncio.shield(asyncio.ensure_future(program.exited.wait()))
+    finally:
+        transport.close()  # the pipes, too, that somebody else may still hold
+
+
+def _checked_words(options: Options) -> tuple[str, ...]:
+    given = options.raw("run")
+    if isinstance(given, str):
+        try:
+            words = tuple(shlex.split(given))
+        except ValueError as error:
+            options.wrong("run", f"cannot be split into words: {error}")
+            return ("-",)
+    else:
+        words = options.words("run")
+    if not words or not words[0]:
+        options.wrong("run", "is missing" if given is None else "names no program")
+        return ("-",)
+    if any("\0" in word for word in words):
+        options.wrong("run", "has a NUL, which no program can be given")
+    return words
+
+
+def _checked_statuses(options: Options) -> frozenset[int]:
+    given = options.raw("expect")
+    if given is None:
+        return frozenset({0})
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    if not listed or not all(type(each) is int and 0 <= each <= 255 for each in listed):
+        options.wrong("expect", "must be an exit status such as 0, or a list of them")
+        return frozenset({0})
+    return frozenset(listed)
+
+
+def _ended(status: int | None) -> str:
+    if status is not None and status < 0:
+        with suppress(ValueError):
+            return f"was ended by {signal.Signals(-status).name}"
+    return f"ended with {status}"
+
+
+def _last_line(complaint: bytearray) -> str:
+    lines = complaint.decode("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1].strip()[:_COMPLAINT_MAX]}" if lines else ""
+
+
+make = CommandProbe

@@ -1,0 +1,112 @@
+"""What of an answer is the reading: all of it (its digest), a value by JSON path, or a regex group.
+
+A JSON path is a small thing here: names and numbers of elements, from the top.
+
+    a.b[0].c        the member c of the first element of b in a
+    items[-1].id    the last element's id
+    a["odd.name"]   a name that has dots, brackets or spaces
+    [2]             an element of a list at the top
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import Any
+
+from pollwise.durations import shown
+from pollwise.errors import ConfigError
+from pollwise.fleet.probes.failed import failed
+from pollwise.fleet.probes.options import Options
+
+_STEP = re.compile(
+    r"""(?P<dot>\.)?(?P<name>[^\s.\[\]"']+)|\[(?P<index>-?\d{1,9})\]|\["(?P<quoted>[^"]*)"\]"""
+)
+Path = tuple[str | int, ...]
+
+
+def json_path(text: str) -> Path:
+    """A path's steps; ConfigError when it is none.
+
+    >>> json_path('a.b[0]["odd.name"]')
+    ('a', 'b', 0, 'odd.name')
+    """
+    steps: list[str | int] = []
+    at = 0
+    while at < len(text):
+        step = _STEP.match(text, at)
+        named = step and step["name"] is not None
+        # A dot stands between two names, and nowhere else.
+        if step is None or (named and bool(step["dot"]) != bool(steps)):
+            raise ConfigError(
+                f'{shown(text)} is no path into JSON; write it as a.b[0].c or a["odd.name"]'
+            )
+        if named:
+            steps.append(step["name"])
+        else:
+            steps.append(int(step["index"]) if step["index"] is not None else step["quoted"])
+        at = step.end()
+    if not steps:
+        raise ConfigError("an empty path leads nowhere; write it as a.b[0].c")
+    return tuple(steps)
+
+
+def follow(document: Any, path: Path) -> Any:
+    """What is at the end of a path; LookupError where it leads nowhere."""
+    for step in path:
+        fits = isinstance(document, list) if isinstance(step, int) else isinstance(document, dict)
+        if not fits:
+            raise LookupError(step)
+        document = document[step]
+    return document
+
+
+def digest(raw: bytes) -> str:
+    return f"sha256:{hashlib.sha256(raw).hexdigest()}"
+
+
+class Extract:
+    """Takes the reading's value out of an answer, as `json` or `regex` say, or all of it."""
+
+    __slots__ = ("path", "pattern", "written")
+
+    def __init__(self, options: Options) -> None:
+        options.only_one("json", "regex")
+        self.pattern = options.pattern("regex")
+        self.written = options.text("json")
+        self.path: Path | None = None
+        if options.has("json"):
+            try:
+                self.path = json_path(self.written)
+            except ConfigError as error:
+                options.wrong("json", f"= {error}")
+
+    def __call__(self, raw: bytes, text: str) -> tuple[str, str]:
+        """The value, and a line about it for people."""
+        if self.path is not None:
+            value = self._at_path(raw)
+            return value, f"{self.written} = {value[:80]}"
+        if self.pattern is not None:
+            value = self._matched(text)
+            return value, value[:80]
+        return digest(raw), f"{len(raw):,} bytes"
+
+    def _at_path(self, raw: bytes) -> str:
+        assert self.path is not None  # noqa: S101 (for the type checker)
+        try:
+            document = json.loads(raw)
+        except (ValueError, RecursionError):  # a million brackets are no JSON of ours
+            raise failed("the answer is no JSON that can be read") from None
+        try:
+            found = follow(document, self.path)
+        except LookupError:
+            raise failed(f"the answer has nothing at {self.written}") from None
+        return found if isinstance(found, str) else json.dumps(found, sort_keys=True)
+
+    def _matched(self, text: str) -> str:
+        assert self.pattern is not None  # noqa: S101
+        found = self.pattern.search(text)
+        if found is None:
+            raise failed(f"the answer does not match {shown(self.pattern.pattern)}")
+        return (found[1] if self.pattern.groups else found[0]) or ""

@@ -1,0 +1,179 @@
+"""RSS and Atom: is there a new entry?
+
+    [[target]]
+    name = "news of the project"
+    type = "feed"
+    url = "https://project.example/news.xml"
+
+The reading is which entries there are, by their ids: another order, or an advertisement in a text,
+is no change. The standard library's parser reads it, told to take no declared entity at all, so
+that a small file cannot become a large one, and no other file is ever fetched.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from email.utils import parsedate_to_datetime
+from xml.parsers import expat
+
+from pollwise.core.outcome import Plain
+from pollwise.fleet.probes.extract import digest
+from pollwise.fleet.probes.failed import failed
+from pollwise.fleet.probes.fetch import Fetch
+from pollwise.fleet.probes.http import (
+    summary_of,
+    unchanged,
+    validators_for,
+    validators_of,
+)
+from pollwise.fleet.probes.options import Options
+from pollwise.fleet.targets import ProbeContext, Reading, Target
+
+BODY_MAX = 8 * 1024 * 1024
+DEPTH_MAX = 100
+#: Of the texts that are looked at, so much is kept.
+TEXT_MAX = 2000
+ENTRIES_MAX = 10_000
+
+_ROOTS = frozenset({"rss", "feed", "RDF"})
+_ENTRIES = frozenset({"item", "entry"})
+_IDS = ("id", "guid", "link", "title")
+_DATES = ("updated", "pubDate", "published", "date")
+_KEPT = frozenset({*_IDS, *_DATES})
+
+
+@dataclass(slots=True)
+class Entry:
+    """One entry: its texts, by the name of their element."""
+
+    texts: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def id(self) -> str:
+        return next((self.texts[key] for key in _IDS if self.texts.get(key)), "")
+
+    @property
+    def moment(self) -> float | None:
+        return next(
+            (found for key in _DATES if (found := _moment(self.texts.get(key, ""))) is not None),
+            None,
+        )
+
+
+class FeedProbe:
+    """Reads a feed. Options: url, and those of the type http that say how it is asked."""
+
+    __slots__ = ("_fetch", "host")
+
+    def __init__(self, target: Target) -> None:
+        options = Options(target)
+        self._fetch = Fetch(options)
+        if not options.has("limit"):
+            self._fetch.limit = BODY_MAX
+        self.host = self._fetch.host
+        options.finish()
+
+    async def __call__(self, target: Target, context: ProbeContext) -> Reading:
+        last = context.last
+        answer = await self._fetch(context.epoch, validators_of(last, target))
+        if answer.unchanged and last is not None:
+            return unchanged(last, answer)
+        try:
+            entries = parsed(answer.body)
+        except ValueError as error:
+            raise failed(f"{self._fetch.shown}: {error}") from None
+        moments = [each.moment for each in entries]
+        newest = max(range(len(entries)), key=lambda n: (moments[n] or 0.0, -n), default=None)
+        title = "" if newest is None else entries[newest].texts.get("title", "")
+        facts: dict[str, Plain] = {**answer.facts, "entries": len(entries), "newest": title[:120]}
+        ids = sorted({each.id for each in entries})
+        return Reading(
+            digest("\n".join(ids).encode("utf-8", "replace")),
+            answer.changed_at if newest is None or moments[newest] is None else moments[newest],
+            facts,
+            summary_of(answer, title[:80] or f"{len(entries)} entries"),
+            validators_for(answer, target),
+        )
+
+
+def parsed(raw: bytes) -> list[Entry]:
+    """The entries of a feed; ValueError says why it is none."""
+    reader = _Reader()
+    parser = expat.ParserCreate(namespace_separator="}")
+    parser.buffer_text = True
+    parser.StartElementHandler = reader.start
+    parser.EndElementHandler = reader.end
+    parser.CharacterDataHandler = reader.text
+    # A document type may be named, as old feeds do; what it declares is what bombs are made of.
+    parser.EntityDeclHandler = reader.refuse
+    parser.UnparsedEntityDeclHandler = reader.refuse
+    parser.ExternalEntityRefHandler = reader.refuse
+    parser.SetParamEntityParsing(expat.XML_PARAM_ENTITY_PARSING_NEVER)
+    try:
+        parser.Parse(raw, True)
+    except expat.ExpatError as error:
+        raise ValueError(f"the body is no XML: {expat.ErrorString(error.code)}") from None
+    except (LookupError, UnicodeError):  # an encoding that nobody knows
+        raise ValueError("the body is in an encoding that is not known") from None
+    return reader.entries
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._path: list[str] = []
+        self._inside: int | None = None  # how deep the entry is that is being read
+        self._into: str | None = None
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        name = name.rpartition("}")[2]
+        self._path.append(name)
+        if len(self._path) == 1 and name not in _ROOTS:
+            raise ValueError(f"the body is no feed but <{name[:40]}>")
+        if len(self._path) > DEPTH_MAX:
+            raise ValueError(f"the elements of the feed are nested more than {DEPTH_MAX} deep")
+        if self._inside is None:
+            if name in _ENTRIES:
+                if len(self.entries) == ENTRIES_MAX:
+                    raise ValueError(f"the feed has more than {ENTRIES_MAX:,} entries")
+                self.entries.append(Entry())
+                self._inside = len(self._path)
+        elif len(self._path) == self._inside + 1 and name in _KEPT:
+            texts = self.entries[-1].texts
+            if name not in texts:
+                self._into = name
+                texts[name] = attributes.get("href", "")[:TEXT_MAX] if name == "link" else ""
+
+    def end(self, _name: str) -> None:
+        if self._inside == len(self._path):
+            self._inside = None
+        elif self._inside is not None and len(self._path) == self._inside + 1 and self._into:
+            texts = self.entries[-1].texts
+            texts[self._into] = " ".join(texts[self._into].split())
+            self._into = None
+        self._path.pop()
+
+    def text(self, said: str) -> None:
+        if self._into is not None:
+            texts = self.entries[-1].texts
+            if len(texts[self._into]) < TEXT_MAX:
+                texts[self._into] += said[:TEXT_MAX]
+
+    def refuse(self, *_: object) -> int:
+        raise ValueError("the feed declares entities, which are not read")
+
+
+def _moment(text: str) -> float | None:
+    if not text:
+        return None
+    for read in (datetime.fromisoformat, parsedate_to_datetime):
+        try:
+            moment = read(text)
+            return moment.timestamp() if moment.tzinfo else None
+        except (TypeError, ValueError, OverflowError, OSError):
+            continue
+    return None
+
+
+make = FeedProbe

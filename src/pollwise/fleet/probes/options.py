@@ -1,0 +1,191 @@
+"""The options of a probe, read and checked: everything that is wrong with them at once.
+
+An option's value is never shown where it may be secret: of a URL what `shown_url` leaves, of
+headers and environments the names alone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from pollwise.durations import seconds, shown
+from pollwise.errors import ConfigError
+from pollwise.fleet.hidden import shown_url
+from pollwise.fleet.targets import Target
+from pollwise.urls import HIDDEN, is_secret
+
+#: What a size may be written with: "512KiB".
+UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
+_SIZE = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
+
+Problem = tuple[str, str]
+
+
+class BadOptions(ConfigError):
+    """Options that cannot be. `problems` has each as the option's name and what is wrong."""
+
+    def __init__(self, target: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        said = "; ".join(f"{key} {what}".strip() for key, what in problems)
+        super().__init__(f"target {target!r}: {said}")
+
+
+class Options:
+    """Reads a target's options. `finish()` raises what was wrong; until then defaults stand in."""
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self.problems: list[Problem] = []
+        self._given: Mapping[str, Any] = target.options
+        self._known: dict[str, None] = {}
+
+    def wrong(self, key: str, what: str) -> None:
+        """Note what is wrong with an option: "must be …"."""
+        self.problems.append((key, what))
+
+    def has(self, key: str) -> bool:
+        self._known[key] = None
+        return self._given.get(key) is not None
+
+    def raw(self, key: str) -> Any:
+        self._known[key] = None
+        return self._given.get(key)
+
+    def text(self, key: str, default: str = "", *, needed: bool = False) -> str:
+        """Text; `needed` refuses that it is missing or empty."""
+        given = self.raw(key)
+        if given is None and not needed:
+            return default
+        if given is None or (needed and given == ""):
+            self.wrong(key, "is missing")
+        elif not isinstance(given, str):
+            self.wrong(key, f"= {_safe(key, given)} must be text")
+        else:
+            return given
+        return default
+
+    def one_of(self, key: str, words: Sequence[str], default: str) -> str:
+        given = self.text(key, default)
+        folded = given if given in words else next((w for w in words if w == given.lower()), None)
+        if folded is None:
+            near = get_close_matches(given.lower(), words, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(words)}"
+            self.wrong(key, f"= {_safe(key, given)} is not known; {hint}")
+            return default
+        return folded
+
+    def flag(self, key: str, default: bool) -> bool:
+        given = self.raw(key)
+        if given is None:
+            return default
+        if not isinstance(given, bool):
+            self.wrong(key, f"= {_safe(key, given)} must be true or false")
+            return default
+        return given
+
+    def whole(self, key: str, default: int, least: int, most: int) -> int:
+        given = self.raw(key)
+        if given is None:
+            return default
+        if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
+            self.wrong(key, f"= {_safe(key, given)} must be a whole number from {least} to {most}")
+            return default
+        return given
+
+    def duration(self, key: str, default: float) -> float:
+        given = self.raw(key)
+        if given is None:
+            return default
+        try:
+            return seconds(given, key)
+        except ConfigError as error:
+            self.wrong(key, str(error).removeprefix(key).strip())
+            return default
+
+    def size(self, key: str, default: int) -> int:
+        """Bytes, as a number or with a unit: "512KiB"."""
+        given = self.raw(key)
+        if given is None:
+            return default
+        if isinstance(given, int) and not isinstance(given, bool) and given > 0:
+            return given
+        found = _SIZE.fullmatch(given) if isinstance(given, str) else None
+        if found is not None and found[2].lower() in UNITS and int(found[1]) > 0:
+            return int(found[1]) * UNITS[found[2].lower()]
+        self.wrong(key, f"= {_safe(key, given)} must be a number of bytes, or text as '512KiB'")
+        return default
+
+    def words(self, key: str) -> tuple[str, ...]:
+        """A list of texts."""
+        given = self.raw(key)
+        if given is None:
+            return ()
+        if not isinstance(given, (list, tuple)) or not all(isinstance(w, str) for w in given):
+            self.wrong(key, "must be a list of texts")
+            return ()
+        return tuple(given)
+
+    def texts(self, key: str) -> dict[str, str]:
+        """A table of texts. Of what is wrong with it only names are told: it may be secret."""
+        given = self.raw(key)
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping) or not all(isinstance(k, str) for k in given):
+            self.wrong(key, "must be a table of texts")
+            return {}
+        for name, each in given.items():
+            if not isinstance(each, str):
+                self.wrong(key, f"has no text for {name!r}")
+        return {name: each for name, each in given.items() if isinstance(each, str)}
+
+    def pattern(self, key: str) -> re.Pattern[str] | None:
+        """A regular expression."""
+        given = self.text(key)
+        if not given:
+            return None
+        try:
+            return re.compile(given, re.MULTILINE)
+        except re.error as error:
+            self.wrong(key, f"= {shown(given)} is no regular expression: {error}")
+            return None
+
+    def only_one(self, *keys: str) -> None:
+        """Refuse two of these together."""
+        given = [key for key in keys if self.has(key)]
+        if len(given) > 1:
+            self.wrong(given[1], f"and {given[0]} contradict each other; give one of them")
+
+    def finish(self) -> None:
+        """Raise what was wrong, unknown options included."""
+        for key in self._given:
+            if key not in self._known:
+                self.wrong(key, advice(key, self._known))
+        if self.problems:
+            raise BadOptions(self.target.name, self.problems)
+
+
+def advice(key: str, known: Iterable[str]) -> str:
+    """What to write instead of a key that does not exist."""
+    listed = sorted(known)
+    near = get_close_matches(key, listed, 1)
+    return f"is no option; {f'did you mean {near[0]}?' if near else 'known: ' + ', '.join(listed)}"
+
+
+def _safe(key: str, given: object) -> str:
+    if is_secret(key):
+        return HIDDEN
+    return shown(_plain(given))
+
+
+def _plain(given: object) -> object:
+    """What may be shown of a value, whatever it is."""
+    if isinstance(given, str):
+        return shown_url(given)
+    if isinstance(given, (list, tuple)):
+        return [_plain(each) for each in given]
+    if isinstance(given, Mapping):
+        return dict.fromkeys(given, HIDDEN)
+    return given

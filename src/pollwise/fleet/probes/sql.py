@@ -1,0 +1,199 @@
+"""SQL: what a query answers.
+
+    [[target]]
+    name = "orders that wait"
+    type = "sql"
+    url = "postgresql://watcher@db/shop"
+    query = "SELECT count(*) FROM orders WHERE state = 'waiting'"
+
+The first rows are the reading. Nothing can be written: Postgres runs the query in a read-only
+transaction, and SQLite opens the file for reading. A query whose time is over is ended in the
+database, too. Each poll has a connection of its own: a database is not kept busy between polls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from pollwise.core.outcome import Plain
+from pollwise.errors import MissingExtra
+from pollwise.fleet.hidden import shown_url
+from pollwise.fleet.probes.extract import digest
+from pollwise.fleet.probes.failed import failed
+from pollwise.fleet.probes.options import Options
+from pollwise.fleet.targets import ProbeContext, Reading, Target
+from pollwise.urls import without_secrets
+
+#: How long a SQLite database that somebody writes to is waited for, in seconds.
+BUSY = 5.0
+_POSTGRES = ("postgresql", "postgres")
+
+
+class SqlProbe:
+    """Asks a database. Options: url (postgresql://… or sqlite:///file.db), query, rows (1)."""
+
+    __slots__ = ("_query", "_rows", "_shown", "_url", "host")
+
+    def __init__(self, target: Target) -> None:
+        options = Options(target)
+        self._url = options.text("url", needed=True)
+        self._shown = shown_url(self._url)
+        self.host = _checked_url(options, self._url, self._shown) if self._url else None
+        self._query = options.text("query", needed=True)
+        self._rows = options.whole("rows", 1, 1, 1000)
+        options.finish()
+
+    async def __call__(self, target: Target, context: ProbeContext) -> Reading:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        if self._url.startswith("sqlite:"):
+            rows = await self._from_sqlite()
+        else:
+            rows = await self._from_postgres(max(context.deadline - began, 0.1))
+        text = json.dumps(rows, default=_plain, separators=(",", ":"))
+        facts: dict[str, Plain] = {
+            "rows": len(rows),
+            "ms": round((loop.time() - began) * 1000, 1),
+        }
+        only = rows[0][0] if len(rows) == 1 and len(rows[0]) == 1 else None
+        if isinstance(only, (int, float)):
+            facts["value"] = only
+        value = text if len(text) <= 200 else digest(text.encode())
+        return Reading(value, None, facts, text[:80])
+
+    # SQLite
+
+    async def _from_sqlite(self) -> list[list[Any]]:
+        path = _sqlite_path(self._url)
+        if not path.is_file():
+            raise failed(f"{self._shown}: there is no such file", permanent=True)
+        connection = await asyncio.to_thread(self._open_sqlite, path)
+        asking = asyncio.ensure_future(asyncio.to_thread(self._ask_sqlite, connection))
+        try:
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            connection.interrupt()
+            await asyncio.wait([asking])
+            with suppress(Exception):
+                asking.result()
+            raise
+
+    def _open_sqlite(self, path: Path) -> sqlite3.Connection:
+        try:
+            return sqlite3.connect(
+                f"file:{quote(str(path))}?mode=ro", uri=True, timeout=BUSY, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise failed(f"{self._shown}: {error}") from None
+
+    def _ask_sqlite(self, connection: sqlite3.Connection) -> list[list[Any]]:
+        with closing(connection):
+            try:
+                # A query that attaches another file must not write to that one either.
+                connection.execute("PRAGMA query_only = ON")
+                cursor = connection.execute(self._query)
+                return [list(row) for row in cursor.fetchmany(self._rows)]
+            except sqlite3.OperationalError as error:
+                locked = "locked" in str(error) or "busy" in str(error)
+                raise failed(f"{self._shown}: {error}", permanent=not locked) from None
+            except (sqlite3.Error, sqlite3.Warning) as error:
+                raise failed(f"{self._shown}: {error}", permanent=True) from None
+
+    # Postgres
+
+    async def _from_postgres(self, lifetime: float) -> list[list[Any]]:
+        psycopg = _psycopg()
+        settings = (
+            f"-c default_transaction_read_only=on -c statement_timeout={int(lifetime * 1000)}"
+        )
+        rows: list[list[Any]] = []
+        try:
+            connection = await psycopg.AsyncConnection.connect(
+                self._url,
+                options=settings,
+                application_name="pollwise fleet",
+                connect_timeout=max(2, int(lifetime)),
+            )
+            try:
+                async with connection.cursor() as cursor:
+                    # Row by row, in one statement: what is not wanted is never fetched.
+                    stream = cursor.stream(self._query)
+                    try:
+                        async for row in stream:
+                            rows.append(list(row))
+                            if len(rows) == self._rows:
+                                break
+                    finally:
+                        await stream.aclose()
+            finally:
+                await connection.close()
+        except psycopg.Error as error:
+            raise failed(
+                f"{self._shown}: {_said(error)}", permanent=_is_permanent(error.sqlstate)
+            ) from None
+        return rows
+
+
+def _psycopg() -> Any:
+    try:
+        import psycopg
+    except ImportError as error:
+        raise MissingExtra("a probe of Postgres", "postgres") from error
+    return psycopg
+
+
+def _is_permanent(sqlstate: str | None) -> bool:
+    """Wrong SQL, no such table, not allowed; not: too many connections, cancelled, restarting."""
+    return bool(sqlstate) and sqlstate[:2] in ("0A", "22", "25", "28", "3D", "3F", "42")  # type: ignore[index]
+
+
+def _said(error: BaseException) -> str:
+    """What the database said; its first line, which holds no password."""
+    lines = str(error).strip().splitlines()
+    return without_secrets(lines[0])[:200] if lines else type(error).__name__
+
+
+def _checked_url(options: Options, url: str, shown: str) -> str | None:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        options.wrong("url", f"= {shown!r} cannot be read")
+        return None
+    if "://" not in url:
+        options.wrong(
+            "url", f"= {shown!r} has no scheme; write postgresql://… or sqlite:///file.db"
+        )
+    elif parts.scheme in _POSTGRES:
+        try:
+            _psycopg()
+        except MissingExtra as error:
+            options.wrong("url", f"= {shown!r}: {error}")
+        return host or "postgresql"
+    elif parts.scheme != "sqlite":
+        options.wrong("url", f"= {shown!r} must begin with postgresql:// or sqlite://")
+    elif parts.netloc or not parts.path.strip("/"):
+        options.wrong("url", f"= {shown!r} must be sqlite:///relative.db or sqlite:////absolute.db")
+    return None
+
+
+def _sqlite_path(url: str) -> Path:
+    return Path(unquote(urlsplit(url).path.removeprefix("/"))).absolute()
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return digest(bytes(value))
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return list(value)
+    return str(value)
+
+
+make = SqlProbe

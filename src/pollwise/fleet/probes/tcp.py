@@ -1,0 +1,140 @@
+"""TCP: does somebody listen there, and what do they say first?
+
+[[target]]
+name = "mail server"
+type = "tcp"
+address = "mail.example:25"
+regex = "^220 (\\S+)"
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+from pollwise.core.outcome import Plain
+from pollwise.fleet.hidden import shown_url
+from pollwise.fleet.probes.certificates import note_certificate
+from pollwise.fleet.probes.failed import failed
+from pollwise.fleet.probes.options import Options
+from pollwise.fleet.targets import ProbeContext, Reading, Target
+
+#: How much of what the other side says is read: a line, or so many bytes.
+GREETING_MAX = 4096
+TLS_WARNING = 14 * 86400.0
+
+
+class TcpProbe:
+    """Connects. Options: address ("host:port"), send, read (take a line as the reading), regex
+    (take what it finds in that line), tls, verify, ca, tls_warning."""
+
+    __slots__ = (
+        "_ca",
+        "_pattern",
+        "_port",
+        "_read",
+        "_send",
+        "_tls",
+        "_verify",
+        "_warning",
+        "host",
+    )
+
+    def __init__(self, target: Target) -> None:
+        options = Options(target)
+        self.host, self._port = address_of(options)
+        self._send = options.text("send").encode()
+        self._pattern = options.pattern("regex")
+        self._read = options.flag("read", self._pattern is not None)
+        if self._pattern is not None and not self._read:
+            options.wrong("read", "= false contradicts regex, which looks into what is read")
+        self._tls = options.flag("tls", False)
+        self._verify = options.flag("verify", True)
+        self._ca = options.text("ca") or None
+        if self._ca is not None and not Path(self._ca).is_file():
+            options.wrong("ca", f"= {self._ca!r} is no file; give one of certificates (PEM)")
+        self._warning = options.duration("tls_warning", TLS_WARNING)
+        options.finish()
+
+    async def __call__(self, target: Target, context: ProbeContext) -> Reading:
+        loop = asyncio.get_running_loop()
+        where, began = f"{self.host}:{self._port}", loop.time()
+        facts: dict[str, Plain] = {}
+        writer: asyncio.StreamWriter | None = None
+        try:
+            reader, writer = await asyncio.open_connection(
+                self.host,
+                self._port,
+                limit=GREETING_MAX,
+                ssl=self._context() if self._tls else None,
+            )
+            facts["ms"] = round((loop.time() - began) * 1000, 1)
+            secured = writer.get_extra_info("ssl_object")
+            if secured is not None:
+                note_certificate(facts, secured, context.epoch, self._warning)
+            if self._send:
+                writer.write(self._send)
+                await writer.drain()
+            said = await _line(reader) if self._read else None
+        except (OSError, EOFError, UnicodeError) as error:  # ssl's errors are among them
+            reason = " ".join(str(error).split())[:160] or type(error).__name__
+            raise failed(f"{where}: {reason}") from None
+        finally:
+            if writer is not None:
+                writer.transport.abort()
+        value = "open" if said is None else self._taken(said, where)
+        parts = (value[:80], f"{facts['ms']} ms", str(facts.get("warning", "")))
+        return Reading(value, None, facts, ", ".join(part for part in parts if part))
+
+    def _taken(self, said: bytes, where: str) -> str:
+        text = said.decode("utf-8", "replace").rstrip("\r\n")
+        if self._pattern is None:
+            return text
+        found = self._pattern.search(text)
+        if found is None:
+            raise failed(f"{where}: what was said does not match regex: {text[:80]!r}")
+        return (found[1] if self._pattern.groups else found[0]) or ""
+
+    def _context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self._ca)
+        if not self._verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context
+
+
+async def _line(reader: asyncio.StreamReader) -> bytes:
+    """A line, or what came before the end, or as much as may be read."""
+    try:
+        said = await reader.readuntil(b"\n")
+    except asyncio.IncompleteReadError as error:
+        said = error.partial
+    except asyncio.LimitOverrunError:
+        with suppress(asyncio.IncompleteReadError):
+            return await reader.readexactly(GREETING_MAX)
+        return b""
+    if not said:
+        raise EOFError("closed without a word")
+    return said
+
+
+def address_of(options: Options) -> tuple[str, int]:
+    """The option `address`, as host and port: "host:5432", "[::1]:5432"."""
+    given = options.text("address", needed=True)
+    host, _, port = given.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
+    if not given:
+        return "-", 1
+    sound = port.isdecimal() and len(port) < 6 and 0 < int(port) < 65536
+    odd = "/" in host or "@" in host or (":" in host and not given.startswith("["))
+    if not host or not sound or odd:
+        options.wrong(
+            "address", f"= {shown_url(given)!r} must be written as 'host:port', or '[::1]:port'"
+        )
+        return "-", 1
+    return host.lower(), int(port)
+
+
+make = TcpProbe

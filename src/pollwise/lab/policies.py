@@ -1,0 +1,292 @@
+"""Strategies as the lab names, writes and varies them.
+
+A policy is written as its name and what it differs in: `adaptive`, `fixed 500ms`, `adaptive 100ms
+30s`, `ewma alpha=0.5 idle_interval=10s`. What it is called in a report can be written again.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pollwise.core.adaptive import Adaptive
+from pollwise.core.batch_fill import BatchFill
+from pollwise.core.ewma import Ewma
+from pollwise.core.fixed import Fixed
+from pollwise.core.freshness import Freshness
+from pollwise.core.strategy import Strategy, bounds
+from pollwise.core.worth import Worth
+from pollwise.durations import shown
+from pollwise.errors import ConfigError
+from pollwise.settings import STRATEGIES
+from pollwise.settings.strategies import parameters
+from pollwise.settings.values import Span
+
+#: What is compared unless somebody says otherwise.
+USUAL = "worth,adaptive,fixed 500ms,batch_fill,ewma"
+#: Seconds of waiting that are worth a poll which costs nothing.
+NEXT_TO_NOTHING = 1e-6
+DIGITS = 2
+
+# What the values after a name are, in their order.
+_ENDS = ("min_interval", "max_interval")
+_PLAIN = {"fixed": ("interval",), "worth": ()}
+# What Worth can be told to go by instead of costs.
+_GOALS = {"polls_per_hour", "dollars_per_month", "price", "mean_wait", "p95_wait"}
+# How Ewma's classes lie between the shortest interval and the longest, by its own defaults.
+_CLASSES = {"low": 14 / 19, "medium": 9 / 19, "high": 4 / 19}
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a poll costs, and what a second is worth that one item waits; in dollars."""
+
+    poll: float
+    wait: float
+
+    @property
+    def ratio(self) -> float:
+        """Seconds of one item's waiting that are worth one poll."""
+        return self.poll / self.wait
+
+    @property
+    def poll_cost(self) -> float:
+        """The cost of a poll for Worth: one that costs nothing is taken to cost next to nothing."""
+        return self.poll or self.wait * NEXT_TO_NOTHING
+
+    def best_interval(self, rate: float) -> float:
+        """The best fixed interval for steady arrivals of this rate, in seconds."""
+        return math.sqrt(2 * self.ratio / rate)
+
+
+def known() -> dict[str, type[Strategy]]:
+    """The strategies that can be compared, by name.
+
+    Not `Freshness`: it paces targets whose readings change, and a trace has items that wait.
+    """
+    return {name: kind for name, kind in STRATEGIES.items() if kind is not Freshness}
+
+
+def parse(text: str, terms: Terms) -> list[Strategy]:
+    """The strategies of a list such as `adaptive,fixed 500ms`; each once."""
+    found: dict[Strategy, None] = {}
+    for each in text.split(","):
+        if not each.strip():
+            raise ConfigError(
+                f"strategies {shown(text)} has an empty place; write for example {USUAL!r}"
+            )
+        found[parse_one(each, terms)] = None
+    return list(found)
+
+
+def parse_one(text: str, terms: Terms) -> Strategy:
+    """The strategy that one policy names."""
+    name, *words = text.split()
+    kind = strategy_kind(name)
+    values = _values(text, kind.name, words)
+    if kind is Worth:
+        values = {**_costs(terms, values), **values}
+    return _built(text, kind, values)
+
+
+def strategy_kind(name: str) -> type[Strategy]:
+    """The strategy of this name; hyphens and capitals are forgiven."""
+    word = name.lower().replace("-", "_")
+    strategies = known()
+    if word in strategies:
+        return strategies[word]
+    near = difflib.get_close_matches(word, strategies, 1)
+    advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(strategies)}"
+    raise ConfigError(f"strategy {shown(name)} is unknown; {advice}")
+
+
+def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
+    """The values by their keys in settings."""
+    values: dict[str, str] = {}
+    plain = _PLAIN.get(name, _ENDS)
+    places = iter(plain)
+    for word in words:
+        key, equals, value = word.partition("=")
+        if word == "to":
+            continue
+        if not equals:
+            key, value = next(places, ""), word
+        if not key:
+            form = " ".join((name, *plain))
+            raise ConfigError(f"{word!r} in {text.strip()!r} has no place; write {form} key=value")
+        if key in values:
+            raise ConfigError(f"{key} is given twice in {text.strip()!r}")
+        values[key] = value
+    return values
+
+
+def _built(text: str, kind: type[Strategy], values: Mapping[str, str]) -> Strategy:
+    takes = {each.key: (each.argument, each.reader) for each in parameters(kind)}
+    if kind is Ewma:
+        takes |= {key: (key, Span()) for key in _ENDS}
+    arguments: dict[str, Any] = {}
+    for key, value in values.items():
+        if key not in takes:
+            near = difflib.get_close_matches(key, takes, 1)
+            advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(takes)}"
+            raise ConfigError(f"{kind.name} has no {key!r} ({text.strip()}); {advice}")
+        argument, reader = takes[key]
+        try:
+            arguments[argument] = reader.read(value)
+        except ValueError as error:
+            raise ConfigError(f"{key} = {value!r} in {text.strip()!r} {error}") from None
+    if kind is Ewma:
+        usual_ends = Ewma()
+        low = arguments.pop("min_interval", usual_ends.very_high)
+        high = arguments.pop("max_interval", usual_ends.idle)
+        arguments = {**_classes(*bounds(low, high)), **arguments}
+    return kind(**arguments)
+
+
+def _classes(low: float, high: float) -> dict[str, Any]:
+    """Ewma's intervals between two ends, spaced as its own defaults are."""
+    between = {name: low + (high - low) * share for name, share in _CLASSES.items()}
+    exact = {name: rounded(value, 4) for name, value in between.items()}
+    return {"idle": high, **_in_order(exact, high), "very_high": low}
+
+
+def _costs(terms: Terms, values: Mapping[str, str]) -> dict[str, str]:
+    """The costs that Worth is to go by, where nobody gives it another goal."""
+    if set(values) & _GOALS:
+        return {}
+    return {"poll_cost": repr(terms.poll_cost), "wait_cost": repr(terms.wait)}
+
+
+def label(strategy: Strategy, terms: Terms | None = None) -> str:
+    """What a strategy is called in tables: its name, and what differs from the usual.
+
+    terms: costs that go without saying.
+    """
+    kind, text = type(strategy), Span().text
+    without_saying = {each.argument: each.reader.read(each.default) for each in parameters(kind)}
+    words = [strategy.name]
+    if isinstance(strategy, Fixed):
+        words.append(text(strategy.interval))
+        without_saying["interval"] = strategy.interval
+    elif isinstance(strategy, Worth):
+        if terms is not None and strategy.poll_cost is not None:
+            without_saying |= {"poll_cost": terms.poll_cost, "wait_cost": terms.wait}
+    elif isinstance(strategy, Ewma):
+        words += [text(strategy.very_high), "to", text(strategy.idle)]
+        without_saying |= _classes(strategy.very_high, strategy.idle)
+    else:
+        words += [text(strategy.floor), "to", text(strategy.ceiling)]
+        without_saying |= {"floor": strategy.floor, "ceiling": strategy.ceiling}
+    for each in parameters(kind):
+        value = getattr(strategy, each.argument)
+        if value != without_saying[each.argument]:
+            words.append(f"{each.key}={each.reader.text(value)}")
+    return " ".join(words)
+
+
+# Settings worth trying
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One number that may vary, between bounds, by a factor from point to point."""
+
+    name: str
+    low: float
+    high: float
+
+    def points(self, count: int) -> list[float]:
+        """So many values from end to end."""
+        if count == 1 or self.low == self.high:
+            return [self.low]
+        step = (self.high / self.low) ** (1 / (count - 1))
+        return [min(self.low * step**number, self.high) for number in range(count)]
+
+    def held(self, value: float) -> float:
+        return min(max(value, self.low), self.high)
+
+
+Point = tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings of a strategy that are worth trying: every point makes one."""
+
+    axes: tuple[Axis, ...]
+    counts: tuple[int, ...]
+    build: Callable[..., Strategy]
+
+    def grid(self) -> list[Point]:
+        """Points all over the space."""
+        sides = (axis.points(count) for axis, count in zip(self.axes, self.counts, strict=True))
+        return list(itertools.product(*sides))
+
+    def strategy(self, point: Point) -> Strategy:
+        return self.build(*point)
+
+    def around(self, point: Point, step: float) -> Iterator[Point]:
+        """Neighbours of a point: each number up and down by `step` of a grid's step."""
+        for number, (axis, count) in enumerate(zip(self.axes, self.counts, strict=True)):
+            factor = (axis.high / axis.low) ** (step / max(count - 1, 1))
+            for moved in (point[number] * factor, point[number] / factor):
+                yield (*point[:number], axis.held(moved), *point[number + 1 :])
+
+
+def rounded(value: float, digits: int = DIGITS) -> float:
+    """A number of few digits, so that settings are easy to read."""
+    return float(f"{value:.{digits}g}")
+
+
+def space(name: str, floor: float, ceiling: float, terms: Terms) -> Space:
+    """The settings of a strategy to try, with delays between two bounds."""
+    kind = strategy_kind(name)
+    interval = Axis("interval", floor, ceiling)
+    stretch = Axis("stretch", 1.0, max(ceiling / floor, 1.0))
+
+    def high(low: float, factor: float) -> float:
+        return max(rounded(min(low * factor, ceiling)), rounded(low))
+
+    def ewma(low: float, factor: float, alpha: float) -> Strategy:
+        return Ewma(alpha=rounded(alpha), **_classes(rounded(low), high(low, factor)))
+
+    if kind is Fixed:
+        return Space((interval,), (41,), lambda each: Fixed(rounded(each, 3)))
+    if kind is Adaptive:
+        return Space(
+            (interval, stretch, Axis("multiplier", 1.2, 4.0)),
+            (9, 8, 3),
+            lambda low, factor, growth: Adaptive(
+                rounded(low), high(low, factor), multiplier=rounded(growth)
+            ),
+        )
+    if kind is BatchFill:
+        return Space(
+            (interval, stretch),
+            (13, 9),
+            lambda low, factor: BatchFill(rounded(low), high(low, factor)),
+        )
+    if kind is Ewma:
+        return Space((interval, stretch, Axis("alpha", 0.1, 0.6)), (9, 8, 3), ewma)
+    # Worth has one knob, and it is the price of waiting: the dearer, the shorter the intervals.
+    poll = terms.poll_cost
+    return Space(
+        (Axis("wait cost", poll * 1e-4, poll * 1e4),),
+        (17,),
+        lambda cost: Worth(
+            poll_cost=poll, wait_cost=rounded(cost), floor=rounded(floor), ceiling=rounded(ceiling)
+        ),
+    )
+
+
+def _in_order(between: Mapping[str, float], longest: float) -> dict[str, float]:
+    """Rounding may lift an interval above that of a quieter class; it is put back."""
+    result, bound = {}, longest
+    for name, value in between.items():
+        bound = min(bound, value)
+        result[name] = bound
+    return result

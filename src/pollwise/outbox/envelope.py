@@ -1,0 +1,163 @@
+"""What leaves the house: a record as a message, in an envelope of CloudEvents 1.0.
+
+A consumer that never heard of Pollwise can read it: `type` is the record's kind, `id` and `source`
+together tell one event from all others (at-least-once means that repeats happen, and this is what
+to drop them by), `subject` and `partitionkey` are its key, `time` is when it was put, and the
+writer's trace context travels as the extensions `traceparent` and `tracestate`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+from urllib.parse import quote
+
+from pollwise.errors import ConfigError
+from pollwise.outbox import tracing
+from pollwise.outbox.records import Record
+
+Mode = Literal["structured", "binary"]
+
+JSON = "application/json"
+STRUCTURED = "application/cloudevents+json; charset=UTF-8"
+
+#: What CloudEvents and its JSON format have names for: no header may take their place.
+_ATTRIBUTES = frozenset(
+    {
+        *("specversion", "id", "source", "type", "datacontenttype", "dataschema", "subject"),
+        *("time", "partitionkey", "data", "data_base64"),
+    }
+)
+#: What an extension may be called: more is not carried by every transport.
+_EXTENSION = re.compile(r"[a-z0-9]{1,20}")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A record as a publisher sends it.
+
+    attributes: of the envelope, by their own names; a transport puts its prefix before them. Empty
+        where they are in the body.
+    headers: the record's own, as far as they are no attributes.
+    """
+
+    body: bytes
+    content_type: str = JSON
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def prefixed(self, prefix: str) -> dict[str, str]:
+        """The attributes under the names that a transport has for them."""
+        return {f"{prefix}{name}": value for name, value in self.attributes.items()}
+
+
+#: Makes a message of a record. `CloudEvents()` is one; any function will do.
+Envelope = Callable[[Record], Message]
+
+
+@dataclass(frozen=True, slots=True)
+class CloudEvents:
+    """The envelope of CloudEvents 1.0.
+
+    source: who tells it, a URI or a path such as "https://shop.example/orders". Give each service
+        its own: ids count within an outbox, and consumers tell events apart by source and id.
+        Unless given, "/pollwise/outbox/NAME", with the outbox's name.
+    mode: "structured" puts the envelope and the payload into one JSON document; "binary" sends the
+        payload as it is, and the envelope as headers of the transport.
+    type_prefix: what is put before the kind to make the type, such as "com.example.shop.".
+    dataschema: a URI of the schema that the payloads follow.
+
+    Headers of a record whose names are lower-case letters and digits, twenty at most, become
+    extensions; others travel as headers of the transport, where it has some.
+    """
+
+    source: str | None = None
+    mode: Mode = "structured"
+    type_prefix: str = ""
+    dataschema: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("structured", "binary"):
+            raise ConfigError(f"mode = {self.mode!r} must be 'structured' or 'binary'")
+        for name, value in (("source", self.source), ("dataschema", self.dataschema)):
+            if value is not None and not _is_uri(value):
+                raise ConfigError(
+                    f"{name} = {value!r} must be a URI such as 'https://shop.example/orders', "
+                    "without spaces"
+                )
+
+    def __call__(self, record: Record) -> Message:
+        attributes, headers = self._sorted_out(record)
+        if self.mode == "binary":
+            return Message(_json(record.payload), JSON, attributes, headers)
+        whole: dict[str, Any] = {**attributes, "datacontenttype": JSON, "data": record.payload}
+        return Message(_json(whole), STRUCTURED, {}, headers)
+
+    def _sorted_out(self, record: Record) -> tuple[dict[str, str], dict[str, str]]:
+        """The attributes of the event, and the headers that are none."""
+        attributes = {
+            "specversion": "1.0",
+            "id": record.id,
+            "source": self.source or f"/pollwise/outbox/{quote(record.outbox, safe='')}",
+            "type": f"{self.type_prefix}{record.kind}",
+            "time": timestamp(record.created_at),
+        }
+        if record.key is not None:
+            attributes["subject"] = attributes["partitionkey"] = record.key
+        if self.dataschema is not None:
+            attributes["dataschema"] = self.dataschema
+        attributes |= tracing.of(record.headers)
+        headers = {}
+        for name, value in record.headers.items():
+            if name in (tracing.TRACEPARENT, tracing.TRACESTATE):
+                continue  # an extension, or not what it should be
+            if name not in _ATTRIBUTES and _EXTENSION.fullmatch(name) and value:
+                attributes[name] = value
+            else:
+                headers[name] = value
+        return attributes, headers
+
+
+def timestamp(epoch: float) -> str:
+    """A moment as RFC 3339 has it.
+
+    >>> timestamp(1767225600.25)
+    '2026-01-01T00:00:00.250000Z'
+    """
+    moment = _EPOCH + timedelta(seconds=epoch)
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def unique_of(record: Record) -> str:
+    """What brokers and receivers drop repeats by: the same at each attempt, and no other's.
+
+    Ids count within an outbox, and two databases may publish to one place; the microsecond tells
+    their records apart.
+    """
+    return f"{record.outbox}-{record.id}-{round(record.created_at * 1e6)}"
+
+
+def percent_encoded(value: str) -> str:
+    """A value as the header of HTTP and NATS, by the rules of CloudEvents for them.
+
+    >>> percent_encoded('Euro € 😀')
+    'Euro%20%E2%82%AC%20%F0%9F%98%80'
+    """
+    return quote(value, safe=_PLAIN)
+
+
+#: All that is printable ASCII but the space, the quotation mark and the percent sign.
+_PLAIN = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def _is_uri(text: object) -> bool:
+    return isinstance(text, str) and bool(text) and text.isprintable() and " " not in text

@@ -1,0 +1,181 @@
+"""Handlers of records: which functions get which kinds, and what becomes of their failures."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
+from pollwise.durations import Duration
+from pollwise.errors import HandlerError
+from pollwise.jobs import checked_name
+from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
+from pollwise.worker.handlers import Handler, Proceed, chain, check_signature, handler_for, is_async
+from pollwise.worker.threads import HandlerThreads
+
+#: How a failing handler is tried again unless it says otherwise.
+RECORD_RETRY = Retry.exponential("2s", ceiling="60s", attempts=4)
+#: What the progress of a handler takes besides its name, without an error, in bytes.
+ROOM_OF_EACH = 100
+#: Kinds whose handlers are remembered.
+_KINDS_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """What a fallback is called with: the record, and the error its handler gave up on."""
+
+    record: Record
+    error: str
+
+    @property
+    def kind(self) -> str:
+        return self.record.kind
+
+
+@dataclass(frozen=True, slots=True)
+class RecordHandler:
+    """A function for the records whose kind a pattern matches.
+
+    name: progress is kept under it, so it stays the same when the function is renamed.
+    fallback: called when the handler gives up; if it returns, the record goes on.
+    """
+
+    name: str
+    patterns: tuple[str, ...]
+    main: Handler
+    fallback: Handler | None
+    #: The functions as they were given: what of them can be closed is closed with the relay.
+    given: tuple[object, ...]
+
+    @property
+    def retry(self) -> Retry:
+        return self.main.retry
+
+    @property
+    def breaker(self) -> Breaker | None:
+        return self.main.breaker
+
+
+def check_patterns(patterns: Sequence[object]) -> None:
+    """Refuse what is no pattern: also the function itself, of whoever left the brackets out."""
+    if not patterns or callable(patterns[0]):
+        raise HandlerError("give a pattern: @outbox.handle('order.*'), or '*' for every record")
+    for pattern in patterns:
+        checked_name(pattern, "pattern", HandlerError)
+
+
+def record_handler(
+    patterns: Sequence[str],
+    function: Callable[..., Any],
+    *,
+    name: str | None,
+    retry: Retry | None,
+    timeout: Duration | None,
+    fallback: Callable[..., Any] | None,
+    breaker: Breaker | None,
+) -> RecordHandler:
+    """Check a function as a handler of records."""
+    main = handler_for(patterns[0], function, retry or RECORD_RETRY, timeout, breaker, "record")
+    called = name or getattr(function, "name", None) or getattr(function, "__name__", None)
+    if called is None:
+        raise HandlerError(f"{function!r} has no name; give one: handle(…, name='publish')")
+    checked_name(called, "the name of a handler", HandlerError)
+    last = None if fallback is None else _fallback(patterns[0], fallback, timeout)
+    return RecordHandler(
+        str(called), tuple(dict.fromkeys(patterns)), main, last, (function, fallback)
+    )
+
+
+def _fallback(pattern: str, function: Callable[..., Any], timeout: Duration | None) -> Handler:
+    """A fallback takes the record, or the record and the error."""
+    try:
+        inspect.signature(function).bind(object(), object())
+        two = True
+    except (TypeError, ValueError):
+        check_signature(pattern, function, "record")
+        two = False
+
+    def call(failed: Failed) -> Any:
+        return function(failed.record, failed.error) if two else function(failed.record)
+
+    made = handler_for(pattern, call, Retry.never(), timeout, None, "record")
+    return Handler(pattern, call, not is_async(function), made.retry, made.timeout, None)
+
+
+def matcher(pattern: str) -> re.Pattern[str]:
+    """A pattern on kinds: `*` stands for any text, dots included; all else for itself.
+
+    >>> bool(matcher("order.*").fullmatch("order.line.added"))
+    True
+    >>> bool(matcher("order.*").fullmatch("order"))
+    False
+    """
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
+
+
+class Registry:
+    """The handlers of an outbox, in the order they were registered."""
+
+    def __init__(self) -> None:
+        self.handlers: dict[str, RecordHandler] = {}
+        self._patterns: dict[str, list[re.Pattern[str]]] = {}
+        self._by_kind: dict[str, tuple[RecordHandler, ...]] = {}
+
+    def add(self, handler: RecordHandler) -> None:
+        room = sum(len(name.encode()) + ROOM_OF_EACH for name in (*self.handlers, handler.name))
+        if room > PROGRESS_BYTES_MAX:
+            raise HandlerError(
+                f"{len(self.handlers) + 1} handlers are too many, or their names too long: their "
+                f"progress is kept with each record, in {PROGRESS_BYTES_MAX} bytes"
+            )
+        if handler.name in self.handlers:
+            raise HandlerError(
+                f"there is a handler {handler.name!r} already; give this one another: "
+                "handle(…, name='…')"
+            )
+        self.handlers[handler.name] = handler
+        self._patterns[handler.name] = [matcher(pattern) for pattern in handler.patterns]
+        self._by_kind.clear()
+
+    def matching(self, kind: str) -> tuple[RecordHandler, ...]:
+        """The handlers of a kind, in order."""
+        found = self._by_kind.get(kind)
+        if found is None:
+            if len(self._by_kind) >= _KINDS_MAX:  # kinds are others' words, without end maybe
+                self._by_kind.clear()
+            found = tuple(
+                handler
+                for name, handler in self.handlers.items()
+                if any(pattern.fullmatch(kind) for pattern in self._patterns[name])
+            )
+            self._by_kind[kind] = found
+        return found
+
+    def sets(self) -> dict[str, tuple[str, ...]]:
+        """The patterns of each handler, by name: what a relay announces."""
+        return {name: handler.patterns for name, handler in self.handlers.items()}
+
+    def unmatched(self, kinds: Iterable[str]) -> list[tuple[str, str]]:
+        """The handlers and their patterns that match none of these kinds."""
+        known = list(kinds)
+        return [
+            (name, pattern)
+            for name, handler in self.handlers.items()
+            for pattern in handler.patterns
+            if not any(matcher(pattern).fullmatch(kind) for kind in known)
+        ]
+
+    def calls(self, threads: HandlerThreads) -> dict[str, tuple[Proceed, Proceed | None]]:
+        """Each handler as an awaitable call, and its fallback."""
+        return {
+            name: (
+                chain(handler.main, (), threads),
+                None if handler.fallback is None else chain(handler.fallback, (), threads),
+            )
+            for name, handler in self.handlers.items()
+        }

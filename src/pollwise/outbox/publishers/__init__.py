@@ -1,0 +1,58 @@
+"""Publishers: handlers that hand records to a broker or a receiver, and wait until it has them.
+
+    outbox.handle("order.*")(RabbitPublisher("amqp://broker/", exchange="events"))
+
+Each needs an extra, and says which when it is first used: rabbitmq, nats, redis, sqs (SQS and SNS),
+kafka, webhook. `verify`, for those who receive webhooks, needs none.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pollwise.outbox.envelope import CloudEvents, Envelope, Message
+from pollwise.outbox.publishers.base import Publisher
+from pollwise.outbox.publishers.signatures import sign, verify
+
+if TYPE_CHECKING:
+    from pollwise.outbox.publishers.kafka import KafkaPublisher
+    from pollwise.outbox.publishers.nats import NatsPublisher
+    from pollwise.outbox.publishers.rabbitmq import RabbitPublisher
+    from pollwise.outbox.publishers.redis_streams import RedisStreamPublisher
+    from pollwise.outbox.publishers.sns import SnsPublisher
+    from pollwise.outbox.publishers.sqs import SqsPublisher
+    from pollwise.outbox.publishers.webhook import WebhookPublisher
+
+__all__ = [
+    "CloudEvents",
+    "Envelope",
+    "KafkaPublisher",
+    "Message",
+    "NatsPublisher",
+    "Publisher",
+    "RabbitPublisher",
+    "RedisStreamPublisher",
+    "SnsPublisher",
+    "SqsPublisher",
+    "WebhookPublisher",
+    "sign",
+    "verify",
+]
+
+_MODULES = {
+    "KafkaPublisher": "kafka",
+    "NatsPublisher": "nats",
+    "RabbitPublisher": "rabbitmq",
+    "RedisStreamPublisher": "redis_streams",
+    "SnsPublisher": "sns",
+    "SqsPublisher": "sqs",
+    "WebhookPublisher": "webhook",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a publisher on first use: nobody needs another's extra."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

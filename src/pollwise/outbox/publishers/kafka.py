@@ -1,0 +1,150 @@
+"""Kafka, by aiokafka: idempotent, acknowledged by all replicas in sync; a key has a partition."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Unpack
+
+from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefused
+from pollwise.outbox.envelope import Message
+from pollwise.outbox.publishers.base import Chosen, Common, Publisher, checked_choice, choose, label
+from pollwise.outbox.records import Record
+from pollwise.urls import is_secret
+
+try:
+    from aiokafka import AIOKafkaProducer
+    from aiokafka import errors as trouble
+except ImportError as error:
+    raise MissingExtra("publishing to Kafka", "kafka") from error
+
+_SERVER = re.compile(r"[^\s:/,@]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}|[^\s:/,@]+")
+_TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
+#: What makes the promises of this publisher; the rest of aiokafka's options may be given.
+_OURS = ("bootstrap_servers", "acks", "enable_idempotence", "transactional_id", "loop")
+
+
+@dataclass(slots=True, eq=False)
+class _Kafka:
+    producer: Any
+    #: An idempotent producer whose sequence was broken refuses everything from then on.
+    spoiled: bool = False
+
+
+class KafkaPublisher(Publisher[_Kafka]):
+    """Publishes records to a topic of Kafka, and waits until all replicas in sync have them.
+
+    servers: "host:9092", several with commas between or as a list; the cluster tells the rest.
+    topic: a text, or a function from the record to one.
+    connect: more options for `AIOKafkaProducer`, such as `security_protocol="SASL_SSL"`,
+        `sasl_plain_password`, `ssl_context`, `compression_type` or `max_request_size`.
+
+    The message's key is the record's, so that records of one key are in one partition, in order.
+    Consumers get repeats when a relay was killed at the wrong moment: drop them by source and id.
+    """
+
+    def __init__(
+        self,
+        servers: str | Sequence[str],
+        *,
+        topic: Chosen,
+        connect: Mapping[str, Any] | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        several = servers.split(",") if isinstance(servers, str) else list(servers)
+        self._servers = [server.strip() for server in several]
+        if not self._servers or not all(_SERVER.fullmatch(each) for each in self._servers):
+            raise ConfigError("servers must be like 'broker:9092' or ['one:9092', 'two:9092']")
+        self._topic = checked_choice(topic, "topic")
+        if isinstance(topic, str) and not _TOPIC.fullmatch(topic):
+            raise ConfigError(f"topic = {topic!r} is no name of a topic: {_ADVICE}")
+        self._options = dict(connect or {})
+        for name in _OURS:
+            if name in self._options:
+                raise ConfigError(f"connect: {name} is set by the publisher; leave it out")
+        secrets = [str(value) for name, value in self._options.items() if is_secret(name)]
+        where = f"kafka://{','.join(self._servers)}"
+        super().__init__(f"kafka:{label(topic)}", where, secrets, common)
+
+    async def _open(self) -> _Kafka:
+        # Shorter than a record may take: what the client knows says more than a time limit, and
+        # one that is given up must not be sent later.
+        limit = max(round(self.timeout * 800), 1)
+        producer = AIOKafkaProducer(
+            **{
+                "bootstrap_servers": self._servers,
+                "client_id": "pollwise",
+                "acks": "all",
+                "enable_idempotence": True,
+                "request_timeout_ms": limit,
+                "retry_backoff_ms": min(100, limit),
+                **self._options,
+            }
+        )
+        try:
+            await producer.start()
+        except BaseException:
+            await producer.stop()
+            raise
+        return _Kafka(producer)
+
+    def _alive(self, client: _Kafka) -> bool:
+        return not client.spoiled
+
+    async def _close(self, client: _Kafka) -> None:
+        await client.producer.stop()
+
+    async def _send(self, client: _Kafka, record: Record, message: Message) -> None:
+        topic = choose(self._topic, record, "topic")
+        if not _TOPIC.fullmatch(topic):
+            raise PublishRefused(f"{topic!r}, of record {record.id}, is no topic: {_ADVICE}")
+        headers = {
+            **message.headers,
+            **message.prefixed("ce_"),
+            "content-type": message.content_type,
+        }
+        try:
+            await client.producer.send_and_wait(
+                topic,
+                message.body,
+                key=None if record.key is None else record.key.encode(),
+                headers=[(name, text.encode()) for name, text in headers.items()],
+                timestamp_ms=round(record.created_at * 1000),
+            )
+        except trouble.KafkaError:
+            client.spoiled = True
+            raise
+
+    def _explained(self, error: Exception) -> PublishError:
+        where, text = self.where, self._plain(error)
+        if isinstance(error, (trouble.MessageSizeTooLargeError, trouble.RecordListTooLargeError)):
+            return PublishRefused(
+                f"{where}: the message is larger than max_request_size here, or than "
+                f"max.message.bytes of the topic: {text}"
+            )
+        if isinstance(error, trouble.InvalidTopicError):
+            return PublishRefused(f"{where}: the broker takes no topic of this name: {text}")
+        if isinstance(error, trouble.UnknownTopicOrPartitionError):
+            return PublishError(f"{where}: there is no such topic; create it, or correct it")
+        if isinstance(
+            error,
+            (
+                trouble.TopicAuthorizationFailedError,
+                trouble.ClusterAuthorizationFailedError,
+                trouble.SaslAuthenticationFailed,
+                trouble.IllegalSaslStateError,
+            ),
+        ):
+            return PublishError(
+                f"{where} refuses this user ({type(error).__name__}); check the credentials, and "
+                "the right to write to the topic (idempotent writes included)"
+            )
+        if isinstance(error, (trouble.KafkaConnectionError, OSError)):
+            return PublishError(
+                f"{where} cannot be reached: {text}. Is the broker running, and the host right?"
+            )
+        return PublishError(f"{where}: {type(error).__name__}: {text}")
+
+
+_ADVICE = "that has letters, digits, dots, dashes and underscores, 249 at most"

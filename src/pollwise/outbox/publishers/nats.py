@@ -1,0 +1,217 @@
+"""NATS JetStream, by nats-py: acknowledged by the stream, repeats dropped by Nats-Msg-Id."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Unpack
+
+from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefused
+from pollwise.outbox.envelope import Message, percent_encoded, unique_of
+from pollwise.outbox.publishers.base import (
+    Chosen,
+    Common,
+    Publisher,
+    checked_choice,
+    choose,
+    kind_of,
+    label,
+    place_of,
+)
+from pollwise.outbox.records import Record
+from pollwise.urls import is_secret
+
+try:
+    from nats import errors as trouble
+    from nats.aio.client import Client
+    from nats.js.errors import APIError, NoStreamResponseError
+except ImportError as error:
+    raise MissingExtra("publishing to NATS", "nats") from error
+
+EXAMPLE = "nats://user:password@broker:4222"
+#: Tokens between dots; a wildcard is for those who subscribe.
+_SUBJECT = re.compile(r"[^\s.*>\x00-\x20]+(?:\.[^\s.*>\x00-\x20]+)*")
+#: What the server itself reads from headers: a record's own must not.
+_RESERVED = re.compile(r"nats-|ce-|content-type$", re.IGNORECASE)
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+#: What nats-py calls a subject or a header that it does not send; some versions lack the second.
+_MALFORMED = (trouble.BadSubjectError, getattr(trouble, "BadHeaderError", trouble.BadSubjectError))
+#: JetStream's code for a message that is larger than its stream takes.
+_TOO_LARGE = 10054
+
+
+@dataclass(slots=True, eq=False)
+class _Nats:
+    """A connection, and the records that are under way on it, by the subjects they go to.
+
+    nats-py tells neither those whose connection is lost nor those who may not publish, and lets
+    them wait until their time is up.
+    """
+
+    client: Client = field(default_factory=Client)
+    senders: dict[asyncio.Future[None], str] = field(default_factory=dict)
+    gone: bool = False
+    last: Exception | None = None
+
+    async def on_error(self, error: Exception) -> None:
+        self.last = error
+        text = str(error).lower()
+        if "permissions violation for publish" in text:
+            self._fail(error, [f for f, to in self.senders.items() if f'"{to.lower()}"' in text])
+
+    async def on_close(self) -> None:
+        self.gone = True
+        self._fail(trouble.ConnectionClosedError(), list(self.senders))
+
+    def _fail(self, error: Exception, senders: list[asyncio.Future[None]]) -> None:
+        for each in senders:
+            if not each.done():
+                each.set_exception(error)
+
+
+class NatsPublisher(Publisher[_Nats]):
+    """Publishes records to a JetStream stream of NATS, and waits for its acknowledgement.
+
+    url: nats://, tls:// or wss://, or several of one cluster.
+    subject: a text, or a function from the record to one; the record's kind unless given. A stream
+        has to take it: NATS alone would forget what nobody listens to.
+    stream: the stream that is expected to; another one that takes the subject is an error then.
+    connect: more options for `nats.connect`, such as `user_credentials` or `tls`.
+
+    The header Nats-Msg-Id makes the stream drop a repeat within its duplicate window (2 minutes by
+    default); a repeat that it dropped counts as published.
+    """
+
+    def __init__(
+        self,
+        url: str | Sequence[str],
+        *,
+        subject: Chosen = kind_of,
+        stream: str | None = None,
+        connect: Mapping[str, Any] | None = None,
+        **common: Unpack[Common],
+    ) -> None:
+        urls = [url] if isinstance(url, str) else list(url)
+        if not urls:
+            raise ConfigError(f"give the URL of a server, like {EXAMPLE}")
+        places = [place_of(each, ("nats", "tls", "ws", "wss"), EXAMPLE) for each in urls]
+        options = dict(connect or {})
+        secrets = [secret for _, several in places for secret in several]
+        secrets += [str(value) for name, value in options.items() if is_secret(name)]
+        self._subject = checked_choice(subject, "subject")
+        if isinstance(subject, str) and not _SUBJECT.fullmatch(subject):
+            raise ConfigError(f"subject = {subject!r} is none to publish to: {_ADVICE}")
+        super().__init__(
+            f"nats:{stream or label(subject)}",
+            ",".join(shown for shown, _ in places),
+            secrets,
+            common,
+        )
+        self.stream = stream
+        self._urls = urls
+        self._options = options
+
+    async def _open(self) -> _Nats:
+        made = _Nats()
+        try:
+            await made.client.connect(
+                **{
+                    "servers": list(self._urls),
+                    "name": f"pollwise {self.name}",
+                    "allow_reconnect": False,
+                    # How often it tries to connect: once more than this, and at once.
+                    "max_reconnect_attempts": 1,
+                    "reconnect_time_wait": 0,
+                    "connect_timeout": self.timeout,
+                    "error_cb": made.on_error,
+                    "closed_cb": made.on_close,
+                    "disconnected_cb": made.on_close,
+                    **self._options,
+                }
+            )
+        except BaseException as error:
+            with suppress(Exception):
+                await made.client.close()
+            if isinstance(error, trouble.NoServersError) and made.last:
+                raise made.last from None  # why there is none
+            raise
+        return made
+
+    def _alive(self, client: _Nats) -> bool:
+        return client.client.is_connected and not client.gone
+
+    async def _close(self, client: _Nats) -> None:
+        await client.client.close()
+
+    async def _send(self, client: _Nats, record: Record, message: Message) -> None:
+        subject = choose(self._subject, record, "subject")
+        if not _SUBJECT.fullmatch(subject):
+            raise PublishRefused(
+                f"{subject!r}, of record {record.id}, is no subject to publish to: {_ADVICE}"
+            )
+        headers = {
+            "Nats-Msg-Id": percent_encoded(unique_of(record)),
+            "content-type": message.content_type,
+            **{name: percent_encoded(text) for name, text in message.prefixed("ce-").items()},
+            **_passed_on(message.headers),
+        }
+        context = client.client.jetstream(timeout=self.timeout)
+        publishing: asyncio.Future[Any] = asyncio.ensure_future(
+            context.publish(subject, message.body, stream=self.stream, headers=headers)
+        )
+        failing: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        client.senders[failing] = subject
+        try:
+            await asyncio.wait([publishing, failing], return_when=asyncio.FIRST_COMPLETED)
+            await (publishing if publishing.done() else failing)
+        finally:
+            del client.senders[failing]
+            failing.cancel()
+            publishing.cancel()
+
+    def _explained(self, error: Exception) -> PublishError:
+        where, text = self.where, self._plain(error)
+        if isinstance(error, NoStreamResponseError):
+            return PublishError(
+                f"{where}: no stream takes this subject, or JetStream is off; add the subject to a "
+                "stream"
+            )
+        if isinstance(error, trouble.MaxPayloadError) or (
+            isinstance(error, APIError) and error.err_code == _TOO_LARGE
+        ):
+            return PublishRefused(
+                f"{where}: the message is larger than the server (max_payload) or the stream "
+                "(max_msg_size) takes"
+            )
+        if isinstance(error, APIError):
+            return PublishError(
+                f"{where}: the stream did not take the message: {error.description} "
+                f"({error.err_code})"
+            )
+        if isinstance(error, _MALFORMED):
+            return PublishRefused(f"{where}: {text}")
+        if isinstance(error, trouble.AuthorizationError) or "uthorization" in text:
+            return PublishError(f"{where} refuses these credentials; correct the URL or `connect`")
+        if "permissions violation" in text:
+            return PublishError(f"{where}: this user may not publish: {text}; allow it to")
+        if isinstance(error, (trouble.Error, OSError)):
+            return PublishError(
+                f"{where} cannot be reached, or ended the connection: {text}. Is the server "
+                "running, and the host right?"
+            )
+        return PublishError(f"{where}: {type(error).__name__}: {text}")
+
+
+_ADVICE = "write words with dots between, without spaces and wildcards, or give a function"
+
+
+def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
+    """A record's own headers, but for those that the server would take for its own."""
+    return {
+        name: percent_encoded(text)
+        for name, text in headers.items()
+        if _TOKEN.fullmatch(name) and not _RESERVED.match(name)
+    }

@@ -1,0 +1,91 @@
+"""Redis Streams: XADD, by the connections that the queue in Redis has."""
+
+from __future__ import annotations
+
+from typing import Unpack
+
+from pollwise.errors import ConfigError, MissingExtra, PublishError, StoreError
+from pollwise.outbox.envelope import Message, unique_of
+from pollwise.outbox.publishers.base import (
+    Chosen,
+    Common,
+    Publisher,
+    checked_choice,
+    choose,
+    label,
+    secrets_in,
+)
+from pollwise.outbox.records import Record
+
+try:
+    from pollwise.queues.redis_connections import Address, Connections
+except ImportError as error:
+    raise MissingExtra("publishing to Redis", "redis") from error
+
+
+class RedisStreamPublisher(Publisher[Connections]):
+    """Publishes records to a stream of Redis or Valkey.
+
+    url: redis:// or rediss://, as for a queue.
+    stream: the key of the stream, or a function from the record to one.
+    maxlen: about how many entries to keep; the oldest are dropped, read or not. None keeps all.
+    exact: keep exactly so many, which costs the server more.
+
+    An entry has the fields `id` (drop repeats by it: the same at each attempt), `content-type` and
+    `data`, the attributes of the envelope in binary mode as `ce_…`, and the record's own headers.
+
+    Redis answers when it has the entry in memory; how soon it is on disk is the server's setting.
+    """
+
+    one_connection = False
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        stream: Chosen,
+        maxlen: int | None = None,
+        exact: bool = False,
+        **common: Unpack[Common],
+    ) -> None:
+        address = Address(url)
+        self._stream = checked_choice(stream, "stream")
+        if maxlen is not None and (isinstance(maxlen, bool) or maxlen < 1):
+            raise ConfigError(f"maxlen = {maxlen!r} must be 1 or more, or None to keep all")
+        super().__init__(f"redis:{label(stream)}", str(address), secrets_in(url), common)
+        self._url = url
+        self._trim: tuple[str | int, ...] = ()
+        if maxlen is not None:
+            self._trim = ("MAXLEN", "=" if exact else "~", maxlen)
+
+    async def _open(self) -> Connections:
+        return Connections(Address(self._url), self.clock, self.timeout, _unchecked)
+
+    async def _close(self, client: Connections) -> None:
+        await client.close()
+
+    async def _send(self, client: Connections, record: Record, message: Message) -> None:
+        fields: dict[str, str | bytes] = {
+            **message.headers,
+            **message.prefixed("ce_"),
+            "id": unique_of(record),
+            "content-type": message.content_type,
+            "data": message.body,
+        }
+        stream = choose(self._stream, record, "stream")
+        pairs = [part for pair in fields.items() for part in pair]
+        await client.send("XADD", stream, *self._trim, "*", *pairs, within=self.timeout)
+
+    def _explained(self, error: Exception) -> PublishError:
+        text = self._plain(error)
+        if "WRONGTYPE" in text:
+            return PublishError(f"{self.where}: the key is there, and no stream; choose another")
+        if "permissions" in text:
+            return PublishError(f"{self.where}: allow this user XADD on the stream: +xadd ~stream")
+        if isinstance(error, StoreError):  # says where and what to do
+            return PublishError(text)
+        return PublishError(f"{self.where}: {type(error).__name__}: {text}")
+
+
+async def _unchecked(_: Connections) -> None:
+    """A stream asks nothing of its server but XADD."""

@@ -1,0 +1,286 @@
+"""What the writers share: the checks, the statements, and what errors mean.
+
+The statements of a put are a generator that is told their rows, so that plain and async writers
+run the same ones.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from pollwise.errors import OutboxError, SchemaError, StoreError
+from pollwise.outbox.records import NewRecord
+from pollwise.queues.postgres_schema import quoted
+from pollwise.queues.sql import statements
+
+Dialect = Literal["sqlite", "postgresql"]
+Rows = list[tuple[Any, ...]]
+#: A statement with `:name` for its values, and those.
+Step = tuple[str, Mapping[str, Any]]
+
+_NAMES = {"sqlite": "SQLite", "postgresql": "Postgres"}
+
+
+def _no_news(records: Sequence[NewRecord]) -> None:
+    return None
+
+
+def _no_time() -> None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where records go: what a writer has to know of an outbox and its store.
+
+    outbox: its name.
+    url: where it is, safe to print.
+    schema: of the functions, on Postgres.
+    path: of the database file, on SQLite.
+    news: the message for the relays that rides in the transaction, on Postgres.
+    now: the time that the store has to go by, where it is not the store's own.
+    """
+
+    dialect: Dialect
+    outbox: str
+    url: str
+    schema: str = "pollwise"
+    path: Path | None = None
+    news: Callable[[Sequence[NewRecord]], str | None] = _no_news
+    now: Callable[[], float | None] = _no_time
+
+
+class Writer(ABC):
+    """Puts records on a connection of one library."""
+
+    @abstractmethod
+    def put(self, target: Target, records: Sequence[NewRecord]) -> Any:
+        """Put all or none; the ids, to be awaited where the library is async."""
+
+
+class StatementWriter(Writer):
+    """A writer for what can run a statement.
+
+    library: its name, as its users call it.
+    begin: how its users begin a transaction.
+    """
+
+    library: ClassVar[str]
+    begin: ClassVar[str]
+
+    def __init__(self, tx: Any) -> None:
+        self.tx = tx
+
+    @property
+    @abstractmethod
+    def dialect(self) -> str:
+        """The kind of database: "sqlite", "postgresql" or another."""
+
+    @abstractmethod
+    def in_transaction(self) -> bool:
+        """Is a transaction open, or will the next statement open one that the user ends?"""
+
+    def check(self, target: Target) -> None:
+        if self.dialect != target.dialect:
+            raise OutboxError(
+                f"the {self.library} connection is to {_NAMES.get(self.dialect, self.dialect)}, "
+                f"and the outbox is in {_NAMES[target.dialect]}, {target.url}: a record has to be "
+                "in the database of the data it tells of. Give a connection to that one."
+            )
+        if not self.in_transaction():
+            raise OutboxError(
+                f"the {self.library} connection is in no transaction: the record would be "
+                "committed by itself, whatever becomes of your data, and the guarantee of the "
+                f"outbox would be void. {self.begin}"
+            )
+
+
+class PlainWriter(StatementWriter):
+    """Puts at once."""
+
+    @abstractmethod
+    def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
+        """The rows of a statement."""
+
+    def put(self, target: Target, records: Sequence[NewRecord]) -> list[str]:
+        self.check(target)
+        if not records:
+            return []
+        with explained(target):
+            return run_steps(put_steps(target, records), self.rows)
+
+
+class AsyncWriter(StatementWriter):
+    """Puts when awaited."""
+
+    @abstractmethod
+    async def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
+        """The rows of a statement."""
+
+    async def put(self, target: Target, records: Sequence[NewRecord]) -> list[str]:
+        self.check(target)
+        if not records:
+            return []
+        steps = put_steps(target, records)
+        with explained(target):
+            try:
+                statement, values = next(steps)
+                while True:
+                    statement, values = steps.send(await self.rows(statement, values))
+            except StopIteration as end:
+                ids: list[str] = end.value
+                return ids
+
+
+def run_steps(
+    steps: Generator[Step, Rows, list[str]], rows: Callable[[str, Mapping[str, Any]], Rows]
+) -> list[str]:
+    """Run the statements of a put by `rows`; the ids."""
+    try:
+        statement, values = next(steps)
+        while True:
+            statement, values = steps.send(rows(statement, values))
+    except StopIteration as end:
+        ids: list[str] = end.value
+        return ids
+
+
+def put_steps(target: Target, records: Sequence[NewRecord]) -> Generator[Step, Rows, list[str]]:
+    """The statements of a put, each answered by its rows; returns the ids."""
+    if target.dialect == "sqlite":
+        return _sqlite_steps(target, records)
+    return _postgres_steps(target, records)
+
+
+def _sqlite_steps(target: Target, records: Sequence[NewRecord]) -> Generator[Step, Rows, list[str]]:
+    files = yield "PRAGMA database_list", {}
+    _check_file(target, [os.fsdecode(row[2]) for row in files if row[2]])
+    values = {"outbox": target.outbox, "records": _batch(records), "now": target.now()}
+    made = yield statements("outbox_sqlite")["put"], values
+    # In the order of the records: a statement numbers its rows as it inserts them.
+    return [str(seq) for seq in sorted(row[0] for row in made)]
+
+
+def _check_file(target: Target, files: Sequence[str]) -> None:
+    """Refuse another file than the outbox's, where no relay of this outbox would look."""
+    if target.path is None:
+        return
+    for file in files:
+        with suppress(OSError):  # one that is not there is another
+            if target.path.samefile(file):
+                return
+    shown = files[0] if files else "in memory"
+    raise OutboxError(
+        f"the connection is to another database ({shown}) than the outbox, {target.url}: no relay "
+        "of it would find the record. Give a connection to that file, or the outbox its URL."
+    )
+
+
+def _postgres_steps(
+    target: Target, records: Sequence[NewRecord]
+) -> Generator[Step, Rows, list[str]]:
+    values = {
+        "outbox": target.outbox,
+        "records": _batch(records),
+        "message": target.news(records),
+        "now": target.now(),
+    }
+    made = yield _postgres_put(target.schema), values
+    return [str(row[0]) for row in made]
+
+
+@cache
+def _postgres_put(schema: str) -> str:
+    return (
+        f"SELECT * FROM {quoted(schema)}.outbox_put_all(CAST(:outbox AS text), "  # noqa: S608
+        "CAST(:records AS text), CAST(:message AS text), CAST(:now AS double precision))"
+    )
+
+
+def _batch(records: Sequence[NewRecord]) -> str:
+    """Records as one text, which every driver takes and both databases read."""
+    rows = [(each.kind, each.encoded, each.key, each.encoded_headers) for each in records]
+    return json.dumps(rows, ensure_ascii=False)
+
+
+_VALUE = re.compile(r"(?<!:):(\w+)")
+
+
+@cache
+def pyformat(statement: str) -> str:
+    """With `%(name)s` for the values, as psycopg and Django have it."""
+    return _VALUE.sub(r"%(\1)s", statement.replace("%", "%%"))
+
+
+@cache
+def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+    """With `$1` for the values, as asyncpg has it; and their names in order."""
+    names = tuple(dict.fromkeys(_VALUE.findall(statement)))
+    return _VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
+
+
+MIGRATE = "Run `pollwise outbox migrate URL`"
+
+#: What a put lacks, by SQLSTATE: its schema, its function, or what that works on.
+_NOT_MIGRATED = frozenset({"3F000", "42P01", "42883", "42703"})
+
+
+@contextmanager
+def explained(target: Target) -> Iterator[None]:
+    """Tell what a put lacks: the tables, or the rights to them.
+
+    All else is left as the library raises it: it concerns the user's transaction, and who repeats
+    that goes by those errors.
+    """
+    try:
+        yield
+    except Exception as error:
+        told = _told(target, error)
+        if told is None:
+            raise
+        raise told from error
+
+
+def _told(target: Target, error: Exception) -> StoreError | None:
+    for each in _causes(error):
+        if target.dialect == "sqlite":
+            said = str(each)
+            if re.search(
+                r"no such table: (\w+\.)?pollwise_outbox\b|pollwise_outbox has no column named",
+                said,
+            ):
+                return SchemaError(f"{target.url}: {said}. {MIGRATE}.")
+            continue
+        state = getattr(each, "sqlstate", None) or getattr(each, "pgcode", None)
+        said = str(each).strip().partition("\n")[0]
+        if state in _NOT_MIGRATED:
+            return SchemaError(
+                f"{target.url}: {said}. {MIGRATE}, or have it run by a role that may."
+            )
+        if state == "42501":
+            return StoreError(
+                f"{target.url}: {said}. Grant the role USAGE on schema {target.schema!r}, SELECT "
+                "and USAGE on its sequence outbox_seq, and INSERT on its outbox tables."
+            )
+    return None
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error of the driver, whatever it is wrapped in; the innermost last."""
+    seen: list[BaseException] = []
+    todo: list[BaseException | None] = [error]
+    while todo:
+        each = todo.pop()
+        if isinstance(each, BaseException) and each not in seen:
+            seen.append(each)
+            todo += [each.__cause__, getattr(each, "orig", None)]
+    return reversed(seen)

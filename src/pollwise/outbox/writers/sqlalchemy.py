@@ -1,0 +1,116 @@
+"""Records put on SQLAlchemy's connections and sessions, plain and async, whatever their driver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from sqlalchemy import text
+from sqlalchemy.exc import UnboundExecutionError
+
+from pollwise.errors import OutboxError
+from pollwise.outbox.records import NewRecord
+from pollwise.outbox.writers.common import PlainWriter, Rows, Target, Writer
+from pollwise.outbox.writers.postgres import IDLE
+from pollwise.outbox.writers.sqlite import opens_transactions
+
+
+class ConnectionWriter(PlainWriter):
+    """A `sqlalchemy.Connection`."""
+
+    library = "SQLAlchemy"
+    begin = (
+        'Leave out isolation_level="AUTOCOMMIT" for this connection or its engine: '
+        "`with engine.begin() as connection:`."
+    )
+
+    def __init__(self, tx: Any) -> None:
+        if not hasattr(tx, "commit"):  # it commits by itself, or else never would
+            raise OutboxError(
+                "the connection is of SQLAlchemy 1.4 in its old style; use SQLAlchemy 2, or "
+                "create_engine(…, future=True)"
+            )
+        super().__init__(tx)
+
+    @property
+    def dialect(self) -> str:
+        return cast("str", self.tx.dialect.name)
+
+    def in_transaction(self) -> bool:
+        begun = self.tx.in_transaction()
+        if not begun:
+            self.tx.begin()  # as the next statement would
+        if _in_transaction(self.tx):
+            return True
+        if not begun:
+            self.tx.rollback()
+        return False
+
+    def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
+        return [tuple(row) for row in self.tx.execute(text(statement), dict(values))]
+
+
+class SessionWriter(ConnectionWriter):
+    """A `sqlalchemy.orm.Session`: written on its connection, in its transaction."""
+
+    begin = (
+        'Leave out isolation_level="AUTOCOMMIT" for the session\'s engine: '
+        "`with Session.begin() as session:`."
+    )
+
+    def __init__(self, tx: Any) -> None:
+        try:
+            connection = tx.connection()
+        except UnboundExecutionError as error:
+            raise OutboxError(
+                "the session has several databases, or none, and does not say which is the "
+                "outbox's; give its connection to that one: "
+                "`session.connection(bind_arguments={'bind': engine})`"
+            ) from error
+        super().__init__(connection)
+
+
+class ScopedSessionWriter(SessionWriter):
+    """A `scoped_session`: the session of this thread or request."""
+
+    def __init__(self, tx: Any) -> None:
+        super().__init__(tx())
+
+
+class AsyncConnectionWriter(Writer):
+    """An `AsyncConnection`: the plain one in it is written on, where SQLAlchemy allows that."""
+
+    plain: type[ConnectionWriter] = ConnectionWriter
+
+    def __init__(self, tx: Any) -> None:
+        self.tx = tx
+
+    def put(self, target: Target, records: Sequence[NewRecord]) -> Any:
+        return self.tx.run_sync(lambda tx: self.plain(tx).put(target, records))
+
+
+class AsyncSessionWriter(AsyncConnectionWriter):
+    """An `AsyncSession`."""
+
+    plain = SessionWriter
+
+
+class AsyncScopedSessionWriter(AsyncSessionWriter):
+    """An `async_scoped_session`: the session of this task or request."""
+
+    def __init__(self, tx: Any) -> None:
+        super().__init__(tx())
+
+
+def _in_transaction(connection: Any) -> bool:
+    """Does the driver keep a transaction open, or open one with the next statement?"""
+    pooled = connection.connection
+    adapted, driver = pooled.dbapi_connection, pooled.driver_connection
+    if connection.dialect.name == "sqlite":
+        return bool(driver.in_transaction) or opens_transactions(driver)
+    if getattr(adapted, "autocommit", False) is not True:  # drivers of asyncio have it adapted
+        return True
+    if hasattr(driver, "is_in_transaction"):  # asyncpg
+        return bool(driver.is_in_transaction())
+    info = getattr(driver, "info", None)
+    return info is not None and info.transaction_status != IDLE

@@ -1,0 +1,84 @@
+"""Whom to trust behind https://, and what a certificate that is not trusted is told as."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from pathlib import Path
+
+import httpx
+
+from pollwise.errors import ConfigError
+
+#: Names a file of certificates to trust, for all programs that heed it.
+VARIABLE = "SSL_CERT_FILE"
+#: What OpenSSL calls its reasons, by number (x509_vfy.h).
+NOT_YET_VALID = 9
+EXPIRED = 10
+OF_ANOTHER_HOST = (62, 64)  # a name, an address
+
+
+def context(ca_file: str | Path | None = None) -> ssl.SSLContext:
+    """Trusts whom httpx does (SSL_CERT_FILE, SSL_CERT_DIR or certifi), and who is in `ca_file`.
+
+    A new one each time: httpx and websockets each note in theirs what they speak.
+    """
+    try:
+        made: ssl.SSLContext = httpx.create_ssl_context()
+    except (OSError, ssl.SSLError) as error:
+        raise _unreadable(VARIABLE, os.environ.get(VARIABLE, ""), error) from None
+    if ca_file is not None:
+        try:
+            made.load_verify_locations(cafile=str(ca_file))
+        except (OSError, ssl.SSLError) as error:
+            raise _unreadable("ca_file", str(ca_file), error) from None
+    return made
+
+
+def check(ca_file: str | Path | None) -> None:
+    """Refuse files of certificates that cannot be read: before the first request, and by name."""
+    if ca_file is not None or os.environ.get(VARIABLE):
+        context(ca_file)
+
+
+def _unreadable(name: str, file: str, error: OSError) -> ConfigError:
+    why = error.strerror if not isinstance(error, ssl.SSLError) else "it holds none"
+    return ConfigError(
+        f"{name} = {file!r}: no certificate can be read from it ({why}); name a file of "
+        "certificates in PEM"
+    )
+
+
+def trouble(error: BaseException) -> str | None:
+    """Why TLS did not come about, and what to do about it; None if something else was wrong."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, ssl.SSLError):
+        cause = cause.__cause__ or cause.__context__
+    if cause is None:
+        return None
+    if not isinstance(cause, ssl.SSLCertVerificationError):
+        if cause.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
+            return "does not speak TLS; write http://, or the port at which it does"
+        return f"did not agree on TLS ({cause.reason or cause}); look at its TLS settings"
+    said, code = cause.verify_message, cause.verify_code
+    if code == EXPIRED:
+        return (
+            f"has a TLS certificate that is not trusted: it has expired ({said}); have it renewed, "
+            "and look whether the clock of this machine is right"
+        )
+    if code == NOT_YET_VALID:
+        return (
+            f"has a TLS certificate that is not trusted: it is not valid yet ({said}); look "
+            "whether the clock of this machine is right"
+        )
+    if code in OF_ANOTHER_HOST:
+        return (
+            f"has a TLS certificate that is not trusted: it is another host's ({said}); use a name "
+            "that the certificate holds, or have one made for this name"
+        )
+    return (
+        f"has a TLS certificate that is not trusted ({said}); if it is your own, name the file of "
+        "the certificate that it is signed with (PEM): --ca-file of `pollwise agent`, ca_file= "
+        "in a "
+        "queue URL, or SSL_CERT_FILE"
+    )

@@ -1,0 +1,57 @@
+-- The state of a fleet in SQLite. One row a target; a batch is one transaction.
+
+-- name: load
+SELECT name, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+       changed_at, interval, more
+FROM pollwise_fleet_targets WHERE fleet = ?;
+
+-- name: save
+-- Positional, for many rows at a time.
+INSERT OR REPLACE INTO pollwise_fleet_targets
+    (fleet, name, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+     changed_at, interval, more)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+
+-- name: forget
+DELETE FROM pollwise_fleet_targets WHERE fleet = ? AND name = ?;
+
+-- name: order
+INSERT INTO pollwise_fleet_orders (fleet, name, what, asked_by) VALUES (?, ?, ?, ?);
+
+-- name: orders
+SELECT name, what, asked_by FROM pollwise_fleet_orders WHERE fleet = ? ORDER BY seq;
+
+-- name: clear_orders
+DELETE FROM pollwise_fleet_orders WHERE fleet = ?;
+
+-- name: settings
+SELECT key, value FROM pollwise_fleet_settings WHERE fleet = ? ORDER BY key;
+
+-- name: keep_setting
+INSERT OR REPLACE INTO pollwise_fleet_settings (fleet, key, value) VALUES (?, ?, ?);
+
+-- name: forget_setting
+DELETE FROM pollwise_fleet_settings WHERE fleet = ? AND key = ?;
+
+-- name: count
+SELECT count(*) FROM pollwise_fleet_targets WHERE fleet = ?;
+
+-- name: run
+SELECT run, pid, host, at FROM pollwise_fleet_runs WHERE fleet = ?;
+
+-- name: keep_run
+INSERT OR REPLACE INTO pollwise_fleet_runs (fleet, run, pid, host, at) VALUES (?, ?, ?, ?, ?);
+
+-- name: end_run
+DELETE FROM pollwise_fleet_runs WHERE fleet = ? AND run = ?;
+
+-- name: audit
+INSERT INTO pollwise_fleet_audit (fleet, at, who, action, what, detail, address)
+VALUES (?, ?, ?, ?, ?, ?, ?);
+
+-- name: prune_audit
+DELETE FROM pollwise_fleet_audit WHERE fleet = ? AND at <= ?;
+
+-- name: list_audit
+SELECT who, action, what, detail, address, id, at FROM pollwise_fleet_audit
+WHERE fleet = ? AND id < ? ORDER BY id DESC LIMIT ?;

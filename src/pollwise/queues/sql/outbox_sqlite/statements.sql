@@ -1,0 +1,234 @@
+-- name: put
+-- :records is a JSON list of [kind, payload, key, headers], payload and headers as JSON text.
+INSERT INTO pollwise_outbox (outbox, kind, payload, "key", headers, created_at)
+SELECT :outbox, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
+       json_extract(value, '$[2]'), json_extract(value, '$[3]'),
+       coalesce(:now, (julianday('now') - 2440587.5) * 86400.0)
+FROM json_each(:records) WHERE true ORDER BY json_each.key
+RETURNING seq;
+
+-- name: glance
+-- Is anything new, and when is the next key due? A read: it takes no write lock.
+SELECT
+    EXISTS (SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state = 0),
+    (SELECT min(due) FROM pollwise_outbox_keys WHERE outbox = :outbox AND due IS NOT NULL);
+
+-- name: due
+-- Keys that may be claimed: ready, or their lease ran out, or their retry is due.
+SELECT "key", record, due FROM pollwise_outbox_keys
+WHERE outbox = :outbox AND due <= :now
+ORDER BY due LIMIT :limit;
+
+-- name: new
+SELECT seq, "key", created_at FROM pollwise_outbox
+WHERE outbox = :outbox AND state = 0 AND seq > :after
+ORDER BY seq LIMIT :limit;
+
+-- name: readable
+-- Is this its key, or only what was made of bytes that are no text?
+SELECT 1 FROM pollwise_outbox WHERE seq = :seq AND "key" = :key;
+
+-- name: unreadable
+UPDATE pollwise_outbox SET state = 2, since = :now, error = :error WHERE seq = :seq AND state = 0;
+
+-- name: known
+SELECT 1 FROM pollwise_outbox_keys WHERE outbox = :outbox AND "key" = :key AND record = 0;
+
+-- name: note
+-- A relay came by these.
+UPDATE pollwise_outbox SET state = 1 WHERE outbox = :outbox AND state = 0 AND seq <= :last;
+
+-- name: draw
+-- So many tokens; the last of them.
+INSERT INTO pollwise_outbox_tokens (outbox, last) VALUES (:outbox, :count)
+ON CONFLICT (outbox) DO UPDATE SET last = last + excluded.last
+RETURNING last;
+
+-- name: run
+SELECT seq, kind, payload, headers, created_at, progress, fresh FROM pollwise_outbox
+WHERE outbox = :outbox AND "key" = :key AND state < 2
+ORDER BY seq LIMIT :limit;
+
+-- name: run_alone
+SELECT seq, kind, payload, headers, created_at, progress, fresh FROM pollwise_outbox
+WHERE seq = :record AND outbox = :outbox AND state < 2;
+
+-- name: lease
+INSERT INTO pollwise_outbox_keys (outbox, "key", record, state, due, token, relay)
+VALUES (:outbox, :key, :record, 1, :until, :token, :relay)
+ON CONFLICT (outbox, "key", record) DO UPDATE SET
+    state = 1, due = excluded.due, token = excluded.token, relay = excluded.relay,
+    lapses = lapses + (state = 1)
+RETURNING lapses;
+
+-- name: held
+SELECT 1 FROM pollwise_outbox_keys
+WHERE outbox = :outbox AND "key" = :key AND record = :record AND token = :token AND state = 1;
+
+-- name: extend
+UPDATE pollwise_outbox_keys SET due = :until
+WHERE outbox = :outbox AND "key" = :key AND record = :record AND token = :token AND state = 1;
+
+-- name: complete
+-- :batch is a JSON list of seqs.
+DELETE FROM pollwise_outbox WHERE seq IN (SELECT value FROM json_each(:batch)) AND state < 2;
+
+-- name: complete_kept
+UPDATE pollwise_outbox SET state = 3, since = :now
+WHERE seq IN (SELECT value FROM json_each(:batch)) AND state < 2;
+
+-- name: leave_off
+UPDATE pollwise_outbox SET
+    progress = coalesce(:progress, progress),
+    fresh = CASE WHEN :progress IS NULL THEN fresh ELSE 0 END,
+    error = coalesce(:error, error),
+    state = CASE WHEN :dead THEN 2 ELSE state END,
+    since = CASE WHEN :dead THEN :now ELSE since END
+WHERE seq = :seq AND state < 2;
+
+-- name: free
+-- Ready again, if the key has records left.
+UPDATE pollwise_outbox_keys SET state = 0, due = :now, token = 0, lapses = 0, relay = NULL, dead = NULL
+WHERE outbox = :outbox AND "key" = :key AND record = 0 AND EXISTS (
+    SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND "key" = :key AND state < 2
+);
+
+-- name: free_alone
+UPDATE pollwise_outbox_keys SET state = 0, due = :now, token = 0, lapses = 0, relay = NULL
+WHERE outbox = :outbox AND "key" = '' AND record = :record AND EXISTS (
+    SELECT 1 FROM pollwise_outbox WHERE seq = :record AND state < 2
+);
+
+-- name: forget
+DELETE FROM pollwise_outbox_keys WHERE outbox = :outbox AND "key" = :key AND record = :record;
+
+-- name: wait
+UPDATE pollwise_outbox_keys SET state = 2, due = :due, token = 0, lapses = 0, relay = NULL
+WHERE outbox = :outbox AND "key" = :key AND record = :record;
+
+-- name: block
+UPDATE pollwise_outbox_keys SET state = 3, due = NULL, token = 0, lapses = 0, relay = NULL, dead = :dead
+WHERE outbox = :outbox AND "key" = :key AND record = 0;
+
+-- name: dead
+SELECT seq FROM pollwise_outbox
+WHERE outbox = :outbox AND state >= 2 AND state = 2
+  AND (:ids IS NULL OR seq IN (SELECT value FROM json_each(:ids)))
+  AND (:keys IS NULL OR "key" IN (SELECT value FROM json_each(:keys)));
+
+-- name: revive
+-- New again, at its old place; whatever its key is in the middle of goes first.
+UPDATE pollwise_outbox SET state = 0, since = :now, fresh = 1
+WHERE seq IN (SELECT value FROM json_each(:batch));
+
+-- name: delete
+DELETE FROM pollwise_outbox WHERE seq IN (SELECT value FROM json_each(:batch));
+
+-- name: unblock
+-- The keys that these dead records blocked.
+UPDATE pollwise_outbox_keys SET state = 0, due = :now, dead = NULL
+WHERE outbox = :outbox AND dead IN (SELECT value FROM json_each(:batch)) AND state = 3;
+
+-- name: forget_empty
+-- Of those keys, the ones that have no record left.
+DELETE FROM pollwise_outbox_keys
+WHERE outbox = :outbox AND dead IN (SELECT value FROM json_each(:batch)) AND NOT EXISTS (
+    SELECT 1 FROM pollwise_outbox AS r
+    WHERE r.outbox = :outbox AND r."key" = pollwise_outbox_keys."key" AND r.state < 2
+);
+
+-- name: prune
+DELETE FROM pollwise_outbox
+WHERE seq IN (
+    SELECT seq FROM pollwise_outbox
+    WHERE outbox = :outbox AND state >= 2 AND state = 3 AND since <= :before
+    ORDER BY since LIMIT :most
+)
+RETURNING seq;
+
+-- name: counts
+-- Of the records: live, dead, done.
+SELECT
+    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state < 2),
+    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 2),
+    (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 3);
+
+-- name: key_counts
+-- Of the keys: leased, waiting, blocked, and how many records stand behind the blocked ones.
+SELECT
+    count(*) FILTER (WHERE k.state = 1 AND k.due > :now),
+    count(*) FILTER (WHERE k.state = 2 AND k.due > :now),
+    count(*) FILTER (WHERE k.state = 3),
+    coalesce(sum(CASE WHEN k.state = 3 THEN (
+        SELECT count(*) FROM pollwise_outbox AS r
+        WHERE r.outbox = :outbox AND r."key" = k."key" AND r.state < 2
+    ) END), 0)
+FROM pollwise_outbox_keys AS k WHERE k.outbox = :outbox;
+
+-- name: oldest
+-- When the oldest live record was put: it is the first new one, or the first of a key with a row.
+SELECT min(created_at) FROM pollwise_outbox WHERE seq IN (
+    SELECT min(seq) FROM pollwise_outbox WHERE outbox = :outbox AND state = 0
+    UNION ALL
+    SELECT CASE WHEN k.record > 0 THEN k.record ELSE (
+        SELECT min(r.seq) FROM pollwise_outbox AS r
+        WHERE r.outbox = :outbox AND r."key" = k."key" AND r.state < 2
+    ) END
+    FROM pollwise_outbox_keys AS k WHERE k.outbox = :outbox
+) AND state < 2;
+
+-- name: blocked
+SELECT k."key", r.seq, r.kind, r.error, coalesce(r.since, r.created_at), (
+    SELECT count(*) FROM pollwise_outbox AS b
+    WHERE b.outbox = :outbox AND b."key" = k."key" AND b.state < 2
+)
+FROM pollwise_outbox_keys AS k JOIN pollwise_outbox AS r ON r.seq = k.dead
+WHERE k.outbox = :outbox AND k."key" > :after AND k.state = 3
+ORDER BY k."key" LIMIT :limit;
+
+-- name: list
+SELECT r.seq, r.kind, r.payload, r."key", r.headers, r.created_at,
+       CASE
+           WHEN r.state >= 2 THEN r.state + 1
+           WHEN k.state IN (1, 2) AND k.due > :now AND (k.record > 0 OR NOT EXISTS (
+               SELECT 1 FROM pollwise_outbox AS b
+               WHERE b.outbox = :outbox AND b."key" = r."key" AND b.state < 2 AND b.seq < r.seq
+           )) THEN k.state
+           ELSE 0
+       END AS shown,
+       k.due, coalesce(r.since, r.created_at), r.error, r.progress, k.relay
+FROM pollwise_outbox AS r LEFT JOIN pollwise_outbox_keys AS k
+    ON k.outbox = r.outbox AND k."key" = coalesce(r."key", '')
+   AND k.record = CASE WHEN r."key" IS NULL THEN r.seq ELSE 0 END
+WHERE r.outbox = :outbox AND r.seq > :after
+  AND (:state IS NULL OR shown = :state)
+  AND (:kind IS NULL OR r.kind = :kind)
+  AND (:key IS NULL OR r."key" = :key)
+ORDER BY r.seq LIMIT :limit;
+
+-- name: list_dead
+-- Few among many: by their index.
+SELECT r.seq, r.kind, r.payload, r."key", r.headers, r.created_at,
+       3, NULL, coalesce(r.since, r.created_at), r.error, r.progress, NULL
+FROM pollwise_outbox AS r INDEXED BY pollwise_outbox_ended
+WHERE r.outbox = :outbox AND r.state >= 2 AND r.state = 2 AND r.seq > :after
+  AND (:kind IS NULL OR r.kind = :kind)
+  AND (:key IS NULL OR r."key" = :key)
+ORDER BY r.seq LIMIT :limit;
+
+-- name: announce
+-- Since when it is there is told once: it says which of two relays is the newer.
+INSERT INTO pollwise_outbox_relays (outbox, relay, handlers, started_at, seen_at)
+VALUES (:outbox, :relay, :handlers, :started_at, :now)
+ON CONFLICT (outbox, relay) DO UPDATE SET
+    handlers = excluded.handlers, seen_at = excluded.seen_at
+RETURNING started_at;
+
+-- name: withdraw
+DELETE FROM pollwise_outbox_relays
+WHERE outbox = :outbox AND CASE WHEN relay = :relay THEN :leaves ELSE seen_at <= :gone END;
+
+-- name: relays
+SELECT relay, handlers, started_at, seen_at FROM pollwise_outbox_relays
+WHERE outbox = :outbox AND relay <> :relay AND seen_at > :gone
+ORDER BY started_at, relay;

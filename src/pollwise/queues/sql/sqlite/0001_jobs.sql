@@ -1,0 +1,65 @@
+-- Version 1: the jobs.
+--
+-- state: 0 ready, 1 delayed, 2 blocked behind an older job of its key, 3 leased, 4 dead, 5 done.
+-- since: what the state's order or end hangs on: ready since, delayed until, leased until,
+--        dead or done since.
+-- Only the oldest live job of a key is ever ready, delayed or leased; the others are blocked, so
+-- a claim never has to look at them.
+
+CREATE TABLE pollwise_jobs (
+    seq        INTEGER PRIMARY KEY AUTOINCREMENT,
+    queue      TEXT    NOT NULL,
+    kind       TEXT    NOT NULL,
+    payload    TEXT    NOT NULL,
+    state      INTEGER NOT NULL,
+    priority   INTEGER NOT NULL,
+    since      REAL    NOT NULL,
+    run_at     REAL    NOT NULL,
+    created_at REAL    NOT NULL,
+    attempt    INTEGER NOT NULL DEFAULT 0,
+    token      INTEGER NOT NULL DEFAULT 0,
+    "key"      TEXT,
+    "unique"   TEXT,
+    worker     TEXT,
+    error      TEXT
+);
+
+CREATE INDEX pollwise_jobs_ready ON pollwise_jobs (queue, kind, priority DESC, since, seq)
+    WHERE state = 0;
+
+CREATE INDEX pollwise_jobs_due ON pollwise_jobs (queue, since, state)
+    WHERE state IN (1, 3);
+
+CREATE INDEX pollwise_jobs_key ON pollwise_jobs (queue, "key", seq, state)
+    WHERE "key" IS NOT NULL AND state < 4;
+
+CREATE UNIQUE INDEX pollwise_jobs_unique ON pollwise_jobs (queue, "unique")
+    WHERE "unique" IS NOT NULL;
+
+CREATE INDEX pollwise_jobs_ended ON pollwise_jobs (queue, state, since)
+    WHERE state >= 4;
+
+-- When the head of a key ends, its successor waits only for its own time: the next claim makes it
+-- ready. Triggers, so that whatever ends a job (a settlement, an operator's drop) frees its key.
+
+CREATE TRIGGER pollwise_jobs_head_deleted AFTER DELETE ON pollwise_jobs
+    WHEN old."key" IS NOT NULL AND old.state < 4
+BEGIN
+    UPDATE pollwise_jobs SET state = 1, since = run_at
+    WHERE state = 2 AND seq = (
+        SELECT seq FROM pollwise_jobs
+        WHERE queue = old.queue AND "key" = old."key" AND state < 4
+        ORDER BY seq LIMIT 1
+    );
+END;
+
+CREATE TRIGGER pollwise_jobs_head_ended AFTER UPDATE OF state ON pollwise_jobs
+    WHEN new."key" IS NOT NULL AND old.state < 4 AND new.state >= 4
+BEGIN
+    UPDATE pollwise_jobs SET state = 1, since = run_at
+    WHERE state = 2 AND seq = (
+        SELECT seq FROM pollwise_jobs
+        WHERE queue = new.queue AND "key" = new."key" AND state < 4
+        ORDER BY seq LIMIT 1
+    );
+END;

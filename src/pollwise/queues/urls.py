@@ -1,0 +1,274 @@
+"""From a queue URL to a queue: `pollwise.open("sqlite:///jobs.db?queue=mail")`.
+
+A scheme is an entry of `SCHEMES`: what opens it. The opener says which options it takes; a store is
+imported when its scheme is first used, so that nobody needs another's extra; what is missing then
+is told by the store's own module.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
+
+from pollwise.clock import Clock
+from pollwise.errors import ConfigError
+from pollwise.queues.base import Queue
+from pollwise.urls import without_user
+
+EXAMPLES = (
+    "sqlite:///jobs.db", "postgresql://app@db/shop", "redis://cache/0", "memory://"
+)  # fmt: skip
+_COMMON = ("queue", "keep", "max_payload_bytes")
+_POSTGRES = (*_COMMON, "schema", "listen", "timeout", "connections")
+_REDIS = (*_COMMON, "prefix", "allow_eviction", "timeout")
+_OBJECTS = {
+    "s3": (*_COMMON, "region", "endpoint", "timeout"),
+    "gs": (*_COMMON, "timeout"),
+    "az": (*_COMMON, "account", "endpoint", "timeout"),
+    "file": _COMMON,
+}
+_HTTP = (*_COMMON, "token_file", "ca_file", "timeout")
+_SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_bytes")
+
+
+def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> Queue:
+    """Open the queue at `url`. Nothing is touched before its first call.
+
+    create: make a missing store (a database file); off, a missing one is an error.
+
+    `memory://`, `sqlite:///relative.db` and `sqlite:////absolute.db` with `?queue=name`,
+    `keep=7d`, `max_payload_bytes=65536`, and for SQLite `synchronous=normal` and `watch=50ms`.
+    `postgresql://user@host/database` with `schema=pollwise`, `timeout=30s`, `connections=4`,
+    `listen` and what libpq takes (`sslmode=…`); `redis://host/0` and `rediss://` with
+    `prefix=pollwise`, `allow_eviction=true` and `timeout=30s`.
+    `s3://bucket/prefix` with `region=eu-west-1` and `endpoint=https://…`, `gs://bucket/prefix`,
+    `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
+    `sqs://name` or the URL of an SQS queue, with `region=eu-west-1`, `endpoint=http://…`,
+    `dead=name`, `timeout=10s` and `linger=20s`.
+    `http://host:8420` or `https://…`, a controller, with `token_file=path`, `ca_file=path`
+    and `timeout=30s`.
+    """
+    at = address_of(url, clock=clock, create=create)
+    return SCHEMES[at.parts.scheme](at)
+
+
+def address_of(
+    url: str,
+    schemes: Iterable[str] | None = None,
+    examples: Sequence[str] = EXAMPLES,
+    *,
+    clock: Clock | None = None,
+    create: bool = True,
+    what: str = "queue",
+) -> Address:
+    """A URL in its parts; its scheme is one of these. `what`: a queue, or an outbox."""
+    schemes = SCHEMES if schemes is None else schemes
+    if not isinstance(url, str) or "://" not in url:
+        raise ConfigError(
+            f"{_shown(url)} is not {_a(what)} URL; give one like {', '.join(examples[:-1])} "
+            f"or {examples[-1]}"
+        )
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose message may hold the password
+        raise ConfigError(
+            f"{_shown(url)} is not {_a(what)} URL: its host cannot be read; write what is special "
+            "in a user or a password as %XX"
+        ) from None
+    if parts.scheme not in schemes:
+        raise ConfigError(
+            f"no {what} has the scheme {parts.scheme!r}; known: {', '.join(schemes)} "
+            f"(for example {examples[0]})"
+        )
+    if parts.fragment:
+        raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")
+    return Address(url, parts, clock, create, what)
+
+
+def _a(what: str) -> str:
+    return f"an {what}" if what[0] in "aeiou" else f"a {what}"
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A URL in its parts, and how what it names shall be opened: a queue, or an outbox."""
+
+    url: str
+    parts: SplitResult
+    clock: Clock | None
+    create: bool
+    what: str = "queue"
+
+    def options(self, known: Iterable[str]) -> dict[str, Any]:
+        """The options of the URL, each once and each known; `name` is its own."""
+        known = tuple(known)
+        options: dict[str, Any] = {"name": "default"}
+        for key, value in self.query():
+            if key not in known:
+                near = difflib.get_close_matches(key, known, 1)
+                hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+                raise ConfigError(
+                    f"{self.what} URLs of {self.parts.scheme} take no option {key!r}; {hint}"
+                )
+            name = "name" if key == self.what else key
+            options[name] = _whole(key, value) if key in _WHOLE else value
+        return options
+
+    def query(self) -> list[tuple[str, str]]:
+        """What stands behind the question mark, in order."""
+        given: dict[str, str] = {}
+        for key, value in parse_qsl(self.parts.query, keep_blank_values=True):
+            if key in given:
+                told = f": {given[key]!r} and {value!r}" if key in _COMMON else ""
+                raise ConfigError(f"{key} is given twice{told}; keep one")
+            given[key] = value
+        return list(given.items())
+
+    def without_query(self, left: Iterable[tuple[str, str]] = ()) -> str:
+        """The URL with only these options."""
+        query = urlencode(list(left), quote_via=quote)
+        start = f"{self.parts.scheme}://{self.parts.netloc}{self.parts.path}"
+        return f"{start}?{query}" if query else start
+
+    @property
+    def shown(self) -> str:
+        return _shown(self.url)
+
+
+def _memory(at: Address) -> Queue:
+    from pollwise.queues.memory import MemoryQueue
+
+    options = at.options(_COMMON)
+    if at.parts.netloc or at.parts.path:
+        raise ConfigError(f"{at.shown}: memory has no places; name a queue by memory://?queue=name")
+    return MemoryQueue(clock=at.clock, **options)
+
+
+def _sqlite(at: Address) -> Queue:
+    from pollwise.queues.sqlite import SqliteQueue
+
+    path, options = sqlite_place(at)
+    return SqliteQueue(path, clock=at.clock, create=at.create, **options)
+
+
+def sqlite_place(at: Address) -> tuple[str, dict[str, Any]]:
+    """The path of the file, and the options."""
+    options = at.options((*_COMMON, "synchronous", "watch"))
+    if at.parts.netloc or len(at.parts.path) < 2:
+        raise ConfigError(
+            f"{at.shown} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
+        )
+    path = unquote(at.parts.path[1:])
+    if path == ":memory:" or "\0" in path:
+        raise ConfigError(f"{at.shown} names no file; for a queue in memory, use memory://")
+    return path, options
+
+
+def _postgres(at: Address) -> Queue:
+    from pollwise.queues.postgres import PostgresQueue
+
+    conninfo, options = postgres_place(at)
+    return PostgresQueue(conninfo, clock=at.clock, **options)
+
+
+def postgres_place(at: Address) -> tuple[str, dict[str, Any]]:
+    """The conninfo, and the options that are ours."""
+    from pollwise.queues.postgres_conninfo import connection_options
+
+    theirs = connection_options()
+    options = at.options((*_POSTGRES, *theirs))
+    passed = [(key, value) for key, value in at.query() if key in theirs]
+    for key, _ in passed:
+        del options[key]
+    return at.without_query(passed), options
+
+
+def _redis(at: Address) -> Queue:
+    from pollwise.queues.redis import RedisQueue
+
+    options = at.options(_REDIS)
+    if "allow_eviction" in options:
+        options["allow_eviction"] = _flag("allow_eviction", options["allow_eviction"])
+    return RedisQueue(at.without_query(), clock=at.clock, **options)
+
+
+def _objects(at: Address) -> Queue:
+    from pollwise.queues.objects_open import open_objects, refuse_shards
+
+    refuse_shards(key for key, _ in at.query())
+    options = at.options(_OBJECTS[at.parts.scheme])
+    return open_objects(at.parts, at.clock, at.create, options)
+
+
+def _sqs(at: Address) -> Queue:
+    from pollwise.queues.sqs import open_sqs
+
+    options = at.options(_SQS)
+    del options["name"]  # the queue is the place
+    return open_sqs(at.parts, at.clock, options)
+
+
+def is_sqs(parts: SplitResult) -> bool:
+    """Is this a queue of SQS? The URL of one ends in an account and a name."""
+    *_, account, _ = ("", "", *parts.path.rstrip("/").split("/"))
+    theirs = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
+    return parts.scheme == "sqs" or theirs or (account.isascii() and account.isdigit())
+
+
+def _http(at: Address) -> Queue:
+    """A controller, or a queue of SQS by its URL."""
+    if is_sqs(at.parts):
+        return _sqs(at)
+    if "token" in dict(at.query()):
+        raise ConfigError(
+            f"{at.shown}: a token does not belong into a URL, which ends in logs; write "
+            "token_file=path, or set POLLWISE_TOKEN_FILE or POLLWISE_TOKEN"
+        )
+    given = [key for key, _ in at.query() if key in _SQS and key not in _HTTP]
+    if given:
+        raise ConfigError(
+            f"{at.shown} is the URL of a controller, and {given[0]!r} is an option of SQS; the URL "
+            "of an SQS queue ends in an account and a name, like "
+            "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
+        )
+    from pollwise.queues.http import HttpQueue
+
+    options = at.options(_HTTP)
+    return HttpQueue(at.without_query(), clock=at.clock, **options)
+
+
+SCHEMES: dict[str, Callable[[Address], Queue]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+    "redis": _redis,
+    "rediss": _redis,
+    **dict.fromkeys(_OBJECTS, _objects),
+    "sqs": _sqs,
+    "https": _http,
+    "http": _http,
+}
+
+#: Options that are whole numbers.
+_WHOLE = ("max_payload_bytes", "connections")
+
+
+def _whole(key: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigError(f"{key} = {value!r} is not a whole number") from None
+
+
+def _flag(key: str, value: str) -> bool:
+    if value.lower() not in ("true", "false"):
+        raise ConfigError(f"{key} = {value!r} must be true or false")
+    return value.lower() == "true"
+
+
+def _shown(url: object) -> str:
+    return repr(without_user(url) if isinstance(url, str) else url)

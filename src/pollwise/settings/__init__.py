@@ -1,0 +1,141 @@
+"""Settings: defaults < pollwise.toml < what was changed at run time < POLLWISE_* variables <
+arguments.
+
+    settings = load()
+    settings.worker.concurrency     # 8
+    settings.worker.polling         # Adaptive(floor=0.1, ceiling=5.0, …)
+    settings.table()                # every value and where it came from
+
+Everything is read when `load` is called, never at import, and refused before anything starts: with
+the key, the value, where it came from, and what to write instead. Passwords are never shown.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from pollwise.errors import ConfigError
+from pollwise.settings.groups import GroupPolling, groups_in, is_of_group, resolve_groups
+from pollwise.settings.keys import DocumentedKey, documented_keys, polling_tables
+from pollwise.settings.layers import Intake, Layer
+from pollwise.settings.models import Row, Settings, plain_keys
+from pollwise.settings.polling import Polling, resolve
+from pollwise.settings.sections import (
+    AgentSettings,
+    ControllerSettings,
+    FleetSettings,
+    OutboxSettings,
+    WorkerSettings,
+)
+from pollwise.settings.strategies import STRATEGIES, polling_table, strategy_named
+
+__all__ = [
+    "STRATEGIES",
+    "AgentSettings",
+    "ControllerSettings",
+    "DocumentedKey",
+    "FleetSettings",
+    "GroupPolling",
+    "OutboxSettings",
+    "Row",
+    "Settings",
+    "WorkerSettings",
+    "documented_keys",
+    "load",
+    "polling_table",
+    "strategy_named",
+]
+
+
+def load(
+    file: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, object] | None = None,
+    stored: Mapping[str, object] | None = None,
+    stored_in: str = "the fleet's store",
+    groups: Iterable[str] = (),
+) -> Settings:
+    """Read all layers and check them; a ConfigError tells all that is wrong.
+
+    file: the settings file; without it the one that POLLWISE_CONFIG names, else ./pollwise.toml if
+        there is one. A file that is named must exist.
+    environ: the environment variables; those of the process unless given.
+    overrides: what was given by hand, by key: {"worker.polling.min_interval": "50ms"}. None stands
+        for a flag that was not used.
+    stored: what was changed while a fleet ran, by key, and kept; `stored_in` says where.
+    groups: of targets, so that a variable in capitals means the one that is spelt so.
+    """
+    environ = os.environ if environ is None else environ
+    intake = Intake()
+    layers = [
+        intake.file(None if file is None else Path(file), environ),
+        intake.stored(stored or {}, f"changed at run time, kept in {stored_in}"),
+    ]
+    layers.append(intake.environment(environ, [*groups_in(layers), *groups]))
+    layers.append(intake.arguments(overrides or {}))
+    pollings = {table: resolve(table, layers) for table in polling_tables()}
+    problems = [*intake.problems, *(each for it in pollings.values() for each in it.problems)]
+    settings = _settings(layers, pollings, problems)
+    if problems or settings is None:
+        raise ConfigError(_report(problems))
+    for deprecation in intake.deprecations:
+        warnings.warn(deprecation, DeprecationWarning, stacklevel=2)
+    return settings
+
+
+def _settings(
+    layers: Sequence[Layer], pollings: Mapping[str, Polling], problems: list[str]
+) -> Settings | None:
+    """Merge and check; what is wrong is added to `problems`."""
+    keys = plain_keys()
+    plain = [
+        {key: given for key, given in layer.items() if key in keys or _is_unknown(key, pollings)}
+        for layer in layers
+    ]
+    used = {key: given for layer in plain for key, given in layer.items()}
+    values = [{key: given.value for key, given in layer.items()} for layer in plain]
+    strategies: dict[str, object] = {}
+    unused: list[Row] = []
+    for table, polling in pollings.items():
+        used |= polling.used
+        unused += polling.unused
+        if polling.strategy is not None:
+            strategies[table] = polling.strategy
+    paces = pollings["fleet.polling"].strategy
+    groups, of_groups = resolve_groups(layers, paces, problems)
+    used |= of_groups
+    strategies["fleet.groups"] = groups
+    origins = {key: given.origin for key, given in used.items()}
+    try:
+        return Settings.from_layers(list(map(_nested, (*values, strategies))), origins, unused)
+    except ValidationError as error:
+        for each in error.errors(include_url=False, include_input=False):
+            key = ".".join(map(str, each["loc"]))
+            what = each.get("ctx", {}).get("error", each["msg"])
+            problems.append(f"{used.get(key, key)} {what}")
+    return None
+
+
+def _is_unknown(key: str, pollings: Mapping[str, Polling]) -> bool:
+    return key.rpartition(".")[0] not in pollings and not is_of_group(key)
+
+
+def _nested(values: Mapping[str, object]) -> dict[str, Any]:
+    """{"worker.lease": "60s"} -> {"worker": {"lease": "60s"}}; the rest of a key is one name."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        section, _, name = key.partition(".")
+        nested.setdefault(section, {})[name] = value
+    return nested
+
+
+def _report(problems: Sequence[str]) -> str:
+    if len(problems) == 1:
+        return problems[0]
+    return "\n".join([f"{len(problems)} settings are wrong:", *(f"- {each}" for each in problems)])

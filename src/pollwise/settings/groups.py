@@ -1,0 +1,200 @@
+"""Polling of groups of targets: `[fleet.groups.NAME.polling]`, so that a rollout can be staged.
+
+What a group sets beats what `[fleet.polling]` sets for all, wherever either was written; for one
+key, the layers decide as everywhere. The groups are named by whoever writes them, so their keys and
+variables are known by their form.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pollwise.core.freshness import Freshness
+from pollwise.core.strategy import Strategy
+from pollwise.errors import ConfigError
+from pollwise.settings.values import Reader, Span, Truth
+
+if TYPE_CHECKING:
+    from pollwise.settings.layers import Given, Layer
+
+TABLE = "fleet.groups"
+FLEET = "fleet.polling"
+_START = f"{TABLE}."
+#: What a group can have of its own.
+READERS: Mapping[str, Reader] = {
+    "enabled": Truth(), "base_interval": Span(), "min_interval": Span(), "max_interval": Span(),
+}  # fmt: skip
+#: What the arguments of `Freshness` are called in settings.
+_ARGUMENTS = {"base": "base_interval", "floor": "min_interval", "ceiling": "max_interval"}
+#: How many groups are listed where none is meant for sure.
+LISTED = 10
+_NAMES = "|".join(READERS)
+_KEY = re.compile(rf"fleet\.groups\.(?P<group>.+)\.polling\.(?P<name>{_NAMES})(?P<ms>_ms)?")
+_TABLE = re.compile(r"fleet\.groups(?:\.(?P<group>.+?)(?P<polling>\.polling)?)?")
+_VARIABLE = re.compile(
+    rf"POLLWISE_FLEET_GROUPS_(?P<group>.+)_POLLING_(?P<name>{_NAMES.upper()})(?P<ms>_MS)?"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPolling:
+    """What a group sets for its targets; None where it goes with the fleet."""
+
+    enabled: bool | None = None
+    base_interval: float | None = None
+    min_interval: float | None = None
+    max_interval: float | None = None
+
+    def strategy(self, fleets: Strategy) -> Strategy:
+        """What paces the targets of this group."""
+        if self.base_interval is self.min_interval is self.max_interval is None:
+            return fleets
+        over = fleets if isinstance(fleets, Freshness) else Freshness()
+        floor = over.floor if self.min_interval is None else self.min_interval
+        ceiling = over.ceiling if self.max_interval is None else self.max_interval
+        if self.max_interval is None:
+            ceiling = max(ceiling, floor)
+        if self.min_interval is None:
+            floor = min(floor, ceiling)
+        base = self.base_interval
+        return Freshness(min(max(over.base, floor), ceiling) if base is None else base,
+                         floor, ceiling)  # fmt: skip
+
+    def rows(self, group: str) -> Iterator[tuple[str, str]]:
+        """What it sets, by key, as text."""
+        for name, reader in READERS.items():
+            value = getattr(self, name)
+            if value is not None:
+                yield key_of(group, name), reader.text(value)
+
+
+def key_of(group: str, name: str) -> str:
+    return f"{_START}{group}.polling.{name}"
+
+
+def parsed_key(written: str) -> tuple[str, bool] | None:
+    """The key that is written, and whether in milliseconds; None when it is no group's."""
+    found = _KEY.fullmatch(written)
+    if found is None or (found["ms"] and found["name"] == "enabled"):
+        return None
+    return key_of(found["group"], found["name"]), bool(found["ms"])
+
+
+def is_table(written: str) -> bool:
+    return _TABLE.fullmatch(written) is not None and not written.endswith(".polling.polling")
+
+
+def advice(written: str) -> str | None:
+    """What to write in a group's table instead; None when it is no group's."""
+    if not written.startswith(_START):
+        return None
+    return f"is no setting; [{TABLE}.NAME.polling] has {', '.join(READERS)}"
+
+
+def parsed_variable(name: str, groups: Sequence[str]) -> str | None:
+    """The key that a variable stands for. Of groups known by then it means the one so spelt."""
+    found = _VARIABLE.fullmatch(name)
+    if found is None or (found["ms"] and found["name"] == "ENABLED"):
+        return None
+    known = {_as_variable(group): group for group in groups}
+    group = known.get(found["group"], found["group"].lower())
+    return key_of(group, found["name"].lower()) + (found["ms"] or "").lower()
+
+
+def groups_in(layers: Sequence[Layer]) -> list[str]:
+    """The names of the groups that some layer sets something for, in their order."""
+    found: dict[str, None] = {}
+    for layer in layers:
+        for key in layer:
+            match = _KEY.fullmatch(key)
+            if match:
+                found[match["group"]] = None
+    return list(found)
+
+
+def is_of_group(key: str) -> bool:
+    return key.startswith(_START)
+
+
+def resolve_groups(
+    layers: Sequence[Layer], fleets: Strategy | None, problems: list[str]
+) -> tuple[dict[str, GroupPolling], dict[str, Given]]:
+    """Each group's polling, and what was used for it; what is wrong is added to `problems`."""
+    used: dict[str, Given] = {}
+    for layer in layers:
+        used.update({key: given for key, given in layer.items() if is_of_group(key)})
+    values: dict[str, dict[str, Any]] = {}
+    for key, given in used.items():
+        match = _KEY.fullmatch(key)
+        if match is None:
+            continue
+        try:
+            value = READERS[match["name"]].read(given.value)
+        except ValueError as error:
+            problems.append(f"{given} {error}")
+            continue
+        values.setdefault(match["group"], {})[match["name"]] = value
+    groups = {}
+    for group in groups_in(layers):
+        polling = GroupPolling(**values.get(group, {}))
+        try:
+            if fleets is not None:
+                polling.strategy(fleets)
+        except ConfigError as error:
+            problems.append(_in_settings_words(str(error), group, used))
+        groups[group] = polling
+    return groups, used
+
+
+def unknown_groups(
+    groups: Iterable[str], known: Iterable[str], origins: Mapping[str, str]
+) -> list[str]:
+    """What to say of each of `groups` that is not known: nothing it sets would ever be used.
+
+    origins: where each setting came from, by its key.
+    """
+    listed = sorted(set(known))
+    found = []
+    for group in groups:
+        if group in listed:
+            continue
+        start = f"{_START}{group}.polling."
+        where = dict.fromkeys(origin for key, origin in origins.items() if key.startswith(start))
+        told = f" ({', '.join(where)})" if where else ""
+        found.append(f"[{TABLE}.{group}.polling]{told}: {no_group(group, listed)}")
+    return found
+
+
+def no_group(group: str, known: Sequence[str]) -> str:
+    """That there is no such group, and which was meant."""
+    near = difflib.get_close_matches(group, known, 1)
+    if near:
+        hint = f"did you mean {near[0]!r}?"
+    elif known:
+        hint = f"there are {', '.join(map(repr, known[:LISTED]))}" + ", …" * (len(known) > LISTED)
+    else:
+        hint = "no target is in any group; write group = '…' in its table of fleet.toml"
+    return f"no target is in a group {group!r}; {hint}"
+
+
+def _in_settings_words(error: str, group: str, used: Mapping[str, Given]) -> str:
+    """Put keys and origins in place of what code calls them: whoever wrote `min_interval` knows
+    of no floor."""
+
+    def word(found: re.Match[str]) -> str:
+        name = _ARGUMENTS[found[1]]
+        given = used.get(key_of(group, name))
+        if given is not None:
+            return str(given)
+        return f"{name} = {READERS[name].text(float(found[2]))} (as for all targets)"
+
+    said = re.sub(rf"\b({'|'.join(_ARGUMENTS)}) = ([\d.e+-]+)", word, error)
+    return re.sub(r"\bthe (floor|ceiling)\b", lambda found: _ARGUMENTS[found[1]], said)
+
+
+def _as_variable(group: str) -> str:
+    return re.sub(r"\W", "_", group).upper()

@@ -1,0 +1,231 @@
+"""The keys of settings: how each may be written, what its variable is called, what was meant.
+
+A key is the one name of a value (`worker.polling.min_interval`). It has spellings: itself, a twin
+in milliseconds if it is a duration, and names of the past. Each spelling has environment variables.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from pollwise.settings import groups
+from pollwise.settings.models import default_strategy, fields, is_polling, reader_of
+from pollwise.settings.strategies import STRATEGIES, parameters
+from pollwise.settings.values import Reader, Word, is_duration
+
+PREFIX = "POLLWISE_"
+#: Names the settings file; no setting itself.
+FILE_VARIABLE = "POLLWISE_CONFIG"
+MILLISECONDS = "_ms"
+#: The one key of before there were strategies.
+OLD_KEY = "poll_interval"
+# The worker is what most people set: its polling needs no section in a variable's name.
+SHORT_FOR = "worker."
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """What a written key means."""
+
+    key: str
+    milliseconds: bool = False
+    deprecated: bool = False
+
+
+@dataclass(frozen=True)
+class DocumentedKey:
+    """One line of the reference page. A `strategy` is named where the key is a parameter of it."""
+
+    key: str
+    kind: str
+    meaning: str
+    default: str
+    variable: str
+    strategy: str = ""
+
+
+def documented_keys() -> list[DocumentedKey]:
+    """Every key, for the reference page; a parameter once for each strategy that has it."""
+    rows: list[DocumentedKey] = []
+    for section, name, field in fields():
+        key, meaning = f"{section}.{name}", field.description or ""
+        if not is_polling(field):
+            reader = reader_of(field)
+            default = reader.text(field.default)
+            rows.append(DocumentedKey(key, reader.kind, meaning, default, variables_of(key)[0]))
+            continue
+        chosen = f"{key}.strategy"
+        kind, variable = Word(tuple(STRATEGIES)).kind, variables_of(chosen)[0]
+        rows.append(DocumentedKey(chosen, kind, meaning, default_strategy(key), variable))
+        for strategy in STRATEGIES.values():
+            for each in parameters(strategy):
+                written = f"{key}.{each.key}"
+                rows.append(
+                    DocumentedKey(
+                        written,
+                        each.reader.kind,
+                        each.meaning,
+                        each.default_text,
+                        variables_of(written)[0],
+                        strategy.name,
+                    )
+                )
+    return rows
+
+
+@cache
+def polling_tables() -> tuple[str, ...]:
+    return tuple(f"{section}.{name}" for section, name, field in fields() if is_polling(field))
+
+
+@cache
+def tables() -> tuple[str, ...]:
+    """Every table that a file may have."""
+    return (*_sections(), *polling_tables())
+
+
+@cache
+def spellings() -> Mapping[str, Spelling]:
+    """Every way to write a key, and what it means."""
+    known: dict[str, Spelling] = {}
+    for key, reader in _readers():
+        known[key] = Spelling(key)
+        if is_duration(reader):
+            known[key + MILLISECONDS] = Spelling(key, milliseconds=True)
+    for table in polling_tables():
+        for place in (table, table.rpartition(".")[0]):
+            old, new = f"{place}.{OLD_KEY}", f"{table}.interval"
+            known[old] = Spelling(new, deprecated=True)
+            known[old + MILLISECONDS] = Spelling(new, milliseconds=True, deprecated=True)
+    return known
+
+
+def spelling_of(written: str) -> Spelling | None:
+    """What a written key means; None when it is no key."""
+    known = spellings().get(written)
+    if known is None:
+        group = groups.parsed_key(written)
+        known = None if group is None else Spelling(*group)
+    return known
+
+
+@cache
+def variables() -> Mapping[str, str]:
+    """Every environment variable, and the spelling it stands for."""
+    return {name: written for written in spellings() for name in variables_of(written)}
+
+
+def variables_of(written: str) -> list[str]:
+    """The environment variables of a spelling, the one to recommend first."""
+    names = [written]
+    if written.startswith((f"{SHORT_FOR}polling.", f"{SHORT_FOR}{OLD_KEY}")):
+        names.insert(0, written.removeprefix(SHORT_FOR))
+    return [PREFIX + name.upper().replace(".", "_") for name in names]
+
+
+def advice_for_key(written: str) -> str:
+    """What to write instead of a key that does not exist."""
+    if written in tables():
+        return f"is a table; write [{written}] and its keys: {_keys_in(written)}"
+    if written in _misnomers():
+        return f"is no setting; settings call it {_misnomers()[written]}"
+    of_group = groups.advice(written)
+    if of_group:
+        return of_group
+    near = _nearest_key(written)
+    if near:
+        return f"is no setting; did you mean {near}?"
+    table = written.rpartition(".")[0]
+    if table in tables():
+        return f"is no setting; [{table}] has {_keys_in(table)}"
+    return f"is no setting; the tables are {_listed_tables()}"
+
+
+def advice_for_table(written: str) -> str:
+    """What to write instead of a table that does not exist."""
+    near = _nearest(written, tables())
+    return f"did you mean [{near}]?" if near else f"the tables are {_listed_tables()}"
+
+
+def advice_for_variable(name: str) -> str:
+    """What to set instead of a variable that does not exist."""
+    for written, instead in _misnomers().items():
+        if name in variables_of(written):
+            return f"settings call it {variables_of(instead)[0]}"
+    of_worker = PREFIX + f"{SHORT_FOR}{name.removeprefix(PREFIX)}".upper().replace(".", "_")
+    if of_worker in variables():
+        return f"did you mean {of_worker}?"
+    # Without the prefix, which all have in common and which would make all look alike.
+    current = [each.removeprefix(PREFIX) for each, at in variables().items() if not _is_old(at)]
+    near = _nearest(name.removeprefix(PREFIX), current)
+    if near:
+        return f"did you mean {PREFIX}{near}?"
+    begins = " or ".join(f"{PREFIX}{word}_" for word in ("POLLING", *map(str.upper, _sections())))
+    return f"unset it; settings begin with {begins}, and {FILE_VARIABLE} names the file"
+
+
+def _readers() -> Iterable[tuple[str, Reader]]:
+    for section, name, field in fields():
+        key = f"{section}.{name}"
+        if not is_polling(field):
+            yield key, reader_of(field)
+            continue
+        yield f"{key}.strategy", Word(tuple(STRATEGIES))
+        for strategy in STRATEGIES.values():
+            for each in parameters(strategy):
+                yield f"{key}.{each.key}", each.reader
+
+
+@cache
+def _misnomers() -> Mapping[str, str]:
+    """What code calls a parameter -> what settings call it, where they differ."""
+    found: dict[str, str] = {}
+    for table in polling_tables():
+        for strategy in STRATEGIES.values():
+            for each in parameters(strategy):
+                for end in ("", MILLISECONDS) if is_duration(each.reader) else ("",):
+                    found.setdefault(f"{table}.{each.argument}{end}", f"{table}.{each.key}{end}")
+    return {wrong: right for wrong, right in found.items() if wrong not in spellings()}
+
+
+def _nearest_key(written: str) -> str | None:
+    """The key that was probably meant: by its last part, in its own table before the others."""
+    table, _, last = written.rpartition(".")
+    current = [each for each in spellings() if not _is_old(each)]
+    for place in (table, None):
+        by_last: dict[str, list[str]] = {}
+        for each in current:
+            here, _, name = each.rpartition(".")
+            if place is None or here == place:
+                by_last.setdefault(name, []).append(each)
+        near = _nearest(last, by_last)
+        if near and not table:
+            return by_last[near][0]  # the worker's, if it has such a key
+        if near:
+            return difflib.get_close_matches(written, by_last[near], 1, cutoff=0)[0]
+    return None
+
+
+def _nearest(word: str, words: Iterable[str]) -> str | None:
+    near = difflib.get_close_matches(word.lower(), {each.lower(): 0 for each in words}, 1)
+    return next((each for each in words if near and each.lower() == near[0]), None)
+
+
+def _sections() -> Iterable[str]:
+    return dict.fromkeys(section for section, _, _ in fields())
+
+
+def _is_old(written: str) -> bool:
+    return spellings()[written].deprecated
+
+
+def _keys_in(table: str) -> str:
+    inside = (key for key, _ in _readers() if key.rpartition(".")[0] == table)
+    return ", ".join(dict.fromkeys(key.rpartition(".")[2] for key in inside))
+
+
+def _listed_tables() -> str:
+    return ", ".join(f"[{table}]" for table in tables())

@@ -1,0 +1,192 @@
+"""The layers of settings: what the file, the environment and the arguments say.
+
+Each layer becomes a mapping from key to what was given for it. What is wrong is collected rather
+than raised, so that one start tells everything that has to be mended.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pollwise.errors import ConfigError
+from pollwise.settings.groups import is_table, parsed_variable
+from pollwise.settings.keys import (
+    FILE_VARIABLE,
+    MILLISECONDS,
+    PREFIX,
+    advice_for_key,
+    advice_for_table,
+    advice_for_variable,
+    spelling_of,
+    tables,
+    variables,
+    variables_of,
+)
+from pollwise.settings.strategies import FIXED_STRATEGY
+from pollwise.settings.values import quoted, read_milliseconds, shown
+from pollwise.variables import NO_SETTINGS
+
+FILE = Path("pollwise.toml")
+ARGUMENT = "argument"
+
+# Kubernetes sets such variables in every pod beside a Service whose name begins with "pollwise".
+_OF_KUBERNETES = re.compile(r"_(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)")
+_LINK_OF_KUBERNETES = re.compile(r"(?:tcp|udp|sctp)://")
+
+
+@dataclass(frozen=True)
+class Given:
+    """One value that somebody gave: as it was written, what it means, and where it stood."""
+
+    key: str
+    written: str
+    raw: object
+    value: object
+    origin: str
+
+    def __str__(self) -> str:
+        return f"{self.written} = {shown(self.raw, self.written)} ({self.origin})"
+
+
+Layer = Mapping[str, Given]
+Entry = tuple[str, object, str]
+
+
+class Intake:
+    """Takes in the layers; keeps what is wrong, and what is deprecated, for the end."""
+
+    def __init__(self) -> None:
+        self.problems: list[str] = []
+        self.deprecations: list[str] = []
+
+    def file(self, file: Path | None, environ: Mapping[str, str]) -> Layer:
+        """The settings file: the one named, else the one of POLLWISE_CONFIG, else
+        ./pollwise.toml.
+        """
+        path, named_by = file, ARGUMENT
+        if path is None and environ.get(FILE_VARIABLE):
+            path, named_by = Path(environ[FILE_VARIABLE]), f"environment variable {FILE_VARIABLE}"
+        if path is None:
+            if not FILE.exists():
+                return {}
+            path, named_by = FILE, "found in the current directory"
+        return self._layer(self._leaves(_parsed(path, named_by), str(path)))
+
+    def stored(self, changes: Mapping[str, object], origin: str) -> Layer:
+        """What was changed while a fleet ran, and kept in its store."""
+        return self._layer(self._leaves(changes, origin))
+
+    def environment(self, environ: Mapping[str, str], groups: Sequence[str] = ()) -> Layer:
+        """The variables; `groups` are those that are known by now."""
+        return self._layer(self._set_variables(environ, groups))
+
+    def arguments(self, overrides: Mapping[str, object]) -> Layer:
+        """What was given by hand. None is a flag that was not used."""
+        leaves = self._leaves(overrides, ARGUMENT)
+        return self._layer(leaf for leaf in leaves if leaf[1] is not None)
+
+    def _leaves(self, tree: Mapping[str, object], origin: str, above: str = "") -> Iterator[Entry]:
+        for name, value in tree.items():
+            written = f"{above}{name}"
+            if not isinstance(value, Mapping) or spelling_of(written) is not None:
+                yield written, value, origin
+            elif written in tables() or is_table(written):
+                yield from self._leaves(value, origin, f"{written}.")
+            else:
+                advice = advice_for_table(written)
+                self.problems.append(f"[{written}] ({origin}) is no table of settings; {advice}")
+
+    def _set_variables(self, environ: Mapping[str, str], groups: Sequence[str]) -> Iterator[Entry]:
+        for name, value in sorted(environ.items()):
+            if not name.startswith(PREFIX) or name == FILE_VARIABLE or name in NO_SETTINGS:
+                continue
+            if _of_kubernetes(name, value):
+                continue
+            origin = f"environment variable {name}"
+            written = variables().get(name) or parsed_variable(name, groups)
+            if written is None:
+                advice = advice_for_variable(name)
+                self.problems.append(f"{origin} = {shown(value, name)} is no setting; {advice}")
+            elif value:  # Compose files and unit files write "not set" as an empty variable.
+                yield written, value, origin
+
+    def _layer(self, entries: Iterable[Entry]) -> Layer:
+        layer: dict[str, Given] = {}
+        for written, raw, origin in entries:
+            for given in self._given(written, raw, origin):
+                other = layer.setdefault(given.key, given)
+                if other is not given:
+                    self._refuse(f"{other} and {given} contradict each other; keep one")
+        return layer
+
+    def _given(self, written: str, raw: object, origin: str) -> Iterator[Given]:
+        spelling = spelling_of(written)
+        if spelling is None:
+            given = Given(written, written, raw, raw, origin)
+            self._refuse(f"{given} {advice_for_key(written)}")
+            return
+        given = Given(spelling.key, written, raw, raw, origin)
+        if spelling.milliseconds:
+            try:
+                given = Given(spelling.key, written, raw, read_milliseconds(raw), origin)
+            except ValueError as error:
+                self._refuse(f"{given} {error}")
+                return
+        yield given
+        if spelling.deprecated:
+            table = spelling.key.rpartition(".")[0]
+            yield Given(f"{table}.strategy", written, raw, FIXED_STRATEGY, origin)
+            self.deprecations.append(_deprecation(given, table, spelling.milliseconds))
+
+    def _refuse(self, problem: str) -> None:
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+
+def _parsed(path: Path, named_by: str) -> dict[str, object]:
+    """The file's tables. What follows from a broken file is no news, so this raises at once."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        problem = f"there is no file {path} ({named_by}); create it, or name another"
+    except tomllib.TOMLDecodeError as error:
+        problem = (
+            f"{path} is not valid TOML: {error}; mend that line (text needs quotes: "
+            f'lease = "60s", tables need brackets: [worker.polling])'
+        )
+    except UnicodeDecodeError as error:
+        problem = f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8"
+    except (ValueError, RecursionError):  # A number of 5,000 digits, brackets 5,000 deep.
+        problem = f"{path} is not a settings file: a value in it is far too large; mend it"
+    except OSError as error:
+        problem = f"{path} ({named_by}) cannot be read: {error.strerror}; name a readable file"
+    # Raised here, so that no text of the file, which may hold a password, hangs on the error.
+    raise ConfigError(problem)
+
+
+def _of_kubernetes(name: str, value: str) -> bool:
+    if name.endswith("_PORT") and _LINK_OF_KUBERNETES.match(value):
+        return (
+            True  # Even POLLWISE_WORKER_METRICS_PORT, beside a Service "pollwise-worker-metrics".
+        )
+    return name not in variables() and _OF_KUBERNETES.search(name) is not None
+
+
+def _deprecation(given: Given, table: str, milliseconds: bool) -> str:
+    """Say how to write it today, in the way it was written."""
+    strategy = f"{table}.strategy"
+    interval = f"{table}.interval" + (MILLISECONDS if milliseconds else "")
+    if given.origin.startswith("environment variable"):
+        chosen, length = variables_of(strategy)[0], variables_of(interval)[0]
+        instead = f"set {chosen}={FIXED_STRATEGY} and {length}={given.raw}"
+    elif given.origin == ARGUMENT:
+        instead = f"give {strategy}={FIXED_STRATEGY} and {interval}={given.raw}"
+    else:
+        value = quoted(given.raw) if isinstance(given.raw, str) else given.raw
+        last = interval.rpartition(".")[2]
+        instead = f'write [{table}] with strategy = "{FIXED_STRATEGY}" and {last} = {value}'
+    return f"{given} is deprecated; {instead}"

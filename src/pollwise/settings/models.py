@@ -1,0 +1,165 @@
+"""The settings as a whole, merged from their layers.
+
+All about settings (keys, variables, layers, the reference page) is read off the models of the
+sections, so that a further section is one more model and one more field of `Settings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from pydantic import Field, PrivateAttr
+from pydantic.fields import FieldInfo
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from pollwise.core.strategy import Strategy
+from pollwise.settings.sections import (
+    AgentSettings,
+    ControllerSettings,
+    FleetSettings,
+    OutboxSettings,
+    Section,
+    WorkerSettings,
+)
+from pollwise.settings.strategies import parameters
+from pollwise.settings.values import Reader
+
+DEFAULT = "default"
+_LAYERS = "layers"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of `pollwise config show`. Not `used`: it belongs to another strategy."""
+
+    key: str
+    value: str
+    origin: str
+    used: bool = True
+
+
+class LayerSource(PydanticBaseSettingsSource):
+    """One layer, for pydantic-settings to merge with the others."""
+
+    def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any]) -> None:
+        super().__init__(settings_cls)
+        self._values = values
+
+    def get_field_value(self, field: FieldInfo, field_name: str) -> tuple[Any, str, bool]:
+        return self._values.get(field_name), field_name, False
+
+    def __call__(self) -> dict[str, Any]:
+        return self._values
+
+
+class Settings(BaseSettings):
+    """Everything that is set, checked. Made by `load`."""
+
+    model_config = SettingsConfigDict(extra="forbid", frozen=True)
+
+    worker: WorkerSettings = Field(default_factory=WorkerSettings)
+    outbox: OutboxSettings = Field(default_factory=OutboxSettings)
+    controller: ControllerSettings = Field(default_factory=ControllerSettings)
+    agent: AgentSettings = Field(default_factory=AgentSettings)
+    fleet: FleetSettings = Field(default_factory=FleetSettings)
+
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _unused: tuple[Row, ...] = PrivateAttr(())
+
+    @classmethod
+    def from_layers(
+        cls, layers: list[dict[str, Any]], origins: dict[str, str], unused: list[Row]
+    ) -> Settings:
+        """Merge layers, the lowest first; `origins` and `unused` are for `table`."""
+        arguments: dict[str, Any] = {_LAYERS: layers}  # no field: the sources below take it
+        settings = cls(**arguments)
+        settings._origins.update(origins)
+        settings._unused = tuple(unused)
+        return settings
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        # pydantic-settings would read the environment by names of its own and forget where a value
+        # came from; so the layers are ours, and the merging and checking are its.
+        layers = init_settings().get(_LAYERS)
+        if layers is None:
+            return (init_settings,)
+        return tuple(LayerSource(settings_cls, values) for values in reversed(layers))
+
+    def is_set(self, key: str) -> bool:
+        """Whether anybody set this key, or any key of this table; defaults do not count."""
+        return any(each == key or each.startswith(f"{key}.") for each in self._origins)
+
+    def table(self) -> list[Row]:
+        """Every value and where it came from, in a stable order."""
+        rows: list[Row] = []
+        for section, name, field in fields():
+            key = f"{section}.{name}"
+            value = getattr(getattr(self, section), name.replace(".", "_"))
+            if isinstance(value, Strategy):
+                rows += self._polling_rows(key, value)
+            else:
+                rows.append(self._row(key, reader_of(field).text(value)))
+        for group, polling in self.fleet.groups.items():
+            rows += [self._row(key, text) for key, text in polling.rows(group)]
+        return rows
+
+    def _polling_rows(self, table: str, strategy: Strategy) -> Iterator[Row]:
+        yield self._row(f"{table}.strategy", strategy.name)
+        for each in parameters(type(strategy)):
+            value = getattr(strategy, each.argument)
+            yield self._row(f"{table}.{each.key}", each.reader.text(value))
+        yield from (row for row in self._unused if row.key.startswith(f"{table}."))
+
+    def _row(self, key: str, value: str) -> Row:
+        return Row(key, value, self._origins.get(key, DEFAULT))
+
+    def origins(self) -> dict[str, str]:
+        """Where each value that is used came from, by its key."""
+        return {row.key: row.origin for row in self.table() if row.used}
+
+
+def fields() -> Iterator[tuple[str, str, FieldInfo]]:
+    """Every field of every section: the section's name, its own, and what it is."""
+    for section, held in Settings.model_fields.items():
+        model = held.annotation
+        if not (isinstance(model, type) and issubclass(model, Section)):
+            raise TypeError(f"{section} must be a Section, for its keys to be known")
+        for name, field in model.model_fields.items():
+            if name != "groups":  # which are named by whoever has them
+                yield section, field.alias or name, field
+
+
+def is_polling(field: FieldInfo) -> bool:
+    return field.annotation is Strategy
+
+
+def default_strategy(table: str) -> str:
+    """The name of the strategy that a polling table has unless it names one."""
+    for section, name, field in fields():
+        if f"{section}.{name}" == table:
+            strategy: Strategy = field.get_default(call_default_factory=True)
+            return strategy.name
+    raise KeyError(table)
+
+
+@cache
+def plain_keys() -> frozenset[str]:
+    """The keys that are no parameters of strategies."""
+    return frozenset(
+        f"{section}.{name}" for section, name, field in fields() if not is_polling(field)
+    )
+
+
+def reader_of(field: FieldInfo) -> Reader:
+    return next(each for each in field.metadata if isinstance(each, Reader))

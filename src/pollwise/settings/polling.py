@@ -1,0 +1,129 @@
+"""From a polling table, spread over the layers, to a strategy.
+
+The highest layer that names a strategy decides. Parameters below it that belong to another strategy
+are left out of use: whoever tries `POLLWISE_POLLING_STRATEGY=fixed` for a day should not have to
+edit the file. Beside it or above it they are a contradiction: their writer meant them to count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pollwise import durations
+from pollwise.core.strategy import Strategy
+from pollwise.errors import ConfigError
+from pollwise.settings.layers import Given, Layer
+from pollwise.settings.models import DEFAULT, Row, default_strategy, plain_keys
+from pollwise.settings.strategies import STRATEGIES, parameters, strategies_with
+from pollwise.settings.values import Word, shown
+
+
+@dataclass
+class Polling:
+    """What became of one polling table; no strategy if there were problems."""
+
+    strategy: Strategy | None = None
+    used: dict[str, Given] = field(default_factory=dict)
+    unused: list[Row] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def resolve(table: str, layers: Sequence[Layer]) -> Polling:
+    """The strategy of a polling table; `layers` begin with the lowest."""
+    result = Polling()
+    key = f"{table}.strategy"
+    deciding = max((depth for depth, layer in enumerate(layers) if key in layer), default=-1)
+    chosen = layers[deciding][key] if deciding >= 0 else None
+    try:
+        name = Word(tuple(STRATEGIES)).read(chosen.value if chosen else default_strategy(table))
+    except ValueError as error:
+        result.problems.append(f"{chosen} {error}")
+        return result
+    if chosen:
+        result.used[key] = chosen
+    for depth, layer in enumerate(layers):
+        for given in layer.values():
+            inside, _, last = given.key.rpartition(".")
+            if inside != table or given.key == key or given.key in plain_keys():
+                continue
+            if last in STRATEGIES[name].settings:
+                result.used[given.key] = given
+            elif depth < deciding:
+                result.unused.append(_unused(given))
+            else:
+                result.problems.append(_misplaced(given, name, chosen))
+    if not result.problems:
+        result.strategy = _built(STRATEGIES[name], table, result)
+    return result
+
+
+def _unused(given: Given) -> Row:
+    last = given.key.rpartition(".")[2]
+    owner = STRATEGIES[strategies_with(last)[0]]
+    reader = next(each.reader for each in parameters(owner) if each.key == last)
+    try:
+        text = reader.text(reader.read(given.value))
+    except ValueError:  # It is not in use, so it does no harm.
+        text = shown(given.value)
+    return Row(given.key, text, given.origin, used=False)
+
+
+def _misplaced(given: Given, name: str, chosen: Given | None) -> str:
+    owners = strategies_with(given.key.rpartition(".")[2])
+    listed = " and ".join([", ".join(owners[:-1]), owners[-1]] if owners[1:] else owners)
+    by = chosen.origin if chosen else DEFAULT
+    return (
+        f"{given} belongs to strategy {listed}, but the strategy is {name} ({by}); "
+        f'leave it out, or set strategy = "{owners[0]}"'
+    )
+
+
+def _built(strategy: type[Strategy], table: str, result: Polling) -> Strategy | None:
+    arguments: dict[str, Any] = {}
+    for each in parameters(strategy):
+        given = result.used.get(f"{table}.{each.key}")
+        if given is None:
+            continue
+        try:
+            arguments[each.argument] = each.reader.read(given.value)
+        except ValueError as error:
+            result.problems.append(f"{given} {error}")
+    if result.problems:
+        return None
+    try:
+        return strategy(**arguments)
+    except ConfigError as error:
+        said = _in_settings_words(str(error), strategy, table, arguments, result.used)
+        result.problems.append(said)
+        return None
+
+
+def _in_settings_words(
+    error: str,
+    strategy: type[Strategy],
+    table: str,
+    arguments: Mapping[str, Any],
+    used: Mapping[str, Given],
+) -> str:
+    """Put keys and origins in place of the constructor's arguments.
+
+    A strategy says `floor = 5.0 is above ceiling = '1s'`, which is right in code; whoever wrote a
+    file knows `min_interval` and needs to know which of the two stands where.
+    """
+    words: dict[str, str] = {}
+    for each in parameters(strategy):
+        key = f"{table}.{each.key}"
+        passed = arguments.get(each.argument, each.default)
+        words[f"{each.argument} = {durations.shown(passed)}"] = str(
+            used.get(key, f"{key} = {each.default_text} ({DEFAULT})")
+        )
+        words[f"the {each.argument}"] = each.key
+    longest_first = sorted(words, key=len, reverse=True)
+    pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"
+    said, changes = re.subn(pattern, lambda found: words[found[0]], error)
+    if changes:
+        return said
+    return f"[{table}] {error} (given: {', '.join(map(str, used.values())) or 'nothing'})"

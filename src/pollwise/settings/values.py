@@ -1,0 +1,279 @@
+"""How a written value becomes a value, and how it is shown again.
+
+One reader a type, whatever layer the value comes from: an environment variable can only hold text,
+so "8" and 8 must mean the same everywhere. A reader that refuses a value raises a ValueError that
+continues the sentence "worker.lease = '1x' (pollwise.toml) …": who asked knows key and origin.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, core_schema
+
+from pollwise import durations
+from pollwise.durations import Duration, seconds, short
+from pollwise.errors import ConfigError
+from pollwise.urls import HIDDEN, is_secret, without_secrets, without_user
+
+_YES = {"true", "yes", "on", "1"}
+_NO = {"false", "no", "off", "0"}
+# Keys, and variables, whose value should be a URL. Elsewhere an @ may be part of a name.
+_OF_URL = re.compile(r"(?:queue|store|database|state)\Z", re.IGNORECASE)
+
+
+def shown(value: object, key: str = "") -> str:
+    """A value as errors show it: quoted, without secrets, and not endless."""
+    if is_secret(key.rpartition(".")[2]):
+        return HIDDEN
+    if isinstance(value, Mapping):
+        return "{…}"
+    if isinstance(value, (list, tuple, set)):
+        return "[…]"
+    if isinstance(value, str):
+        hiding = without_user if _OF_URL.search(key) else without_secrets
+        return durations.shown(hiding(value))
+    return durations.shown(value)
+
+
+class Reader(ABC):
+    """Reads what was written, for one type. As an annotation, it makes pydantic read so too."""
+
+    @property
+    @abstractmethod
+    def kind(self) -> str:
+        """What the reference page says about the type."""
+
+    @abstractmethod
+    def read(self, value: object) -> object:
+        """The value that was meant, or a ValueError."""
+
+    def text(self, value: Any) -> str:
+        """A value as `read` would understand it, without secrets."""
+        return str(value)
+
+    def toml(self, value: Any) -> str:
+        """A value as it stands in a TOML file."""
+        return self.text(value)
+
+    def __get_pydantic_core_schema__(
+        self, source: type, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(self.read, handler(source))
+
+
+@dataclass(frozen=True)
+class Whole(Reader):
+    """A whole number. Without bounds, whoever takes the number has its own."""
+
+    low: int | None = None
+    high: int | None = None
+
+    @property
+    def kind(self) -> str:
+        return "whole number" + between(self.low, self.high)
+
+    def read(self, value: object) -> int:
+        number = value
+        if isinstance(value, str):
+            with suppress(ValueError):
+                number = int(value)
+        if isinstance(number, bool) or not isinstance(number, int) or self._outside(number):
+            raise ValueError(f"must be a {self.kind}")
+        return number
+
+    def _outside(self, number: int) -> bool:
+        too_low = self.low is not None and number < self.low
+        return too_low or (self.high is not None and number > self.high)
+
+
+@dataclass(frozen=True)
+class Number(Reader):
+    """A number; whoever takes it has bounds for it."""
+
+    @property
+    def kind(self) -> str:
+        return "number"
+
+    def read(self, value: object) -> float:
+        if isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            with suppress(ValueError, OverflowError):
+                return float(value)
+        raise ValueError("must be a number, such as 2 or 0.5")
+
+
+@dataclass(frozen=True)
+class Span(Reader):
+    """A duration, read into seconds. Keys of this type have a twin in milliseconds."""
+
+    low: float | None = None
+    high: float | None = None
+
+    @property
+    def kind(self) -> str:
+        bounds = (None if each is None else short(each) for each in (self.low, self.high))
+        return "duration" + between(*bounds)
+
+    def read(self, value: Any) -> float:
+        length = read_seconds(value)
+        too_short = self.low is not None and length < self.low
+        if too_short or (self.high is not None and length > self.high):
+            raise ValueError(f"must be a {self.kind}")
+        return length
+
+    def text(self, value: float) -> str:
+        for text in (short(value), f"{value}s"):
+            with suppress(ConfigError):
+                if seconds(text) == value:
+                    return text
+        return repr(value)
+
+    def toml(self, value: float) -> str:
+        return quoted(self.text(value))
+
+
+@dataclass(frozen=True)
+class Truth(Reader):
+    """True or false."""
+
+    @property
+    def kind(self) -> str:
+        return "true or false"
+
+    def read(self, value: object) -> bool:
+        if isinstance(value, bool):
+            return value
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word not in _YES | _NO:
+            raise ValueError("must be true or false")
+        return word in _YES
+
+    def text(self, value: bool) -> str:
+        return "true" if value else "false"
+
+
+@dataclass(frozen=True)
+class Word(Reader):
+    """One of a few words, in small or capital letters."""
+
+    words: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        return f"one of {', '.join(self.words)}"
+
+    def read(self, value: object) -> str:
+        word = value.strip().lower() if isinstance(value, str) else ""
+        if word in self.words:
+            return word
+        near = difflib.get_close_matches(word, self.words, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ValueError(f"must be one of {', '.join(map(repr, self.words))}{hint}")
+
+    def toml(self, value: str) -> str:
+        return quoted(value)
+
+
+@dataclass(frozen=True)
+class Text(Reader):
+    """Any text but an empty one."""
+
+    @property
+    def kind(self) -> str:
+        return "text"
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError("must be text, and not empty")
+        return value
+
+    def text(self, value: str) -> str:
+        return without_secrets(value)
+
+    def toml(self, value: str) -> str:
+        return quoted(value)
+
+
+@dataclass(frozen=True)
+class QueueUrl(Text):
+    """The URL of a queue, or of an outbox's database.
+
+    Only its shape is looked at: what it names is known when it is opened.
+    """
+
+    what: str = "queue"
+    example: str = "sqlite:///jobs.db"
+
+    @property
+    def kind(self) -> str:
+        return f"{self.what} URL"
+
+    def read(self, value: object) -> str:
+        if not isinstance(value, str) or not re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", value):
+            a = "an" if self.what[0] in "aeiou" else "a"
+            raise ValueError(f"is not {a} {self.what} URL; give one like {self.example!r}")
+        return value
+
+
+@dataclass(frozen=True)
+class Maybe(Reader):
+    """What another reader reads, or nothing. TOML has no null, so the word "none" stands for it."""
+
+    reader: Reader
+
+    @property
+    def kind(self) -> str:
+        return f"{self.reader.kind}, or none"
+
+    def read(self, value: object) -> object:
+        if value is None or (isinstance(value, str) and value.strip().lower() == "none"):
+            return None
+        return self.reader.read(value)
+
+    def text(self, value: object) -> str:
+        return "none" if value is None else self.reader.text(value)
+
+    def toml(self, value: object) -> str:
+        return quoted("none") if value is None else self.reader.toml(value)
+
+
+def is_duration(reader: Reader) -> bool:
+    return isinstance(reader.reader if isinstance(reader, Maybe) else reader, Span)
+
+
+def read_seconds(value: Duration) -> float:
+    try:
+        return seconds(value, "it")
+    except ConfigError as error:
+        # What it says after the name and the value is what the caller's sentence needs. The value
+        # itself may be a password in the wrong place, so it is cut off or not quoted at all.
+        said, start = str(error), f"it = {durations.shown(value)} "
+        plainly = f"is not a duration; give {durations.type_names}"
+        raise ValueError(said.removeprefix(start) if said.startswith(start) else plainly) from None
+
+
+def read_milliseconds(value: object) -> float:
+    try:
+        return Number().read(value) / 1000
+    except ValueError:
+        raise ValueError(
+            "must be a number of milliseconds; to give a unit, leave `_ms` off the key"
+        ) from None
+
+
+def between(low: object | None, high: object | None) -> str:
+    if low is None and high is None:
+        return ""
+    return f" from {low}" if high is None else f" from {low} to {high}"
+
+
+def quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

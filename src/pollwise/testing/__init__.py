@@ -1,0 +1,31 @@
+"""What users' own tests may use: a virtual clock, stores in memory, the conformance suite.
+
+    from pollwise.testing import MemoryQueue, VirtualClock
+
+    def test_my_handler():
+        clock = VirtualClock()
+        queue = MemoryQueue(clock=clock)
+        clock.run(my_program(queue))  # an idle hour takes no time
+
+`pollwise.testing.conformance` tests an implementation of a queue; it loads when first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pollwise.clock import VirtualClock
+from pollwise.outbox.memory_store import MemoryOutboxStore
+from pollwise.queues.memory import MemoryQueue
+
+if TYPE_CHECKING:
+    from pollwise.testing import conformance
+
+__all__ = ["MemoryOutboxStore", "MemoryQueue", "VirtualClock", "conformance"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "conformance":
+        return importlib.import_module("pollwise.testing.conformance")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

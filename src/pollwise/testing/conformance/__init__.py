@@ -1,0 +1,115 @@
+"""The contract of a queue, clause by clause, as checks that any implementation can be put to.
+
+Tell the suite how to reach your queue by a `Bench`, and run it:
+
+    class MyBench(Bench):
+        def __init__(self, clock):
+            self.clock = clock
+        async def queue(self, **options):  # a fresh handle on the same store, each time
+            return self.keep(MyQueue("test", clock=self.clock, **options))
+        async def elapse(self, units):
+            await self.clock.advance(units * self.unit)
+
+With pytest, one test a clause:
+
+    @pytest.mark.parametrize("check", CHECKS, ids=name_of)
+    def test_contract(check):
+        clock = VirtualClock()
+        try:
+            clock.run(run(check, MyBench(clock)))
+        except NotCapable as reason:
+            pytest.skip(str(reason))
+
+Without: `report = await exercise(make_bench)`, then `print(report)` and `assert report.ok`.
+
+Every check wants a bench of its own, on an empty store. A check that asks for what
+`queue.capabilities` denies raises `NotCapable`, and nothing else does. A store on a real clock
+sets `unit` to as few seconds as it can tell apart; all waiting is in units.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from pollwise.testing.conformance import (
+    cancelling,
+    dead,
+    leasing,
+    ordering,
+    putting,
+    settling,
+    unique,
+    views,
+    waking,
+)
+from pollwise.testing.conformance.bench import Bench, Check, NotCapable
+
+__all__ = ["CHECKS", "Bench", "Check", "NotCapable", "Report", "exercise", "name_of", "run"]
+
+#: Every clause of the contract.
+CHECKS: tuple[Check, ...] = (
+    *putting.CHECKS,
+    *ordering.CHECKS,
+    *unique.CHECKS,
+    *leasing.CHECKS,
+    *settling.CHECKS,
+    *dead.CHECKS,
+    *views.CHECKS,
+    *waking.CHECKS,
+    *cancelling.CHECKS,
+)
+
+
+@dataclass
+class Report:
+    """What came of each check, by its name."""
+
+    passed: list[str] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, Exception] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        return not self.failed
+
+    def __str__(self) -> str:
+        lines = [
+            f"{len(self.passed)} passed, {len(self.skipped)} skipped, {len(self.failed)} failed"
+        ]
+        lines += [f"skipped {name}: {reason}" for name, reason in self.skipped.items()]
+        lines += [
+            f"FAILED {name}: {type(error).__name__}: {error}" for name, error in self.failed.items()
+        ]
+        return "\n".join(lines)
+
+
+def name_of(check: Check) -> str:
+    """A check's name for a test's id: `check_settle_twice` is `settle_twice`."""
+    return check.__name__.removeprefix("check_")
+
+
+async def run(check: Check, bench: Bench) -> None:
+    """Run one check on a bench of its own, and close what it opened."""
+    try:
+        await check(bench)
+    finally:
+        await bench.close()
+
+
+async def exercise(make_bench: Callable[[], Bench | Awaitable[Bench]]) -> Report:
+    """Run every check, each on a bench of its own, and report; a failure does not end it."""
+    report = Report()
+    for check in CHECKS:
+        name = name_of(check)
+        made = make_bench()
+        bench = made if isinstance(made, Bench) else await made
+        try:
+            await run(check, bench)
+        except NotCapable as reason:
+            report.skipped[name] = str(reason)
+        except Exception as error:
+            report.failed[name] = error
+        else:
+            report.passed.append(name)
+    return report

@@ -1,0 +1,223 @@
+"""Leases: one holder at a time, fenced by a token."""
+
+from __future__ import annotations
+
+import asyncio
+
+from pollwise.jobs import NewJob, Settlement
+from pollwise.testing.conformance.bench import (
+    Bench,
+    Check,
+    done,
+    equal,
+    expect,
+    gone,
+    ids,
+    lost,
+    numbered,
+    payloads,
+    require,
+)
+
+
+async def check_lease_excludes(bench: Bench) -> None:
+    """While its lease lives, a job is not claimable, by any handle."""
+    queue, other = await bench.queue(), await bench.queue()
+    await queue.put(NewJob("job"))
+    await bench.take_one(queue, lease=6)
+    await bench.elapse(3)
+    equal(await bench.take(queue), [], "a second claim by the same handle")
+    equal(await bench.take(other), [], "a second claim by another handle")
+
+
+async def check_lease_runs_out(bench: Bench) -> None:
+    """When its lease ran out, a job is claimable again: a new token, and one more attempt."""
+    queue, other = await bench.queue(), await bench.queue()
+    [job_id] = await queue.put(NewJob("job", "again"))
+    first = await bench.take_one(queue, worker="a", lease=2)
+    await bench.elapse(2)
+    second = await bench.take_one(other, worker="b")
+    equal((second.job.id, second.job.payload), (job_id, "again"), "the job")
+    equal(second.job.attempt, 2, "its attempt")
+    expect(second.token != first.token, f"both claims have the token {first.token}")
+    equal(second.worker, "b", "its worker")
+
+
+async def check_late_settle_is_refused(bench: Bench) -> None:
+    """A settlement under an old token is refused with `LeaseLost` and changes nothing."""
+    queue, other = await bench.queue(), await bench.queue()
+    can = queue.capabilities
+    require(can.fenced and can.views, "fence against old tokens, or no view of jobs")
+    await queue.put(NewJob("job"))
+    old = await bench.take_one(queue, lease=2)
+    await bench.elapse(2)
+    new = await bench.take_one(other, worker="b")
+    before = await other.peek(new.job.id)
+    for late in (
+        Settlement.done(old),
+        Settlement.retry(old, error="late"),
+        Settlement.give_back(old),
+        Settlement.dead(old, "late"),
+    ):
+        await lost(queue.settle([late]), [old.job.id], f"a late {late.verdict}")
+        equal(await other.peek(new.job.id), before, f"the job after a late {late.verdict}")
+    await other.settle(done([new]))
+    equal(await queue.peek(new.job.id), None, "the job after the holder settled it")
+
+
+async def check_lost_names_the_refused(bench: Bench) -> None:
+    """In a batch the refused are named, all of them and no other, and the others are settled."""
+    queue = await bench.queue()
+    can = queue.capabilities
+    require(can.fenced and can.views, "fence against old tokens, or no view of jobs")
+    put = await queue.put(numbered(*range(6)))
+    old = {claim.job.id: claim for claim in await bench.take(queue, 3, lease=2)}
+    await bench.elapse(2)
+    new = {claim.job.id: claim for claim in await bench.take(queue)}
+    expect(set(old) < set(new), "the jobs whose leases ran out are claimed again")
+    held = [job_id for job_id in put if job_id not in old]
+    batch = [
+        *(Settlement.done(claim) for claim in old.values()),
+        Settlement.done(new[held[0]]),
+        Settlement.retry(new[held[1]]),
+        Settlement.dead(new[held[2]], "broken"),
+    ]
+    await lost(queue.settle(batch), old, "a batch with three late settlements")
+    views = {job_id: await queue.peek(job_id) for job_id in put}
+    states = {job_id: view.state if view else None for job_id, view in views.items()}
+    equal([states[job_id] for job_id in held], [None, "ready", "dead"], "those held were settled")
+    equal({states[job_id] for job_id in old}, {"leased"}, "those refused are leased as before")
+
+
+async def check_old_and_new_token_in_one_batch(bench: Bench) -> None:
+    """Of one job's old and new claim in a batch, the new one counts and the old one is refused."""
+    queue = await bench.queue()
+    require(queue.capabilities.fenced, "fence against old tokens")
+    await queue.put(NewJob("job"))
+    old = await bench.take_one(queue, lease=2)
+    await bench.elapse(2)
+    new = await bench.take_one(queue)
+    await lost(queue.extend([old, new], bench.unit), [old.job.id], "extending both")
+    batch = [Settlement.dead(old, "late"), Settlement.done(new)]
+    await lost(queue.settle(batch), [old.job.id], "settling both")
+    await gone(queue, new.job.id, "the job, which the new claim settled as done")
+
+
+async def check_settle_twice(bench: Bench) -> None:
+    """A claim can be settled once; the second time is refused, in another batch or the same."""
+    queue = await bench.queue()
+    can = queue.capabilities
+    require(can.fenced and can.views, "fence against old tokens, or no view of jobs")
+    await queue.put(numbered(1, 2, 3, 4))
+    a, b, c, d = await bench.take(queue)
+    await queue.settle(
+        [Settlement.done(a), Settlement.dead(b, "broken"), Settlement.retry(c, 60 * bench.unit)]
+    )
+    for claim in (a, b, c):
+        await lost(queue.settle(done([claim])), [claim.job.id], "a second settlement")
+    twice = [Settlement.retry(d, error="first"), Settlement.done(d)]
+    await lost(queue.settle(twice), [d.job.id], "two settlements of one claim in a batch")
+    view = await queue.peek(d.job.id)
+    equal(view and (view.state, view.error), ("ready", "first"), "the job: the first one counts")
+
+
+async def check_extend_keeps_the_lease(bench: Bench) -> None:
+    """Extending renews the lease from now, so that a job is kept for as long as it takes."""
+    queue, other = await bench.queue(), await bench.queue()
+    await queue.put(numbered(1, 2))
+    claims = await bench.take(queue, lease=4)
+    for _ in range(3):
+        await bench.elapse(2)
+        await queue.extend(claims, 4 * bench.unit)
+    await bench.elapse(2)
+    equal(await bench.take(other), [], "a claim eight units into a lease of four, renewed")
+    await queue.settle(done(claims))
+    equal(await bench.take(other), [], "a claim after they are done")
+
+
+async def check_extend_may_shorten(bench: Bench) -> None:
+    """An extension counts from now, also when that ends the lease earlier."""
+    queue = await bench.queue()
+    await queue.put(NewJob("job"))
+    claim = await bench.take_one(queue, lease=100)
+    await queue.extend([claim], 2 * bench.unit)
+    await bench.elapse(2)
+    equal((await bench.take_one(queue)).job.attempt, 2, "the attempt after the shorter lease")
+
+
+async def check_extend_too_late(bench: Bench) -> None:
+    """An old token cannot be extended; the others of the batch are."""
+    queue, other = await bench.queue(), await bench.queue()
+    require(queue.capabilities.fenced, "fence against old tokens")
+    await queue.put(numbered(1, 2))
+    [old] = await bench.take(queue, 1, lease=2)
+    [kept] = await bench.take(queue, 1, lease=6)
+    await bench.elapse(3)
+    new = await bench.take_one(other, lease=6)
+    equal(new.job.id, old.job.id, "the job that the other took over")
+    await lost(queue.extend([old, kept], 20 * bench.unit), [old.job.id], "an old token extended")
+    await bench.elapse(8)
+    equal(ids(await bench.take(queue)), [new.job.id], "only the lease not extended ran out")
+
+
+async def check_extend_after_settle(bench: Bench) -> None:
+    """What is settled cannot be extended."""
+    queue = await bench.queue()
+    require(queue.capabilities.fenced, "fence against old tokens")
+    await queue.put(numbered(1, 2, 3))
+    claims = await bench.take(queue)
+    await queue.settle(
+        [
+            Settlement.done(claims[0]),
+            Settlement.dead(claims[1], "broken"),
+            Settlement.retry(claims[2]),
+        ]
+    )
+    await lost(queue.extend(claims, bench.unit), ids(claims), "extending what is settled")
+    retried = [claims[2].job.payload]
+    equal(payloads(await bench.take(queue)), retried, "what may be claimed: the one retried")
+
+
+async def check_claims_do_not_overlap(bench: Bench) -> None:
+    """Handles that claim at the same time never hold the same job, and get them all."""
+    first = await bench.queue()
+    await first.put(numbered(*range(60)))
+    handles = [first, *[await bench.queue() for _ in range(3)]]
+    rounds = await asyncio.gather(
+        *(bench.take(handle, 4, worker=f"w{n}") for n in range(5) for handle in handles)
+    )
+    claims = [claim for each in rounds for claim in each]
+    equal(len({claim.job.id for claim in claims}), len(claims), "different jobs among all claimed")
+    claims += await bench.take(first)
+    equal(sorted(payloads(claims)), list(range(60)), "all jobs claimed")
+
+
+async def check_one_settlement_wins(bench: Bench) -> None:
+    """Of many settlements of one claim at once, by several handles, exactly one is accepted."""
+    queue = await bench.queue()
+    require(queue.capabilities.fenced, "fence against old tokens")
+    await queue.put(NewJob("job"))
+    claim = await bench.take_one(queue)
+    handles = [await bench.queue() for _ in range(3)]
+    results = await asyncio.gather(
+        *(handle.settle([Settlement.retry(claim)]) for handle in handles for _ in range(2)),
+        return_exceptions=True,
+    )
+    equal(results.count(None), 1, f"how many were accepted of {results!r}")
+    equal((await bench.take_one(queue)).job.attempt, 2, "the attempt after one retry")
+
+
+CHECKS: tuple[Check, ...] = (
+    check_lease_excludes,
+    check_lease_runs_out,
+    check_late_settle_is_refused,
+    check_lost_names_the_refused,
+    check_old_and_new_token_in_one_batch,
+    check_settle_twice,
+    check_extend_keeps_the_lease,
+    check_extend_may_shorten,
+    check_extend_too_late,
+    check_extend_after_settle,
+    check_claims_do_not_overlap,
+    check_one_settlement_wins,
+)

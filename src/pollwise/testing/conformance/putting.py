@@ -1,0 +1,191 @@
+"""Putting: ids, batches, limits, and payloads that arrive as they left."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from pollwise.errors import ConfigError, JobError, PayloadError
+from pollwise.jobs import NewJob
+from pollwise.testing.conformance.bench import (
+    Bench,
+    Check,
+    done,
+    equal,
+    expect,
+    gone,
+    ids,
+    numbered,
+    payloads,
+    refused,
+)
+
+PAYLOADS: tuple[Any, ...] = (
+    None, True, False, 0, 1, -1, 2**53 + 1, -(2**63) - 1, 10**60, 0.1, -0.5, 1e-300, 1e300,
+    "", " ", "plain", "ünï ☃ 😀 \u0000\u001f \u2028 \"quoted\" \\ 'single' %s {} $1 :a ?",
+    [], {}, [[], [[]], {}], {"": {"": [None]}}, {"a": [1, "b", {"c": None}], "z": -0.25, "ß": "ß"},
+    [True, 1, 1.5, "1", None],
+)  # fmt: skip
+
+
+async def check_put_claim_settle(bench: Bench) -> None:
+    """A job that was put is claimed as it was put, and settled as done it is gone."""
+    queue = await bench.queue()
+    before = queue.clock.epoch()
+    [job_id] = await queue.put(NewJob("greet", {"name": "Ada"}))
+    claim = await bench.take_one(queue, worker="first")
+    after = queue.clock.epoch()
+    job = claim.job
+    equal(job.id, job_id, "the id of the job claimed")
+    equal((job.kind, job.payload), ("greet", {"name": "Ada"}), "its kind and payload")
+    equal((job.key, job.priority, job.unique), (None, 0, None), "what was not asked for")
+    equal((job.attempt, job.queue), (1, queue.name), "its attempt and queue")
+    equal(claim.worker, "first", "whose claim it is")
+    expect(claim.until > before, f"the lease ends at {claim.until}, before it began at {before}")
+    expect(
+        before <= job.created_at <= after,
+        f"created_at = {job.created_at} is not between {before} and {after}",
+    )
+    await queue.settle(done([claim]))
+    await gone(queue, job_id, "a look at a job that is done")
+    equal(await bench.take(queue), [], "a claim after the only job is done")
+
+
+async def check_empty_batches(bench: Bench) -> None:
+    """Empty batches are no error, and an empty queue gives an empty claim."""
+    queue = await bench.queue()
+    equal(await queue.put([]), [], "put of nothing")
+    equal(await bench.take(queue), [], "claim from an empty queue")
+    await queue.settle([])
+    await queue.extend([], bench.unit)
+
+
+async def check_put_ids(bench: Bench) -> None:
+    """Ids come back in the order of the batch, all different, one for each job."""
+    queue = await bench.queue()
+    put = await queue.put(numbered(*range(20)))
+    put += await queue.put(numbered(20))
+    equal(len(set(put)), 21, f"how many different ids {put} holds")
+    by_id = {claim.job.id: claim.job.payload for claim in await bench.take(queue)}
+    equal(
+        [by_id.get(job_id) for job_id in put], list(range(21)), "payloads in the order of the ids"
+    )
+
+
+async def check_put_is_all_or_nothing(bench: Bench) -> None:
+    """One bad job in a batch, and nothing of it is put."""
+    queue = await bench.queue(max_payload_bytes=100)
+    batch = [NewJob("job", 1), NewJob("job", "x" * 101), NewJob("job", 2)]
+    await refused(PayloadError, queue.put(batch), "a batch with a payload over the limit")
+    equal(await bench.take(queue), [], "what a refused batch left behind")
+
+
+async def check_payload_limit(bench: Bench) -> None:
+    """A payload of exactly max_payload_bytes of JSON is taken; one byte more is refused."""
+    queue = await bench.queue(max_payload_bytes=100)
+    await queue.put(NewJob("job", "é" * 49))  # 98 bytes and two quotes
+    error = await refused(PayloadError, queue.put(NewJob("job", "é" * 49 + "x")), "101 bytes")
+    expect("max_payload_bytes" in str(error), f"the message does not name the limit: {error}")
+    equal(payloads(await bench.take(queue)), ["é" * 49], "payloads put")
+
+
+async def check_payloads_round_trip(bench: Bench) -> None:
+    """Every JSON value arrives as it left, type by type."""
+    queue = await bench.queue()
+    put = await queue.put(numbered(*PAYLOADS))
+    arrived = {claim.job.id: claim.job.payload for claim in await bench.take(queue)}
+    for job_id, sent in zip(put, PAYLOADS, strict=True):
+        equal(repr(arrived.get(job_id)), repr(sent), "a payload after its journey")
+
+
+async def check_large_payload(bench: Bench) -> None:
+    """A payload near the default limit arrives whole."""
+    queue = await bench.queue()
+    large = "ab" * (queue.max_payload_bytes // 2 - 2)
+    await queue.put(NewJob("job", large))
+    claim = await bench.take_one(queue)
+    expect(claim.job.payload == large, "a large payload came back changed")
+
+
+async def check_payload_is_a_copy(bench: Bench) -> None:
+    """What happens to a payload after NewJob was made does not reach the queue."""
+    queue = await bench.queue()
+    payload = {"n": [1]}
+    job = NewJob("job", payload)
+    payload["n"].append(2)
+    await queue.put(job)
+    payload["n"].append(3)
+    equal((await bench.take_one(queue)).job.payload, {"n": [1]}, "the payload")
+
+
+async def check_names_of_any_script(bench: Bench) -> None:
+    """Kinds, keys, uniques and workers may be any printable text up to the limit."""
+    queue = await bench.queue()
+    name = "ñ☃😀 '\"%_\\;--?:{}" + "x" * 183
+    can = queue.capabilities
+    job = NewJob(name, key=name if can.keys else None, unique=name if can.unique else None)
+    await queue.put(job)
+    [claim] = await bench.take(queue, worker=name, kinds=[name] if can.kinds else None)
+    got = claim.job
+    equal((got.kind, got.key, got.unique), (job.kind, job.key, job.unique), "the names")
+    equal(claim.worker, name, "the worker's name")
+    await queue.settle(done([claim]))
+
+
+async def check_claim_limit(bench: Bench) -> None:
+    """A claim takes no more than its limit, and as many as that when there are."""
+    queue = await bench.queue()
+    put = await queue.put(numbered(*range(5)))
+    first, second = await bench.take(queue, 3), await bench.take(queue, 3)
+    equal((len(first), len(second)), (3, 2), "sizes of two claims with limit 3 on 5 jobs")
+    equal(sorted(ids(first + second)), sorted(put), "the jobs claimed")
+
+
+async def check_bad_arguments(bench: Bench) -> None:
+    """Wrong arguments are refused with an error that names them, before anything changes."""
+    queue = await bench.queue()
+    await queue.put(NewJob("job"))
+    bad: dict[str, Callable[[], Awaitable[object]]] = {
+        "limit": lambda: queue.claim("w", 0, 1),
+        "lease": lambda: queue.claim("w", 1, 0),
+        "hold": lambda: queue.claim("w", 1, 1, hold=-1),
+        "worker": lambda: queue.claim("", 1, 1),
+        "kinds": lambda: queue.claim("w", 1, 1, kinds="job"),
+        "ids": lambda: queue.drop("1"),
+        "state": lambda: queue.list("lost"),  # type: ignore[arg-type]
+    }
+    for name, call in bad.items():
+        error = await refused(ConfigError, call(), f"a bad {name}")
+        expect(name in str(error), f"the message does not name {name!r}: {error}")
+    await refused(JobError, queue.put(["job"]), "a string for a job")  # type: ignore[list-item]
+    await refused(ConfigError, queue.list(limit=0), "a page of 0")
+    claims = await bench.take(queue)
+    equal([claim.job.attempt for claim in claims], [1], "attempts of the one job there is")
+    await refused(ConfigError, queue.extend(claims, 8 * 86400), "a lease of eight days")
+
+
+async def check_handles_share_the_store(bench: Bench) -> None:
+    """Handles of one store see each other's jobs at once."""
+    one, other = await bench.queue(), await bench.queue()
+    [job_id] = await one.put(NewJob("job", "from one"))
+    claim = await bench.take_one(other)
+    equal(claim.job.id, job_id, "the job that the other handle claims")
+    equal(await bench.take(one), [], "what the first handle may claim meanwhile")
+    await one.settle(done([claim]))
+    await gone(other, job_id, "the other's look at what the first settled")
+
+
+CHECKS: tuple[Check, ...] = (
+    check_put_claim_settle,
+    check_empty_batches,
+    check_put_ids,
+    check_put_is_all_or_nothing,
+    check_payload_limit,
+    check_payloads_round_trip,
+    check_large_payload,
+    check_payload_is_a_copy,
+    check_names_of_any_script,
+    check_claim_limit,
+    check_bad_arguments,
+    check_handles_share_the_store,
+)

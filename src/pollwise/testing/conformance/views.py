@@ -1,0 +1,206 @@
+"""Views: stats, lists and single jobs, and closing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from pollwise.errors import PollwiseError
+from pollwise.jobs import NewJob, Settlement, State
+from pollwise.queues.base import Queue
+from pollwise.testing.conformance.bench import (
+    Bench,
+    Check,
+    done,
+    equal,
+    expect,
+    keeping,
+    numbered,
+    require,
+)
+
+GARBAGE = ("", "no-such-id", "0", "-1", "1.5", " 1", "9" * 30, "٣", "' OR 1=1 --", "\0", "\ud800")
+
+
+async def check_stats_count(bench: Bench) -> None:
+    """Stats count the jobs in every state."""
+    queue = await keeping(bench, 100)
+    can = queue.capabilities
+    require(can.exact_depth, "exact depth")
+    equal(set(asdict(await queue.stats()).values()), {0, None}, "the stats of an empty queue")
+    wanted = {"ready": 3, "delayed": 0, "blocked": 0, "leased": 2, "dead": 1, "done": 1}
+    await queue.put(numbered(*range(4)))
+    first, second, *_ = await bench.take(queue)
+    await queue.settle([Settlement.done(first), Settlement.dead(second, "broken")])
+    await queue.put(numbered(*range(3)))
+    if can.keys:
+        await queue.put([*numbered(1, key="k"), *numbered(2, 3, key="k")])
+        wanted |= {"ready": 4, "blocked": 2}
+    if can.delay:
+        await queue.put(numbered(1, 2, delay=50 * bench.unit))
+        wanted["delayed"] = 2
+    stats = asdict(await queue.stats())
+    del stats["oldest_age"]
+    equal(stats, wanted, "the stats")
+
+
+async def check_stats_follow_time(bench: Bench) -> None:
+    """What is due, or whose lease ran out, counts as ready, whether a claim came by or not."""
+    queue = await bench.queue()
+    require(queue.capabilities.exact_depth and queue.capabilities.delay, "exact depth and delay")
+    await queue.put(NewJob("job", delay=2 * bench.unit))
+    await queue.put(NewJob("job"))
+    await bench.take_one(queue, lease=2)
+    stats = await queue.stats()
+    equal((stats.ready, stats.delayed, stats.leased), (0, 1, 1), "ready, delayed, leased before")
+    await bench.elapse(2)
+    stats = await queue.stats()
+    equal((stats.ready, stats.delayed, stats.leased), (2, 0, 0), "ready, delayed, leased after")
+    if queue.capabilities.views:
+        states = [view.state for view in await queue.list()]
+        equal(states, ["ready", "ready"], "the states in the list")
+
+
+async def check_oldest_age(bench: Bench) -> None:
+    """The oldest age is the waiting time of the ready job that was due first."""
+    queue = await bench.queue()
+    can = queue.capabilities
+    require(can.exact_depth and can.ordered, "exact depth and order")
+    await queue.put(NewJob("job", "old"))
+    await bench.elapse(4)
+    await queue.put(NewJob("job", "young"))
+    await bench.elapse(2)
+    age = (await queue.stats()).oldest_age
+    _near(bench, age, 6, "with two ready")
+    claim = await bench.take_one(queue)
+    equal(claim.job.payload, "old", "the job claimed first")
+    _near(bench, (await queue.stats()).oldest_age, 2, "when the older one is leased")
+    await bench.take_one(queue)
+    equal((await queue.stats()).oldest_age, None, "the oldest age with nothing ready")
+    await queue.settle([Settlement.retry(claim, 3 * bench.unit)])
+    await bench.elapse(4)
+    _near(bench, (await queue.stats()).oldest_age, 1, "counted from when its retry was due")
+
+
+def _near(bench: Bench, age: float | None, units: float, what: str) -> None:
+    if age is None or not units - 0.01 <= age / bench.unit <= units + 1.5:
+        raise AssertionError(f"oldest_age {what}: got {age} s, wanted {units * bench.unit} s")
+
+
+async def _states(bench: Bench) -> tuple[Queue, dict[State, str]]:
+    """A queue with a job in each state that the store has, by state."""
+    queue = await keeping(bench, 100)
+    can = queue.capabilities
+    require(can.views, "view of jobs")
+    put: dict[State, str] = {}
+    put["done"], put["dead"], put["leased"] = await queue.put(numbered("done", "dead", "leased"))
+    claims = {claim.job.payload: claim for claim in await bench.take(queue, worker="holder")}
+    await queue.settle([Settlement.done(claims["done"]), Settlement.dead(claims["dead"], "why")])
+    [put["ready"]] = await queue.put(NewJob("other", "ready", key="k" if can.keys else None))
+    if can.keys:
+        [put["blocked"]] = await queue.put(NewJob("job", "blocked", key="k"))
+    if can.delay:
+        [put["delayed"]] = await queue.put(NewJob("job", "delayed", delay=60 * bench.unit))
+    return queue, put
+
+
+async def check_peek(bench: Bench) -> None:
+    """A look at a job tells its state, who holds it, its error and since (or until) when."""
+    queue, put = await _states(bench)
+    now = queue.clock.epoch()
+    for state, job_id in put.items():
+        view = await queue.peek(job_id)
+        if view is None:
+            raise AssertionError(f"a look at the {state} job found nothing")
+        equal((view.job.id, view.state, view.job.payload), (job_id, state, state), "the view")
+        equal(view.worker, "holder" if state == "leased" else None, f"who holds the {state} job")
+        equal(view.error, "why" if state == "dead" else None, f"the error of the {state} job")
+        ahead = state in ("leased", "delayed")
+        expect(
+            (view.since > now) == ahead,
+            f"since = {view.since} of the {state} job should be {'after' if ahead else 'by'} {now}",
+        )
+
+
+async def check_peek_unknown(bench: Bench) -> None:
+    """A look at an id that is unknown, or none at all, finds nothing and is no error."""
+    queue = await bench.queue()
+    require(queue.capabilities.views, "view of jobs")
+    [job_id] = await queue.put(NewJob("job"))
+    for garbage in GARBAGE:
+        if garbage != job_id:
+            equal(await queue.peek(garbage), None, f"a look at {garbage!r}")
+
+
+async def check_list_filters(bench: Bench) -> None:
+    """Lists are in the order of the puts, whole or by state and kind."""
+    queue, put = await _states(bench)
+    require(queue.capabilities.ordered, "order")
+    equal([view.job.id for view in await queue.list()], list(put.values()), "the whole list")
+    for state, job_id in put.items():
+        equal([view.job.id for view in await queue.list(state)], [job_id], f"the {state} list")
+    equal([v.job.payload for v in await queue.list(kind="other")], ["ready"], "the list of a kind")
+    equal(await queue.list("dead", kind="other"), [], "a list of a state and a kind")
+    equal(await queue.list(kind="none"), [], "the list of a kind that nobody put")
+
+
+async def check_list_pages(bench: Bench) -> None:
+    """Pages follow each other by `after`, none twice and none left out, also when jobs end."""
+    queue = await bench.queue()
+    require(queue.capabilities.views and queue.capabilities.ordered, "view of jobs by pages")
+    put = await queue.put(numbered(*range(10)))
+    seen: list[str] = []
+    after = None
+    while page := [view.job.id for view in await queue.list(limit=4, after=after)]:
+        expect(len(page) <= 4, f"a page with limit 4 has {len(page)} jobs")
+        seen += page
+        after = page[-1]
+        if len(seen) == 4:  # the job that the next page begins after ends meanwhile
+            claims = await bench.take(queue, 4)
+            await queue.settle(done(claims))
+    equal(seen, put, "the jobs of all pages")
+
+
+async def check_views_change_nothing(bench: Bench) -> None:
+    """Looking is free: no view changes an attempt, a lease or an order."""
+    queue = await bench.queue()
+    require(queue.capabilities.views and queue.capabilities.ordered, "view of jobs and order")
+    put = await queue.put(numbered(*range(3)))
+    await bench.take_one(queue, lease=2)
+    await bench.elapse(3)
+    for _ in range(2):
+        await queue.stats()
+        await queue.list()
+        for job_id in put:
+            await queue.peek(job_id)
+    attempts = [(claim.job.payload, claim.job.attempt) for claim in await bench.take(queue)]
+    equal(attempts, [(0, 2), (1, 1), (2, 1)], "payloads and attempts in the order of claims")
+
+
+async def check_close(bench: Bench) -> None:
+    """Closing twice is no error, a closed handle fails clearly or not at all, others live on."""
+    queue, other = await bench.queue(), await bench.queue()
+    [job_id] = await queue.put(NewJob("job"))
+    await queue.close()
+    await queue.close()
+    try:
+        await queue.put(NewJob("job"))
+        await queue.stats()
+    except PollwiseError as error:
+        expect("closed" in str(error), f"the message does not say that it is closed: {error}")
+    found = [claim.job.id for claim in await bench.take(other)]
+    expect(job_id in found, "the other handle finds the job no more")
+    async with await bench.queue() as third:
+        expect(third.url, "an open queue has a URL")
+
+
+CHECKS: tuple[Check, ...] = (
+    check_stats_count,
+    check_stats_follow_time,
+    check_oldest_age,
+    check_peek,
+    check_peek_unknown,
+    check_list_filters,
+    check_list_pages,
+    check_views_change_nothing,
+    check_close,
+)

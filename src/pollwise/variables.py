@@ -1,0 +1,41 @@
+"""Environment variables of Pollwise that are no settings: settings let them through.
+
+They are named here and nowhere else, so that no command refuses what another one exports.
+"""
+
+from __future__ import annotations
+
+#: A token, and the file of one, for who speaks to a controller.
+TOKEN = "POLLWISE_TOKEN"  # noqa: S105
+TOKEN_FILE = "POLLWISE_TOKEN_FILE"  # noqa: S105
+
+#: What an agent tells the command of a job.
+CONTROLLER = "POLLWISE_CONTROLLER"
+JOB_ID = "POLLWISE_JOB_ID"
+JOB_KIND = "POLLWISE_JOB_KIND"
+ATTEMPT = "POLLWISE_ATTEMPT"
+ATTEMPTS = "POLLWISE_ATTEMPTS"
+WORK = "POLLWISE_WORK"
+PAYLOAD = "POLLWISE_PAYLOAD"
+INPUTS = "POLLWISE_INPUTS"
+OUT = "POLLWISE_OUT"
+RESULT = "POLLWISE_RESULT"
+PROGRESS = "POLLWISE_PROGRESS"
+
+NO_SETTINGS = frozenset(
+    {
+        TOKEN,
+        TOKEN_FILE,
+        CONTROLLER,
+        JOB_ID,
+        JOB_KIND,
+        ATTEMPT,
+        ATTEMPTS,
+        WORK,
+        PAYLOAD,
+        INPUTS,
+        OUT,
+        RESULT,
+        PROGRESS,
+    }
+)

@@ -1,0 +1,341 @@
+"""One run of a worker: claim -> handle -> settle, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Literal
+
+from pollwise.clock import Clock
+from pollwise.errors import LeaseLost, Reject, Snooze
+from pollwise.events import (
+    BreakerChanged,
+    Event,
+    Events,
+    JobDead,
+    JobDone,
+    JobGivenBack,
+    JobLost,
+    JobRetried,
+    JobSnoozed,
+    JobStarted,
+    JobUnhandled,
+    WorkerStarted,
+    WorkerStopped,
+    WorkerStopping,
+)
+from pollwise.jobs import Claim, Job, Settlement
+from pollwise.loop import Batch
+from pollwise.queues.base import Queue
+from pollwise.worker.breakers import Breakers
+from pollwise.worker.ending import to_its_end
+from pollwise.worker.handlers import (
+    Handler,
+    Middleware,
+    Proceed,
+    chain,
+    is_permanent,
+    run_within,
+    text_of,
+    traceback_of,
+)
+from pollwise.worker.held import Held
+from pollwise.worker.plan import Plan
+from pollwise.worker.runner import Runner
+from pollwise.worker.settling import Settling
+from pollwise.worker.strangers import turned_away
+
+
+class Run(Runner[Held, Claim]):
+    """A worker at work."""
+
+    def __init__(
+        self,
+        queue: Queue,
+        plan: Plan,
+        handlers: Mapping[str, Handler],
+        middleware: Sequence[Middleware],
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        super().__init__(queue, plan, clock, events, queue.name, frozenset(handlers))
+        self._queue = queue
+        self._handlers = handlers
+        self._calls: dict[str, Proceed] = {
+            kind: chain(handler, middleware, self._threads) for kind, handler in handlers.items()
+        }
+        self._breakers = Breakers(handlers, clock, self._note_breaker)
+        self._settling: Settling[Settlement] = Settling(
+            self._settle,
+            lambda settlement: settlement.claim.job.id,
+            queue.name,
+            clock,
+            events,
+            self._random,
+            self._room.set,
+        )
+        # A lease that is not renewed meanwhile must not run out.
+        self._settling.gather(min(queue.gather, plan.lease / 6), queue.gather_up_to, _may_wait)
+        self._held_poll: asyncio.Future[list[Claim]] | None = None
+
+    # From start to stop
+
+    def _told(self, what: Literal["started", "stopping", "stopped"], grace: float) -> Event:
+        plan, name = self._plan, self._queue.name
+        if what == "started":
+            kinds = tuple(self._handlers)
+            return WorkerStarted(name, plan.name, kinds, plan.concurrency, repr(plan.polling))
+        if what == "stopping":
+            return WorkerStopping(name, plan.name, len(self._running), grace)
+        return WorkerStopped(name, plan.name, self._given_back)
+
+    def _stop_polling(self) -> None:
+        super()._stop_polling()
+        if self._held_poll is not None:
+            self._held_poll.cancel()  # the store may hold it for long
+
+    async def _settle(self, batch: list[Settlement]) -> None:
+        """Settle, and note whose lease was lost."""
+        try:
+            await self._queue.settle(batch)
+        except LeaseLost as error:
+            lost = set(error.lost)
+            for settlement in batch:
+                if settlement.claim.job.id in lost:
+                    self._note_lost(settlement.claim)
+
+    # Claiming
+
+    async def _claim(self, hold: float) -> Batch[Claim]:
+        """The poll: claim as many jobs as there is room for, and begin with them."""
+        await self._room_for(lambda: 1)  # what is claimed ahead may have shrunk since the last poll
+        limit = self._room_left()
+        kinds, trials, next_trial = self._breakers.claimable(self._handlers)
+        if next_trial is not None:
+            self.poll_loop.look_by(next_trial)
+        claims: list[Claim] = []
+        if not self._queue.capabilities.kinds:
+            if kinds or trials:
+                claims = await self._ask(limit, hold, None, trials)
+            trials, kinds = [], []
+        for kind in trials[: max(limit, 0)]:
+            claims += await self._ask(1, 0, [kind], [kind])
+        if kinds and len(claims) < limit:
+            claims += await self._ask(limit - len(claims), hold, kinds)
+        await self._prune()
+        return Batch(claims, self._plan.full_at(limit), tuple(map(self._waited, claims)))
+
+    def _waited(self, claim: Claim) -> float:
+        """How long a job had been due when it was claimed, by the clock of the store.
+
+        Ours may be minutes off, and the pacer goes by this.
+        """
+        return max(claim.until - self._plan.lease - claim.job.run_at, 0.0)
+
+    async def _ask(
+        self, limit: int, hold: float, kinds: list[str] | None, trials: Sequence[str] = ()
+    ) -> list[Claim]:
+        """Claim, and hold what comes from that moment on; of the kinds in `trials`, one each."""
+        if self._stopping:
+            return []
+        call = self._queue.claim(self._plan.name, limit, self._plan.lease, hold, kinds)
+        claims = await (self._unless_stopped(call) if hold else call)
+        self._take(claims, trials)
+        return claims
+
+    async def _unless_stopped(self, call: Coroutine[Any, Any, list[Claim]]) -> list[Claim]:
+        """A claim that the store may hold for long: a stop ends it."""
+        self._held_poll = poll = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait([poll])
+            return [] if poll.cancelled() else poll.result()
+        except asyncio.CancelledError:
+            poll.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await to_its_end(poll)
+            if not poll.cancelled() and poll.exception() is None:
+                self._take(poll.result(), ())  # it came in just before
+            raise
+        finally:
+            self._held_poll = None
+
+    def _take(self, claims: list[Claim], trials: Sequence[str]) -> None:
+        """Hold claims, and start what there is a place for."""
+        if not claims:
+            return
+        older, now = self._held(), self._clock.now()
+        untried = set(trials)
+        for claim in claims:
+            kind = claim.job.kind
+            if claim.job.id in older:  # our own lease on it had run out
+                self._lose(older[claim.job.id])
+            if kind not in self._handlers:
+                self._turn_away(claim)
+                continue
+            due = now - self._waited(claim)
+            held = Held(claim, self._handlers[kind], due, kind in untried)
+            if held.trial:
+                untried.discard(kind)
+                self._breakers.begin_trial(kind)
+            elif not self._breakers.closed(kind):
+                # It opened while the claim was under way, or the store cannot pick kinds.
+                self._give_back_until_trial(held)
+                continue
+            self._waiting.append(held)
+        self._chores.wake("renew leases")
+        self._start_waiting()
+
+    # Handling
+
+    def _start(self, held: Held) -> None:
+        job, retry = held.claim.job, held.handler.retry
+        if retry.attempts is not None and job.attempt > retry.attempts:
+            self._breakers.no_verdict(job.kind, held.trial)
+            why = "died or lost its lease"
+            if not self._queue.capabilities.uncounted:
+                why += ", or gave it back,"
+            self._dead(held, f"its worker {why} {job.attempt - 1} times")
+            return
+        self._begin(held, self._work)
+
+    async def _work(self, held: Held) -> None:
+        """Run one handler to its verdict. Nothing a handler raises leaves this method."""
+        held.began = True
+        began = self._clock.now()
+        handler, job = held.handler, held.claim.job
+        if self._events.wants(JobStarted):
+            self._emit(JobStarted, job, max(began - held.due, 0.0))
+        limit = handler.timeout if handler.timeout is not None else self._plan.timeout
+        raised: BaseException | None = None
+        try:
+            await run_within(self._calls[job.kind], job, limit, handler.plain)
+        except BaseException as error:  # even SystemExit of a handler is its own
+            raised = error
+        took = self._clock.now() - began
+        self._note_took(took)
+        self._leave(held, raised, took)
+
+    def _leave(self, held: Held, raised: BaseException | None, took: float) -> None:
+        """A handler is over: give its place free, and settle its job if it is still ours."""
+        self._running.pop(held, None)
+        if held.ended == "lost":
+            self._breakers.no_verdict(held.claim.job.kind, held.trial)
+        elif raised is None:
+            self._done(held, took)
+        elif held.ended == "stop":
+            self._breakers.no_verdict(held.claim.job.kind, held.trial)
+            self._give_back(held, "the worker stops")
+        else:
+            self._failed(held, raised, took)
+        self._place_is_free()
+
+    def _done(self, held: Held, took: float) -> None:
+        self._breakers.succeeded(held.claim.job.kind, held.trial)
+        self._settling.add(Settlement.done(held.claim))
+        self._emit(JobDone, held.claim.job, took)
+
+    def _failed(self, held: Held, error: BaseException, took: float) -> None:
+        job, retry = held.claim.job, held.handler.retry
+        if isinstance(error, Snooze):
+            self._breakers.no_verdict(job.kind, held.trial)
+            self._settling.add(Settlement.give_back(held.claim, error.delay))
+            self._emit(JobSnoozed, job, error.delay)
+        elif isinstance(error, Reject):
+            self._breakers.no_verdict(job.kind, held.trial)
+            self._dead(held, text_of(error, bare=True))
+        elif is_permanent(error, retry):
+            self._breakers.no_verdict(job.kind, held.trial)
+            self._dead(held, text_of(error), traceback_of(error))
+        else:
+            self._count_failure(held)
+            if retry.exhausted(job.attempt):
+                self._dead(held, text_of(error), traceback_of(error))
+            else:
+                delay = retry.delay(job.attempt, self._random.random())
+                self._settling.add(Settlement.retry(held.claim, delay, text_of(error)))
+                self._emit(JobRetried, job, text_of(error), delay, took, traceback_of(error))
+
+    def _dead(self, held: Held, error: str, traceback: str = "") -> None:
+        self._settling.add(Settlement.dead(held.claim, error))
+        self._emit(JobDead, held.claim.job, error, traceback)
+
+    def _give_back(self, held: Held, reason: str, delay: float = 0.0) -> None:
+        self._given_back += 1
+        self._settling.add(Settlement.give_back(held.claim, delay))
+        self._emit(JobGivenBack, held.claim.job, reason)
+
+    def _turn_away(self, claim: Claim) -> None:
+        settlement = turned_away(claim, self._queue.foreign_kind)
+        self._settling.add(settlement)
+        if settlement.verdict == "dead":
+            self._emit(JobDead, claim.job, settlement.error, "")
+        else:
+            self._emit(JobUnhandled, claim.job, settlement.delay)
+
+    # Breakers
+
+    def _count_failure(self, held: Held) -> None:
+        kind = held.claim.job.kind
+        self._breakers.failed(kind, held.trial)
+        if not self._breakers.closed(kind):
+            for waiting in [w for w in self._waiting if w.claim.job.kind == kind]:
+                self._waiting.remove(waiting)
+                self._give_back_until_trial(waiting)
+
+    def _give_back_until_trial(self, held: Held) -> None:
+        # Where a claim can leave out a kind there is no need to hide its jobs from others.
+        kinds = self._queue.capabilities.kinds
+        delay = 0.0 if kinds else self._breakers.until_trial(held.claim.job.kind)
+        self._give_back(held, "the breaker of its kind is open", delay)
+
+    def _note_breaker(self, kind: str, state: str) -> None:
+        self._events.emit(BreakerChanged(self._queue.name, kind, state))
+        if state != "half-open":  # the next poll learns when to try again, or claims what it can
+            self.poll_loop.hint()
+
+    # Leases
+
+    async def _renew(self) -> None:
+        """The chore: renew every lease that is held, in one call."""
+        held = self._held()
+        claims = {s.claim.job.id: s.claim for s in self._settling.late()} | {
+            job_id: h.claim for job_id, h in held.items()
+        }
+        if not claims:
+            self._chores.rest("renew leases")
+            return
+        try:
+            await self._queue.extend(claims.values(), self._plan.lease)
+        except LeaseLost as error:
+            for job_id in error.lost:
+                if job_id in held:
+                    self._lose(held[job_id])
+
+    def _held(self) -> dict[str, Held]:
+        """What is claimed and not yet settled, as far as we know, by job."""
+        running = (held for held in self._running if held.ended != "lost")
+        return {held.claim.job.id: held for held in (*running, *self._waiting)}
+
+    def _lose(self, held: Held) -> None:
+        if held in self._running:
+            self._note_lost(held.claim)
+            self._end(held, "lost")
+        elif held in self._waiting:
+            self._note_lost(held.claim)
+            self._waiting.remove(held)
+            self._room.set()
+
+    def _note_lost(self, claim: Claim) -> None:
+        self._emit(JobLost, claim.job)
+
+    def _emit(self, kind: Any, job: Job, *values: Any) -> None:
+        if self._events.wants(kind):
+            self._events.emit(
+                kind(self._queue.name, self._plan.name, job.id, job.kind, job.attempt, *values)
+            )
+
+
+def _may_wait(settlement: Settlement) -> bool:
+    """Does nobody wait for it: no successor with its key, and no other worker?"""
+    return settlement.verdict == "done" and settlement.claim.job.key is None
