@@ -39,7 +39,7 @@ from benchmarks.billed_sections.kit import (  # noqa: E402
 )
 from benchmarks.common import Child, Goal, each, heading, median, number, percentile  # noqa: E402
 from pollwise.lab.prices import PRICES  # noqa: E402
-from tests.clouds import CREDENTIALS  # noqa: E402
+from tests.support.clouds import CREDENTIALS  # noqa: E402
 
 PEER = "celery-sqs"
 #: Pollwise's consumers of SQS.

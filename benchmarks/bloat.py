@@ -26,8 +26,8 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])
 from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Goal, heading, number  # noqa: E402
 from benchmarks.queue_sections.kit import SETTINGS, SETUPS, Bench, Peer  # noqa: E402
-from tests.daemons import version_of  # noqa: E402
-from tests.servers import Postgres, Servers, newest_postgres  # noqa: E402
+from tests.support.daemons import version_of  # noqa: E402
+from tests.support.servers import Postgres, Servers, newest_postgres  # noqa: E402
 
 BACKLOG = 10_000
 DAY = 2_000_000

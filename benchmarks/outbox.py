@@ -34,7 +34,7 @@ from benchmarks.outbox_sections.loads import P99, Found, Rates, Size, measure_lo
 from benchmarks.outbox_sections.order import Order, measure_order  # noqa: E402
 from benchmarks.queue_sections.kit import Bench, Setup  # noqa: E402
 from benchmarks.queue_sections.latency import Idle, Patience, measure_idle  # noqa: E402
-from tests.servers import Servers  # noqa: E402
+from tests.support.servers import Servers  # noqa: E402
 
 #: With its defaults; and as the peers have it: without keys, and with a batch as large as theirs.
 OURS, WITHOUT_KEYS = "pollwise postgres", "pollwise keys=none batch=500 postgres"

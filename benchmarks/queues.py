@@ -47,7 +47,7 @@ from benchmarks.queue_sections.rates import (  # noqa: E402
     measure_puts,
     measure_work,
 )
-from tests.servers import Servers  # noqa: E402
+from tests.support.servers import Servers  # noqa: E402
 
 OURS = {"postgres": "pollwise postgres", "redis": "pollwise redis"}
 

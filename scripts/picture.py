@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollwise import Adaptive, Fixed, NewJob, Strategy, poll
-from pollwise.clock import VirtualClock
-from pollwise.events import Events, PollFinished
-from pollwise.lab.fixed import percentile
+from pollwise.lab.replay.fixed import percentile
 from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import Events, PollFinished
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "assets"
 SECONDS = 60.0

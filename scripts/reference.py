@@ -22,17 +22,14 @@ from typing import Any
 import typer
 
 import pollwise
-from pollwise import events
 from pollwise.cli.app import app
-from pollwise.clock import VirtualClock
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.base import Strategy
 from pollwise.durations import short
 from pollwise.lab.prices import MONTH, PRICES, dollars_a_month
-from pollwise.lab.replay import replay
-from pollwise.lab.results import Situation
-from pollwise.lab.synthetic import workload
+from pollwise.lab.replay.engine import replay
+from pollwise.lab.replay.results import Situation
+from pollwise.lab.traces.synthetic import workload
 from pollwise.observe.metrics import METRICS
-from pollwise.outbox.postgres_store import PostgresOutboxStore
 from pollwise.outbox.records import (
     BlockedKey,
     Held,
@@ -42,16 +39,19 @@ from pollwise.outbox.records import (
     RecordInfo,
     RelayInfo,
 )
-from pollwise.outbox.sqlite_store import SqliteOutboxStore
-from pollwise.outbox.store import OutboxStore
-from pollwise.outbox.urls import open_store
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
+from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+from pollwise.outbox.stores.urls import open_store
 from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.memory import MemoryQueue
-from pollwise.queues.objects import ObjectQueue
-from pollwise.queues.postgres import PostgresQueue
-from pollwise.queues.redis import RedisQueue
-from pollwise.queues.sqlite import SqliteQueue
-from pollwise.queues.sqs import SqsFifoQueue, SqsQueue
+from pollwise.queues.objects.queue import ObjectQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
+from pollwise.runtime import events
+from pollwise.runtime.clock import VirtualClock
 from pollwise.settings import STRATEGIES, documented_keys
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -346,7 +346,8 @@ def _option(parameter: Any) -> tuple[str, str, str]:
 
 def http_api_page() -> str:
     """Every route of the controller, as its OpenAPI schema has it."""
-    from pollwise.controller import create_app, queue_api
+    from pollwise.controller import create_app
+    from pollwise.controller.http.queues import routes as queue_api
 
     with tempfile.TemporaryDirectory() as folder:
         schema = create_app("memory://", artefacts=folder).openapi()

@@ -18,11 +18,11 @@ from contextlib import ExitStack, closing
 import pytest
 from hypothesis import settings
 
-from tests.brokers import Nats, OwnNats, OwnRabbitMQ, RabbitMQ
-from tests.clouds import MiniStack
-from tests.daemons import Missing
-from tests.kafka import Kafka
-from tests.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
+from tests.support.brokers import Nats, OwnNats, OwnRabbitMQ, RabbitMQ
+from tests.support.clouds import MiniStack
+from tests.support.daemons import Missing
+from tests.support.kafka import Kafka
+from tests.support.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
 
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
@@ -73,7 +73,7 @@ def ministack(servers: Servers) -> MiniStack:
 
 @pytest.fixture(scope="session")
 def fast_ministack(servers: Servers) -> MiniStack:
-    """The same, for the clock of `tests.fast`."""
+    """The same, for the clock of `tests.support.fast`."""
     return servers.ministack(fast=True)
 
 

@@ -20,11 +20,11 @@ import pytest
 import typer
 
 from pollwise.cli.app import app
-from tests.brokers import Nats, RabbitMQ
-from tests.clouds import BUCKET, CREDENTIALS, MiniStack
-from tests.daemons import free_port
-from tests.kafka import Kafka
-from tests.servers import PgBouncer, Postgres, Redis
+from tests.support.brokers import Nats, RabbitMQ
+from tests.support.clouds import BUCKET, CREDENTIALS, MiniStack
+from tests.support.daemons import free_port
+from tests.support.kafka import Kafka
+from tests.support.servers import PgBouncer, Postgres, Redis
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

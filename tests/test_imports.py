@@ -58,7 +58,7 @@ def test_pollwise_alone_brings_its_errors_alone() -> None:
 @pytest.mark.parametrize(
     ("code", "without", "unneeded"),
     [
-        ("from pollwise import Adaptive, Retry", {"clock", "events", "worker"}, {"asyncio"}),
+        ("from pollwise import Adaptive, Retry", {"runtime", "worker"}, {"asyncio"}),
         (
             "from pollwise import Worker",
             {"fleet", "outbox", "settings", "observe", "cli"},
@@ -93,7 +93,7 @@ COMMAND = "import sys\nsys.argv[0] = 'pollwise'\nfrom pollwise.cli import main\n
 @pytest.mark.parametrize("words", [["--help"], ["--version"]], ids=" ".join)
 def test_the_list_of_commands_imports_none(words: list[str]) -> None:
     found = loaded(COMMAND, *words)
-    assert parts(found) == {"cli", "errors", "urls"}
+    assert parts(found) == {"cli", "errors", "runtime"}
     assert {name for name in found if name.startswith("pollwise.cli.")} == {
         "pollwise.cli.app",
         "pollwise.cli.output",

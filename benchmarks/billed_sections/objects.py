@@ -23,9 +23,9 @@ from benchmarks.billed_sections.kit import (
 from benchmarks.common import Child, each, heading, median, number
 from pollwise.lab import cost
 from pollwise.lab.prices import PRICES
-from pollwise.lab.report import money
-from tests.clouds import Cloud as S3Server
-from tests.servers import Servers
+from pollwise.lab.report.compare import money
+from tests.support.clouds import Cloud as S3Server
+from tests.support.servers import Servers
 
 SHARDS = cost.SHARDS
 #: Pollwise's consumers of S3, and what one poll costs with a LIST for each of 16 shards.

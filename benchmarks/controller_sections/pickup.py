@@ -27,9 +27,9 @@ from websockets.asyncio.client import connect  # noqa: E402
 
 from pollwise.agent import Agent, AgentOptions  # noqa: E402
 from pollwise.agent.command import Ended  # noqa: E402
-from pollwise.events import Events, JobStarted  # noqa: E402
-from pollwise.jobs import Job, NewJob  # noqa: E402
-from pollwise.queues.http import HttpQueue  # noqa: E402
+from pollwise.queues.http.queue import HttpQueue  # noqa: E402
+from pollwise.runtime.events import Events, JobStarted  # noqa: E402
+from pollwise.runtime.jobs import Job, NewJob  # noqa: E402
 from pollwise.worker import Worker, WorkerRunOptions  # noqa: E402
 
 HOST = "127.0.0.1"

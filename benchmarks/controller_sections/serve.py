@@ -23,11 +23,11 @@ from starlette.requests import Request  # noqa: E402
 from starlette.responses import Response  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 
-from pollwise.cli.serve import HEAD_WITHIN, KEEP_ALIVE, PING_EVERY  # noqa: E402
-from pollwise.cli.serving import PatientServer, protocol  # noqa: E402
+from pollwise.cli.serve.commands import HEAD_WITHIN, KEEP_ALIVE, PING_EVERY  # noqa: E402
+from pollwise.cli.serve.server import PatientServer, protocol  # noqa: E402
 from pollwise.controller import ControllerOptions, create_app  # noqa: E402
 from pollwise.controller.jobs import spec_from  # noqa: E402
-from pollwise.controller.tokens import hash_of, new_secret  # noqa: E402
+from pollwise.controller.security.tokens import hash_of, new_secret  # noqa: E402
 
 NOTHING = b'{"job":null,"next_poll_s":5.0,"cancel":[],"drain":false}'
 NOTHING_HEADERS = [

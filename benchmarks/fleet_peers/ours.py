@@ -14,15 +14,15 @@ import time
 from pathlib import Path
 from random import Random
 
-from pollwise.clock import VirtualClock
 from pollwise.core.agenda import Agenda
-from pollwise.core.freshness import Freshness
-from pollwise.events import Events
+from pollwise.core.strategies.freshness import Freshness
 from pollwise.fleet import Fleet, ProbeContext, Reading, Target
-from pollwise.fleet.budget import Budget
-from pollwise.fleet.condition import Rules
-from pollwise.fleet.entry import Entry
-from pollwise.fleet.scheduler import Scheduler
+from pollwise.fleet.engine.budget import Budget
+from pollwise.fleet.engine.entry import Entry
+from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.engine.states import Rules
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import Events
 
 INTERVAL = 10.0
 

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from random import Random
 
-from pollwise.clock import VirtualClock
+from pollwise.runtime.clock import VirtualClock
 
 INTERVAL = 10.0
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.common import Goal, Plain, heading, number, percentile, table
-from pollwise.core.changes import ChangeRate
-from pollwise.core.freshness import Freshness
+from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
 from pollwise.core.shares import Shares
-from pollwise.lab import traces
+from pollwise.core.strategies.freshness import Freshness
+from pollwise.lab.traces import reading as traces
 
 TARGETS = 200
 DECADES = 4.0

@@ -138,7 +138,7 @@ async def bare(url: str, seconds: float, clients: int) -> None:
 async def carried(url: str, seconds: float) -> None:
     import httpx
 
-    from pollwise.fleet.probes.carrier import Carrier
+    from pollwise.fleet.probes.http.carrier import Carrier
 
     count = 0
     carrier = Carrier(httpx.create_ssl_context)
@@ -161,8 +161,8 @@ async def carried(url: str, seconds: float) -> None:
 
 
 async def fleet(url: str, seconds: float) -> None:
-    from pollwise.events import Events, TargetFailed
     from pollwise.fleet import Fleet, Target
+    from pollwise.runtime.events import Events, TargetFailed
 
     failures: list[TargetFailed] = []
     events = Events(quiet=True)

@@ -14,7 +14,7 @@ import sys
 import time
 
 from pollwise import Adaptive, Job, NewJob, Worker, WorkerRunOptions
-from pollwise.queues.sqs import SqsQueue
+from pollwise.queues.sqs.queue import SqsQueue
 
 ENDPOINT, JOBS, ROUNDS = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 OPTIONS = WorkerRunOptions(

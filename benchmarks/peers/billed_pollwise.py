@@ -27,7 +27,7 @@ from typing import Any
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 if len(sys.argv) > 3:
-    from tests.fast import hurry
+    from tests.support.fast import hurry
 
     hurry(float(sys.argv[4]), float(sys.argv[3]))
 

@@ -23,7 +23,7 @@ os.environ |= {"BIND_HOST": "127.0.0.1", "GATEWAY_PORT": str(port), "LOG_LEVEL":
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 if len(sys.argv) > 2:
-    from tests.fast import hurry
+    from tests.support.fast import hurry
 
     hurry(float(sys.argv[3]), float(sys.argv[2]))
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pollwise import Job, NewJob, Worker, WorkerRunOptions
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
 
 EMPTY = "empty"
 

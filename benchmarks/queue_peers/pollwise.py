@@ -19,7 +19,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[2])
 import pollwise  # noqa: E402
 from benchmarks.queue_peers.protocol import Driver, Handle, main  # noqa: E402
 from pollwise import Job, NewJob, Worker, WorkerRunOptions  # noqa: E402
-from pollwise.jobs import Settlement  # noqa: E402
+from pollwise.runtime.jobs import Settlement  # noqa: E402
 
 
 class PollwiseDriver(Driver):
@@ -61,7 +61,7 @@ class PollwiseDriver(Driver):
         what, _, value = self.options.way.partition("=")
         prefetch = int(value) if what == "prefetch" else None
         if what == "vacuum":
-            from pollwise.queues import postgres_database
+            from pollwise.storage.postgres import database as postgres_database
 
             postgres_database.VACUUM_EVERY = sys.maxsize
         options = WorkerRunOptions(concurrency=self.concurrency, prefetch=prefetch)

@@ -24,7 +24,7 @@ import psycopg
 
 from benchmarks import common
 from benchmarks.common import Child, number
-from tests.servers import Postgres, Redis, Servers
+from tests.support.servers import Postgres, Redis, Servers
 
 DRIVERS = common.HERE / "queue_peers"
 #: What a Postgres of the comparison runs with; else its defaults, autovacuum included.

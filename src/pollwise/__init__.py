@@ -2,114 +2,76 @@
 
 async for batch in pollwise.poll(fetch, pollwise.Adaptive("100ms", "5s")):
     ...
+
+Errors are in `pollwise.errors`, events in `pollwise.events`, and what authors of strategies need is
+in `pollwise.strategies`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pollwise.errors import (
-    ConfigError,
-    HandlerError,
-    HandlerTimeout,
-    JobError,
-    LeaseLost,
-    MissingExtra,
-    OutboxError,
-    PayloadError,
-    PollwiseError,
-    ProbeError,
-    ProbeRefused,
-    ProbeTimeout,
-    PublishError,
-    PublishRefused,
-    Reject,
-    SchemaError,
-    SignatureError,
-    Snooze,
-    StoreError,
-    StoreUnavailable,
-    UniqueConflict,
-    Unsupported,
-)
+from pollwise.errors import PollwiseError, Reject, Snooze
 
 if TYPE_CHECKING:
-    from pollwise.clock import Clock
-    from pollwise.core.adaptive import Adaptive
-    from pollwise.core.agenda import Agenda
-    from pollwise.core.batch_fill import BatchFill
+    from pollwise.agent.agent import Agent
+    from pollwise.agent.options import AgentOptions
+    from pollwise.controller.controller import Controller
+    from pollwise.controller.options import ControllerOptions
     from pollwise.core.breaker import Breaker
-    from pollwise.core.ewma import Ewma
-    from pollwise.core.fixed import Fixed
-    from pollwise.core.freshness import Freshness
-    from pollwise.core.outcome import Outcome, Pause
-    from pollwise.core.presets import PollingStrategy
     from pollwise.core.retry import Retry
-    from pollwise.core.strategy import Pacer, Strategy
-    from pollwise.core.worth import Worth
-    from pollwise.events import Events
-    from pollwise.fleet import Fleet, Reading, Target
-    from pollwise.hints import Hints
-    from pollwise.jobs import Job, NewJob
-    from pollwise.loop import Batch, poll
-    from pollwise.outbox import Outbox, OutboxRunOptions
+    from pollwise.core.strategies.adaptive import Adaptive
+    from pollwise.core.strategies.base import Strategy
+    from pollwise.core.strategies.batch_fill import BatchFill
+    from pollwise.core.strategies.ewma import Ewma
+    from pollwise.core.strategies.fixed import Fixed
+    from pollwise.core.strategies.freshness import Freshness
+    from pollwise.core.strategies.worth import Worth
+    from pollwise.fleet.fleet import Fleet
+    from pollwise.fleet.targets import Reading, Target
+    from pollwise.outbox.outbox import Outbox, OutboxRunOptions
     from pollwise.outbox.records import NewRecord, Record
     from pollwise.queues.base import Queue
     from pollwise.queues.urls import open_queue as open
-    from pollwise.worker import Worker, WorkerRunOptions
+    from pollwise.runtime.clock import Clock
+    from pollwise.runtime.events import Events
+    from pollwise.runtime.hints import Hints
+    from pollwise.runtime.jobs import Job, NewJob
+    from pollwise.runtime.loop import Batch, poll
+    from pollwise.worker.worker import Worker, WorkerRunOptions
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Adaptive",
-    "Agenda",
+    "Agent",
+    "AgentOptions",
     "Batch",
     "BatchFill",
     "Breaker",
     "Clock",
-    "ConfigError",
+    "Controller",
+    "ControllerOptions",
     "Events",
     "Ewma",
     "Fixed",
     "Fleet",
     "Freshness",
-    "HandlerError",
-    "HandlerTimeout",
     "Hints",
     "Job",
-    "JobError",
-    "LeaseLost",
-    "MissingExtra",
     "NewJob",
     "NewRecord",
     "Outbox",
-    "OutboxError",
     "OutboxRunOptions",
-    "Outcome",
-    "Pacer",
-    "Pause",
-    "PayloadError",
-    "PollingStrategy",
     "PollwiseError",
-    "ProbeError",
-    "ProbeRefused",
-    "ProbeTimeout",
-    "PublishError",
-    "PublishRefused",
     "Queue",
     "Reading",
     "Record",
     "Reject",
     "Retry",
-    "SchemaError",
-    "SignatureError",
     "Snooze",
-    "StoreError",
-    "StoreUnavailable",
     "Strategy",
     "Target",
-    "UniqueConflict",
-    "Unsupported",
     "Worker",
     "WorkerRunOptions",
     "Worth",
@@ -117,51 +79,50 @@ __all__ = [
     "poll",
 ]
 
-# A name is imported when it is first used: who only polls does not wait for fleets and outboxes.
-# Type checkers see the imports above instead, and so a name that is misspelt.
+# A name is imported when it is first used, so that a program that only polls does not wait for
+# fleets and outboxes. Type checkers see the imports above instead, and find misspelt names.
 if not TYPE_CHECKING:
     import importlib
     import sys
 
-    #: Where a name comes from; after a colon, what it is called there.
+    #: The module that defines each name; after a colon, the name there.
     _HOMES = {
-        "Adaptive": "pollwise.core.adaptive",
-        "Agenda": "pollwise.core.agenda",
-        "Batch": "pollwise.loop",
-        "BatchFill": "pollwise.core.batch_fill",
+        "Adaptive": "pollwise.core.strategies.adaptive",
+        "Agent": "pollwise.agent.agent",
+        "AgentOptions": "pollwise.agent.options",
+        "Batch": "pollwise.runtime.loop",
+        "BatchFill": "pollwise.core.strategies.batch_fill",
         "Breaker": "pollwise.core.breaker",
-        "Clock": "pollwise.clock",
-        "Events": "pollwise.events",
-        "Ewma": "pollwise.core.ewma",
-        "Fixed": "pollwise.core.fixed",
-        "Fleet": "pollwise.fleet",
-        "Freshness": "pollwise.core.freshness",
-        "Hints": "pollwise.hints",
-        "Job": "pollwise.jobs",
-        "NewJob": "pollwise.jobs",
+        "Clock": "pollwise.runtime.clock",
+        "Controller": "pollwise.controller.controller",
+        "ControllerOptions": "pollwise.controller.options",
+        "Events": "pollwise.runtime.events",
+        "Ewma": "pollwise.core.strategies.ewma",
+        "Fixed": "pollwise.core.strategies.fixed",
+        "Fleet": "pollwise.fleet.fleet",
+        "Freshness": "pollwise.core.strategies.freshness",
+        "Hints": "pollwise.runtime.hints",
+        "Job": "pollwise.runtime.jobs",
+        "NewJob": "pollwise.runtime.jobs",
         "NewRecord": "pollwise.outbox.records",
-        "Outbox": "pollwise.outbox",
-        "OutboxRunOptions": "pollwise.outbox",
-        "Outcome": "pollwise.core.outcome",
-        "Pacer": "pollwise.core.strategy",
-        "Pause": "pollwise.core.outcome",
-        "PollingStrategy": "pollwise.core.presets",
+        "Outbox": "pollwise.outbox.outbox",
+        "OutboxRunOptions": "pollwise.outbox.outbox",
         "Queue": "pollwise.queues.base",
-        "Reading": "pollwise.fleet",
+        "Reading": "pollwise.fleet.targets",
         "Record": "pollwise.outbox.records",
         "Retry": "pollwise.core.retry",
-        "Strategy": "pollwise.core.strategy",
-        "Target": "pollwise.fleet",
-        "Worker": "pollwise.worker",
-        "WorkerRunOptions": "pollwise.worker",
-        "Worth": "pollwise.core.worth",
+        "Strategy": "pollwise.core.strategies.base",
+        "Target": "pollwise.fleet.targets",
+        "Worker": "pollwise.worker.worker",
+        "WorkerRunOptions": "pollwise.worker.worker",
+        "Worth": "pollwise.core.strategies.worth",
         "open": "pollwise.queues.urls:open_queue",
-        "poll": "pollwise.loop",
+        "poll": "pollwise.runtime.loop",
     }
-    #: Modules that are there after `import pollwise`, as if that had imported them.
+    #: Modules that are available after `import pollwise` alone.
     _PARTS = (
-        "clock", "core", "durations", "errors", "events", "fleet", "hints", "jobs", "loop",
-        "outbox", "queues", "urls", "worker",
+        "agent", "controller", "durations", "errors", "events", "fleet", "outbox", "queues",
+        "strategies", "worker",
     )  # fmt: skip
 
     def __getattr__(name):

@@ -15,11 +15,11 @@ from pollwise.agent.agent import Agent
 from pollwise.agent.command import Ended
 from pollwise.agent.job import Execute, Run
 from pollwise.agent.options import AgentOptions
-from pollwise.clock import Clock, VirtualClock
-from pollwise.queues.http_client import Unanswered
+from pollwise.queues.http.client import Unanswered
+from pollwise.runtime.clock import Clock, VirtualClock
 from tests.controller.farm import URL, Farm
-from tests.kit import Seen
-from tests.queues.http_stub import InsideSocket, dial_inside
+from tests.queues.http.stub import InsideSocket, dial_inside
+from tests.support.kit import Seen
 
 #: A program that is there; tests that need another one say so.
 PROGRAM = [sys.executable]

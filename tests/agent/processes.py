@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from tests.daemons import HOST, Keeper, Server, wait_until
+from tests.support.daemons import HOST, Keeper, Server, wait_until
 
 #: A controller that is quick about everything.
 QUICK = {

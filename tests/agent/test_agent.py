@@ -17,9 +17,9 @@ from starlette.routing import Route
 
 from pollwise.agent.command import Ended
 from pollwise.agent.job import Run
-from pollwise.clock import VirtualClock
 from pollwise.errors import ConfigError, StoreError
-from pollwise.events import (
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import (
     HintsLost,
     HintsProven,
     JobGivenBack,

@@ -19,11 +19,11 @@ from pollwise.agent.job import Run, Work
 from pollwise.agent.link import Link
 from pollwise.agent.log import LOG_MAX
 from pollwise.agent.options import AgentOptions
-from pollwise.clock import Clock
 from pollwise.errors import ConfigError
-from pollwise.queues.http_client import ControllerClient, TokenSource
-from pollwise.variables import NO_SETTINGS
-from tests.daemons import wait_until
+from pollwise.queues.http.client import ControllerClient, TokenSource
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.variables import NO_SETTINGS
+from tests.support.daemons import wait_until
 
 SH = "/bin/sh"
 

@@ -11,10 +11,10 @@ import pytest
 
 from tests.agent.processes import AgentProcess, ServeProcess
 from tests.agent.test_commands import lives
-from tests.daemons import Keeper, wait_until
-from tests.nginx import Nginx
-from tests.proxy import Proxy
-from tests.servers import Postgres, Servers
+from tests.support.daemons import Keeper, wait_until
+from tests.support.nginx import Nginx
+from tests.support.proxy import Proxy
+from tests.support.servers import Postgres, Servers
 
 
 @pytest.fixture

@@ -181,8 +181,9 @@ import os, sys, sqlite3, resource, encodings.idna, typer
 from pollwise.cli import main
 from pollwise.cli.app import app
 assert all(typer.main.get_command(app).commands.values())
-import pollwise.queues.sqlite, pollwise.queues.sql
-pollwise.queues.sql.statements("sqlite"), pollwise.queues.sql.migrations("sqlite")
+import pollwise.queues.sqlite.queue, pollwise.storage.sql
+pollwise.storage.sql.statements("pollwise.queues.sqlite")
+pollwise.storage.sql.migrations("pollwise.queues.sqlite")
 {less}
 main()
 """

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from pollwise.cli import doctor
-from pollwise.hints import Hints
 from pollwise.outbox import NewRecord
+from pollwise.runtime.hints import Hints
 from tests.cli.console import Result, files, good, pollwise
 from tests.cli.test_outbox import kill, put
 from tests.cli.test_queue import bury
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 URL = "sqlite:///jobs.db"
 
@@ -64,7 +64,9 @@ def test_hints_that_reach_less_far_are_noted() -> None:
 def test_hints_that_do_not_arrive_are_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     good("submit", URL, "greet")
     monkeypatch.setattr(doctor, "HINT_DEADLINE", 0.01)
-    monkeypatch.setattr("pollwise.queues.watched_file.WatchedFile.tell_others", Hints.tell_others)
+    monkeypatch.setattr(
+        "pollwise.storage.sqlite.watched_file.WatchedFile.tell_others", Hints.tell_others
+    )
     result = pollwise("doctor", f"{URL}?watch=10ms", "--json")
     assert result.code == 1
     verdict, says = findings(result)["hints"]

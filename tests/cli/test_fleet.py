@@ -16,14 +16,14 @@ from typing import Any
 import httpx
 import pytest
 
-from pollwise.controller.state_sqlite import SqliteState
-from pollwise.controller.tokens import Tokens
-from pollwise.fleet.store_postgres import TABLES
-from pollwise.fleet.store_sqlite import SqliteFleetStore
-from pollwise.queues.postgres_schema import script
+from pollwise.controller.security.tokens import Tokens
+from pollwise.controller.state.sqlite.state import SqliteState
+from pollwise.fleet.stores.postgres.store import TABLES
+from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
+from pollwise.storage.postgres.schema import script
 from tests.cli.console import Command, Screen, good, plain, pollwise
-from tests.daemons import wait_until
-from tests.servers import OwnPostgres, Postgres
+from tests.support.daemons import wait_until
+from tests.support.servers import OwnPostgres, Postgres
 
 STORE = "sqlite:///fleet.db"
 FILE = """

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from pollwise.cli import lab
-from pollwise.lab import report
+from pollwise.cli.lab import commands as lab
 from pollwise.lab.policies import known
-from pollwise.lab.synthetic import WORKLOADS
+from pollwise.lab.report import compare as report
+from pollwise.lab.traces.synthetic import WORKLOADS
 from tests.cli.console import PATIENCE, Command, files, good, pollwise
 
 URL = "sqlite:///jobs.db"

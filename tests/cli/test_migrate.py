@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from pollwise.queues.sql import migrations
+from pollwise.storage.sql import migrations
 from tests.cli.console import good, pollwise
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
-VERSIONS = [version for version, _ in migrations("postgres")]
+VERSIONS = [version for version, _ in migrations("pollwise.queues.postgres")]
 
 
 def test_migrate_makes_the_tables_once(postgres: Postgres) -> None:

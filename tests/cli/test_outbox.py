@@ -13,9 +13,9 @@ import pytest
 
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions, open_store
 from pollwise.outbox.records import KeyEnd, Record
-from pollwise.queues.sql import migrations
+from pollwise.storage.sql import migrations
 from tests.cli.console import Command, good, pollwise
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 _names = itertools.count(1)
 

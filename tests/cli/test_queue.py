@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pollwise.jobs import STATES, NewJob, Settlement
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.jobs import STATES, NewJob, Settlement
 from tests.cli.console import files, good, pollwise
 
 URL = "sqlite:///jobs.db"

@@ -23,13 +23,18 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
-from pollwise.cli.serve import KEEP_ALIVE, allow_connections, options_from, trusted_networks
+from pollwise.cli.serve.commands import (
+    KEEP_ALIVE,
+    allow_connections,
+    options_from,
+    trusted_networks,
+)
 from pollwise.controller.options import ControllerOptions
 from pollwise.errors import ConfigError
-from pollwise.queues import http_client
+from pollwise.queues.http import client as http_client
 from pollwise.settings import load
 from tests.cli.console import PATIENCE, good, pollwise
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 STORE = "sqlite:///jobs.db"
 

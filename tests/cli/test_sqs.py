@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from pollwise.jobs import NewJob, Settlement
-from pollwise.queues.sqs import SqsQueue
-from tests.clouds import CREDENTIALS, MiniStack
+from pollwise.queues.sqs.queue import SqsQueue
+from pollwise.runtime.jobs import NewJob, Settlement
+from tests.support.clouds import CREDENTIALS, MiniStack
 
 
 def _pollwise(*arguments: str) -> subprocess.CompletedProcess[str]:

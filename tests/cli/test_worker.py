@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from pollwise.cli import running as command
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.ewma import Ewma
-from pollwise.core.fixed import Fixed
-from pollwise.events import (
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.ewma import Ewma
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.runtime.events import (
     JobDone,
     JobRetried,
     JobStarted,

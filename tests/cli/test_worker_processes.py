@@ -16,7 +16,7 @@ import pytest
 
 from pollwise.observe.metrics import METRICS
 from tests.cli.console import PATIENCE, Command, good, is_alive
-from tests.daemons import wait_until
+from tests.support.daemons import wait_until
 
 URL = "sqlite:///jobs.db"
 SHOP = """

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.controller.states import Main, run_on_postgres, run_on_sqlite
+from tests.controller.state.states import Main, run_on_postgres, run_on_sqlite
 
 
 @pytest.fixture(params=["sqlite", "postgres", "postgres_oldest"])

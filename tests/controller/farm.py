@@ -11,15 +11,15 @@ from typing import Any
 
 import httpx
 
-from pollwise.clock import Clock, VirtualClock
 from pollwise.controller import ControllerOptions, create_app
-from pollwise.controller.app import ControllerApp
 from pollwise.controller.controller import Controller
+from pollwise.controller.http.app import ControllerApp
 from pollwise.controller.opening import queue_named, state_of
 from pollwise.queues.base import Queue
-from pollwise.queues.sqlite import SqliteQueue
-from tests.kit import CountedMemory, CountedSqlite, Seen
-from tests.servers import Postgres
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.clock import Clock, VirtualClock
+from tests.support.kit import CountedMemory, CountedSqlite, Seen
+from tests.support.servers import Postgres
 
 URL = "http://controller"
 

@@ -11,7 +11,7 @@ import pytest
 
 from pollwise.controller.jobs import JobSpec
 from pollwise.errors import StoreUnavailable
-from pollwise.events import JobGivenUp, JobLapsed
+from pollwise.runtime.events import JobGivenUp, JobLapsed
 from pollwise.testing import VirtualClock
 from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
 

@@ -16,9 +16,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.controller.attackers import Served
-from tests.nginx import Nginx
-from tests.servers import Postgres, Servers
+from tests.controller.security.attackers import Served
+from tests.support.nginx import Nginx
+from tests.support.servers import Postgres, Servers
 
 AGENTS = 24
 #: Seconds between two kills, and how long the victim stays down.

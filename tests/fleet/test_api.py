@@ -18,25 +18,25 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from pollwise.audit import AuditEntry
-from pollwise.clock import VirtualClock
-from pollwise.controller.auth import Auth
-from pollwise.controller.fleet_tokens import fleet_tokens
-from pollwise.controller.rows import SCOPES
-from pollwise.controller.state_sqlite import SqliteState
-from pollwise.controller.tokens import Tokens
+from pollwise.controller.security.auth import Auth
+from pollwise.controller.security.fleet_tokens import fleet_tokens
+from pollwise.controller.security.tokens import Tokens
+from pollwise.controller.state.sqlite.state import SqliteState
+from pollwise.controller.state.values import SCOPES
 from pollwise.errors import ConfigError, ProbeRefused, StoreUnavailable
-from pollwise.events import FleetOrdered, FleetSettingsChanged
 from pollwise.fleet import Fleet, Reading, Target, audit
 from pollwise.fleet.api import BODY_MAX, Bearer, Scope, application, served
 from pollwise.fleet.control import LOOK_EVERY, Control
-from pollwise.fleet.store_postgres import TABLES, PostgresFleetStore
-from pollwise.fleet.store_sqlite import SqliteFleetStore
-from pollwise.queues.postgres_schema import script
+from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
+from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
+from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import FleetOrdered, FleetSettingsChanged
 from pollwise.settings import Settings, load
+from pollwise.storage.postgres.schema import script
 from tests.fleet.world import Watch, fleet_for, running
-from tests.kit import Seen
-from tests.servers import Postgres
+from tests.support.kit import Seen
+from tests.support.servers import Postgres
 
 fleets = (f"api {number}" for number in itertools.count())
 NEVER = ("last_success_at", "last_error_at", "last_error", "polled_at", "changed_at", "staleness")
@@ -217,9 +217,9 @@ def test_what_people_do_is_in_the_audit(folder: Path, caplog: pytest.LogCaptureF
         await store.close()
 
     seen = Seen()
-    caplog.set_level("INFO", "pollwise.audit")
+    caplog.set_level("INFO", "pollwise.runtime.audit")
     in_virtual_time(main)
-    lines = [each for each in caplog.records if each.name == "pollwise.audit"]
+    lines = [each for each in caplog.records if each.name == "pollwise.runtime.audit"]
     assert [each.getMessage() for each in lines] == [
         "token target.pause 'a' - from 127.0.0.1",
         "token target.resume 'a', 'b' 2 targets from 127.0.0.1",
@@ -243,7 +243,7 @@ def test_without_a_store_the_audit_is_the_log_alone(
             await client.good("POST", "/api/fleet/targets/a/pause")
             assert await client.good("GET", "/api/fleet/audit") == {"entries": [], "next": None}
 
-    caplog.set_level("INFO", "pollwise.audit")
+    caplog.set_level("INFO", "pollwise.runtime.audit")
     in_virtual_time(main)
     assert "token target.pause 'a' - from 127.0.0.1" in caplog.messages
 
@@ -271,7 +271,7 @@ def test_what_was_done_is_done_though_it_cannot_be_written_down(
 
 
 def test_an_audit_line_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "pollwise.audit")
+    caplog.set_level("INFO", "pollwise.runtime.audit")
     asyncio.run(audit.note(None, "me", "polling.change", "group 'a\nb\x1b[31m'", "x" * 1000))
     [line] = caplog.messages
     assert line.startswith(r"me polling.change group 'a\nb\x1b[31m' x")

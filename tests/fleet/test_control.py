@@ -13,22 +13,22 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
-from pollwise.core.fixed import Fixed
-from pollwise.core.freshness import Freshness
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError, StoreError
-from pollwise.events import FleetOrdered, FleetSettingsChanged, action_of
 from pollwise.fleet import Fleet, Pace, Target
 from pollwise.fleet.control import LOOK_EVERY, Control, NoSuchTarget
-from pollwise.fleet.store import Saved
-from pollwise.fleet.store_postgres import TABLES, PostgresFleetStore
-from pollwise.fleet.store_sqlite import SqliteFleetStore
-from pollwise.queues.postgres_schema import script
+from pollwise.fleet.stores.base import Saved
+from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
+from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import FleetOrdered, FleetSettingsChanged, action_of
 from pollwise.settings import Settings, load
+from pollwise.storage.postgres.schema import script
 from tests.fleet.world import Watch, fleet_for, running
-from tests.kit import Seen
-from tests.proxy import Proxy
-from tests.servers import Postgres
+from tests.support.kit import Seen
+from tests.support.proxy import Proxy
+from tests.support.servers import Postgres
 
 fleets = (f"control {number}" for number in itertools.count())
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from pollwise.clock import VirtualClock
 from pollwise.errors import ProbeRefused
 from pollwise.fleet import Target
+from pollwise.observe.fleet_metrics import FleetMetrics
 from pollwise.observe.metrics import METRICS
 from pollwise.observe.prometheus import PrometheusSink
-from pollwise.observe.prometheus_fleet import FleetMetrics
+from pollwise.runtime.clock import VirtualClock
 from tests.fleet.world import SAME, Watch, fleet_for, now, running
-from tests.kit import Seen, virtually
+from tests.support.kit import Seen, virtually
 
 
 def value(sink: PrometheusSink, name: str, **labels: str) -> float | None:

@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from pollwise.clock import VirtualClock
-from pollwise.events import Events
 from pollwise.fleet import Fleet, ProbeContext, Reading, Target
-from tests.kit import Seen
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import Events
+from tests.support.kit import Seen
 
 SAME = Reading("same")
 

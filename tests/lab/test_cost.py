@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.fixed import Fixed
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
 from pollwise.lab import cost
 from pollwise.lab.cost import Row, Tradeoff

@@ -22,8 +22,8 @@ def test_without_numpy_the_lab_says_what_to_install(module: str) -> None:
 
 def test_without_numba_a_fast_replay_says_what_to_install() -> None:
     code = (
-        "from pollwise.lab.synthetic import workload\n"
-        "from pollwise.lab.replay import replay, reference\n"
+        "from pollwise.lab.traces.synthetic import workload\n"
+        "from pollwise.lab.replay.engine import replay, reference\n"
         "from pollwise import Adaptive\n"
         "trace = workload('steady', 0, 0.1)\n"
         "print(reference(trace, Adaptive()).found)\n"
@@ -36,7 +36,8 @@ def test_without_numba_a_fast_replay_says_what_to_install() -> None:
 
 def test_nothing_else_loads_numpy_or_numba() -> None:
     code = (
-        "import sys, pollwise.cli, pollwise.cli.lab, pollwise.lab.record, pollwise.lab.prices\n"
+        "import sys, pollwise.cli, pollwise.cli.lab.commands, pollwise.lab.traces.record, "
+        "pollwise.lab.prices\n"
         "from pollwise import *\n"
         "print([name for name in ('numpy', 'numba') if name in sys.modules])\n"
     )
@@ -44,5 +45,8 @@ def test_nothing_else_loads_numpy_or_numba() -> None:
 
 
 def test_the_lab_loads_numba_only_when_it_compiles() -> None:
-    code = "import sys, pollwise.lab.replay, pollwise.lab.limits; print('numba' in sys.modules)"
+    code = (
+        "import sys, pollwise.lab.replay.engine, pollwise.lab.replay.limits\n"
+        "print('numba' in sys.modules)"
+    )
     assert run(code).stdout.strip() == "False"

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.batch_fill import BatchFill
-from pollwise.core.ewma import Ewma
-from pollwise.core.fixed import Fixed
-from pollwise.core.strategy import Strategy
-from pollwise.core.worth import Worth
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.core.strategies.ewma import Ewma
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError
 from pollwise.lab.policies import USUAL, Axis, Terms, known, label, parse, parse_one, rounded, space
 

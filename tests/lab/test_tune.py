@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from pollwise.core.fixed import Fixed
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
 from pollwise.lab.needs import np
 from pollwise.lab.policies import Terms
 from pollwise.lab.prices import PRICES, price_named
-from pollwise.lab.replay import replay
-from pollwise.lab.results import Trace
-from pollwise.lab.synthetic import workload
-from pollwise.lab.traces import split
+from pollwise.lab.replay.engine import replay
+from pollwise.lab.replay.results import Trace
+from pollwise.lab.traces.reading import split
+from pollwise.lab.traces.synthetic import workload
 from pollwise.lab.tune import Target, Tuned, parse_target, tune
 from pollwise.settings import load
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError
-from pollwise.events import Events, JobDead, PollFinished, WorkerStarted
 from pollwise.observe import logs
+from pollwise.runtime.events import Events, JobDead, PollFinished, WorkerStarted
 from pollwise.settings.sections import LOG_FORMATS, LOG_LEVELS
 
 LOGGER = logging.getLogger("pollwise")

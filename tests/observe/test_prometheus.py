@@ -15,7 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from pollwise.core import breaker, outcome
 from pollwise.errors import ConfigError
-from pollwise.events import (
+from pollwise.observe.metrics import DURATION_BUCKETS, METRICS
+from pollwise.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
+from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.events import (
     ActionFailed,
     BreakerChanged,
     BudgetShort,
@@ -85,10 +88,7 @@ from pollwise.events import (
     WorkerStopping,
     all_events,
 )
-from pollwise.jobs import Job, NewJob
-from pollwise.observe.metrics import DURATION_BUCKETS, METRICS
-from pollwise.observe.prometheus import BREAKER_STATES, RESULTS, PrometheusSink
-from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.jobs import Job, NewJob
 from pollwise.testing import VirtualClock
 from pollwise.worker import Worker, WorkerRunOptions
 
@@ -561,7 +561,7 @@ try:
     import pollwise.observe.prometheus
 except ImportError as error:
     print(type(error).__name__, error)
-import pollwise.observe.metrics, pollwise.cli, pollwise.cli.worker, pollwise.cli.fleet
+import pollwise.observe.metrics, pollwise.cli, pollwise.cli.worker, pollwise.cli.fleet.commands
 """
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert run.returncode == 0, run.stderr

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from pollwise.errors import HandlerError
 from pollwise.outbox import NewRecord, Outbox
 from pollwise.outbox.handlers import Registry, matcher, record_handler
-from pollwise.outbox.memory_store import MemoryOutboxStore
 from pollwise.outbox.progress import HandlerProgress, Progress
 from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
-from tests.outbox.fleet import Bench
+from pollwise.outbox.stores.memory import MemoryOutboxStore
+from tests.outbox.relays import Bench
 
 
 @pytest.mark.parametrize(

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
-from pollwise.core.batch_fill import BatchFill
 from pollwise.core.breaker import Breaker
-from pollwise.core.fixed import Fixed
 from pollwise.core.retry import Retry
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError, HandlerError, Reject, Snooze
-from pollwise.events import (
+from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
+from pollwise.outbox.records import KeyClaim, KeyEnd, Record
+from pollwise.outbox.stores.memory import MemoryOutboxStore
+from pollwise.runtime.events import (
     BreakerChanged,
     KeyBlocked,
     KeyGivenBack,
@@ -26,10 +29,7 @@ from pollwise.events import (
     RecordUnhandled,
     RelayStarted,
 )
-from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
-from pollwise.outbox.memory_store import MemoryOutboxStore
-from pollwise.outbox.records import KeyClaim, KeyEnd, Record
-from tests.outbox.fleet import Bench
+from tests.outbox.relays import Bench
 
 
 def test_records_of_a_key_are_handled_in_order_and_completed() -> None:

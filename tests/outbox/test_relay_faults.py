@@ -12,10 +12,16 @@ from typing import Any, Literal
 
 import pytest
 
-from pollwise.clock import VirtualClock
 from pollwise.core.retry import Retry
 from pollwise.errors import SchemaError, StoreUnavailable
-from pollwise.events import (
+from pollwise.outbox import NewRecord, Outbox
+from pollwise.outbox.progress import Progress
+from pollwise.outbox.records import Record
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.outbox.stores.memory import MemoryOutboxStore
+from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import (
     ChoreFailed,
     HandlersDiffer,
     PollFailed,
@@ -23,13 +29,7 @@ from pollwise.events import (
     RelayStandsBy,
     RelayStarted,
 )
-from pollwise.outbox import NewRecord, Outbox
-from pollwise.outbox.memory_store import MemoryOutboxStore
-from pollwise.outbox.progress import Progress
-from pollwise.outbox.records import Record
-from pollwise.outbox.sqlite_store import SqliteOutboxStore
-from pollwise.outbox.store import OutboxStore
-from tests.outbox.fleet import Bench
+from tests.outbox.relays import Bench
 
 Fate = Literal["before", "after"]
 KEYS, RECORDS = 3, 4

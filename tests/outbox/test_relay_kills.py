@@ -18,7 +18,7 @@ import psycopg
 import pytest
 
 from pollwise.outbox import NewRecord, Outbox, open_store
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 KEYS = 40
 RECORDS = 1500

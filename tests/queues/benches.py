@@ -8,12 +8,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pollwise.clock import Clock, VirtualClock
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
-from pollwise.queues.postgres import PostgresQueue
-from pollwise.queues.redis import RedisQueue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.testing.conformance import Bench
 
 

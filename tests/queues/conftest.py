@@ -7,7 +7,7 @@ import secrets
 import pytest
 
 from tests.queues.benches import migrated
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 
 @pytest.fixture

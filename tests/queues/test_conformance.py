@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from pollwise.jobs import NewJob, Settlement
 from pollwise.queues.base import Capabilities, Queue
 from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing import VirtualClock
 from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, exercise, name_of, run
 from tests.queues.benches import MemoryBench, PostgresBench, RedisBench, SqliteBench
-from tests.servers import Postgres
+from tests.support.servers import Postgres
 
 #: What travels between sockets takes real time, which the virtual clock would jump over.
 IN_REAL_TIME = ("put_elsewhere_ends_a_pause",)

@@ -19,12 +19,12 @@ from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from pollwise.errors import LeaseLost, PollwiseError
-from pollwise.jobs import Claim, JobInfo, NewJob, Settlement
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
-from pollwise.queues.postgres import PostgresQueue
-from pollwise.queues.redis import RedisQueue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement
 from pollwise.testing import VirtualClock
 from tests.queues.benches import migrated
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pollwise.clock import VirtualClock
 from pollwise.errors import ConfigError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.queues.memory import MemoryQueue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import open_queue
+from pollwise.runtime.clock import VirtualClock
 
 
 def test_memory() -> None:

@@ -7,14 +7,14 @@ import os
 import pytest
 from pydantic import ValidationError
 
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.batch_fill import BatchFill
-from pollwise.core.fixed import Fixed
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError
 from pollwise.outbox import OutboxRunOptions
+from pollwise.runtime.variables import NO_SETTINGS
 from pollwise.settings import Settings, load
-from pollwise.variables import NO_SETTINGS
 from pollwise.worker import WorkerRunOptions
 from tests.settings.folder import Folder, row
 

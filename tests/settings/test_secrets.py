@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pollwise.errors import ConfigError
-from pollwise.urls import without_secrets
+from pollwise.runtime.redact import without_secrets
 from tests.settings.folder import Folder, row
 
 # Secrets.

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.batch_fill import BatchFill
-from pollwise.core.ewma import Ewma
-from pollwise.core.fixed import Fixed
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.core.strategies.ewma import Ewma
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.settings import Settings, documented_keys
 from pollwise.settings.keys import tables
 from tests.settings.folder import GOALS, Folder, row

@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
-from pollwise.core.adaptive import Adaptive
 from pollwise.core.breaker import Breaker
-from pollwise.core.fixed import Fixed
 from pollwise.core.retry import Retry
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import Reject, Snooze
-from pollwise.events import (
+from pollwise.queues.base import Queue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import (
     BreakerChanged,
     JobDead,
     JobDone,
@@ -22,10 +23,9 @@ from pollwise.events import (
     JobStarted,
     PollFinished,
 )
-from pollwise.jobs import Job, NewJob
-from pollwise.queues.base import Queue
+from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker
-from tests.kit import (
+from tests.support.kit import (
     CountedMemory,
     Seen,
     make_queue,

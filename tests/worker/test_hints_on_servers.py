@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import Clock, VirtualClock
-from pollwise.core.adaptive import Adaptive
-from pollwise.events import HintsLost, HintsProven, PollFailed, PollFinished
-from tests.kit import until, virtually
-from tests.proxy import Proxy
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.events import HintsLost, HintsProven, PollFailed, PollFinished
 from tests.queues.benches import migrated
-from tests.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis
-from tests.worker.fleet import STORES, Fleet, fleet_of, server_of
+from tests.support.kit import until, virtually
+from tests.support.proxy import Proxy
+from tests.support.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis
+from tests.worker.bench import STORES, Fleet, fleet_of, server_of
 
 #: Real seconds within which what is waited for has to happen.
 PATIENCE = 20.0
@@ -44,7 +44,7 @@ def test_a_listening_session_that_hangs(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is open and says nothing: the first who notices gives it up for all."""
-    monkeypatch.setattr("pollwise.queues.postgres_line.PATIENCE", 0.5)
+    monkeypatch.setattr("pollwise.storage.postgres.line.PATIENCE", 0.5)
     dsn = migrated(postgres.dsn())
 
     async def main() -> None:
@@ -69,7 +69,7 @@ def test_a_listening_session_that_hangs(
 
 
 def test_a_subscription_that_hangs(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pollwise.queues.redis_line.SUBSCRIBE_TIMEOUT", 0.5)
+    monkeypatch.setattr("pollwise.storage.redis.line.SUBSCRIBE_TIMEOUT", 0.5)
 
     async def main(proxy: Proxy) -> None:
         fleet = Fleet(redis.url(), Clock())

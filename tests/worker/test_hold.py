@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 
-from pollwise.clock import VirtualClock
-from pollwise.core.fixed import Fixed
-from pollwise.events import JobDone, PollFinished
-from pollwise.jobs import Job, NewJob
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import JobDone, PollFinished
+from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker
-from tests.kit import (
+from tests.support.kit import (
     CountedMemory,
     Seen,
     SteppingLoop,

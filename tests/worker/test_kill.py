@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from pollwise.queues.sqlite import SqliteQueue
-from tests.worker.crowd import check, kill_at_random
+from pollwise.queues.sqlite.queue import SqliteQueue
+from tests.worker.processes import check, kill_at_random
 
 JOBS = 5_000
 KILLS = 10

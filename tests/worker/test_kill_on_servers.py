@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from pollwise.queues.base import Queue
-from pollwise.queues.postgres import PostgresQueue
-from pollwise.queues.redis import RedisQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.redis.queue import RedisQueue
 from tests.queues.benches import migrated
-from tests.servers import OwnPostgres, OwnRedis
-from tests.worker.crowd import kill_at_random
-from tests.worker.fleet import STORES
+from tests.support.servers import OwnPostgres, OwnRedis
+from tests.worker.bench import STORES
+from tests.worker.processes import kill_at_random
 
 KILLS = 4
 #: Enough that the crowd is not through before the last kill.

@@ -6,15 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from pollwise.clock import VirtualClock
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
-from pollwise.events import JobDead, JobDone, JobGivenBack, JobLost, JobUnhandled
-from pollwise.jobs import Job, NewJob
 from pollwise.queues.base import Capabilities
 from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import JobDead, JobDone, JobGivenBack, JobLost, JobUnhandled
+from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker
-from tests.kit import CountedMemory, Seen, options, until, until_empty, virtually, working
+from tests.support.kit import CountedMemory, Seen, options, until, until_empty, virtually, working
 
 
 class Kindless(CountedMemory):

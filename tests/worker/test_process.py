@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from pollwise.clock import VirtualClock
-from pollwise.jobs import JobInfo, NewJob
 from pollwise.queues.memory import MemoryQueue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.jobs import JobInfo, NewJob
 from pollwise.worker import Worker
-from tests.kit import Seen, options, virtually, working
+from tests.support.kit import Seen, options, virtually, working
 
 CHILD = Path(__file__).parent / "children" / "stoppable.py"
 

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 import redis as redis_client
 
-from pollwise.clock import VirtualClock
-from pollwise.events import HintsLost, HintsProven, JobStarted, PollFinished
-from pollwise.jobs import NewJob
-from pollwise.queues.channel import LOOK_AFTER
-from tests.daemons import wait_until
-from tests.kit import until, virtually
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import HintsLost, HintsProven, JobStarted, PollFinished
+from pollwise.runtime.jobs import NewJob
+from pollwise.storage.channel import LOOK_AFTER
 from tests.queues.benches import migrated
-from tests.servers import OwnPostgres, OwnRedis, Postgres, Redis
-from tests.worker.fleet import STORES, Fleet, fleet_of
+from tests.support.daemons import wait_until
+from tests.support.kit import until, virtually
+from tests.support.servers import OwnPostgres, OwnRedis, Postgres, Redis
+from tests.worker.bench import STORES, Fleet, fleet_of
 
 HOUR = 3600.0
 #: Statements a second that an idle process may send.

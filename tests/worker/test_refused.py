@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
-from pollwise.core.adaptive import Adaptive
+from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, HandlerError, JobError, PollwiseError
-from pollwise.jobs import Job, NewJob
 from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker, WorkerRunOptions
-from tests.kit import options, virtually, working
+from tests.support.kit import options, virtually, working
 
 
 def worker() -> Worker:

@@ -14,15 +14,15 @@ from typing import Any, TypeVar
 
 import pytest
 
-from pollwise.clock import VirtualClock
 from pollwise.errors import StoreUnavailable
-from pollwise.events import ChoreFailed, JobLost, PollFailed
-from pollwise.jobs import NewJob
-from tests.kit import until, virtually
-from tests.proxy import Proxy
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import ChoreFailed, JobLost, PollFailed
+from pollwise.runtime.jobs import NewJob
 from tests.queues.benches import migrated
-from tests.servers import OwnPostgres, OwnRedis, Postgres, Redis
-from tests.worker.fleet import (
+from tests.support.kit import until, virtually
+from tests.support.proxy import Proxy
+from tests.support.servers import OwnPostgres, OwnRedis, Postgres, Redis
+from tests.worker.bench import (
     STORES,
     Call,
     Fleet,

@@ -14,17 +14,17 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from pollwise.clock import Clock, VirtualClock
-from pollwise.core.adaptive import Adaptive
+from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import StoreUnavailable
-from pollwise.events import JobDone, JobLost, JobStarted, PollFailed
-from pollwise.jobs import NewJob
-from pollwise.queues.redis import RedisQueue
-from tests.daemons import UNPRIVILEGED, wait_until
-from tests.kit import until, virtually
+from pollwise.queues.redis.queue import RedisQueue
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.events import JobDone, JobLost, JobStarted, PollFailed
+from pollwise.runtime.jobs import NewJob
 from tests.queues.benches import migrated
-from tests.servers import OwnPostgres, OwnRedis, Postgres, Redis
-from tests.worker.fleet import STORES, Fleet, fleet_of
+from tests.support.daemons import UNPRIVILEGED, wait_until
+from tests.support.kit import until, virtually
+from tests.support.servers import OwnPostgres, OwnRedis, Postgres, Redis
+from tests.worker.bench import STORES, Fleet, fleet_of
 
 JOBS = 60
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
-from pollwise.core.fixed import Fixed
-from pollwise.events import (
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.queues.base import Queue
+from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import (
     JobDone,
     JobGivenBack,
     JobLost,
@@ -21,11 +23,9 @@ from pollwise.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollwise.jobs import Job, NewJob, Settlement
-from pollwise.queues.base import Queue
-from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.jobs import Job, NewJob, Settlement
 from pollwise.worker import Worker
-from tests.kit import (
+from tests.support.kit import (
     SOON,
     CountedMemory,
     Seen,

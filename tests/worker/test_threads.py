@@ -11,7 +11,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from pollwise.worker.threads import DaemonThreads, HandlerThreads
+from pollwise.runtime.executor.threads import DaemonThreads, HandlerThreads
 
 
 async def soon(happened: Callable[[], bool]) -> None:

@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
 from pollwise.core.retry import Retry
 from pollwise.errors import LeaseLost, StoreError
-from pollwise.events import (
+from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import (
     ChoreFailed,
     JobDead,
     JobDone,
@@ -22,10 +23,9 @@ from pollwise.events import (
     PollRecovered,
     WorkerStopped,
 )
-from pollwise.jobs import Job, NewJob, Settlement
-from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.jobs import Job, NewJob, Settlement
 from pollwise.worker import Worker
-from tests.kit import (
+from tests.support.kit import (
     SOON,
     CountedMemory,
     Seen,

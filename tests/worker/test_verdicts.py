@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
 from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError, HandlerTimeout, Reject, Snooze
-from pollwise.events import Event, JobDead, JobDone, JobRetried, JobSnoozed, log
-from pollwise.jobs import Job, JobInfo, NewJob
 from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import Event, JobDead, JobDone, JobRetried, JobSnoozed, log
+from pollwise.runtime.jobs import Job, JobInfo, NewJob
 from pollwise.worker import Worker
-from tests.kit import SOON, Seen, options, until_empty, virtually, working
+from tests.support.kit import SOON, Seen, options, until_empty, virtually, working
 
 
 class OfItsOwn(BaseException):

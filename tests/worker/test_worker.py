@@ -10,15 +10,22 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.fixed import Fixed
 from pollwise.core.retry import Retry
-from pollwise.events import JobDead, JobDone, JobRetried, JobStarted, PollFinished, WorkerStarted
-from pollwise.jobs import Job, NewJob
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.queues.base import Queue
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.events import (
+    JobDead,
+    JobDone,
+    JobRetried,
+    JobStarted,
+    PollFinished,
+    WorkerStarted,
+)
+from pollwise.runtime.jobs import Job, NewJob
 from pollwise.worker import Worker
-from tests.kit import (
+from tests.support.kit import (
     Seen,
     make_queue,
     options,

@@ -20,10 +20,11 @@ from pollwise.agent.link import Link, NotKnown, Registered
 from pollwise.agent.options import AgentOptions
 from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, Suggested, Suggestion
 from pollwise.agent.push import Push
-from pollwise.clock import Clock
-from pollwise.core.adaptive import Adaptive
+from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
-from pollwise.events import (
+from pollwise.queues.http.client import Busy, ControllerClient, Refused, TokenSource, Untrusted
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import (
     Events,
     JobGivenBack,
     JobLost,
@@ -33,9 +34,8 @@ from pollwise.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollwise.loop import Batch, Options, PollLoop
-from pollwise.queues.http_client import Busy, ControllerClient, Refused, TokenSource, Untrusted
-from pollwise.worker.signals import stopping_on_signals
+from pollwise.runtime.loop import Batch, Options, PollLoop
+from pollwise.runtime.signals import stopping_on_signals
 
 #: The most results in one poll, and bytes of them.
 REPORTS_MAX = 100

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollwise.clock import Clock
+from pollwise.runtime.clock import Clock
 
 #: As much output is read at once, in bytes.
 PIECE = 65536

@@ -14,17 +14,17 @@ from pathlib import Path, PurePosixPath
 from random import random
 from typing import Any, TypeVar
 
-from pollwise import variables
 from pollwise.agent.command import Command, Ended, Stop
 from pollwise.agent.folder import Root
 from pollwise.agent.link import Link, Lost
 from pollwise.agent.log import RETRY, Log
-from pollwise.agent.made import ARTEFACTS_MAX, Made
 from pollwise.agent.options import AgentOptions
-from pollwise.clock import Clock
+from pollwise.agent.outputs import ARTEFACTS_MAX, Made
 from pollwise.errors import ConfigError, StoreUnavailable
-from pollwise.queues.http_client import Refused, Unanswered
-from pollwise.urls import is_secret
+from pollwise.queues.http.client import Refused, Unanswered
+from pollwise.runtime import variables
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.redact import is_secret
 
 T = TypeVar("T")
 

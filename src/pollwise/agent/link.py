@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from pollwise.clock import Clock
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
-from pollwise.queues.http_client import (
+from pollwise.queues.http.client import (
     ControllerClient,
     Refused,
     Socket,
     TokenSource,
     decoded,
 )
+from pollwise.runtime.clock import Clock
 
 #: As much of a file is sent and read at once, in bytes.
 PIECE = 256 * 1024

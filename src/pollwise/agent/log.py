@@ -10,10 +10,10 @@ from pathlib import Path
 from random import random
 
 from pollwise.agent.link import Link, Lost, NotKnown
-from pollwise.clock import Clock
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreUnavailable
-from pollwise.queues.http_client import Refused
+from pollwise.queues.http.client import Refused
+from pollwise.runtime.clock import Clock
 
 #: The most bytes that are kept of one job's output; what follows is counted and dropped.
 LOG_MAX = 64 * 1024 * 1024

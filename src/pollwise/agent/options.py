@@ -13,8 +13,8 @@ from typing import Any
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.jobs import checked_name
-from pollwise.queues.http_client import checked_base
+from pollwise.queues.http.client import checked_base
+from pollwise.runtime.jobs import checked_name
 
 #: What stands for something of the job, as an argument of its own.
 PLACEHOLDERS = ("{payload}", "{job_id}", "{inputs}", "{out}")

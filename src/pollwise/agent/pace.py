@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from pollwise.core.adaptive import Adaptive
 from pollwise.core.outcome import Outcome, Pause, Plain
-from pollwise.core.strategy import Pacer, Strategy
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Pacer, Strategy
 
 #: What a busy agent lets pass of the time after which it would count as gone, as a share.
 BUSY_SHARE = 0.25

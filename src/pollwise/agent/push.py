@@ -13,11 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pollwise.agent.link import Link, NotKnown
-from pollwise.clock import Clock
 from pollwise.core.retry import Retry
 from pollwise.errors import PollwiseError
-from pollwise.events import Events, HintsLost, HintsProven
-from pollwise.hints import Hints
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Events, HintsLost, HintsProven
+from pollwise.runtime.hints import Hints
 
 #: How the WebSocket is opened again.
 RETRY = Retry.exponential("1s", ceiling="60s", attempts=None)

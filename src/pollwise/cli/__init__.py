@@ -12,7 +12,7 @@ from typing import Any
 from pollwise.cli.app import app
 from pollwise.cli.output import Unread, fail, warn
 from pollwise.errors import PollwiseError
-from pollwise.urls import without_secrets_of
+from pollwise.runtime.redact import without_secrets_of
 
 _URL = re.compile(r"(?:--[\w-]+=)?[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 OURS = str(Path(__file__).parent.parent)

@@ -11,8 +11,8 @@ import typer
 
 from pollwise.cli.options import LogFormat, LogLevel
 from pollwise.errors import ConfigError
-from pollwise.events import Events, JobReported, JobStarted
 from pollwise.observe import logs
+from pollwise.runtime.events import Events, JobReported, JobStarted
 from pollwise.settings import AgentSettings, load
 
 logger = logging.getLogger("pollwise")

@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from pollwise import __version__
-from pollwise.urls import without_secrets_of
+from pollwise.runtime.redact import without_secrets_of
 
 #: Typer brings its own Click or takes the one that is installed, by its version.
 UsageError: Any = typer.BadParameter.__base__
@@ -55,9 +55,11 @@ PLACES = {
     "outbox": Place(
         "outbox", "app", "The transactional outbox: run its relay, look at it, unblock keys."
     ),
-    "serve": Place("serve", "app", "Run a controller: jobs for workers anywhere, over HTTP."),
-    "fleet": Place("fleet", "app", "Poll thousands of targets, each at its own pace."),
-    "lab": Place("lab", "app", "Rehearse polling: replay, compare, tune and price it."),
+    "serve": Place(
+        "serve.commands", "app", "Run a controller: jobs for workers anywhere, over HTTP."
+    ),
+    "fleet": Place("fleet.commands", "app", "Poll thousands of targets, each at its own pace."),
+    "lab": Place("lab.commands", "app", "Rehearse polling: replay, compare, tune and price it."),
     "config": Place("config", "app", "Look at the settings."),
 }
 

@@ -12,10 +12,10 @@ import typer
 from pollwise.cli.output import print_json, print_table, say, warn
 from pollwise.errors import ConfigError, PollwiseError
 from pollwise.fleet.file import read
-from pollwise.fleet.stores import open_store
+from pollwise.fleet.stores.urls import open_store
+from pollwise.runtime.redact import without_secrets
 from pollwise.settings import Settings, load, polling_table
 from pollwise.settings.groups import unknown_groups
-from pollwise.urls import without_secrets
 
 app = typer.Typer(
     help="Look at the settings.\n\nExample: pollwise config show", no_args_is_help=True

@@ -26,16 +26,16 @@ from rich.table import Table
 from rich.text import Text
 
 from pollwise.cli.output import err, out, print_json
-from pollwise.clock import Clock
-from pollwise.core.strategy import Strategy
-from pollwise.core.worth import Worth
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.worth import Worth
 from pollwise.durations import short
-from pollwise.events import Events, JobStarted, PollFinished
-from pollwise.jobs import Job, NewJob
-from pollwise.lab.fixed import percentile, polled_every
 from pollwise.lab.prices import PRICES, Price, dollars_a_month, price_named
+from pollwise.lab.replay.fixed import percentile, polled_every
 from pollwise.queues.base import Queue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Events, JobStarted, PollFinished
+from pollwise.runtime.jobs import Job, NewJob
 from pollwise.settings import strategy_named
 from pollwise.worker import Worker, WorkerRunOptions
 

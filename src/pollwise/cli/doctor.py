@@ -16,16 +16,16 @@ from pollwise import __version__
 from pollwise.cli.output import print_json, say, visible_lines
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, PollwiseError
-from pollwise.events import Events, HintsLost, HintsProven
-from pollwise.hints import Hint
-from pollwise.outbox.sqlite_store import SqliteOutboxStore
-from pollwise.outbox.store import OutboxStore
-from pollwise.outbox.urls import open_store
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+from pollwise.outbox.stores.urls import open_store
 from pollwise.queues.base import Queue
-from pollwise.queues.sqlite_file import OLDEST_SQLITE
 from pollwise.queues.urls import open_queue
+from pollwise.runtime.events import Events, HintsLost, HintsProven
+from pollwise.runtime.hints import Hint
+from pollwise.runtime.redact import without_secrets
 from pollwise.settings import load
-from pollwise.urls import without_secrets
+from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
 HINT_DEADLINE = 2.0

@@ -10,7 +10,7 @@ import typer
 
 from pollwise.cli.output import print_json, say
 from pollwise.errors import ConfigError
-from pollwise.urls import without_secrets
+from pollwise.runtime.redact import without_secrets
 
 Sql = Annotated[
     bool, typer.Option("--sql", help="Print the SQL and touch nothing; to run it elsewhere.")

@@ -24,11 +24,11 @@ from pollwise.cli.running import (
 )
 from pollwise.durations import short
 from pollwise.errors import ConfigError, HandlerError
-from pollwise.events import log
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
 from pollwise.outbox.records import BlockedKey, RecordInfo
-from pollwise.outbox.store import OutboxStore
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.runtime.events import log
 from pollwise.settings import load
 
 T = TypeVar("T")

@@ -15,11 +15,11 @@ from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
-from pollwise.jobs import DEPTH_MAX, STATES, JobInfo, NewJob
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
-from pollwise.urls import without_secrets
+from pollwise.runtime.jobs import DEPTH_MAX, STATES, JobInfo, NewJob
+from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
 

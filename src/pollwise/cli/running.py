@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pollwise
-from pollwise.clock import Clock
 from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError
-from pollwise.events import Event, Events, PollFinished, all_events
 from pollwise.lab.prices import Price
-from pollwise.urls import without_user
-from pollwise.worker import no_runs
-from pollwise.worker.signals import stopping_on_signals
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Event, Events, PollFinished, all_events
+from pollwise.runtime.executor.starting import no_runs
+from pollwise.runtime.redact import without_user
+from pollwise.runtime.signals import stopping_on_signals
 
 if TYPE_CHECKING:
     from pollwise.outbox import OutboxRunOptions

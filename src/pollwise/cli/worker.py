@@ -19,9 +19,9 @@ from pollwise.cli.running import (
     with_settings,
 )
 from pollwise.errors import ConfigError, HandlerError
-from pollwise.events import log
 from pollwise.lab.prices import Price, price_named
 from pollwise.observe import logs
+from pollwise.runtime.events import log
 from pollwise.settings import Settings, load
 from pollwise.worker import Worker
 

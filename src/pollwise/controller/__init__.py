@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pollwise.controller.app import create_app
+    from pollwise.controller.http.app import create_app
     from pollwise.controller.options import ControllerOptions
 
 __all__ = ["ControllerOptions", "create_app"]
@@ -19,7 +19,7 @@ __all__ = ["ControllerOptions", "create_app"]
 
 def __getattr__(name: str) -> Any:
     if name == "create_app":
-        from pollwise.controller.app import create_app
+        from pollwise.controller.http.app import create_app
 
         return create_app
     if name == "ControllerOptions":

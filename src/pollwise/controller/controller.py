@@ -14,29 +14,29 @@ from typing import TYPE_CHECKING, Self
 
 from starlette.requests import HTTPConnection
 
-from pollwise.chores import Chores
-from pollwise.clock import Clock
-from pollwise.controller.answers import Refused, lease_lost
-from pollwise.controller.artefacts import Artefacts
-from pollwise.controller.audit import Audit
-from pollwise.controller.auth import Auth, Caller
-from pollwise.controller.gone import BlobsMissing, NotNow, OpenFiles
+from pollwise.controller.files.artefacts import Artefacts
+from pollwise.controller.files.logs import Logs
+from pollwise.controller.http.answers import Refused, lease_lost
+from pollwise.controller.http.requests import is_id
 from pollwise.controller.jobs import Jobs
-from pollwise.controller.logs import Logs
+from pollwise.controller.missing_files import BlobsMissing, NotNow, OpenFiles
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.polling import LogText, Poller
-from pollwise.controller.push import Pushes
-from pollwise.controller.requests import is_id
-from pollwise.controller.rows import JobRow, Run
-from pollwise.controller.runs import Runs
-from pollwise.controller.state import ControllerState
-from pollwise.controller.state_sqlite import SqliteState
-from pollwise.controller.tokens import Tokens
-from pollwise.controller.workers import REQUIREMENTS_EVERY, WRITE_EVERY, Known, Registry
+from pollwise.controller.security.audit import Audit
+from pollwise.controller.security.auth import Auth, Caller
+from pollwise.controller.security.tokens import Tokens
+from pollwise.controller.state.base import ControllerState
+from pollwise.controller.state.sqlite.state import SqliteState
+from pollwise.controller.state.values import JobRow, Run
+from pollwise.controller.workers.polling import LogText, Poller
+from pollwise.controller.workers.push import Pushes
+from pollwise.controller.workers.registry import REQUIREMENTS_EVERY, WRITE_EVERY, Known, Registry
+from pollwise.controller.workers.runs import Runs
 from pollwise.errors import MissingExtra, PollwiseError, Unsupported
-from pollwise.events import ControllerCounted, Events
 from pollwise.queues.base import Queue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.chores import Chores
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import ControllerCounted, Events
 
 if TYPE_CHECKING:
     from pollwise.observe.prometheus import PrometheusSink

@@ -13,17 +13,17 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pollwise.audit import AuditEntry
-from pollwise.controller import matching
-from pollwise.controller.audit import Audit
-from pollwise.controller.one_file import OneFile
+from pollwise.controller.dependencies import Part
 from pollwise.controller.options import ATTEMPTS_MAX, ControllerOptions
-from pollwise.controller.part import Part
-from pollwise.controller.rows import ENDED, JobRow, Status
-from pollwise.controller.state import new_id
+from pollwise.controller.security.audit import Audit
+from pollwise.controller.state.base import new_id
+from pollwise.controller.state.sqlite.one_file import OneFile
+from pollwise.controller.state.values import ENDED, JobRow, Status
+from pollwise.controller.workers import matching
 from pollwise.errors import JobError, PayloadError, PollwiseError, UniqueConflict
-from pollwise.events import JobSubmitted
-from pollwise.jobs import DELAY_MAX, NewJob, checked_name, encode, same_payload
+from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.events import JobSubmitted
+from pollwise.runtime.jobs import DELAY_MAX, NewJob, checked_name, encode, same_payload
 
 #: The longest time that a job may ask for, in seconds.
 TIMEOUT_MAX = 7 * 86400.0

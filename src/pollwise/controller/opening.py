@@ -14,20 +14,20 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from pollwise.clock import Clock
-from pollwise.controller.artefacts import Artefacts
-from pollwise.controller.blobs import open_blobs
 from pollwise.controller.controller import Controller
+from pollwise.controller.files.artefacts import Artefacts
+from pollwise.controller.files.blobs import open_blobs
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.state import ControllerState
-from pollwise.controller.state_sqlite import SqliteState
+from pollwise.controller.state.base import ControllerState
+from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.errors import ConfigError, Unsupported
-from pollwise.events import Events
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.urls import is_sqs, open_queue
-from pollwise.urls import without_secrets
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Events
+from pollwise.runtime.redact import without_secrets
 
 #: The queue of the controller's own jobs.
 AGENTS = "agents"
@@ -89,8 +89,8 @@ def state_of(queue: Queue, clock: Clock | None = None, *, create: bool = True) -
     if isinstance(queue, MemoryQueue):
         return SqliteState.temporary(clock)
     if type(queue).__name__ == "PostgresQueue":
-        from pollwise.controller.state_postgres import PostgresState
-        from pollwise.queues.postgres import PostgresQueue
+        from pollwise.controller.state.postgres.state import PostgresState
+        from pollwise.queues.postgres.queue import PostgresQueue
 
         if isinstance(queue, PostgresQueue):
             return PostgresState(queue.database.conninfo, schema=queue.schema, clock=clock)

@@ -9,7 +9,7 @@ from typing import Any
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.jobs import checked_name
+from pollwise.runtime.jobs import checked_name
 
 #: The most attempts a job may ask for.
 ATTEMPTS_MAX = 100

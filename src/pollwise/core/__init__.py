@@ -1,1 +1,3 @@
-"""Decisions as arithmetic: no clock, no randomness, no I/O in here."""
+"""Decisions as arithmetic: strategies, forecasts, retries, breakers, the agenda. No clock, no
+randomness, no logging and no I/O in here: what a decision needs comes as an argument.
+"""

@@ -21,11 +21,11 @@ from urllib.parse import urlsplit
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra, PollwiseError, UniqueConflict
-from pollwise.fleet.probes.connections import Tls, transport
+from pollwise.fleet.probes.http.connections import Tls, transport
 from pollwise.fleet.targets import Changed, Reading
-from pollwise.jobs import NAME_LENGTH_MAX, NewJob, checked_name
 from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
+from pollwise.runtime.jobs import NAME_LENGTH_MAX, NewJob, checked_name
 
 #: The headers of a webhook: which telling it is, and who sent it.
 ID_HEADER = "x-pollwise-id"

@@ -35,7 +35,7 @@ from typing import Any, Literal
 from pollwise.errors import ConfigError, MissingExtra, PollwiseError, StoreError
 from pollwise.fleet import audit, report
 from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget
-from pollwise.fleet.store import CONDITIONS, ORDERS
+from pollwise.fleet.stores.base import CONDITIONS, ORDERS
 from pollwise.fleet.views import TargetState
 from pollwise.settings.values import shown
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pollwise.audit import AuditEntry, write_down
+from pollwise.runtime.audit import AuditEntry, write_down
 
 if TYPE_CHECKING:
-    from pollwise.fleet.store import FleetStore
+    from pollwise.fleet.stores.base import FleetStore
 
 #: How long entries are kept, in seconds; and of how many targets the names are told.
 KEPT = 90 * 86400.0

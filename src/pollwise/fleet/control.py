@@ -17,11 +17,11 @@ from itertools import groupby
 from typing import Any
 
 from pollwise.errors import ConfigError
-from pollwise.events import FleetOrdered, FleetSettingsChanged
 from pollwise.fleet import Fleet
 from pollwise.fleet.audit import NAMES_TOLD
-from pollwise.fleet.pace import Pace
-from pollwise.fleet.store import ORDERS
+from pollwise.fleet.engine.pace import Pace
+from pollwise.fleet.stores.base import ORDERS
+from pollwise.runtime.events import FleetOrdered, FleetSettingsChanged
 from pollwise.settings import FleetSettings, Settings
 from pollwise.settings.groups import READERS, no_group
 from pollwise.settings.values import shown

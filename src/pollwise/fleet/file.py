@@ -29,9 +29,9 @@ from typing import Any
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError
 from pollwise.fleet.actions import Put, Webhook
-from pollwise.fleet.hidden import hide, without_hidden
 from pollwise.fleet.probes import MAKERS, made
 from pollwise.fleet.probes.options import BadOptions
+from pollwise.fleet.secrets import hide, without_hidden
 from pollwise.fleet.targets import Action, Target
 from pollwise.fleet.toml_lines import Lines, Problem, Table, parsed
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollwise.durations import short
-from pollwise.fleet.store import CONDITIONS, Saved
+from pollwise.fleet.stores.base import CONDITIONS, Saved
 from pollwise.fleet.targets import Target
 from pollwise.fleet.views import NAMES_MAX, STALE_INTERVALS, TargetState
 

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from pollwise.core.fixed import Fixed
-from pollwise.core.freshness import Freshness
 from pollwise.core.outcome import Plain
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.core.strategies.freshness import Freshness
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
-from pollwise.fleet.quiet import Quiet
+from pollwise.fleet.engine.quiet import Quiet
 
 #: A longer value is kept, and compared, as its digest.
 VALUE_MAX = 256

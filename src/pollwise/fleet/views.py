@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from pollwise.fleet.entry import FLIGHT, WAITING, Entry
-from pollwise.fleet.scheduler import Scheduler
-from pollwise.fleet.store import CONDITIONS
+from pollwise.fleet.engine.entry import FLIGHT, WAITING, Entry
+from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.stores.base import CONDITIONS
 
 #: A target is stale when its last success is older than so many of its planned intervals, and its
 #: timeout.

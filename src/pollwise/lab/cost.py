@@ -16,15 +16,15 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.fixed import Fixed
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
 from pollwise.lab.needs import np
 from pollwise.lab.policies import label
 from pollwise.lab.prices import MONTH, PRICES, Price
-from pollwise.lab.replay import replay
-from pollwise.lab.results import Replay, Situation, Trace
+from pollwise.lab.replay.engine import replay
+from pollwise.lab.replay.results import Replay, Situation, Trace
 
 HOUR = 3600.0
 DAY = 86400.0

@@ -15,17 +15,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pollwise.core.fixed import Fixed
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import seconds, short, shown
 from pollwise.errors import ConfigError
-from pollwise.lab.limits import ROUND
 from pollwise.lab.policies import Point, Space, Terms, label, parse_one, space
 from pollwise.lab.prices import MONTH, Price
-from pollwise.lab.replay import replay
-from pollwise.lab.report import brief, figures
-from pollwise.lab.results import Replay, Situation, Trace
-from pollwise.lab.traces import split
+from pollwise.lab.replay.engine import replay
+from pollwise.lab.replay.limits import ROUND
+from pollwise.lab.replay.results import Replay, Situation, Trace
+from pollwise.lab.report.compare import brief, figures
+from pollwise.lab.traces.reading import split
 from pollwise.settings import polling_table
 
 HOUR = 3600.0

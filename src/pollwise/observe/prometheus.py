@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.events import (
+from pollwise.observe.fleet_metrics import FleetMetrics
+from pollwise.observe.metrics import DURATION_BUCKETS, METRICS, Metric
+from pollwise.runtime.events import (
     BreakerChanged,
     ChoreFailed,
     ControllerCounted,
@@ -55,8 +57,6 @@ from pollwise.events import (
     WorkerStarted,
     WorkerStopped,
 )
-from pollwise.observe.metrics import DURATION_BUCKETS, METRICS, Metric
-from pollwise.observe.prometheus_fleet import FleetMetrics
 
 try:
     import prometheus_client

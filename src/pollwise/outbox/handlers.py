@@ -12,10 +12,17 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration
 from pollwise.errors import HandlerError
-from pollwise.jobs import checked_name
 from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
-from pollwise.worker.handlers import Handler, Proceed, chain, check_signature, handler_for, is_async
-from pollwise.worker.threads import HandlerThreads
+from pollwise.runtime.executor.handlers import (
+    Handler,
+    Proceed,
+    chain,
+    check_signature,
+    handler_for,
+    is_async,
+)
+from pollwise.runtime.executor.threads import HandlerThreads
+from pollwise.runtime.jobs import checked_name
 
 #: How a failing handler is tried again unless it says otherwise.
 RECORD_RETRY = Retry.exponential("2s", ceiling="60s", attempts=4)

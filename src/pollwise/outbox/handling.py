@@ -9,10 +9,14 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from pollwise.clock import Clock
 from pollwise.core.retry import Retry
 from pollwise.errors import Reject, Snooze
-from pollwise.events import (
+from pollwise.outbox import tracing
+from pollwise.outbox.handlers import Failed, RecordHandler, Registry
+from pollwise.outbox.progress import HandlerProgress, Progress
+from pollwise.outbox.records import Held, Record
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import (
     Events,
     RecordDead,
     RecordFellBack,
@@ -21,13 +25,9 @@ from pollwise.events import (
     RecordSnoozed,
     RecordUnhandled,
 )
-from pollwise.outbox import tracing
-from pollwise.outbox.handlers import Failed, RecordHandler, Registry
-from pollwise.outbox.progress import HandlerProgress, Progress
-from pollwise.outbox.records import Held, Record
-from pollwise.worker.breakers import Breakers
-from pollwise.worker.handlers import is_permanent, run_within, text_of, traceback_of
-from pollwise.worker.threads import HandlerThreads
+from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.handlers import is_permanent, run_within, text_of, traceback_of
+from pollwise.runtime.executor.threads import HandlerThreads
 
 #: How a record that no handler matches is looked at again: for about ten minutes, in which a relay
 #: that has its handler may be deployed. Then it is dead.

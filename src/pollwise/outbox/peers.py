@@ -13,10 +13,10 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 
-from pollwise.clock import Clock
-from pollwise.events import Events, HandlersDiffer, RelayResumed, RelayStandsBy
 from pollwise.outbox.records import RelayInfo
-from pollwise.outbox.store import RELAY_LIVE, OutboxStore
+from pollwise.outbox.stores.base import RELAY_LIVE, OutboxStore
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Events, HandlersDiffer, RelayResumed, RelayStandsBy
 
 #: How often a relay announces its handlers, in seconds; rides on a poll.
 EVERY = 30.0

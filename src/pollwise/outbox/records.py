@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, OutboxError
-from pollwise.jobs import checked_name, encode, storable
+from pollwise.runtime.jobs import checked_name, encode, storable
 
 #: The longest value of a header, in characters, and the most of all headers, in bytes of JSON.
 HEADER_LENGTH_MAX = 4000

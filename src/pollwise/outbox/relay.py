@@ -12,8 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pollwise.clock import Clock
-from pollwise.events import (
+from pollwise.outbox.handlers import Registry
+from pollwise.outbox.handling import Handling
+from pollwise.outbox.peers import AGAIN, Peers
+from pollwise.outbox.progress import Progress
+from pollwise.outbox.records import KeyClaim, KeyEnd
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.outbox.suspects import DEATHS_MAX, deaths_of, is_suspect, reason, time_apart
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import (
     BreakerChanged,
     ChoreFailed,
     Event,
@@ -28,19 +35,12 @@ from pollwise.events import (
     RelayStopped,
     RelayStopping,
 )
-from pollwise.loop import POLL_RETRY, Batch
-from pollwise.outbox.handlers import Registry
-from pollwise.outbox.handling import Handling
-from pollwise.outbox.peers import AGAIN, Peers
-from pollwise.outbox.progress import Progress
-from pollwise.outbox.records import KeyClaim, KeyEnd
-from pollwise.outbox.store import OutboxStore
-from pollwise.outbox.suspects import DEATHS_MAX, deaths_of, is_suspect, reason, time_apart
-from pollwise.worker.breakers import Breakers
-from pollwise.worker.handlers import text_of
-from pollwise.worker.plan import Plan
-from pollwise.worker.runner import Runner
-from pollwise.worker.settling import Settling
+from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.handlers import text_of
+from pollwise.runtime.executor.plan import Plan
+from pollwise.runtime.executor.runner import Runner
+from pollwise.runtime.executor.settling import Settling
+from pollwise.runtime.loop import POLL_RETRY, Batch
 
 #: A run that took so long is settled as far as it is, in seconds: a crash repeats no more.
 RUN_SECONDS = 1.0

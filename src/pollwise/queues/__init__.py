@@ -1,1 +1,3 @@
-"""Queues: one contract, many stores."""
+"""Queues: one contract (`base`), many stores, one folder each. `urls` opens a queue from
+its URL.
+"""

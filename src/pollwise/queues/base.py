@@ -19,7 +19,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Self
 
-from pollwise.clock import Clock
 from pollwise.durations import Duration, seconds
 from pollwise.errors import (
     ConfigError,
@@ -28,8 +27,18 @@ from pollwise.errors import (
     PayloadError,
     Unsupported,
 )
-from pollwise.hints import Hints
-from pollwise.jobs import STATES, Claim, JobInfo, NewJob, Settlement, State, checked_name
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import (
+    MAX_LEASE,
+    STATES,
+    Claim,
+    JobInfo,
+    NewJob,
+    Settlement,
+    State,
+    checked_name,
+)
 
 #: The largest payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
@@ -39,8 +48,6 @@ MAX_BATCH = 10_000
 MAX_PAGE = 1_000
 #: How long closing waits for what is being given back, in seconds; then its leases run out.
 GIVE_BACK_WITHIN = 5.0
-#: The longest lease, in seconds.
-MAX_LEASE = 7 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from pollwise.errors import StoreUnavailable
-from pollwise.jobs import Claim, Settlement
+from pollwise.runtime.jobs import Claim, Settlement
 
 #: So many claims whose settlement is in doubt are remembered, the newest.
 IN_DOUBT_MAX = 100_000

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import quote
 
-from pollwise.hints import Hint
-from pollwise.jobs import Claim, Job, JobInfo, NewJob, Settlement, State
 from pollwise.queues.base import Capabilities, Queue, Stats
-from pollwise.queues.ids import number_of, place_after
-from pollwise.queues.twins import check_twin
+from pollwise.queues.unique import check_twin
+from pollwise.runtime.hints import Hint
+from pollwise.runtime.jobs import Claim, Job, JobInfo, NewJob, Settlement, State
+from pollwise.storage.ids import number_of, place_after
 
 
 @dataclass(slots=True)

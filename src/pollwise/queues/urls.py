@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlencode, urlsplit
 
-from pollwise.clock import Clock
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
-from pollwise.urls import without_user
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.redact import without_user
 
 EXAMPLES = (
     "sqlite:///jobs.db", "postgresql://app@db/shop", "redis://cache/0", "memory://"
@@ -148,7 +148,7 @@ def _memory(at: Address) -> Queue:
 
 
 def _sqlite(at: Address) -> Queue:
-    from pollwise.queues.sqlite import SqliteQueue
+    from pollwise.queues.sqlite.queue import SqliteQueue
 
     path, options = sqlite_place(at)
     return SqliteQueue(path, clock=at.clock, create=at.create, **options)
@@ -168,7 +168,7 @@ def sqlite_place(at: Address) -> tuple[str, dict[str, Any]]:
 
 
 def _postgres(at: Address) -> Queue:
-    from pollwise.queues.postgres import PostgresQueue
+    from pollwise.queues.postgres.queue import PostgresQueue
 
     conninfo, options = postgres_place(at)
     return PostgresQueue(conninfo, clock=at.clock, **options)
@@ -176,7 +176,7 @@ def _postgres(at: Address) -> Queue:
 
 def postgres_place(at: Address) -> tuple[str, dict[str, Any]]:
     """The conninfo, and the options that are ours."""
-    from pollwise.queues.postgres_conninfo import connection_options
+    from pollwise.storage.postgres.conninfo import connection_options
 
     theirs = connection_options()
     options = at.options((*_POSTGRES, *theirs))
@@ -187,7 +187,7 @@ def postgres_place(at: Address) -> tuple[str, dict[str, Any]]:
 
 
 def _redis(at: Address) -> Queue:
-    from pollwise.queues.redis import RedisQueue
+    from pollwise.queues.redis.queue import RedisQueue
 
     options = at.options(_REDIS)
     if "allow_eviction" in options:
@@ -196,7 +196,7 @@ def _redis(at: Address) -> Queue:
 
 
 def _objects(at: Address) -> Queue:
-    from pollwise.queues.objects_open import open_objects, refuse_shards
+    from pollwise.queues.objects.opening import open_objects, refuse_shards
 
     refuse_shards(key for key, _ in at.query())
     options = at.options(_OBJECTS[at.parts.scheme])
@@ -204,7 +204,7 @@ def _objects(at: Address) -> Queue:
 
 
 def _sqs(at: Address) -> Queue:
-    from pollwise.queues.sqs import open_sqs
+    from pollwise.queues.sqs.queue import open_sqs
 
     options = at.options(_SQS)
     del options["name"]  # the queue is the place
@@ -234,7 +234,7 @@ def _http(at: Address) -> Queue:
             "of an SQS queue ends in an account and a name, like "
             "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
         )
-    from pollwise.queues.http import HttpQueue
+    from pollwise.queues.http.queue import HttpQueue
 
     options = at.options(_HTTP)
     return HttpQueue(at.without_query(), clock=at.clock, **options)

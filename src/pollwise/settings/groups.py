@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pollwise.core.freshness import Freshness
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
 from pollwise.settings.values import Reader, Span, Truth
 

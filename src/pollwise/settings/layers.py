@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pollwise.errors import ConfigError
+from pollwise.runtime.variables import NO_SETTINGS
 from pollwise.settings.groups import is_table, parsed_variable
 from pollwise.settings.keys import (
     FILE_VARIABLE,
@@ -28,7 +29,6 @@ from pollwise.settings.keys import (
 )
 from pollwise.settings.strategies import FIXED_STRATEGY
 from pollwise.settings.values import quoted, read_milliseconds, shown
-from pollwise.variables import NO_SETTINGS
 
 FILE = Path("pollwise.toml")
 ARGUMENT = "argument"

@@ -15,7 +15,7 @@ from pydantic import Field, PrivateAttr
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.base import Strategy
 from pollwise.settings.sections import (
     AgentSettings,
     ControllerSettings,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pollwise import durations
-from pollwise.core.strategy import Strategy
+from pollwise.core.strategies.base import Strategy
 from pollwise.errors import ConfigError
 from pollwise.settings.layers import Given, Layer
 from pollwise.settings.models import DEFAULT, Row, default_strategy, plain_keys

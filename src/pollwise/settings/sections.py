@@ -11,11 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.batch_fill import BatchFill
-from pollwise.core.freshness import Freshness
-from pollwise.core.strategy import Strategy
-from pollwise.queues.base import MAX_LEASE
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.core.strategies.freshness import Freshness
+from pollwise.runtime.jobs import MAX_LEASE
 from pollwise.settings.groups import GroupPolling
 from pollwise.settings.values import Maybe, Number, QueueUrl, Span, Text, Truth, Whole, Word
 

@@ -13,13 +13,13 @@ from functools import cache
 from types import MappingProxyType, NoneType
 from typing import Any, get_args, get_type_hints
 
-from pollwise.core.adaptive import Adaptive
-from pollwise.core.batch_fill import BatchFill
-from pollwise.core.ewma import Ewma
-from pollwise.core.fixed import Fixed
-from pollwise.core.freshness import Freshness
-from pollwise.core.strategy import Strategy
-from pollwise.core.worth import Worth
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.core.strategies.ewma import Ewma
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.core.strategies.freshness import Freshness
+from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError
 from pollwise.settings.values import (
     Maybe,

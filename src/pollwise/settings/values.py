@@ -22,7 +22,7 @@ from pydantic_core import CoreSchema, core_schema
 from pollwise import durations
 from pollwise.durations import Duration, seconds, short
 from pollwise.errors import ConfigError
-from pollwise.urls import HIDDEN, is_secret, without_secrets, without_user
+from pollwise.runtime.redact import HIDDEN, is_secret, without_secrets, without_user
 
 _YES = {"true", "yes", "on", "1"}
 _NO = {"false", "no", "off", "0"}

@@ -15,9 +15,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from pollwise.clock import VirtualClock
-from pollwise.outbox.memory_store import MemoryOutboxStore
+from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.queues.memory import MemoryQueue
+from pollwise.runtime.clock import VirtualClock
 
 if TYPE_CHECKING:
     from pollwise.testing import conformance

@@ -6,8 +6,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import Literal
 
-from pollwise.jobs import Claim
-from pollwise.worker.handlers import Handler
+from pollwise.runtime.executor.handlers import Handler
+from pollwise.runtime.jobs import Claim
 
 
 @dataclass(slots=True, eq=False)

@@ -7,9 +7,10 @@ from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
-from pollwise.clock import Clock
 from pollwise.errors import LeaseLost, Reject, Snooze
-from pollwise.events import (
+from pollwise.queues.base import Queue
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import (
     BreakerChanged,
     Event,
     Events,
@@ -25,12 +26,9 @@ from pollwise.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollwise.jobs import Claim, Job, Settlement
-from pollwise.loop import Batch
-from pollwise.queues.base import Queue
-from pollwise.worker.breakers import Breakers
-from pollwise.worker.ending import to_its_end
-from pollwise.worker.handlers import (
+from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.ending import to_its_end
+from pollwise.runtime.executor.handlers import (
     Handler,
     Middleware,
     Proceed,
@@ -40,11 +38,13 @@ from pollwise.worker.handlers import (
     text_of,
     traceback_of,
 )
+from pollwise.runtime.executor.plan import Plan
+from pollwise.runtime.executor.runner import Runner
+from pollwise.runtime.executor.settling import Settling
+from pollwise.runtime.jobs import Claim, Job, Settlement
+from pollwise.runtime.loop import Batch
 from pollwise.worker.held import Held
-from pollwise.worker.plan import Plan
-from pollwise.worker.runner import Runner
-from pollwise.worker.settling import Settling
-from pollwise.worker.strangers import turned_away
+from pollwise.worker.unhandled import turned_away
 
 
 class Run(Runner[Held, Claim]):

@@ -12,7 +12,7 @@ import pytest
 from pollwise.errors import PublishError, PublishRefused
 from pollwise.outbox.publishers import Publisher
 from pollwise.outbox.records import Record
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 
 T = TypeVar("T")
 

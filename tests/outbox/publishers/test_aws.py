@@ -17,9 +17,9 @@ from pollwise.errors import ConfigError, PublishError
 from pollwise.outbox.publishers import CloudEvents, Publisher, SnsPublisher, SqsPublisher
 from pollwise.outbox.publishers.aws import Aws
 from pollwise.outbox.publishers.batching import Batcher
-from tests.clouds import CREDENTIALS, MiniStack
 from tests.outbox.publishers.kit import attributes, event, failure, opened, publish, record, refusal
-from tests.proxy import Proxy
+from tests.support.clouds import CREDENTIALS, MiniStack
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture(autouse=True)

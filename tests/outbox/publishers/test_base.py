@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pollwise.clock import VirtualClock
 from pollwise.errors import ConfigError, PublishError, PublishRefused
 from pollwise.outbox.envelope import Message
 from pollwise.outbox.publishers.base import Publisher, choose, label, place_of, secrets_in
 from pollwise.outbox.records import Record
-from tests.kit import virtually
+from pollwise.runtime.clock import VirtualClock
 from tests.outbox.publishers.kit import failure, record
+from tests.support.kit import virtually
 
 
 class Client:

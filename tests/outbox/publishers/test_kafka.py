@@ -15,7 +15,8 @@ from aiokafka import AIOKafkaConsumer
 
 from pollwise.errors import ConfigError
 from pollwise.outbox.publishers import CloudEvents, KafkaPublisher
-from tests.kafka import (
+from tests.outbox.publishers.kit import attributes, event, failure, opened, publish, record, refusal
+from tests.support.kafka import (
     MESSAGE_TOO_LARGE,
     NOT_ENOUGH_REPLICAS,
     OUT_OF_ORDER,
@@ -24,8 +25,7 @@ from tests.kafka import (
     UNKNOWN_TOPIC,
     Kafka,
 )
-from tests.outbox.publishers.kit import attributes, event, failure, opened, publish, record, refusal
-from tests.proxy import Proxy
+from tests.support.proxy import Proxy
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from nats.js import JetStreamContext
 
 from pollwise.errors import ConfigError
 from pollwise.outbox.publishers import CloudEvents, NatsPublisher
-from tests.brokers import Nats, OwnNats
 from tests.outbox.publishers.kit import (
     attributes,
     cancel_and_go_on,
@@ -28,7 +27,8 @@ from tests.outbox.publishers.kit import (
     refusal,
     unique,
 )
-from tests.proxy import Proxy
+from tests.support.brokers import Nats, OwnNats
+from tests.support.proxy import Proxy
 
 
 @asynccontextmanager

@@ -15,7 +15,6 @@ import pytest
 
 from pollwise.errors import ConfigError
 from pollwise.outbox.publishers import CloudEvents, RabbitPublisher
-from tests.brokers import OwnRabbitMQ, RabbitMQ
 from tests.outbox.publishers.kit import (
     PUT_AT,
     attributes,
@@ -27,7 +26,8 @@ from tests.outbox.publishers.kit import (
     record,
     refusal,
 )
-from tests.proxy import Proxy
+from tests.support.brokers import OwnRabbitMQ, RabbitMQ
+from tests.support.proxy import Proxy
 
 #: The first of them starts the broker, which takes its time on a busy machine.
 pytestmark = pytest.mark.timeout(180)

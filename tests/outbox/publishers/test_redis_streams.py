@@ -21,8 +21,8 @@ from tests.outbox.publishers.kit import (
     record,
     unique,
 )
-from tests.proxy import Proxy
-from tests.servers import OwnRedis, Redis
+from tests.support.proxy import Proxy
+from tests.support.servers import OwnRedis, Redis
 
 
 def entries(server: Redis, stream: str) -> list[dict[str, str]]:

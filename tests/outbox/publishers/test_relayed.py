@@ -14,9 +14,9 @@ from opentelemetry.sdk.trace import TracerProvider
 from pollwise.core.retry import Retry
 from pollwise.outbox import NewRecord, Outbox
 from pollwise.outbox.publishers import RedisStreamPublisher, WebhookPublisher, verify
-from tests.kit import Seen
 from tests.outbox.publishers.receiver import receiving
-from tests.servers import OwnRedis
+from tests.support.kit import Seen
+from tests.support.servers import OwnRedis
 
 SECRET = "a-secret-that-nobody-guesses"
 SOON = Retry.fixed("10ms", attempts=3)

@@ -15,7 +15,6 @@ import pytest
 
 from pollwise.errors import ConfigError, SignatureError
 from pollwise.outbox.publishers import CloudEvents, WebhookPublisher, sign, verify
-from tests.daemons import Missing, free_port
 from tests.outbox.publishers.kit import (
     attributes,
     event,
@@ -26,6 +25,7 @@ from tests.outbox.publishers.kit import (
     unique,
 )
 from tests.outbox.publishers.receiver import receiving
+from tests.support.daemons import Missing, free_port
 
 SECRET = "a-secret-that-nobody-guesses"
 OTHER = "another-secret-of-the-same-sort"

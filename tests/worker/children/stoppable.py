@@ -13,9 +13,9 @@ import threading
 from typing import Any
 
 from pollwise import Worker, WorkerRunOptions
-from pollwise.events import Events, JobStarted, WorkerStopping
-from pollwise.jobs import Job
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.events import Events, JobStarted, WorkerStopping
+from pollwise.runtime.jobs import Job
 
 database, how = sys.argv[1:]
 options = WorkerRunOptions(concurrency=2, prefetch=2, grace="60s", lease="60s")

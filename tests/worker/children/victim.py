@@ -17,12 +17,12 @@ from typing import Any
 
 from pollwise import Retry, Worker, WorkerRunOptions
 from pollwise.durations import Duration
-from pollwise.events import WorkerStarted
-from pollwise.jobs import Claim, Job, Settlement
 from pollwise.queues.base import Queue
-from pollwise.queues.postgres import PostgresQueue
-from pollwise.queues.redis import RedisQueue
-from pollwise.queues.sqlite import SqliteQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.redis.queue import RedisQueue
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.events import WorkerStarted
+from pollwise.runtime.jobs import Claim, Job, Settlement
 
 LEASE = 1.0
 

@@ -15,8 +15,8 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from pollwise.errors import ConfigError
-from pollwise.fleet.probes.connections import connections
 from pollwise.fleet.probes.function import as_probe
+from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.targets import Probe, Target
 
 __all__ = ["MAKERS", "Made", "connections", "made"]
@@ -40,9 +40,9 @@ def _maker(module: str) -> Callable[[Target], Made]:
 
 #: How a probe is made from a target's options, by the name of its type.
 MAKERS: dict[str, Callable[[Target], Made]] = {
-    name: _maker(name)
+    name.partition(".")[0]: _maker(name)
     for name in (
-        "command", "dns", "feed", "function", "http", "ping", "prometheus", "sql", "tcp",
+        "command", "dns", "feed", "function", "http.probe", "ping", "prometheus", "sql", "tcp",
     )
 }  # fmt: skip
 

@@ -19,9 +19,9 @@ import time
 
 from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra
-from pollwise.fleet.hidden import shown_url
 from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.options import Options
+from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 try:

@@ -20,8 +20,8 @@ from xml.parsers import expat
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import digest
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.fetch import Fetch
-from pollwise.fleet.probes.http import (
+from pollwise.fleet.probes.http.fetch import Fetch
+from pollwise.fleet.probes.http.probe import (
     summary_of,
     unchanged,
     validators_for,

@@ -13,9 +13,9 @@ from typing import Any
 
 from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
-from pollwise.fleet.hidden import shown_url
+from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.targets import Target
-from pollwise.urls import HIDDEN, is_secret
+from pollwise.runtime.redact import HIDDEN, is_secret
 
 #: What a size may be written with: "512KiB".
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}

@@ -20,9 +20,9 @@ import struct
 from typing import NamedTuple
 
 from pollwise.core.outcome import Plain
-from pollwise.fleet.hidden import shown_url
 from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.options import Options
+from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 ADVICE = (

@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.fetch import Fetch
-from pollwise.fleet.probes.http import (
+from pollwise.fleet.probes.http.fetch import Fetch
+from pollwise.fleet.probes.http.probe import (
     summary_of,
     unchanged,
     validators_for,

@@ -24,12 +24,12 @@ from urllib.parse import quote, unquote, urlsplit
 
 from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra
-from pollwise.fleet.hidden import shown_url
 from pollwise.fleet.probes.extract import digest
 from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.options import Options
+from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.targets import ProbeContext, Reading, Target
-from pollwise.urls import without_secrets
+from pollwise.runtime.redact import without_secrets
 
 #: How long a SQLite database that somebody writes to is waited for, in seconds.
 BUSY = 5.0

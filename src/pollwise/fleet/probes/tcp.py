@@ -15,10 +15,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from pollwise.core.outcome import Plain
-from pollwise.fleet.hidden import shown_url
-from pollwise.fleet.probes.certificates import note_certificate
 from pollwise.fleet.probes.failed import failed
+from pollwise.fleet.probes.http.certificates import note_certificate
 from pollwise.fleet.probes.options import Options
+from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 #: How much of what the other side says is read: a line, or so many bytes.

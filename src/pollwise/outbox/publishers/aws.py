@@ -17,7 +17,7 @@ from pollwise.outbox.envelope import Message, unique_of
 from pollwise.outbox.publishers.base import Common, Publisher
 from pollwise.outbox.publishers.batching import PARALLEL, Batcher, Entry
 from pollwise.outbox.records import Record
-from pollwise.urls import without_secrets
+from pollwise.runtime.redact import without_secrets
 
 try:
     from aiobotocore.config import AioConfig

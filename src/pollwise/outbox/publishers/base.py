@@ -20,13 +20,13 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pollwise.clock import Clock
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, PublishError
-from pollwise.jobs import checked_name
 from pollwise.outbox.envelope import CloudEvents, Envelope, Message
 from pollwise.outbox.records import Record
-from pollwise.urls import HIDDEN, is_secret
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import checked_name
+from pollwise.runtime.redact import HIDDEN, is_secret
 
 L = TypeVar("L")
 #: A text, or what makes one of a record.

@@ -11,7 +11,7 @@ from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefu
 from pollwise.outbox.envelope import Message
 from pollwise.outbox.publishers.base import Chosen, Common, Publisher, checked_choice, choose, label
 from pollwise.outbox.records import Record
-from pollwise.urls import is_secret
+from pollwise.runtime.redact import is_secret
 
 try:
     from aiokafka import AIOKafkaProducer

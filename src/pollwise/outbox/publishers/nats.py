@@ -22,7 +22,7 @@ from pollwise.outbox.publishers.base import (
     place_of,
 )
 from pollwise.outbox.records import Record
-from pollwise.urls import is_secret
+from pollwise.runtime.redact import is_secret
 
 try:
     from nats import errors as trouble

@@ -18,7 +18,7 @@ from pollwise.outbox.publishers.base import (
 from pollwise.outbox.records import Record
 
 try:
-    from pollwise.queues.redis_connections import Address, Connections
+    from pollwise.storage.redis.connections import Address, Connections
 except ImportError as error:
     raise MissingExtra("publishing to Redis", "redis") from error
 

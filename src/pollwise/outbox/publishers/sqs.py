@@ -9,7 +9,7 @@ from pollwise.outbox.publishers.aws import Aws, AwsPublisher, attributes, ordere
 from pollwise.outbox.publishers.base import Common
 from pollwise.outbox.publishers.batching import Entry
 from pollwise.outbox.records import Record
-from pollwise.queues.sqs_client import Place
+from pollwise.queues.sqs.client import Place
 
 
 class SqsPublisher(AwsPublisher):

@@ -19,8 +19,8 @@ from typing import Any, ClassVar, Literal
 
 from pollwise.errors import OutboxError, SchemaError, StoreError
 from pollwise.outbox.records import NewRecord
-from pollwise.queues.postgres_schema import quoted
-from pollwise.queues.sql import statements
+from pollwise.storage.postgres.schema import quoted
+from pollwise.storage.sql import statements
 
 Dialect = Literal["sqlite", "postgresql"]
 Rows = list[tuple[Any, ...]]
@@ -165,7 +165,7 @@ def _sqlite_steps(target: Target, records: Sequence[NewRecord]) -> Generator[Ste
     files = yield "PRAGMA database_list", {}
     _check_file(target, [os.fsdecode(row[2]) for row in files if row[2]])
     values = {"outbox": target.outbox, "records": _batch(records), "now": target.now()}
-    made = yield statements("outbox_sqlite")["put"], values
+    made = yield statements("pollwise.outbox.stores.sqlite")["put"], values
     # In the order of the records: a statement numbers its rows as it inserts them.
     return [str(seq) for seq in sorted(row[0] for row in made)]
 

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from pollwise.errors import LeaseLost, Unsupported
-from pollwise.hints import Hint
-from pollwise.jobs import Claim, NewJob, Settlement
 from pollwise.queues.base import Queue
+from pollwise.runtime.hints import Hint
+from pollwise.runtime.jobs import Claim, NewJob, Settlement
 
 E = TypeVar("E", bound=Exception)
 Q = TypeVar("Q", bound=Queue)

@@ -6,8 +6,8 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from pollwise.jobs import NewJob, Settlement
 from pollwise.queues.base import Queue
+from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pollwise.jobs import Claim, NewJob, Settlement
 from pollwise.queues.base import Queue
+from pollwise.runtime.jobs import Claim, NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

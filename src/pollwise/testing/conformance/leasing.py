@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pollwise.jobs import NewJob, Settlement
+from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

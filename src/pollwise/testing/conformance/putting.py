@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from pollwise.errors import ConfigError, JobError, PayloadError
-from pollwise.jobs import NewJob
+from pollwise.runtime.jobs import NewJob
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

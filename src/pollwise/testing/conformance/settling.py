@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pollwise.jobs import ERROR_LENGTH_MAX, NewJob, Settlement
+from pollwise.runtime.jobs import ERROR_LENGTH_MAX, NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

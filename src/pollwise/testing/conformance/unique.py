@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from pollwise.errors import UniqueConflict
-from pollwise.jobs import NewJob, Settlement
 from pollwise.queues.base import Queue
+from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

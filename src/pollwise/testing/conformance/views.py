@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from pollwise.errors import PollwiseError
-from pollwise.jobs import NewJob, Settlement, State
 from pollwise.queues.base import Queue
+from pollwise.runtime.jobs import NewJob, Settlement, State
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

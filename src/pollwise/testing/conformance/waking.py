@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from pollwise.jobs import Claim, NewJob, Settlement
 from pollwise.queues.base import Queue
+from pollwise.runtime.jobs import Claim, NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
     Check,

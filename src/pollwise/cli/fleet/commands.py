@@ -1,0 +1,409 @@
+"""`pollwise fleet …`: poll the targets of a file, look at them, and tell them what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+
+from pollwise.cli.fleet.opening import (
+    asker,
+    chosen,
+    look_at,
+    looked,
+    named,
+    read_for,
+    settings_for,
+    store_of,
+    targets_of,
+    with_store,
+)
+from pollwise.cli.fleet.run import run as run_fleet
+from pollwise.cli.fleet.top import watch
+from pollwise.cli.fleet.views import Look, frame, phrase, rounded
+from pollwise.cli.migrating import Sql, print_sql, tell_applied
+from pollwise.cli.options import LogFormat, LogLevel, MetricsPort
+from pollwise.cli.output import (
+    NOTHING,
+    fail,
+    moment,
+    out,
+    print_json,
+    print_table,
+    print_wide,
+    say,
+    visible,
+    warn,
+)
+from pollwise.cli.running import overrides_of
+from pollwise.durations import seconds, short
+from pollwise.errors import ConfigError
+from pollwise.fleet.audit import note_order
+from pollwise.fleet.report import Goals, shortfalls, stalest_first, told
+from pollwise.fleet.stores.base import FleetStore
+from pollwise.fleet.views import TargetState
+from pollwise.observe import logs
+from pollwise.settings import load
+
+T = TypeVar("T")
+
+app = typer.Typer(
+    help="Poll thousands of targets, each at its own pace.\n\nExample: pollwise fleet run",
+    no_args_is_help=True,
+)
+
+File = Annotated[Path | None, typer.Option("--file", help="The targets; else fleet.toml.")]
+Store = Annotated[
+    str | None, typer.Option("--store", help="Where state is kept: sqlite:///fleet.db")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Names = Annotated[list[str] | None, typer.Argument(help="The names of targets.")]
+All = Annotated[bool, typer.Option("--all", help="All targets that it makes sense for.")]
+
+
+@app.command("run")
+def run(
+    file: File = None,
+    store: Store = None,
+    budget: Annotated[float | None, typer.Option(help="Polls a second over all targets.")] = None,
+    concurrency: Annotated[int | None, typer.Option(help="Polls at a time.")] = None,
+    api_port: Annotated[
+        int | None, typer.Option(help="Serve the HTTP API on this port; 0 takes any free one.")
+    ] = None,
+    api_tokens: Annotated[
+        str | None,
+        typer.Option(help="A controller's store, whose tokens the API lets in: sqlite:///farm.db."),
+    ] = None,
+    metrics_port: MetricsPort = None,
+    node: Annotated[
+        str | None, typer.Option(help="What this node is called, where several share a fleet.")
+    ] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: fleet.lease=30s")
+    ] = None,
+) -> None:
+    """Poll until SIGTERM or Ctrl-C; then finish the polls under way and save the state.
+
+    Example: pollwise fleet run --file fleet.toml --store sqlite:///fleet.db --api-port 8765
+    """
+    overrides = overrides_of(setting or [], "fleet.lease=30s")
+    given: dict[str, object] = {
+        "fleet.file": None if file is None else str(file),
+        "fleet.store": store,
+        "fleet.budget": budget,
+        "fleet.concurrency": concurrency,
+        "fleet.api_port": api_port,
+        "fleet.api_tokens": api_tokens,
+        "fleet.metrics_port": metrics_port,
+        "fleet.log_format": log_format,
+        "fleet.log_level": log_level,
+    }
+    overrides |= {key: value for key, value in given.items() if value is not None}
+    settings = load(overrides=overrides)
+    logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
+    targets = read_for(settings, overrides, "Nothing was started.")
+    asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
+
+
+@app.command("check")
+def check(file: File = None, store: Store = None, as_json: Json = False) -> None:
+    """Tell whether the fleet keeps to its goals: exit code 0 if so, 1 if not.
+
+    The goals are fleet.max_due (polls that are due and were not made), fleet.max_dead (dead
+    letters) and fleet.max_staleness (the age of a last success) of the settings. Paused targets do
+    not count. A fleet that no node polls keeps to no goal.
+
+    Example: pollwise fleet check --store sqlite:///fleet.db || page-somebody
+    """
+    settings = settings_for(file, store)
+    kept_to = settings.fleet
+    goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
+    if settings.is_set("fleet.file") or Path(kept_to.file).exists():
+        # What the store alone knows is no reason to say that all is well.
+        read_for(settings, chosen(file, store), "Nothing was checked.")
+    look = look_at(settings)
+    missed = shortfalls(look.targets, goals, look.now, look.notice)
+    if as_json:
+        print_json({"ok": not missed, "missed": missed, **look.facts()})
+    elif missed:
+        for each in missed:
+            fail(each)
+    else:
+        facts = look.facts()
+        oldest = facts["staleness"]
+        age = "no success yet" if oldest is None else f"the stalest is {rounded(oldest)} old"
+        told_dead = f", {facts['dead']} dead" if facts["dead"] else ""
+        say(("within its goals", "green"), f": {facts['targets']} targets{told_dead}, {age}")
+    if missed:
+        raise typer.Exit(1)
+
+
+@app.command("status")
+def status(
+    names: Names = None,
+    file: File = None,
+    store: Store = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many targets.")] = 50,
+    as_json: Json = False,
+) -> None:
+    """Show how the fleet fares, the stalest targets first; or the targets named, in full.
+
+    Example: pollwise fleet status --store sqlite:///fleet.db --limit 10
+    """
+    look = look_at(settings_for(file, store))
+    if names:
+        found = [named(look.targets, name) for name in names]
+        if as_json:
+            print_json([told(each) for each in found])
+            _say_unpolled(look)
+            return
+        for each in found:
+            _show_one(each, look.now)
+        _say_unpolled(look)
+        return
+    if as_json:
+        print_json(_facts(look, stalest_first(look.targets)[:limit]))
+        return
+    print_wide(frame(look, limit, out.size.width if out.is_terminal else None))
+
+
+@app.command("top")
+def top(
+    file: File = None,
+    store: Store = None,
+    every: Annotated[str, typer.Option(help="How often to look again: 1s.")] = "1s",
+    lasting: Annotated[
+        str | None, typer.Option("--for", help="End after so long; else q or Ctrl-C ends it.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one look as a JSON document, and end.")
+    ] = False,
+) -> None:
+    """Watch the fleet live: the stalest first, how each target fares, and its next poll. q quits.
+
+    Example: pollwise fleet top --store sqlite:///fleet.db
+    """
+    pause = seconds(every, "every", positive=True)
+    left = None if lasting is None else seconds(lasting, "for")
+    settings = settings_for(file, store)
+    if as_json:
+        look = look_at(settings)
+        print_json(_facts(look, stalest_first(look.targets)))
+        return
+    if not out.is_terminal:  # one look, for a pipe
+        print_wide(frame(look_at(settings), None))
+        return
+    targets = targets_of(settings)
+
+    async def live(store: FleetStore) -> int:
+        return await watch(lambda: looked(store, settings, targets), max(pause, 0.1), left)
+
+    try:
+        code = with_store(settings, live)
+    except KeyboardInterrupt:
+        code = 0
+    raise typer.Exit(code)
+
+
+@app.command("dead")
+def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
+    """List the dead letters: targets given up on, and polled every half hour all the same.
+
+    Example: pollwise fleet dead --store sqlite:///fleet.db
+    """
+    look = look_at(settings_for(file, store))
+    _say_unpolled(look)
+    found = [each for each in look.targets if each.condition == "dead"]
+    if as_json:
+        print_json([told(each) for each in found])
+        return
+    print_table(
+        ("target", "type", "failures", "last success", "last error", "error"),
+        [
+            (
+                each.name,
+                each.type,
+                each.failures,
+                NOTHING if each.succeeded_at is None else moment(each.succeeded_at),
+                NOTHING if each.failed_at is None else moment(each.failed_at),
+                each.error,
+            )
+            for each in found
+        ],
+        empty="no dead letters",
+        narrow=("failures", "last success", "last error"),
+        cut="error",
+    )
+
+
+def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, names: str) -> None:
+    """Add the command that gives targets an order; with --all those that it fits."""
+    example = f"pollwise fleet {what} {names} --store sqlite:///fleet.db"
+
+    @app.command(what, help=f"{help}\n\nExample: {example}")
+    def order(
+        names: Names = None,
+        every: All = False,
+        file: File = None,
+        store: Store = None,
+        as_json: Json = False,
+    ) -> None:
+        _order(what, names, every, file, store, as_json, fits)
+
+
+_order_command(
+    "retry",
+    lambda each: each.condition == "dead" and not each.paused,
+    "Poll targets next; a success brings a dead letter back. --all: every dead letter that is not "
+    "paused.",
+    '"front page"',
+)
+_order_command(
+    "reset",
+    lambda each: each.failures > 0,
+    "Forget the failures of targets: breakers close. --all: every target that fails.",
+    '"front page"',
+)
+_order_command(
+    "pause",
+    lambda each: not each.paused,
+    "Do not poll targets until they are resumed; that survives restarts. --all: every target.",
+    '"front page"',
+)
+_order_command(
+    "resume",
+    lambda each: each.paused,
+    "Poll paused targets again. --all: every target that is paused.",
+    "--all",
+)
+
+
+@app.command("forget")
+def forget(
+    names: Annotated[list[str], typer.Argument(help="Names of targets.")],
+    file: File = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Drop what the store keeps of targets that were taken out of the file.
+
+    Example: pollwise fleet forget "old page" --store sqlite:///fleet.db
+    """
+    settings = settings_for(file, store)
+    listed = {each.name for each in targets_of(settings)}
+    still = [name for name in names if name in listed]
+    if still:
+        raise ConfigError(
+            f"{still[0]!r} is in {settings.fleet.file}; take it out there, and restart whoever "
+            "polls, before it is forgotten"
+        )
+
+    async def work(opened: FleetStore) -> None:
+        look = await looked(opened, settings, ())
+        for name in names:
+            named(look.targets, name)
+        await opened.forget(names)
+        await note_order(opened, asker(), "forget", names, "the command line")
+
+    with_store(settings, work)
+    if as_json:
+        print_json({"forgotten": names})
+    else:
+        say(f"forgotten: {', '.join(map(visible, names))}")
+
+
+@app.command("migrate")
+def migrate(
+    store: Store = None,
+    sql: Sql = False,
+    as_json: Json = False,
+) -> None:
+    """Make or renew the tables of a fleet on Postgres; SQLite makes its own.
+
+    Example: pollwise fleet migrate --store postgresql://app@db/shop
+    """
+    settings = settings_for(None, store)
+    script = store_of(settings).migration()
+    if sql:
+        print_sql(script, settings.fleet.store or "", as_json=as_json)
+        return
+    # SQLite makes its file when it is first used, and not before.
+    applied = [] if script is None else with_store(settings, lambda opened: opened.migrate())
+    tell_applied(applied, as_json=as_json, by_itself=script is None)
+
+
+# What they share
+
+
+def _say_unpolled(look: Look) -> None:
+    """Beside what is printed: figures of a fleet that nobody polls are of the past."""
+    if look.notice is not None:
+        warn(look.notice)
+
+
+def _facts(look: Look, listed: list[TargetState]) -> dict[str, Any]:
+    return {**look.facts(), "target_list": [told(each) for each in listed]}
+
+
+def _show_one(each: TargetState, now: float) -> None:
+    def at(when: float | None) -> str:
+        return "never" if when is None else f"{moment(when)} ({rounded(now - when)} ago)"
+
+    rows = [
+        ("target", each.name),
+        ("type", each.type),
+        ("group", each.group or NOTHING),
+        ("state", phrase(each)),
+        ("last success", at(each.succeeded_at)),
+        ("last change", at(each.changed_at)),
+        ("last error", at(each.failed_at)),
+        ("error", each.error or NOTHING),
+        ("failures in a row", each.failures),
+        ("next poll", NOTHING if each.next_at is None else moment(each.next_at)),
+        ("interval", short(each.interval) if each.interval else NOTHING),
+        ("reading", each.summary or NOTHING),
+        *((f"  {key}", value) for key, value in each.facts.items()),
+    ]
+    print_table(("", ""), rows)
+
+
+def _order(
+    what: str,
+    names: list[str] | None,
+    every: bool,
+    file: Path | None,
+    store: str | None,
+    as_json: bool,
+    fits: Callable[[TargetState], bool],
+) -> None:
+    if bool(names) == every:
+        raise ConfigError(f"name the targets to {what}, or give --all")
+    settings = settings_for(file, store)
+    targets = targets_of(settings)
+
+    async def work(opened: FleetStore) -> list[str]:
+        look = await looked(opened, settings, targets)
+        meant = (
+            [each for each in look.targets if fits(each)]
+            if every
+            else [named(look.targets, name) for name in names or ()]
+        )
+        if meant:
+            ordered = [each.name for each in meant]
+            await opened.order(what, ordered, f"cli: {asker()}")
+            await note_order(opened, asker(), what, ordered, "the command line")
+        return [each.name for each in meant]
+
+    ordered = with_store(settings, work)
+    if as_json:
+        print_json({"order": what, "targets": ordered})
+    elif ordered:
+        listed = ", ".join(map(visible, ordered[:5])) + (", …" if len(ordered) > 5 else "")
+        say(f"{what}: {listed}; whoever polls takes it within seconds, or when it next runs")
+    else:
+        say(f"there is nothing to {what}")

@@ -1,0 +1,187 @@
+"""`pollwise fleet run` at work: the fleet, its API and its metrics in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pollwise.cli.output import say_aside
+from pollwise.errors import ConfigError, MissingExtra
+from pollwise.fleet import Fleet, Rules
+from pollwise.fleet.control import Control
+from pollwise.fleet.file import FleetFile
+from pollwise.fleet.probes.http.connections import connections
+from pollwise.fleet.stores.base import NAME
+from pollwise.fleet.stores.urls import open_store
+from pollwise.runtime.events import Events
+from pollwise.settings import FleetSettings, Settings, load
+from pollwise.settings.groups import unknown_groups
+
+if TYPE_CHECKING:
+    from pollwise.fleet.api import Authorise
+
+logger = logging.getLogger("pollwise")
+
+#: How long the API finishes answers when the fleet stops, in seconds.
+API_GRACE = 2
+
+
+def note(level: int, action: str, text: str, **fields: object) -> None:
+    """Log what the command itself does, in the shape that events are logged in."""
+    logger.log(level, "%s", text, extra={"action": action, "fields": fields})
+
+
+def loader(
+    overrides: Mapping[str, object], groups: frozenset[str]
+) -> Callable[[Mapping[str, Any], str], Settings]:
+    """What gives the settings again when something was changed."""
+
+    def again(stored: Mapping[str, Any], where: str) -> Settings:
+        return load(overrides=overrides, stored=stored, stored_in=where, groups=groups)
+
+    return again
+
+
+async def run(
+    settings: FleetSettings, file: FleetFile, overrides: Mapping[str, object], node: str | None
+) -> None:
+    """Poll the targets of a file until told to stop."""
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(file.close)
+        store = None if settings.store is None else open_store(settings.store)
+        if store is not None:
+            stack.push_async_callback(store.close)
+            await store.enter()  # before anything is served
+        events = Events()
+        fleet = Fleet(
+            settings.polling,
+            settings.concurrency,
+            settings.budget,
+            per_host=settings.per_host,
+            store=store,
+            grace=settings.grace,
+            rules=Rules(dead_after=settings.dead_after, recheck=settings.recheck),
+            lease=settings.lease,
+            name=NAME if store is None else store.name,
+            node=node,
+            events=events,
+        )
+        fleet.add(*file.targets)
+        control = Control(fleet, loader(overrides, file.groups), file.groups)
+        await control.start()
+        _tell_unknown_groups(control)
+        if settings.metrics_port is not None:
+            stack.callback(_serve_metrics(events, settings))
+        if settings.api_tokens is not None and settings.api_port is None:
+            raise ConfigError("fleet.api_tokens is for the API; say where it is: --api-port 8765")
+        if settings.api_port is not None:
+            authorise = await _authorise(settings, stack)
+            stop = await _serve_api(control, settings, authorise)
+            stack.push_async_callback(stop)
+        await stack.enter_async_context(connections())
+        await fleet.run_async()
+
+
+def _tell_unknown_groups(control: Control) -> None:
+    """A setting that the store keeps for a group that is gone stops nothing; those of the file and
+    the environment were refused before."""
+    settings = control.settings
+    if settings is not None:
+        for each in unknown_groups(settings.fleet.groups, control.groups(), settings.origins()):
+            note(logging.WARNING, "group_unknown", each)
+
+
+def _serve_metrics(events: Events, settings: FleetSettings) -> Callable[[], None]:
+    from pollwise.observe.prometheus import PrometheusSink
+
+    sink = PrometheusSink()
+    sink.subscribe(events)
+    served = sink.serve(settings.metrics_port or 0, settings.metrics_host)
+    note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
+    return served.close
+
+
+async def _authorise(settings: FleetSettings, stack: AsyncExitStack) -> Authorise:
+    """Who the API lets in: whom a controller does, or who has the one token of this fleet."""
+    if settings.api_tokens is not None:
+        from pollwise.controller.opening import opened_state
+        from pollwise.controller.security.auth import Auth
+        from pollwise.controller.security.fleet_tokens import fleet_tokens
+
+        return fleet_tokens(
+            Auth(await stack.enter_async_context(opened_state(settings.api_tokens)))
+        )
+
+    from pollwise.fleet.api import Bearer
+
+    path = Path(settings.api_token_file)
+    bearer, token = Bearer.from_file(path)
+    if token is not None:
+        # Not into the log, which is kept.
+        say_aside(f"token of the API, shown this once: {token} (its hash is in {path})")
+    return bearer
+
+
+async def _serve_api(
+    control: Control, settings: FleetSettings, authorise: Authorise
+) -> Callable[[], Awaitable[None]]:
+    """Serve the API beside the fleet, in its event loop; returns what ends that."""
+    from pollwise.fleet.api import served
+
+    try:
+        import uvicorn
+    except ImportError as error:
+        raise MissingExtra("the fleet's HTTP API", "serve") from error
+
+    class Server(uvicorn.Server):
+        def capture_signals(self) -> Any:
+            return nullcontext()  # the fleet has them, and ends this too
+
+    listening = _listening(settings.api_host, settings.api_port or 0)
+    try:
+        config = uvicorn.Config(
+            served(control, authorise),
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_graceful_shutdown=API_GRACE,
+        )
+        server = Server(config)
+        task = asyncio.ensure_future(server.serve([listening]))
+    except BaseException:
+        listening.close()
+        raise
+    host, port = listening.getsockname()[:2]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    note(logging.INFO, "api_served", f"API on {url}/api/fleet/health", url=url)
+
+    async def stop() -> None:
+        server.should_exit = True
+        await asyncio.wait([task])
+
+    return stop
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.socket(family)
+    try:
+        if os.name == "posix":
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
+        found.listen()  # who is told of it may come at once
+    except OSError as error:
+        found.close()
+        raise ConfigError(
+            f"the API cannot be served on {host}:{port}: {error.strerror or error}; choose another "
+            "--api-port, or 0 for any that is free"
+        ) from None
+    return found

@@ -1,0 +1,202 @@
+"""What `pollwise fleet status` and `top` show: the stalest first, its state, and its next poll."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from pollwise.cli.output import NOTHING, visible
+from pollwise.fleet.report import last_poll, overdue, stalest_first, summary, unpolled
+from pollwise.fleet.stores.base import Node
+from pollwise.fleet.views import TargetState
+
+#: What people see of a condition. A breaker that is closed is one that lets polls through: beside
+#: ports that are open because they work, that reads like the opposite.
+WORDS = {"closed": "healthy", "open": "broken"}
+#: The same in full, for one target.
+PHRASES = {
+    "closed": "healthy",
+    "confirming": "confirming (it failed, and is polled again at once)",
+    "backing off": "backing off",
+    "open": "broken (its breaker is open: it is polled less and less often)",
+    "half-open": "half-open (one poll is let through to see whether it is back)",
+    "dead": "dead (given up on; it is polled seldom, and a success brings it back)",
+}
+STYLES = {
+    "healthy": "green",
+    "confirming": "yellow",
+    "backing off": "yellow",
+    "broken": "red",
+    "half-open": "yellow",
+    "dead": "bold red",
+    "paused": "dim",
+    "new": "dim",
+}
+COLUMNS = ("target", "type", "state", "last success", "next", "every", "told")
+#: Those that a screen of fewer columns than WIDE has room for.
+NARROW = ("state", "last success", "next", "target")
+WIDE = 72
+NUMERIC = ("last success", "next", "every")
+#: The most columns of the screen that a name takes.
+NAME_WIDTH = 32
+#: The lines of a live frame that are no targets: figures, nodes or that there are none, the table's
+#: head, how many more, and how to leave.
+FRAME = 6
+
+
+@dataclass(frozen=True)
+class Look:
+    """One look at a fleet: its targets, its nodes, and when.
+
+    start: the command that polls it. nodes: None where the store cannot tell.
+    """
+
+    start: str
+    targets: Sequence[TargetState]
+    now: float
+    nodes: Sequence[Node] | None = None
+
+    @property
+    def notice(self) -> str | None:
+        """That nobody polls, if so."""
+        return (
+            None
+            if self.nodes or self.nodes is None
+            else unpolled(self.targets, self.now, self.start)
+        )
+
+    def facts(self) -> dict[str, Any]:
+        nodes = [{"node": each[0], "lasts": each[1], "held": each[2]} for each in self.nodes or ()]
+        return {
+            **summary(self.targets, self.now),
+            "nodes": nodes,
+            "running": None if self.nodes is None else bool(self.nodes),
+            "last_poll_at": last_poll(self.targets),
+        }
+
+
+def frame(
+    look: Look, rows: int | None, width: int | None = None, *, live: bool = False
+) -> RenderableType:
+    """A whole look: figures, then the table of as many targets as there is room for.
+
+    width: of the screen, where that is narrow. live: it has to fit, and a key ends it.
+    """
+    parts: list[RenderableType] = [headline(look)]
+    if look.notice is not None:
+        cut: Any = {"no_wrap": True, "overflow": "ellipsis"} if live else {}
+        parts.append(Text(look.notice, "bold red", **cut))
+    if look.nodes:
+        listed = ", ".join(f"{visible(name)} ({held})" for name, _, held in look.nodes)
+        parts.append(Text(f"nodes: {listed}", no_wrap=True, overflow="ellipsis"))
+    ordered = stalest_first(look.targets)
+    shown = ordered if rows is None else ordered[: max(rows, 1)]
+    narrow = width is not None and width < WIDE
+    parts.append(table(shown, look.now, NARROW if narrow else COLUMNS))
+    if len(shown) < len(ordered):
+        parts.append(Text(f"… and {len(ordered) - len(shown)} more", "dim"))
+    if live:
+        parts.append(Text("q quits", "dim"))
+    return Group(*parts)
+
+
+def headline(look: Look) -> Text:
+    figures = summary(look.targets, look.now)
+    conditions = figures["conditions"]
+    broken = conditions["open"] + conditions["half-open"]
+    parts: list[tuple[str, str]] = [
+        (f"{figures['targets']} targets", "bold"),
+        (f"{figures['due']} due", "yellow" if figures["due"] else ""),
+        (f"{figures['stale']} stale", "yellow" if figures["stale"] else ""),
+        (f"{broken} broken", "red" if broken else ""),
+        (f"{figures['dead']} dead", "bold red" if figures["dead"] else ""),
+        (f"{figures['paused']} paused", ""),
+        (f"{figures['never']} never", ""),
+    ]
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for place, (words, style) in enumerate(parts):
+        text.append(" · " if place else "")
+        text.append(words, style)
+    return text
+
+
+def table(targets: Sequence[TargetState], now: float, columns: Sequence[str] = COLUMNS) -> Table:
+    """One line a target; what it told gives way where there is no room."""
+    every = (dict(zip(COLUMNS, cells(each, now), strict=True)) for each in targets)
+    rows = [[cell[column] for column in columns] for cell in every]
+    made = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for place, column in enumerate(columns):
+        widest = max([len(column), *(row[place].cell_len for row in rows)])
+        last = place == len(columns) - 1
+        made.add_column(
+            column,
+            no_wrap=True,
+            overflow="ellipsis",
+            justify="right" if column in NUMERIC else "left",
+            width=None if last else min(widest, NAME_WIDTH),
+            ratio=1 if last else None,
+        )
+    for row in rows:
+        made.add_row(*row)
+    return made
+
+
+def cells(each: TargetState, now: float) -> list[Text]:
+    told = each.error if each.failures and each.error else each.summary
+    state = word(each)
+    return [
+        Text(visible(each.name)),
+        Text(visible(each.type)),
+        Text(state, STYLES.get(state, "")),
+        Text("never" if each.staleness is None else f"{rounded(each.staleness)} ago",
+             "yellow" if each.stale else ""),
+        Text(coming(each, now)),
+        Text(rounded(each.interval) if each.interval else NOTHING),
+        Text(visible(told or ""), "red" if each.failures else ""),
+    ]  # fmt: skip
+
+
+def word(each: TargetState) -> str:
+    """How it fares, in a word."""
+    if each.paused:
+        return "paused"
+    if each.polled_at is None and each.condition == "closed":
+        return "new"
+    return WORDS.get(each.condition, each.condition)
+
+
+def phrase(each: TargetState) -> str:
+    """How it fares, for who may not know the words."""
+    known = word(each)
+    fares = PHRASES.get(each.condition, each.condition)
+    if each.paused:
+        return "paused" if each.condition == "closed" else f"paused; {fares}"
+    return "new (not polled yet)" if known == "new" else fares
+
+
+def coming(each: TargetState, now: float) -> str:
+    if each.next_at is None:
+        return NOTHING
+    left = each.next_at - now
+    if overdue(each, now):
+        return f"late {rounded(-left)}"
+    return "now" if left <= 0 else f"in {rounded(left)}"
+
+
+def rounded(seconds: float) -> str:
+    """A duration for a glance: two digits or so of it."""
+    if 0 < seconds < 10 and seconds != round(seconds):
+        return f"{seconds:.1f}s"
+    whole = max(round(seconds), 0)
+    if whole < 60:
+        return f"{whole}s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600:02}h"

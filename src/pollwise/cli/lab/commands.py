@@ -1,0 +1,366 @@
+"""`pollwise lab …`: rehearse polling on traces before paying for it.
+
+The lab is imported when a command runs: it needs numpy, and `pollwise --help` does not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+from pollwise import __version__
+from pollwise.cli.output import err, print_json, say, visible
+from pollwise.cli.queue import with_queue
+from pollwise.durations import seconds, short
+from pollwise.errors import ConfigError
+from pollwise.lab.prices import PRICES, price_named, wait_price
+from pollwise.queues.base import Queue
+from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.signals import stopping_on_signals
+
+if TYPE_CHECKING:
+    from pollwise.lab.replay.results import Trace
+
+app = typer.Typer(
+    help="Rehearse polling: replay, compare, tune and price it.\n\n"
+    "Example: pollwise lab compare bursty",
+    no_args_is_help=True,
+)
+
+WORKLOADS = "steady, diurnal, bursty, on-off, flash-crowd, cron, self-exciting"
+WAIT_PRICE = "0.01/3600"
+SEEDS = 2**32 - 1
+
+TraceName = Annotated[
+    str, typer.Argument(metavar="TRACE", help=f"A trace file, or a workload: {WORKLOADS}.")
+]
+Column = Annotated[
+    str | None, typer.Option(help="The file's column: its name, or its number from 1.")
+]
+Unit = Annotated[str, typer.Option(help="Of the file's stamps: auto, s, ms, us, ns or iso.")]
+Bins = Annotated[
+    str | None, typer.Option(help="The file counts arrivals in bins of this length: 60s.")
+]
+Seed = Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of all that is drawn.")]
+Hours = Annotated[float | None, typer.Option(help="How long a workload is (24).")]
+Sort = Annotated[bool, typer.Option("--sort", help="Put the file's arrivals in order first.")]
+PollPrice = Annotated[
+    str, typer.Option("--price", help=f"What a poll costs: {', '.join(PRICES)}, or 0.005/1000.")
+]
+Capacity = Annotated[
+    int | None, typer.Option(min=1, help="The most items a poll can find; else no limit.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+@app.command("stats")
+def stats(
+    trace: TraceName,
+    column: Column = None,
+    unit: Unit = "auto",
+    bins: Bins = None,
+    sort: Sort = False,
+    seed: Seed = 0,
+    hours: Hours = None,
+    as_json: Json = False,
+) -> None:
+    """Describe a trace: its rate, its bursts, and what adaptivity can win on it at all.
+
+    Example: pollwise lab stats arrivals.csv.gz --column created_at
+    """
+    from pollwise.lab.traces.reading import summary
+
+    found = load(trace, column, unit, bins, sort, seed, hours)
+    facts = {"trace": found.name, **asdict(summary(found))}
+    if as_json:
+        print_json(facts)
+        return
+    share = "who knew the rate would pay this share of what the best fixed interval costs"
+    rows = (
+        ("arrivals", f"{facts['n']:,} in {short(facts['span'])}"),
+        ("rate", f"{facts['rate']:.4g} a second"),
+        ("gaps", f"longest {short(facts['longest_gap'])}, cv {facts['cv']:.3g}"),
+        ("burstiness", f"{facts['burstiness']:.2f}  (-1 like clockwork, 0 at random, 1 in bursts)"),
+        ("dispersion", f"{facts['dispersion']:.3g}  (1 at random, more in bursts)"),
+        ("headroom", f"{facts['headroom']:.2f}  ({share})"),
+    )
+    for name, text in rows:
+        say((f"{name:<11}", "bold"), text)
+
+
+@app.command("synth")
+def synth(
+    name: Annotated[str, typer.Argument(help=f"The workload: {WORKLOADS}.")],
+    out: Annotated[
+        Path, typer.Option(help="The trace file to write; packed where it ends in .gz.")
+    ],
+    seed: Seed = 0,
+    hours: Annotated[float, typer.Option(help="How long it is.")] = 24.0,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a workload as a trace file; the same seed gives the same file.
+
+    Example: pollwise lab synth bursty --hours 6 --out bursty.csv
+    """
+    from pollwise.lab.traces.reading import write
+    from pollwise.lab.traces.synthetic import workload
+
+    made = workload(name, seed, hours)
+    if out.exists() and not force:
+        raise ConfigError(f"--out {str(out)!r} is there already; name another file, or add --force")
+    write(made, out)
+    if as_json:
+        print_json({"file": str(out), "arrivals": len(made.arrivals), "span": made.span})
+        return
+    say(f"{len(made.arrivals):,} arrivals in {short(made.span)}: ", visible(str(out)))
+
+
+@app.command("record")
+def record(
+    url: Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")],
+    file: Annotated[Path, typer.Argument(help="The trace file; one that is there is continued.")],
+    every: Annotated[str, typer.Option(help="How often to look while jobs come.")] = "1s",
+    until: Annotated[str | None, typer.Option(help="For how long: 1h. Else until Ctrl-C.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Record when jobs arrive in a queue, without touching them, until Ctrl-C.
+
+    Example: pollwise lab record sqlite:///jobs.db arrivals.csv --until 1h
+    """
+    from pollwise.lab.traces.record import record as recorded
+
+    seen = 0
+
+    def told(count: int) -> None:
+        nonlocal seen
+        seen = count
+
+    async def work(queue: Queue) -> None:
+        await queue.stats()  # a queue that cannot be read leaves no file behind
+        task = asyncio.ensure_future(recorded(queue, file, every=every, until=until, progress=told))
+
+        def stop() -> None:
+            task.cancel()
+
+        with stopping_on_signals(stop):
+            if not as_json:
+                what = f"recording the arrivals of {without_secrets(url)}; Ctrl-C ends it"
+                err.print(Text(visible(what)), soft_wrap=True)
+            await asyncio.wait([task])
+        if not task.cancelled():
+            task.result()
+
+    with_queue(url, work)
+    if as_json:
+        print_json({"file": str(file), "recorded": seen})
+        return
+    say(f"recorded {seen:,} arrivals in ", visible(str(file)))
+
+
+@app.command("compare")
+def compare(
+    trace: TraceName,
+    strategies: Annotated[
+        str | None,
+        typer.Option(help="What to compare: 'adaptive,fixed 500ms,adaptive 100ms 30s,worth'."),
+    ] = None,
+    price: PollPrice = "s3-list",
+    wait_price_: Annotated[
+        str, typer.Option("--wait-price", help="What a waiting item costs: dollars per seconds.")
+    ] = WAIT_PRICE,
+    out: Annotated[
+        Path | None, typer.Option(help="The report: .html, .png or .svg (report.html).")
+    ] = None,
+    capacity: Capacity = None,
+    column: Column = None,
+    unit: Unit = "auto",
+    bins: Bins = None,
+    sort: Sort = False,
+    seed: Seed = 0,
+    hours: Hours = None,
+    as_json: Json = False,
+) -> None:
+    """Replay a trace with several strategies and say which to take; writes a report.
+
+    With --json, a report is written only where --out names one.
+
+    Example: pollwise lab compare bursty --strategies "adaptive,fixed 500ms,worth" --price sqs
+    """
+    from pollwise.cli.lab.tables import show_comparison
+    from pollwise.lab.policies import USUAL, Terms, parse
+    from pollwise.lab.report import compare as report
+
+    path = out or (None if as_json else Path("report.html"))
+    if path is not None:
+        report.check_out(path)
+    cost = price_named(price)
+    terms = Terms(cost.dollars, wait_price(wait_price_))
+    chosen = parse(strategies if strategies is not None else USUAL, terms)
+    found = load(trace, column, unit, bins, sort, seed, hours)
+    with progress_bar("replaying", hidden=as_json) as progress:
+        made = report.compare(
+            found, chosen, cost, terms, capacity=capacity, seed=seed, progress=progress
+        )
+    facts = made.facts()
+    if path is not None:
+        report.write(path, _rendered(facts, path))
+    if as_json:
+        print_json({**facts, "report": None if path is None else str(path)})
+        return
+    show_comparison(made)
+    if path is not None:
+        say("report: ", visible(str(path)))
+
+
+@app.command("tune")
+def tune(
+    trace: TraceName,
+    target: Annotated[
+        str,
+        typer.Option(help="p95=2s, mean=500ms, budget=720/hour (polls) or 'budget=$5/month'."),
+    ],
+    strategy: Annotated[
+        str, typer.Option(help="adaptive, fixed, batch_fill, ewma or worth.")
+    ] = "adaptive",
+    price: PollPrice = "s3-list",
+    train: Annotated[
+        float, typer.Option(help="The share of the trace to choose on; the rest is the test.")
+    ] = 0.6,
+    floor: Annotated[str, typer.Option(help="No delay shorter than this is tried.")] = "10ms",
+    ceiling: Annotated[
+        str | None, typer.Option(help="No longer one; else 20 times the target.")
+    ] = None,
+    capacity: Capacity = None,
+    column: Column = None,
+    unit: Unit = "auto",
+    bins: Bins = None,
+    sort: Sort = False,
+    seed: Seed = 0,
+    hours: Hours = None,
+    as_json: Json = False,
+) -> None:
+    """Find the cheapest settings that meet a target, or the least waiting within a budget.
+
+    Example: pollwise lab tune arrivals.csv --strategy adaptive --target p95=2s --price s3-list
+    """
+    from pollwise.cli.lab.tables import show_tuned
+    from pollwise.lab import tune as tuning
+    from pollwise.lab.policies import Terms, strategy_kind
+
+    cost = price_named(price)
+    terms = Terms(cost.dollars, wait_price(WAIT_PRICE))
+    kind = strategy_kind(strategy)
+    wanted = tuning.parse_target(target, cost)
+    low = seconds(floor, "--floor", positive=True)
+    high = None if ceiling is None else seconds(ceiling, "--ceiling", positive=True)
+    found = load(trace, column, unit, bins, sort, seed, hours)
+    with progress_bar("trying settings", hidden=as_json) as progress:
+        tuned = tuning.tune(
+            found, kind.name, wanted, cost, terms,
+            share=train, capacity=capacity, progress=progress, floor=low, ceiling=high,
+        )  # fmt: skip
+    if as_json:
+        print_json(tuned.facts())
+        return
+    show_tuned(tuned)
+
+
+@app.command("cost")
+def cost(
+    workers: Annotated[int, typer.Option(help="So many workers in the last sentence.")] = 50,
+    shards: Annotated[int, typer.Option(help="LISTs that a poll of a sharded queue takes.")] = 16,
+    price: PollPrice = "s3-list",
+    as_json: Json = False,
+) -> None:
+    """What the published cost tables of adaptive polling on S3 say, replayed; and the true cost.
+
+    They price a poll as one GET. In truth it LISTs, once for each shard.
+
+    Example: pollwise lab cost --workers 50 --shards 16
+    """
+    from pollwise.cli.lab.tables import show_costs
+    from pollwise.lab import cost as costs
+
+    costs.check_counts(workers, shards)
+    truth = price_named(price)
+    rows, trades = costs.rows(), costs.tradeoffs()
+    facts = costs.facts(rows, trades, truth, shards, workers)
+    if as_json:
+        print_json(facts)
+        return
+    show_costs(facts, rows)
+
+
+# What commands share
+
+
+def load(
+    name: str,
+    column: str | None,
+    unit: str,
+    bins: str | None,
+    sort: bool,
+    seed: int,
+    hours: float | None,
+) -> Trace:
+    """The trace in a file of this name; else the workload of this name."""
+    from pollwise.lab.traces import reading as traces
+    from pollwise.lab.traces import synthetic
+
+    path = Path(name)
+    if path.exists():
+        if hours is not None:
+            raise ConfigError(f"--hours is for workloads, and {name!r} is a file; leave it out")
+        known_unit: Any = unit
+        return traces.read(path, column=column, unit=known_unit, bins=bins, seed=seed, sort=sort)
+    wanted = name.strip().lower().replace("_", "-")
+    if wanted not in synthetic.WORKLOADS:
+        near = difflib.get_close_matches(wanted, synthetic.WORKLOADS, 1)
+        advice = f"did you mean {near[0]!r}?" if near else f"workloads: {WORKLOADS}"
+        raise ConfigError(f"{name!r} is neither a file nor a workload; {advice}")
+    given = {"--column": column, "--bins": bins, "--sort": sort or None}
+    given["--unit"] = None if unit == "auto" else unit
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigError(f"{option} is for files, and {name!r} is a workload; leave it out")
+    if hours is None:
+        return synthetic.workload(wanted, seed)
+    return synthetic.workload(wanted, seed, hours)
+
+
+@contextmanager
+def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal, and a function that moves it."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    shown = err.is_terminal and not hidden
+    with Progress(*columns, console=err, transient=True, disable=not shown) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _rendered(facts: dict[str, Any], path: Path) -> bytes:
+    form = path.suffix.lower().removeprefix(".")
+    if form == "html":
+        from pollwise.lab.report.page import page
+
+        return page(facts, __version__, shlex.join(["pollwise", *sys.argv[1:]])).encode()
+    from pollwise.lab.report.pictures import picture
+
+    return picture(facts, form)

@@ -1,0 +1,181 @@
+"""What the commands of the lab print for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pollwise.cli.output import NOTHING, out, print_table, say, visible, warn
+from pollwise.durations import short
+from pollwise.lab.cost import Row
+from pollwise.lab.policies import label
+from pollwise.lab.prices import DATED, MONTH, REGION
+from pollwise.lab.report.compare import HOUR, Report, brief, money
+from pollwise.lab.tune import Target, Tuned
+
+#: What a narrow screen can do without, first of all what comes first.
+DISPENSABLE = ("× sees arrivals", "p50", "p99", "max", "× clairvoyant", "polls $", "× best fixed")
+#: Blanks between columns.
+BETWEEN = 2
+
+
+def show_comparison(made: Report) -> None:
+    say((made.headline, "bold green"))
+    for note in made.notes():
+        say(visible(note))
+    say("")
+    names = [limit.name for limit in made.limits]
+    rows = []
+    for line in made.lines:
+        done = line.done
+        waits = (done.mean_wait, done.wait(0.5), done.wait(0.95), done.wait(0.99), done.wait(1.0))
+        rows.append(
+            (
+                ("→ " if line is made.chosen else "  ") + line.name,
+                f"{done.polls_an_hour:,.0f}",
+                money(line.poll_dollars),
+                *map(brief, waits),
+                money(line.dollars),
+                *(f"{line.dollars / limit.dollars:.2f}" for limit in made.limits),
+            )
+        )
+    for limit in made.limits:
+        hourly = f"{limit.polls_an_hour:,.0f}"
+        polls = money(limit.polls_an_hour * MONTH / HOUR * made.terms.poll)
+        ratios = (f"{limit.dollars / other.dollars:.2f}" for other in made.limits)
+        wait = brief(limit.mean_wait)
+        rows.append(
+            (f"  {limit.name}", hourly, polls, wait, "", "", "", "", money(limit.dollars), *ratios)
+        )
+    heads = ("  policy", "polls/h", "polls $", "mean", "p50", "p95", "p99", "max", "in all $")
+    _print_fitting((*heads, *(f"× {name}" for name in names)), rows, DISPENSABLE)
+    text = "$ a month; in all: with the waiting. ×: how often what a limit costs."
+    say((text, "dim"))
+
+
+def _print_fitting(
+    heads: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
+) -> None:
+    """A table on lines that are not broken: columns that do not fit on the screen are left out."""
+    kept = list(range(len(heads)))
+    widths = [max(len(row[i]) for row in (heads, *rows)) + BETWEEN for i in kept]
+    for name in dispensable:
+        if not out.is_terminal or sum(widths[i] for i in kept) <= out.width:
+            break
+        kept = [i for i in kept if heads[i] != name]
+    shown = [heads[i] for i in kept]
+    print_table(shown, [[row[i] for i in kept] for row in rows], narrow=shown)
+
+
+def show_tuned(tuned: Tuned) -> None:
+    facts = tuned.facts()
+    goal = "least waiting" if tuned.target.is_budget else "cheapest"
+    say(
+        (label(tuned.strategy), "bold green"),
+        f": {goal} of {tuned.tried} settings within {tuned.target.text}.",
+    )
+    say("")
+    names = {
+        "trained": f"first {tuned.share:.0%} (chosen on)",
+        "tested": "the rest (the test)",
+        "default": f"the rest, {tuned.strategy.name}'s defaults",
+    }
+    rows = [
+        (
+            name,
+            f"{facts[part]['polls_an_hour']:,.0f}",
+            money(facts[part]["dollars_a_month"]),
+            *(brief(facts[part][f"wait_{each}_s"]) for each in ("mean", "p95", "p99", "max")),
+            "yes" if facts[part]["meets_target"] else "no",
+        )
+        for part, name in names.items()
+        if part in facts
+    ]
+    heads = ("part of the trace", "polls/h", "$/month", "mean", "p95", "p99", "max", "meets it")
+    print_table(heads, rows, narrow=("part of the trace",))
+    say("")
+    if tuned.holds:
+        say(tuned.verdict)
+    else:
+        warn(tuned.verdict)
+    say("")
+    goal_itself = _worth_goal(tuned.target)
+    if tuned.strategy.name == "worth" and goal_itself:
+        say((f"Worth can also be told the goal and steer towards it: {goal_itself}", "dim"))
+        say("")
+    table = tuned.table()
+    say(table.strip() if table else f"polling={tuned.strategy!r}")
+
+
+def _worth_goal(target: Target) -> str | None:
+    """A target as a setting of Worth, where it has one."""
+    if target.is_budget:
+        return f"polls_per_hour = {target.value:.6g}"
+    if target.measure in ("mean", "p95"):
+        return f'{target.measure}_wait = "{short(target.value)}"'
+    return None
+
+
+def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
+    shards = facts["shards"]
+    say(("What polling costs a worker in a month of 30 days", "bold"))
+    truth = ("in truth, 1 shard", f"{shards} shards")
+    heads: tuple[str, ...] = ("polling", "polls", "the page", "as GETs", "the page", *truth)
+    print_table(
+        heads,
+        [
+            (
+                _called(row["name"], row["polling"]),
+                f"{row['polls_a_month']:,}",
+                _or_nothing(row["page_polls"], lambda polls: f"{polls:,.0f}"),
+                money(row["dollars_as_get"]),
+                _or_nothing(row["page_dollars"], money),
+                money(row["dollars_one_shard"]),
+                money(row["dollars_all_shards"]),
+            )
+            for row in facts["costs"]
+        ],
+        narrow=heads[1:],
+    )
+    say("")
+    say(("What an idle worker costs, and how long an item may wait for it", "bold"))
+    heads = ("polling", "the page", "polls", *truth, "the page", "longest")
+    print_table(
+        heads,
+        [
+            (
+                row["polling"],
+                row["page_cost"],
+                f"{row['idle_polls_a_month']:,}",
+                money(row["idle_dollars_one_shard"]),
+                money(row["idle_dollars_all_shards"]),
+                row["page_wait"],
+                short(float(f"{row['longest_wait_s']:.3g}")),
+            )
+            for row in facts["tradeoffs"]
+        ],
+        narrow=heads,
+    )
+    say("")
+    many, count = facts["workers_at_fixed_500ms"], facts["workers"]
+    paged = "" if many["page_dollars"] is None else f" ({money(many['page_dollars'])} there)"
+    say(
+        f"A worker at fixed 500ms costs {money(rows[0].rounded_dollars)} a month as the page "
+        f"counts, {count} cost {money(many['rounded_dollars'])}{paged}. In truth one costs "
+        f"{money(facts['costs'][0]['dollars_one_shard'])} and {count} cost "
+        f"{money(many['dollars_one_shard'])}; with {shards} shards "
+        f"{money(many['dollars_all_shards'])}."
+    )
+    say("")
+    for line in facts["assumed"]:
+        say((f"- {line}", "dim"))
+    dated = f"{REGION}, {DATED}, list prices without free tier"
+    say((f"- Prices: {dated}. The page: {facts['page_price']}. {facts['true_price']}.", "dim"))
+
+
+def _called(name: str, polling: str) -> str:
+    return name if name == polling else f"{name} ({polling})"
+
+
+def _or_nothing(value: Any, text: Callable[[Any], str]) -> str:
+    return NOTHING if value is None else text(value)

@@ -1,0 +1,459 @@
+"""`pollwise serve`: run a controller, and see to its tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from pollwise.cli.options import LogFormat, LogLevel
+from pollwise.cli.output import moment, print_json, print_table, say
+from pollwise.errors import ConfigError, MissingExtra
+from pollwise.observe import logs
+from pollwise.settings import ControllerSettings, load
+
+T = TypeVar("T")
+
+logger = logging.getLogger("pollwise")
+
+#: The most tokens that are listed.
+PAGE_MAX = 1000
+#: Where the first admin token is written, beside what it opens.
+TOKEN_FILE = "pollwise-admin.token"  # noqa: S105
+#: Who did it, in the audit log.
+BY = "command line"
+#: How long a stop waits for requests under way, in seconds; held polls are answered at once.
+GRACE = 10
+#: How long a client may take to send the head of a request, in seconds.
+HEAD_WITHIN = 20.0
+#: How often an open WebSocket is pinged, in seconds: many proxies cut what is silent for 30 s.
+PING_EVERY = 20.0
+#: How long an idle connection is kept, in seconds: longer than our own clients do, so that a poll
+#: that follows a hint opens none, and is never sent into one that is just being closed.
+KEEP_ALIVE = 60
+
+
+class _Serve(TyperGroup):
+    """`pollwise serve URL` runs; `pollwise serve token …` does what it says."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not any(each in self.commands or each in ("-h", "--help") for each in args[:1]):
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Serve,
+    help="Run a controller: jobs for workers anywhere, over HTTP.\n\n"
+    "Example: pollwise serve sqlite:///jobs.db --port 8420",
+)
+token_app = typer.Typer(
+    help="Make and revoke tokens.\n\nExample: pollwise serve token create submit --name ci",
+    no_args_is_help=True,
+)
+app.add_typer(token_app, name="token")
+
+Url = Annotated[
+    str | None, typer.Argument(help="The store: sqlite:///jobs.db, postgresql://app@db/shop.")
+]
+Store = Annotated[
+    str | None, typer.Option("--store", help="The store; else the setting controller.queue.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+ExpiresIn = Annotated[
+    str | None, typer.Option("--expires-in", help="How long it holds: 30d. For ever, unless given.")
+]
+
+
+@app.command("run")
+def run(
+    url: Url = None,
+    host: Annotated[
+        str | None, typer.Option(help="The address to listen at; 127.0.0.1 unless given.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 takes any that is free.")] = None,
+    tls_cert: Annotated[
+        str | None, typer.Option(help="The file of the TLS certificate, with its chain.")
+    ] = None,
+    tls_key: Annotated[str | None, typer.Option(help="The file of its private key.")] = None,
+    artefacts: Annotated[
+        str | None,
+        typer.Option(help="A folder, or s3://bucket/prefix, for artefacts and inputs."),
+    ] = None,
+    state: Annotated[
+        str | None,
+        typer.Option(help="Where state is kept if not in the store: sqlite:///state.db."),
+    ] = None,
+    trusted_proxy: Annotated[
+        list[str] | None,
+        typer.Option(help="An address or network whose forwarded headers are believed."),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(help="Where the first admin token is written, if there is none yet."),
+    ] = None,
+    migrate: Annotated[
+        bool, typer.Option("--migrate", help="Make or renew the tables first (Postgres).")
+    ] = False,
+    access_log: Annotated[
+        bool | None, typer.Option("--access-log/--no-access-log", help="Log each request.")
+    ] = None,
+    log_format: LogFormat = None,
+    log_level: LogLevel = None,
+    setting: Annotated[
+        list[str] | None, typer.Option("--set", help="Any setting: controller.min_interval=2s")
+    ] = None,
+) -> None:
+    """Run a controller until SIGTERM or Ctrl-C.
+
+    The first start writes an admin token to a file that only you can read, and says where.
+
+    Example: pollwise serve run sqlite:///jobs.db --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
+    """
+    settings = _settings(
+        setting or [],
+        {
+            "controller.queue": url,
+            "controller.host": host,
+            "controller.port": port,
+            "controller.tls_cert": tls_cert,
+            "controller.tls_key": tls_key,
+            "controller.artefacts": artefacts,
+            "controller.state": state,
+            "controller.trusted_proxies": ",".join(trusted_proxy) if trusted_proxy else None,
+            "controller.access_log": access_log,
+            "controller.log_format": log_format,
+            "controller.log_level": log_level,
+        },
+    )
+    _check_tls(settings)
+    proxies = trusted_networks(settings.trusted_proxies)
+    logs.set_up(settings.log_level, settings.log_format, libraries=True)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(_run(settings, proxies, token_file, migrate))
+
+
+async def _run(
+    settings: ControllerSettings, proxies: list[str], token_file: Path | None, migrate: bool
+) -> None:
+    from pollwise.controller.http.app import application
+    from pollwise.controller.opening import opened
+
+    async with opened(
+        _store(settings),
+        state=settings.state,
+        options=options_from(settings),
+        artefacts=settings.artefacts,
+    ) as controller:
+        _check_token_file(controller, token_file)
+        if migrate:
+            await controller.queue.migrate()
+            await controller.state.migrate()
+        await controller.ready()
+        await _first_token(controller, settings, token_file)
+        controller.measure()
+        await _serve(application(controller), settings, proxies)
+
+
+def allow_connections() -> None:
+    """A connection is an open file: many systems allow 1,024 to who does not ask for more."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+async def _serve(app: Any, settings: ControllerSettings, proxies: list[str]) -> None:
+    uvicorn = _uvicorn()
+    from pollwise.cli.serve.server import PatientServer, hush_refusals, protocol, show_requests
+
+    hush_refusals()
+    if settings.access_log:
+        show_requests()
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+        http=protocol(HEAD_WITHIN),
+        proxy_headers=bool(proxies),
+        forwarded_allow_ips=proxies,
+        access_log=settings.access_log,
+        log_config=None,  # what it says goes our way: see `logs.set_up`
+        lifespan="on",
+        server_header=False,
+        ws_ping_interval=PING_EVERY,
+        ws_ping_timeout=PING_EVERY,
+        ws_max_size=64 * 1024,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=GRACE,
+    )
+    allow_connections()
+    server = PatientServer(config, app.controller.stop_waiting, _tell)
+    try:
+        await server.serve()
+    except SystemExit:  # as uvicorn ends when it cannot listen; what was opened is closed first
+        server.started = False
+    if not server.started:
+        raise ConfigError(
+            f"cannot listen at {settings.host}:{settings.port}; is something else there? "
+            "Choose another --port"
+        )
+
+
+def _tell(url: str) -> None:
+    _note(f"serving on {url}", "serving", url=url)
+
+
+def _check_token_file(controller: Any, file: Path | None) -> None:
+    """Before a new database is made: the file for its first token may be another controller's."""
+    from pollwise.controller.security.tokens import taken
+    from pollwise.controller.state.sqlite.state import SqliteState
+
+    path, state = file or Path(TOKEN_FILE), controller.state
+    if isinstance(state, SqliteState) and not state.path.exists() and os.path.lexists(path):
+        raise taken(path)
+
+
+async def _first_token(controller: Any, settings: ControllerSettings, file: Path | None) -> None:
+    made = await controller.tokens.first_admin(file or Path(TOKEN_FILE))
+    if made is not None:
+        _note(
+            f"the first admin token is in {made.absolute()}, which only you can read",
+            "first_token",
+            file=str(made.absolute()),
+        )
+
+
+@token_app.command("create")
+def create(
+    scope: Annotated[str, typer.Argument(help="admin, submit or worker.")],
+    name: Annotated[str, typer.Option("--name", help="Whose it is.")],
+    expires_in: ExpiresIn = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Make a token, and print it: it is shown this once.
+
+    Example: pollwise serve token create worker --name mac-minis --store sqlite:///jobs.db
+    """
+
+    async def make(state: Any, tokens: Any) -> Any:
+        made, secret = await tokens.make(scope, name, expires_in=expires_in, by=BY)
+        await _note_down(state, "token.create", made, f"{made.scope} {made.name}")
+        return made, secret
+
+    row, secret = _with_tokens(store, make)
+    if as_json:
+        print_json({**_shown(row), "token": secret})
+    else:
+        say(secret)
+
+
+@token_app.command("list")
+def list_tokens(store: Store = None, as_json: Json = False) -> None:
+    """List the tokens, without themselves.
+
+    Example: pollwise serve token list --store sqlite:///jobs.db
+    """
+
+    async def listed(state: Any, tokens: Any) -> Any:
+        return await state.list_tokens(limit=PAGE_MAX)
+
+    rows = [_shown(each) for each in _with_tokens(store, listed)]
+    if as_json:
+        print_json(rows)
+        return
+    columns = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at")
+    print_table(
+        columns,
+        [[row[name] for name in columns] for row in rows],
+        empty="There is no token yet; `pollwise serve` makes the first.",
+        narrow=("id",),
+    )
+
+
+@token_app.command("revoke")
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")],
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Revoke a token, and with it the workers that registered with it.
+
+    Running controllers heed that within seconds; what those workers run goes to others.
+
+    Example: pollwise serve token revoke 0198c5b2f3a14e6f9d0a7c2b5e8f1d34
+    """
+
+    async def revoked(state: Any, tokens: Any) -> Any:
+        found = await tokens.revoke(token_id)
+        if found is not None:
+            await _note_down(state, "token.revoke", found, found.name)
+        return found
+
+    row = _with_tokens(store, revoked)
+    if row is None:
+        _not_found(token_id)
+    if as_json:
+        print_json(_shown(row))
+    else:
+        with_it = "" if row.scope == "submit" else ", and the workers that registered with it"
+        say(f"The token {row.name} is revoked{with_it}.")
+
+
+@token_app.command("rotate")
+def rotate(
+    token_id: Annotated[str, typer.Argument(help="Its id, as `list` shows it.")],
+    expires_in: ExpiresIn = None,
+    store: Store = None,
+    as_json: Json = False,
+) -> None:
+    """Put another secret in a token's place, and print it; the old one is void.
+
+    Workers that registered with it stay; to send them away, revoke it.
+
+    Example: pollwise serve token rotate 0198c5b2f3a14e6f9d0a7c2b5e8f1d34 --expires-in 90d
+    """
+
+    async def rotated(state: Any, tokens: Any) -> Any:
+        found = await tokens.rotate(token_id, expires_in=expires_in)
+        if found is not None:
+            await _note_down(state, "token.rotate", found[0], found[0].name)
+        return found
+
+    found = _with_tokens(store, rotated)
+    if found is None:
+        _not_found(token_id)
+    row, secret = found
+    if as_json:
+        print_json({**_shown(row), "token": secret})
+    else:
+        say(secret)
+
+
+def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) -> T:
+    from pollwise.controller.opening import opened_state
+    from pollwise.controller.security.tokens import Tokens
+
+    settings = _settings([], {"controller.queue": store})
+    url = settings.state or _store(settings)
+
+    async def main() -> T:
+        async with opened_state(url) as state:
+            return await work(state, Tokens(state))
+
+    return asyncio.run(main())
+
+
+async def _note_down(state: Any, action: str, row: Any, detail: str) -> None:
+    """Into the audit log, as a controller does what is asked of it over HTTP."""
+    from pollwise.controller.security.audit import Audit
+
+    await Audit(state).note(BY, action, row.id, detail)
+
+
+def _shown(row: Any) -> dict[str, Any]:
+    """A token as it may be shown: without its hash, times as people read them."""
+    values = asdict(row)
+    del values["hash"]
+    return {
+        name: moment(value) if name.endswith("_at") and value is not None else value
+        for name, value in values.items()
+    }
+
+
+def _not_found(token_id: str) -> None:
+    from pollwise.cli.output import fail
+
+    fail(
+        f"there is no token {token_id!r} that is not revoked; `pollwise serve token list` shows all"
+    )
+    raise typer.Exit(1)
+
+
+def options_from(settings: ControllerSettings) -> Any:
+    """The options of a controller, as the settings say."""
+    from pollwise.controller.options import NAMES, ControllerOptions
+
+    given = settings.model_dump()
+    return ControllerOptions(**{name: given[name] for name in NAMES if name in given})
+
+
+def trusted_networks(text: str | None) -> list[str]:
+    """Addresses and networks, each checked: a wrong one would open a door, or shut it."""
+    found: list[str] = []
+    for each in (text or "").split(","):
+        if each.strip():
+            try:
+                found.append(str(ipaddress.ip_network(each.strip(), strict=False)))
+            except ValueError:
+                raise ConfigError(
+                    f"trusted_proxies has {each.strip()!r}, which is no address or network; write "
+                    "10.0.0.1 or 10.0.0.0/8"
+                ) from None
+    return found
+
+
+def _settings(pairs: list[str], given: dict[str, object]) -> ControllerSettings:
+    overrides: dict[str, object] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--set {pair!r} has no value; write --set controller.min_interval=2s"
+            )
+        overrides[key.strip()] = value.strip()
+    overrides |= {key: value for key, value in given.items() if value is not None}
+    return load(overrides=overrides).controller
+
+
+def _store(settings: ControllerSettings) -> str:
+    if settings.queue is None:
+        raise ConfigError(
+            "no store is named; write `pollwise serve sqlite:///jobs.db`, or set controller.queue"
+        )
+    return settings.queue
+
+
+def _check_tls(settings: ControllerSettings) -> None:
+    if bool(settings.tls_cert) != bool(settings.tls_key):
+        missing = "--tls-key" if settings.tls_cert else "--tls-cert"
+        raise ConfigError(f"TLS needs a certificate and its key; give {missing} as well")
+    for name, file in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
+        if file is not None and not Path(file).is_file():
+            raise ConfigError(f"{name} = {file!r}: there is no such file")
+
+
+def _uvicorn() -> Any:
+    try:
+        import uvicorn
+    except ImportError:
+        raise MissingExtra("`pollwise serve`", "serve") from None
+    return uvicorn
+
+
+def _loop_factory() -> Any:
+    if sys.platform == "win32":
+        return None
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
+
+
+def _note(text: str, action: str, **fields: object) -> None:
+    logger.info("%s", text, extra={"action": action, "fields": fields})

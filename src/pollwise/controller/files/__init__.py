@@ -1,0 +1,1 @@
+"""Inputs, artefacts and logs of jobs, and where their bytes are stored."""

@@ -1,0 +1,491 @@
+"""Where the bytes of artefacts lie: a folder, or an object store, behind one small contract.
+
+A blob is written once, under a name that nobody else has, and is there as a whole or not at all.
+Its name is made by us: what users call an artefact never becomes a path. All blobs of a job lie
+together, so what a crash left over goes with the job.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import hashlib
+import os
+import re
+import secrets
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pollwise.controller.http.answers import Refused, bytes_gone
+from pollwise.controller.missing_files import BlobsMissing
+from pollwise.errors import ConfigError, StoreError, StoreUnavailable
+from pollwise.runtime.redact import without_secrets
+
+T = TypeVar("T")
+#: The bytes of a blob, read as they are asked for.
+Pieces = Generator[bytes, None, None]
+
+#: Bytes that are collected before they are written, and read at a time: what a transfer holds in
+#: memory is this, and what the server hands over at once.
+PIECE = 256 * 1024
+#: Writes and reads under way at a time, at the most.
+THREADS = 8
+#: An object store takes parts of at least 5 MiB.
+PART = 5 * 1024 * 1024
+#: How long one request to an object store may take, unless its URL says otherwise.
+TIMEOUT = "2m"
+
+_NAME = re.compile(r"[0-9a-f]{1,64}\Z")
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written: its name, how much, and its checksum."""
+
+    blob: str
+    size: int
+    sha256: str
+
+
+class Writer(ABC):
+    """A blob that is being written; its calls block and come one at a time, from any thread."""
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def write(self, data: bytes) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Make it be there as a whole, also after a power cut."""
+
+    @abstractmethod
+    def abandon(self) -> None:
+        """Leave nothing. Never fails."""
+
+
+def is_no_room(error: OSError) -> bool:
+    return error.errno in _NO_ROOM
+
+
+def no_room() -> Refused:
+    return Refused(
+        507,
+        "no_room",
+        "the controller has no room for this file; nothing of it was kept",
+        "Try again later, or tell who runs the controller to free some space.",
+        {"Retry-After": "60"},
+    )
+
+
+class Blobs(ABC):
+    """A place for blobs. Errors are `Refused` where the sender can do something about them."""
+
+    #: Where it is, fit to be printed.
+    url: str
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pollwise-blobs")
+
+    async def write(
+        self, job_id: str, chunks: AsyncIterable[bytes], limit: int, expected: str | None = None
+    ) -> Written:
+        """Write a blob of a job, as it comes in; whatever fails, nothing of it stays.
+
+        limit: the most bytes. expected: the SHA-256 that they must have, in hex.
+        """
+        blob = secrets.token_hex(16)
+        writer = self._writer(_checked(job_id), blob)
+        digest, size, held = hashlib.sha256(), 0, bytearray()
+        try:
+            await self._in_full(writer.begin)
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > limit:
+                    raise too_large(limit)
+                held += chunk
+                if len(held) >= PIECE:
+                    await self._in_full(_put, writer, digest, bytes(held))
+                    held.clear()
+            await self._in_full(_put, writer, digest, bytes(held))
+            found = digest.hexdigest()
+            if expected is not None and found != expected:
+                raise _wrong_checksum(expected, found)
+            await self._in_full(writer.finish)
+        except OSError as error:
+            await self._in_full(writer.abandon)
+            raise self._told(error) from None
+        except BaseException:
+            await self._in_full(writer.abandon)
+            raise
+        return Written(blob, size, found)
+
+    async def read(self, job_id: str, blob: str, start: int, stop: int) -> AsyncIterator[bytes]:
+        """The bytes from `start` to before `stop`, a piece at a time."""
+        if start >= stop:
+            return
+        pieces = self._pieces(_checked(job_id), _checked(blob), start, stop)
+        try:
+            while piece := await self._in_full(next, pieces, b""):
+                yield piece
+        except FileNotFoundError:
+            await self.check()  # nothing is found where their folder is gone
+            raise bytes_gone() from None
+        except OSError as error:
+            raise self._told(error) from None
+        finally:
+            await self._in_full(pieces.close)
+
+    async def delete(self, job_id: str, blob: str) -> None:
+        """Delete a blob; that it is gone already is no error."""
+        await self._in_full(self._delete, _checked(job_id), _checked(blob))
+
+    async def delete_all(self, job_id: str) -> None:
+        """Delete all that a job has, unfinished blobs included."""
+        await self._in_full(self._delete_all, _checked(job_id))
+
+    async def check(self) -> None:
+        """Can blobs be kept? `BlobsMissing` if not.
+
+        A bucket is not asked: each question costs money, and readiness is asked for all the time.
+        """
+        return
+
+    async def close(self) -> None:
+        self._threads.shutdown(wait=False)
+
+    @abstractmethod
+    def _writer(self, job_id: str, blob: str) -> Writer: ...
+
+    @abstractmethod
+    def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces: ...
+
+    @abstractmethod
+    def _delete(self, job_id: str, blob: str) -> None: ...
+
+    @abstractmethod
+    def _delete_all(self, job_id: str) -> None: ...
+
+    def _told(self, error: OSError) -> Exception:
+        if is_no_room(error):
+            return no_room()
+        return StoreUnavailable(f"{self.url}: {error.strerror or error}")
+
+    async def _in_full(self, call: Callable[..., T], *args: Any) -> T:
+        """Call in a thread, to its end even if nobody waits: two must not be at one file."""
+        loop = asyncio.get_running_loop()
+        step = loop.run_in_executor(self._threads, partial(call, *args))
+        try:
+            return await asyncio.shield(step)
+        except asyncio.CancelledError:
+            while not step.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([step])
+            if not step.cancelled():
+                step.exception()  # of no interest to who was cancelled
+            raise
+
+
+class FolderBlobs(Blobs):
+    """Blobs as files: `folder/<last two digits of the job>/<job>/<blob>`."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        self.folder = Path(folder).absolute()
+        self.url = f"file://{self.folder}"
+        #: The disk that it was on when it was seen last.
+        self._disk: int | None = None
+
+    async def check(self) -> None:
+        await self._in_full(self._check)
+
+    def _check(self) -> None:
+        """Made when it is asked for the first time; what is gone later, somebody took away."""
+        first = self._disk is None
+        if first:
+            with suppress(OSError):
+                self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        there = False
+        with suppress(OSError):
+            there = self.folder.is_dir()
+        if not there:
+            gone = "is not there, and cannot be made" if first else "is gone"
+            raise BlobsMissing(f"the folder for artefacts {gone}", self.folder)
+        disk = self.folder.stat().st_dev
+        # Where a disk was mounted, its empty folder is left; mounted again, it may be another.
+        if disk != self._disk and not first and not any(self.folder.iterdir()):
+            raise BlobsMissing("the disk with the folder for artefacts is gone", self.folder)
+        if not os.access(self.folder, os.W_OK | os.X_OK):
+            raise BlobsMissing("the folder for artefacts cannot be written to", self.folder)
+        self._disk = disk
+
+    def _writer(self, job_id: str, blob: str) -> Writer:
+        return _FileWriter(self._of(job_id) / blob, self._check)
+
+    def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
+        path = self._of(job_id) / blob
+        _check_folder(path.parent)
+        with os.fdopen(os.open(path, os.O_RDONLY | _FLAGS), "rb", buffering=0) as file:
+            file.seek(start)
+            while start < stop and (piece := file.read(min(stop - start, PIECE))):
+                start += len(piece)
+                yield piece
+
+    def _delete(self, job_id: str, blob: str) -> None:
+        with suppress(FileNotFoundError):
+            (self._of(job_id) / blob).unlink()
+
+    def _delete_all(self, job_id: str) -> None:
+        folder = self._of(job_id)
+        if folder.is_symlink():
+            folder.unlink()
+            return
+        with suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        with suppress(OSError):  # others are in it
+            folder.parent.rmdir()
+
+    def _of(self, job_id: str) -> Path:
+        return self.folder / job_id[-2:] / job_id
+
+
+class _FileWriter(Writer):
+    """Writes beside the place, then renames: what has the name is whole."""
+
+    def __init__(self, path: Path, check: Callable[[], None]) -> None:
+        self._path = path
+        self._check = check
+        self._part = path.with_suffix(".part")
+        self._descriptor = -1
+
+    def begin(self) -> None:
+        self._check()
+        folder = self._path.parent
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
+        for tries in range(3):  # who deletes the last blob of a job takes its folder along
+            try:
+                for each in (folder.parent, folder):  # never what lies above: that was checked
+                    each.mkdir(mode=0o700, exist_ok=True)
+                _check_folder(folder)
+                self._descriptor = os.open(self._part, flags, 0o600)
+                return
+            except FileNotFoundError:
+                if tries == 2:
+                    raise
+
+    def write(self, data: bytes) -> None:
+        left = memoryview(data)
+        while left:
+            left = left[os.write(self._descriptor, left) :]
+
+    def finish(self) -> None:
+        os.fsync(self._descriptor)  # a disk may say only now that it is full
+        self._close()
+        self._part.rename(self._path)
+        _sync_folder(self._path.parent)
+
+    def abandon(self) -> None:
+        with suppress(OSError):
+            self._close()
+        for path in (self._part, self._path):
+            with suppress(OSError):
+                path.unlink()
+        with suppress(OSError):  # if it is empty
+            self._path.parent.rmdir()
+
+    def _close(self) -> None:
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+
+class ObjectBlobs(Blobs):
+    """Blobs as objects of an obstore store: `prefix/<job>/<blob>`."""
+
+    def __init__(self, store: Any, prefix: str, url: str) -> None:
+        super().__init__()
+        self._store = store
+        self._prefix = prefix.strip("/")
+        self.url = url
+
+    def _writer(self, job_id: str, blob: str) -> Writer:
+        return _ObjectWriter(self._store, self._name(job_id, blob), self._explained)
+
+    def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
+        # A request a part: a reader that takes its time keeps no connection to the store.
+        name = self._name(job_id, blob)
+        for first in range(start, stop, PART):
+            try:
+                part = self._store.get_range(name, start=first, end=min(first + PART, stop))
+            except FileNotFoundError:
+                raise
+            except Exception as error:
+                raise self._explained(error) from None
+            whole = memoryview(part)
+            for at in range(0, len(whole), PIECE):
+                yield bytes(whole[at : at + PIECE])
+
+    def _delete(self, job_id: str, blob: str) -> None:
+        self._delete_names([self._name(job_id, blob)])
+
+    def _delete_all(self, job_id: str) -> None:
+        try:
+            pages = self._store.list(self._name(job_id, ""), chunk_size=1000)
+            names = [meta["path"] for page in pages for meta in page]
+        except FileNotFoundError:
+            return
+        except Exception as error:
+            raise self._explained(error) from None
+        self._delete_names(names)
+
+    def _delete_names(self, names: list[str]) -> None:
+        for name in names:
+            try:
+                self._store.delete(name)
+            except FileNotFoundError:
+                continue
+            except Exception as error:
+                raise self._explained(error) from None
+
+    def _name(self, job_id: str, blob: str) -> str:
+        return "/".join(part for part in (self._prefix, job_id, blob) if part)
+
+    def _explained(self, error: Exception) -> StoreError:
+        """What the store said, without obstore's debug dump, which may hold what is secret."""
+        said = without_secrets(str(error).partition("\n\nDebug source")[0])
+        return StoreUnavailable(f"{self.url}: {' '.join(said.split())[:300]}")
+
+
+class _ObjectWriter(Writer):
+    """Sends parts as they fill; the object is there when the last one is in."""
+
+    def __init__(self, store: Any, name: str, explained: Callable[[Exception], StoreError]) -> None:
+        self._store = store
+        self._name = name
+        self._explained = explained
+        self._writer: Any = None
+        self._finishing = False
+
+    def begin(self) -> None:
+        from obstore import open_writer
+
+        self._writer = open_writer(self._store, self._name, buffer_size=PART, max_concurrency=2)
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._writer.write(data)
+        except Exception as error:
+            raise self._explained(error) from None
+
+    def finish(self) -> None:
+        self._finishing = True
+        try:
+            self._writer.close()
+        except Exception as error:
+            raise self._explained(error) from None
+
+    def abandon(self) -> None:
+        self._writer = None  # parts that were sent are the store's to throw away
+        if self._finishing:
+            with suppress(Exception):
+                self._store.delete(self._name)
+
+
+def open_blobs(url: str | Path) -> Blobs:
+    """The place that a folder's path or a URL names: `file:///…`, `s3://…`, `gs://…`, `az://…`."""
+    text = str(url)
+    if "://" not in text:
+        return FolderBlobs(text)
+    parts = urlsplit(text)
+    shown = repr(without_secrets(text))
+    if parts.scheme == "file":
+        if parts.netloc or not parts.path.strip("/"):
+            raise ConfigError(f"{shown} names no folder; write file:///var/lib/pollwise")
+        return FolderBlobs(unquote(parts.path))
+    if parts.scheme not in ("s3", "gs", "az"):
+        raise ConfigError(
+            f"artefacts = {shown} is neither a folder nor the URL of a bucket; give a path, "
+            "file:///folder, s3://bucket/prefix, gs:// or az://"
+        )
+    options = dict(parse_qsl(parts.query))
+    for key in options:
+        if key not in _OPTIONS[parts.scheme]:
+            known = ", ".join(_OPTIONS[parts.scheme])
+            raise ConfigError(f"artefacts = {shown} takes no option {key!r}; known: {known}")
+    if parts.username or parts.password or not parts.netloc:
+        raise ConfigError(
+            f"artefacts = {shown} must name a bucket, and no credentials; leave those to the "
+            "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
+    from pollwise.queues.objects.opening import remote_store
+
+    options.setdefault("timeout", TIMEOUT)
+    store = remote_store(parts.scheme, parts.netloc, options, retries=5, what="artefacts")
+    prefix = unquote(parts.path).strip("/")
+    return ObjectBlobs(store, prefix, f"{parts.scheme}://{parts.netloc}/{prefix}")
+
+
+_OPTIONS = {
+    "s3": ("region", "endpoint", "timeout"),
+    "gs": ("timeout",),
+    "az": ("account", "endpoint", "timeout"),
+}
+
+
+def too_large(limit: int) -> Refused:
+    return Refused(
+        413,
+        "too_large",
+        f"the file has more than {limit} bytes; nothing of it was kept",
+        "Split it, or have who runs the controller raise artefact_limit.",
+    )
+
+
+def _wrong_checksum(expected: str, found: str) -> Refused:
+    return Refused(
+        422,
+        "wrong_checksum",
+        f"the SHA-256 of what came is {found}, not {expected}; nothing of it was kept",
+        "Send it again; it was changed or cut on the way.",
+    )
+
+
+_FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _checked(name: str) -> str:
+    """An id or a blob's name, of which a path may be made."""
+    if not _NAME.match(name):
+        raise ConfigError(f"{name[:80]!r} is no id: it must be hex digits")
+    return name
+
+
+def _put(writer: Writer, digest: Any, data: bytes) -> None:
+    if data:
+        digest.update(data)
+        writer.write(data)
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse to follow a link that somebody put in a folder's place."""
+    if folder.is_symlink() or folder.parent.is_symlink():
+        raise StoreError(f"{folder} is a link, which the controller did not make; remove it")
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some systems cannot
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

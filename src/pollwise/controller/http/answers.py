@@ -1,0 +1,147 @@
+"""What the controller answers: JSON, and errors that say what to do.
+
+    {"error": {"code": "no_such_job", "message": "there is no job 'x'", "what_to_do": "…"}}
+
+`code` is for programs, `message` says what was wrong, `what_to_do` how to go on.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from pollwise.controller.missing_files import NotNow
+from pollwise.errors import (
+    ConfigError,
+    JobError,
+    LeaseLost,
+    PollwiseError,
+    StoreError,
+    StoreUnavailable,
+    UniqueConflict,
+    Unsupported,
+)
+
+#: The longest value of a client's that an error quotes, in characters.
+QUOTED_MAX = 80
+
+
+class Refused(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        what_to_do: str,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.what_to_do = what_to_do
+        self.headers = dict(headers or {})
+
+    def body(self) -> bytes:
+        return encoded(error_body(self.code, self.message, self.what_to_do))
+
+
+def error_body(code: str, message: str, what_to_do: str) -> dict[str, Any]:
+    return {"error": {"code": code, "message": message, "what_to_do": what_to_do}}
+
+
+def refusal_of(error: PollwiseError) -> Refused:
+    """How an error of ours is answered."""
+    message = str(error)
+    if isinstance(error, UniqueConflict):
+        return Refused(
+            409, "unique_conflict", message, "Choose another `unique`, or send the same job."
+        )
+    if isinstance(error, Unsupported):
+        return Refused(422, "unsupported", message, "Leave it out, or use another store.")
+    if isinstance(error, (JobError, ConfigError)):
+        return Refused(422, "invalid", message, "Correct the request and send it again.")
+    if isinstance(error, LeaseLost):
+        return lease_lost(error.lost)
+    if isinstance(error, NotNow):  # which does not pass by itself
+        return Refused(
+            503,
+            "store_unavailable",
+            error.reason,
+            "Tell who runs the controller; its log says where, and what to do.",
+            {"Retry-After": "60"},
+        )
+    if isinstance(error, StoreUnavailable):
+        return Refused(
+            503,
+            "store_unavailable",
+            "the store does not answer now",
+            "Try again in a few seconds; the controller's log says more.",
+            {"Retry-After": "5"},
+        )
+    return unexpected("the store refused") if isinstance(error, StoreError) else unexpected()
+
+
+def unexpected(what: str = "the controller failed") -> Refused:
+    return Refused(500, "internal", what, "The controller's log says why; tell who runs it.")
+
+
+def lease_lost(ids: tuple[str, ...]) -> Refused:
+    return Refused(
+        409,
+        "lease_lost",
+        f"the job {', '.join(ids[:5])} is no longer yours",
+        "Stop working on it: it ended, or was given to another worker, after too long a silence.",
+    )
+
+
+def no_such(what: str, name: str) -> Refused:
+    return Refused(
+        404,
+        f"no_such_{what}",
+        f"there is no {what} {quoted(name)} that you may see",
+        f"Check the id, and whether your token may see this {what}.",
+    )
+
+
+def bytes_gone() -> Refused:
+    return Refused(
+        410,
+        "bytes_gone",
+        "the file is known, but its bytes are gone",
+        "Make it again, or have who runs the controller put the bytes back from a backup.",
+    )
+
+
+def too_soon(after: float, least: float) -> Refused:
+    wait = max(math.ceil(after), 1)
+    return Refused(
+        429,
+        "too_soon",
+        f"this worker polled less than {least:g} s ago, and there was nothing",
+        f"Wait {wait} s, or the next_poll_s of the answer before.",
+        {"Retry-After": str(wait)},
+    )
+
+
+def encoded(value: Any) -> bytes:
+    """JSON, as short as it gets; what JSON cannot say never gets here."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def moment(at: float | None) -> str | None:
+    """Seconds since 1970 as ISO 8601 in UTC, to the millisecond."""
+    if at is None:
+        return None
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def quoted(text: str) -> str:
+    """A client's text as it may stand in an answer or a log: short, and all of it printable."""
+    cut = text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}…"
+    return repr(cut)

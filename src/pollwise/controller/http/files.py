@@ -1,0 +1,155 @@
+"""`/api/jobs/{id}/artefacts` and `/inputs`: files up and down, as they come."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import APIRouter, Request, Response
+from starlette.responses import StreamingResponse
+
+from pollwise.controller.controller import Controller
+from pollwise.controller.files.artefacts import byte_range
+from pollwise.controller.http import schema
+from pollwise.controller.http.answers import no_such
+from pollwise.controller.http.requests import HEADERS, answer, declared_length, pieces, plain_only
+from pollwise.controller.http.schema import errors
+from pollwise.controller.http.views import artefact_view
+from pollwise.controller.state.values import ArtefactRow
+from pollwise.controller.workers.reports import Progress
+
+_BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+
+
+def routes(controller: Controller) -> APIRouter:
+    router = APIRouter(tags=["files"])
+    artefacts = controller.artefacts
+
+    @router.get(
+        "/api/jobs/{job_id}/artefacts",
+        summary="What a job made",
+        responses={200: {"model": schema.ArtefactList}, **errors(404)},
+    )
+    async def list_artefacts(request: Request, job_id: str) -> Response:
+        row = await controller.job_for(request, job_id)
+        found = await artefacts.list(row.id)
+        return answer({"artefacts": [artefact_view(each) for each in found]})
+
+    @router.get(
+        "/api/jobs/{job_id}/inputs",
+        summary="What came with a job",
+        responses={200: {"model": schema.ArtefactList}, **errors(404)},
+    )
+    async def list_inputs(request: Request, job_id: str) -> Response:
+        row = await controller.job_for(request, job_id)
+        found = await artefacts.list(row.id, input=True)
+        return answer({"artefacts": [artefact_view(each) for each in found]})
+
+    sent: dict[int | str, dict[str, Any]] = {
+        200: {"content": _BYTES},
+        206: {"content": _BYTES, "description": "A range of it (Range)."},
+        304: {"description": "As before (If-None-Match)."},
+        **errors(404, 410, 416),
+    }
+
+    @router.head(
+        "/api/jobs/{job_id}/artefacts/{name:path}",
+        summary="Look at an artefact",
+        operation_id="head_artefact",
+        responses={200: {"description": "Its size and checksum."}, **errors(404)},
+    )
+    @router.get(
+        "/api/jobs/{job_id}/artefacts/{name:path}",
+        summary="Fetch an artefact",
+        operation_id="get_artefact",
+        responses=sent,
+    )
+    async def get_artefact(request: Request, job_id: str, name: str) -> Response:
+        return await fetched(request, job_id, name, input=False)
+
+    @router.head(
+        "/api/jobs/{job_id}/inputs/{name:path}",
+        summary="Look at an input",
+        operation_id="head_input",
+        responses={200: {"description": "Its size and checksum."}, **errors(404)},
+    )
+    @router.get(
+        "/api/jobs/{job_id}/inputs/{name:path}",
+        summary="Fetch an input",
+        operation_id="get_input",
+        responses=sent,
+    )
+    async def get_input(request: Request, job_id: str, name: str) -> Response:
+        return await fetched(request, job_id, name, input=True)
+
+    async def fetched(request: Request, job_id: str, name: str, *, input: bool) -> Response:
+        job = await controller.job_for(request, job_id)
+        found = await artefacts.find(job.id, name, input=input)
+        if found is None:
+            raise no_such("input" if input else "artefact", name)
+        etag = f'"{found.sha256}"'
+        headers = {**HEADERS, **_headers(found), "ETag": etag}
+        if request.headers.get("if-none-match") == etag:
+            return Response(b"", 304, headers)
+        asked = byte_range(request.headers.get("range"), found.size)
+        start, stop = asked or (0, found.size)
+        headers["Content-Length"] = str(stop - start)
+        if asked:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{found.size}"
+        if request.method == "HEAD":
+            headers["Content-Length"] = str(found.size)
+            return Response(None, 200, headers, media_type=found.content_type)
+        # The head goes out when there is something to send: what cannot be read is an error.
+        rest = artefacts.read(found, start, stop)
+        first = await anext(rest, b"")
+        return StreamingResponse(
+            _all_of(first, rest),
+            206 if asked else 200,
+            headers,
+            media_type=found.content_type,
+        )
+
+    @router.put(
+        "/api/jobs/{job_id}/artefacts/{name:path}",
+        status_code=201,
+        summary="Keep a file that a run made",
+        description="By the worker that has the job. `X-Checksum-SHA256` is checked if it is sent.",
+        responses={201: {"model": schema.ArtefactView}, **errors(404, 409, 413, 422, 507)},
+        openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
+    )
+    async def put_artefact(request: Request, job_id: str, name: str) -> Response:
+        known, run = await controller.run_for(request, job_id)
+        plain_only(request.headers.get("content-encoding"))
+        if run.job_id not in known.runs:
+            await controller.runs.read(known, afresh=True)
+        await controller.runs.keep(known, [Progress(job_id)], complete=False)
+        kept = await artefacts.save(
+            run.job_id,
+            name,
+            pieces(request, artefacts.limit),
+            sha256=request.headers.get("x-checksum-sha256"),
+            content_type=request.headers.get("content-type"),
+            length=declared_length(request),
+            by=f"worker:{known.id}",
+        )
+        return answer(artefact_view(kept), 201)
+
+    return router
+
+
+async def _all_of(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for piece in rest:
+        yield piece
+
+
+def _headers(row: ArtefactRow) -> dict[str, str]:
+    """What was sent by others is for saving, never for a browser to run."""
+    name = quote(row.name.rpartition("/")[2], safe="")
+    return {
+        "Accept-Ranges": "bytes",
+        "X-Checksum-SHA256": row.sha256,
+        "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
+        "Content-Security-Policy": "sandbox",
+    }

@@ -1,0 +1,127 @@
+"""`/api/jobs/{id}/logs`: append, read, follow."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+from starlette.responses import StreamingResponse
+
+from pollwise.controller.controller import Controller
+from pollwise.controller.files.artefacts import byte_range
+from pollwise.controller.files.logs import APPEND_MAX, LogsStop
+from pollwise.controller.http import schema
+from pollwise.controller.http.answers import Refused, lease_lost, no_such
+from pollwise.controller.http.requests import (
+    HEADERS,
+    answer,
+    invalid,
+    read_body,
+)
+from pollwise.controller.http.schema import errors
+from pollwise.controller.workers.reports import Progress
+
+#: What a follower gets when nothing came for a while, so that a proxy keeps the line open.
+COMMENT = b": still there\n\n"
+
+_TEXT = {"text/plain": {"schema": {"type": "string"}}}
+
+
+def routes(controller: Controller) -> APIRouter:
+    router = APIRouter(tags=["logs"])
+    logs = controller.logs
+    following = 0
+
+    @router.get(
+        "/api/jobs/{job_id}/logs",
+        summary="Read a log, or follow it",
+        description="With `follow=true`, Server-Sent Events whose ids are offsets; a client that "
+        "comes back says how far it was with `Last-Event-ID`. The event `end` is the last.",
+        responses={
+            200: {"content": {**_TEXT, "text/event-stream": {}}},
+            206: {"content": _TEXT, "description": "A range of it (Range)."},
+            **errors(404, 416, 422),
+        },
+    )
+    async def read(request: Request, job_id: str, follow: bool = False) -> Response:
+        await controller.job_for(request, job_id)
+        if follow:
+            return await followed(request, job_id)
+        place = await logs.place(job_id)
+        if place is None:
+            raise no_such("job", job_id)
+        asked = byte_range(request.headers.get("range"), place.size)
+        start, stop = asked or (0, place.size)
+        headers = {**HEADERS, "Accept-Ranges": "bytes", "Content-Length": str(stop - start)}
+        if asked:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{place.size}"
+        return StreamingResponse(
+            logs.read(job_id, start, stop),
+            206 if asked else 200,
+            headers,
+            media_type="text/plain; charset=utf-8",
+        )
+
+    async def followed(request: Request, job_id: str) -> Response:
+        if following >= controller.options.followers_max:
+            raise Refused(
+                503, "too_many_followers", "too many logs are followed at the moment",
+                "Read it by range instead, or come back later.", {"Retry-After": "10"},
+            )  # fmt: skip
+        start = request.headers.get("last-event-id", "0")
+        if not (start.isascii() and start.isdigit() and len(start) <= 18):
+            raise invalid("Last-Event-ID must be the id of the last event: a number of bytes")
+        headers = {**HEADERS, "X-Accel-Buffering": "no"}
+        return StreamingResponse(
+            events(job_id, int(start)), 200, headers, media_type="text/event-stream"
+        )
+
+    async def events(job_id: str, start: int) -> AsyncIterator[bytes]:
+        nonlocal following
+        following += 1
+        try:
+            end = start
+            async for piece in logs.follow(job_id, start):
+                if piece is None:
+                    yield COMMENT
+                else:
+                    end = piece.end
+                    yield event_of(piece.data, end)
+            yield b"event: end\nid: %d\ndata:\n\n" % end
+        except LogsStop:
+            pass  # without the event `end`: the client comes back and says how far it was
+        finally:
+            following -= 1
+
+    @router.post(
+        "/api/jobs/{job_id}/logs",
+        summary="Append to the log of a job that one runs",
+        description="`offset` counts the bytes of this run, from 0; what was sent before is "
+        "ignored. A gap is refused (409); `X-Log-Offset` says from where to send.",
+        responses={200: {"model": schema.LogAnswer}, **errors(404, 409, 413, 422)},
+        openapi_extra={"requestBody": {"required": True, "content": _TEXT}},
+    )
+    async def append(
+        request: Request, job_id: str, offset: Annotated[int, Query(ge=0, lt=2**53)]
+    ) -> Response:
+        known, run = await controller.run_for(request, job_id)
+        data = await read_body(request, APPEND_MAX)
+        place = await logs.append(run, offset, data)
+        if place is None:
+            raise lease_lost((job_id,))
+        if run.job_id not in known.runs:
+            await controller.runs.read(known, afresh=True)
+        await controller.runs.keep(known, [Progress(job_id)], complete=False)
+        return answer({"received": place.received, "size": place.size, "cut": place.cut})
+
+    return router
+
+
+def event_of(data: bytes, end: int) -> bytes:
+    """A piece of a log as a Server-Sent Event: each line a `data` line, its end as the id.
+
+    A carriage return would end a line of the event too, so it counts as the end of one.
+    """
+    lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+    return b"id: %d\n" % end + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"

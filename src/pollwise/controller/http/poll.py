@@ -1,0 +1,409 @@
+"""The hot route: `GET` and `POST /api/workers/poll`, as a plain ASGI endpoint.
+
+A described route of FastAPI takes three times as long as this one, and most of what a controller
+does is to answer polls that find nothing. The schema of the route is in `schema`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import math
+import re
+from collections.abc import Awaitable, Callable, MutableMapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl
+
+from pollwise.controller.http.answers import Refused, encoded, no_such, refusal_of, unexpected
+from pollwise.controller.http.requests import BODY_WITHIN, gone, is_id, plain_only, too_slow
+from pollwise.controller.http.views import work_view
+from pollwise.controller.security.auth import Caller
+from pollwise.controller.workers.polling import Answer, Ask, LogText, checked_most
+from pollwise.controller.workers.registry import Known
+from pollwise.controller.workers.reports import Finished, Progress
+from pollwise.errors import PollwiseError
+from pollwise.runtime.events import PollAnswered
+from pollwise.runtime.jobs import encode
+
+if TYPE_CHECKING:
+    from pollwise.controller.controller import Controller
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+#: The most entries of `running` and of `finished` in one poll.
+REPORTS_MAX = 1000
+#: How many answers to empty polls are kept ready.
+READY_MAX = 500
+
+_PLAIN_QUERY = re.compile(rb"worker_id=([0-9a-f]{32})\Z")
+_JSON = (b"content-type", b"application/json")
+_NOT_STORED = (b"cache-control", b"no-store")
+
+
+class PollRoute:
+    """The endpoint, mounted as an ASGI application of its own."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        #: (next_poll_s, several) -> ETag, head with body, head of a 304
+        self._ready: dict[tuple[float, bool], tuple[bytes, Headers, bytes, Headers]] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        controller = self._controller
+        began = controller.clock.now()
+        known: Known | None = None
+        authorization = if_none_match = b""
+        try:
+            for name, value in scope["headers"]:
+                if name == b"authorization":
+                    authorization = value
+                elif name == b"if-none-match":
+                    if_none_match = value
+            if scope["method"] != "POST":
+                asked = _query(scope["query_string"])
+                known = self._known_at_once(asked[0], authorization)
+                if known is None:
+                    await controller.start()
+                    known = await self._known(asked[0], await controller.auth.caller(authorization))
+                    began = controller.clock.now()  # who it is may have been looked up
+                most, wait, running = asked[1:]
+                controller.registry.seen(known, _address(scope), began)
+                if running is None:
+                    answer = controller.poller.quick(known, most, wait, began)
+                    if answer is not None:
+                        await self._say_nothing(answer, most, if_none_match, send)
+                        if not controller.awake:
+                            controller.began()
+                        self._tell(known, "empty", 0, began)
+                        return
+                ask = Ask(most, wait, running)
+            else:
+                await controller.start()
+                who = await controller.auth.caller(authorization)  # before anything is read
+                body = await _body(scope, receive, controller.options.body_limit)
+                worker_id, ask = _ask_from(body, controller.options.body_limit)
+                known = await self._known(worker_id, who)
+                controller.registry.seen(known, _address(scope))
+            controller.began()
+            answer = await controller.poller.answer(known, ask, lambda: _gone(receive))
+            await self._say(answer, ask, scope["method"] == "POST", if_none_match, send)
+            self._tell(known, "job" if answer.jobs else "empty", len(answer.jobs), began)
+        except Refused as refused:
+            if known is None:
+                refused = await self._of_a_stranger(refused, authorization)
+            await _refuse(refused, send)
+            if refused.code == "too_soon" and known is not None:
+                self._tell(known, "too_soon", 0, began)
+        except PollwiseError as error:
+            controller.log_failure(error)
+            await _refuse(refusal_of(error), send)
+        except Exception as error:
+            controller.log_failure(error)
+            await _refuse(unexpected(), send)
+
+    def _known_at_once(self, worker_id: str, authorization: bytes) -> Known | None:
+        """The worker, if it is in memory and the token is its own and holds."""
+        known = self._controller.registry.remembered(worker_id)
+        if known is None or authorization[:7].lower() != b"bearer ":
+            return None
+        row = known.row
+        digest = sha256(authorization[7:].strip()).hexdigest()
+        if not hmac.compare_digest(digest, row.token_hash):
+            return None
+        expires = row.token_expires_at
+        if expires is not None and expires <= self._controller.clock.epoch():
+            return None
+        return known
+
+    async def _known(self, worker_id: str, who: Caller) -> Known:
+        who.must_be_worker(worker_id)
+        registry = self._controller.registry
+        known = await registry.get(worker_id) if is_id(worker_id) else None
+        if known is None:
+            raise no_such("worker", worker_id)
+        return known
+
+    async def _of_a_stranger(self, refused: Refused, authorization: bytes) -> Refused:
+        """What is wrong with a request is told to who has a token; others are told of that."""
+        try:
+            await self._controller.start()
+            await self._controller.auth.caller(authorization)
+        except Refused as unauthorized:
+            return unauthorized
+        except PollwiseError as error:
+            self._controller.log_failure(error)
+            return refusal_of(error)
+        return refused
+
+    async def _say_nothing(
+        self, answer: Answer, most: int, if_none_match: bytes, send: Send
+    ) -> None:
+        place = (answer.next_poll_s, most > 1)
+        ready = self._ready.get(place)
+        if ready is None:
+            if len(self._ready) >= READY_MAX:
+                self._ready.clear()
+            ready = self._ready[place] = _empty(answer.next_poll_s, most > 1)
+        etag, head, body, unchanged = ready
+        if if_none_match == etag:
+            await send({"type": "http.response.start", "status": 304, "headers": unchanged})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await send({"type": "http.response.start", "status": 200, "headers": head})
+            await send({"type": "http.response.body", "body": body})
+
+    async def _say(
+        self, answer: Answer, ask: Ask, posted: bool, if_none_match: bytes, send: Send
+    ) -> None:
+        if answer.is_empty and not answer.drain and not posted:
+            await self._say_nothing(answer, ask.most, if_none_match, send)
+            return
+        lease_s = self._controller.runs.lease_s
+        jobs = [work_view(row, run.attempt, lease_s) for row, run in answer.jobs]
+        said: dict[str, Any] = {"job": jobs[0] if jobs else None}
+        if ask.most > 1:
+            said["jobs"] = jobs
+        said |= {
+            "next_poll_s": answer.next_poll_s,
+            "cancel": list(answer.cancel),
+            "drain": answer.drain,
+        }
+        if posted:
+            said["lost"] = answer.lost
+        await _json(200, encoded(said), [_NOT_STORED], send)
+
+    def _tell(self, known: Known, result: str, found: int, began: float) -> None:
+        controller = self._controller
+        if controller.events.wants(PollAnswered):
+            took = controller.clock.now() - began
+            controller.events.emit(
+                PollAnswered(controller.source, known.row.id, result, found, took)
+            )
+
+
+def _empty(next_poll_s: float, several: bool) -> tuple[bytes, Headers, bytes, Headers]:
+    said: dict[str, Any] = {"job": None}
+    if several:
+        said["jobs"] = []
+    body = encoded({**said, "next_poll_s": next_poll_s, "cancel": [], "drain": False})
+    etag = f'"{next_poll_s:g}{"s" if several else ""}"'.encode()
+    unchanged = [(b"etag", etag), _NOT_STORED]
+    return etag, [_JSON, (b"content-length", b"%d" % len(body)), *unchanged], body, unchanged
+
+
+# Reading
+
+
+def _query(query: bytes) -> tuple[str, int, float, list[Progress] | None]:
+    """What a GET asks: the worker, how many, how long to wait, and what runs."""
+    worker_id, most, wait, running = "", 1, 0.0, None
+    if plain := _PLAIN_QUERY.match(query):  # as nearly all are
+        return plain[1].decode(), most, wait, running
+    try:
+        given = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=20)
+    except ValueError:
+        raise Refused(400, "bad_query", "the query cannot be read", "Write it as a URL.") from None
+    for name, value in given:
+        if name == "worker_id":
+            worker_id = value
+        elif name == "max":
+            most = checked_most(_whole(name, value))
+        elif name == "wait":
+            wait = _seconds(name, value)
+        elif name == "running":
+            ids = [each for each in value.split(",") if each]
+            if len(ids) > REPORTS_MAX:
+                raise _invalid(f"running lists more than {REPORTS_MAX} jobs")
+            if not all(map(is_id, ids)):
+                raise _invalid("running must be ids of jobs, with commas between")
+            running = [Progress(each) for each in ids]
+        else:
+            raise _invalid(
+                f"a poll takes no parameter {name[:40]!r}; it takes worker_id, max, wait, running"
+            )
+    if not worker_id:
+        raise _invalid("a poll needs worker_id, as the registration answered it")
+    return worker_id, most, wait, running
+
+
+async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    for name, value in scope["headers"]:
+        if name == b"content-length" and value.isdigit() and int(value) > limit:
+            raise _too_large(limit)
+        if name == b"content-encoding":
+            plain_only(value.decode("latin-1"))
+    body = bytearray()
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise gone()
+                body += message.get("body", b"")
+                if len(body) > limit:
+                    raise _too_large(limit)
+                if not message.get("more_body"):
+                    return bytes(body)
+    except TimeoutError:
+        raise too_slow(BODY_WITHIN) from None
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(
+        413,
+        "too_large",
+        f"the body has more than {limit} bytes",
+        "Send less at a time; logs and artefacts have routes of their own.",
+        {"Connection": "close"},
+    )
+
+
+def _ask_from(body: bytes, limit: int) -> tuple[str, Ask]:
+    """What a POST asks and reports, checked."""
+    try:
+        given = json.loads(body or b"null")
+    except (ValueError, RecursionError):
+        raise Refused(
+            400, "not_json", "the body is not JSON", "Send an object with worker_id."
+        ) from None
+    if not isinstance(given, dict):
+        raise _invalid("the body must be an object with worker_id")
+    unknown = given.keys() - {"worker_id", "max", "wait", "running", "finished"}
+    if unknown:
+        raise _invalid(
+            f"a poll has no field {min(map(str, unknown))[:40]!r}; it may have worker_id, "
+            "max, wait, running, finished"
+        )
+    worker_id = given.get("worker_id")
+    if not isinstance(worker_id, str) or not worker_id:
+        raise _invalid("worker_id must be text, as the registration answered it")
+    most, wait = given.get("max", 1), given.get("wait", 0)
+    if isinstance(most, bool) or not isinstance(most, int):
+        raise _invalid("max must be a whole number")
+    running = given.get("running")
+    reports = None if running is None else _reports(running, "running")
+    logs = [log for each in reports or () if (log := _log(each)) is not None]
+    ask = Ask(
+        checked_most(most),
+        _seconds("wait", wait),
+        None if reports is None else [_progress(each) for each in reports],
+        [_finished(each, limit) for each in _reports(given.get("finished") or [], "finished")],
+        logs,
+    )
+    return worker_id, ask
+
+
+def _reports(given: object, name: str) -> list[dict[str, Any]]:
+    if not isinstance(given, list) or len(given) > REPORTS_MAX:
+        raise _invalid(f"{name} must be a list of at most {REPORTS_MAX} objects")
+    for each in given:
+        job_id = each.get("job_id") if isinstance(each, dict) else None
+        if not isinstance(job_id, str) or not is_id(job_id):
+            raise _invalid(f"{name} must be a list of objects with the job_id that came with a job")
+    return given
+
+
+def _progress(given: dict[str, Any]) -> Progress:
+    return Progress(given["job_id"], progress_of(given), text_of(given, "message"))
+
+
+def _log(given: dict[str, Any]) -> LogText | None:
+    log = given.get("log")
+    if log is None:
+        return None
+    offset, text = (log.get("offset"), log.get("text")) if isinstance(log, dict) else (None, None)
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise _invalid("log.offset must be a whole number of bytes, 0 or more")
+    if not isinstance(text, str):
+        raise _invalid("log.text must be text")
+    return LogText(given["job_id"], offset, text)
+
+
+def _finished(given: dict[str, Any], limit: int) -> Finished:
+    status = given.get("status")
+    if status not in ("done", "failed", "cancelled"):
+        raise _invalid(f"status = {str(status)[:40]!r} must be done, failed or cancelled")
+    exit_code = given.get("exit_code")
+    if exit_code is not None and (
+        isinstance(exit_code, bool) or not isinstance(exit_code, int) or abs(exit_code) >= 2**31
+    ):
+        raise _invalid("exit_code must be a whole number")
+    result = given.get("result")
+    last = _progress(given)
+    return Finished(
+        given["job_id"],
+        status,
+        None if result is None else encode(result, "result"),
+        text_of(given, "error"),
+        exit_code,
+        None if last.progress is None and last.message is None else last,
+    )
+
+
+def progress_of(given: dict[str, Any]) -> float | None:
+    """A share from 0 to 1, or a percentage, as agents like to say it."""
+    value = given.get("progress")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
+        raise _invalid("progress must be a number from 0 to 100")
+    return float(value)
+
+
+def text_of(given: dict[str, Any], name: str) -> str | None:
+    value = given.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise _invalid(f"{name} must be text")
+    return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:2000]
+
+
+def _whole(name: str, value: str) -> int:
+    if not value.isascii() or not value.isdigit() or len(value) > 9:
+        raise _invalid(f"{name} = {value[:40]!r} must be a whole number, 0 or more")
+    return int(value)
+
+
+def _seconds(name: str, value: object) -> float:
+    try:
+        number = float(value) if isinstance(value, (str, int, float)) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if isinstance(value, bool) or not 0 <= number < math.inf:
+        raise _invalid(f"{name} = {str(value)[:40]!r} must be a number of seconds, 0 or more")
+    return number
+
+
+def _invalid(message: str) -> Refused:
+    return Refused(422, "invalid", message, "Correct the request and send it again.")
+
+
+# Answering
+
+
+async def _gone(receive: Receive) -> None:
+    """Ends when the client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _refuse(refused: Refused, send: Send) -> None:
+    extra = [(k.lower().encode(), v.encode("latin-1")) for k, v in refused.headers.items()]
+    await _json(refused.status, refused.body(), extra, send)
+
+
+async def _json(status: int, body: bytes, extra: Headers, send: Send) -> None:
+    headers = [_JSON, (b"content-length", b"%d" % len(body)), *extra]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def _address(scope: Scope) -> str:
+    client = scope.get("client")
+    return client[0] if client else ""

@@ -1,0 +1,1 @@
+"""The queues of the store over HTTP: the server side of `http://` queue URLs."""

@@ -1,0 +1,172 @@
+"""What all described routes share: reading a body, answering, pages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator
+from typing import Annotated, Any
+
+from fastapi import Query, Request, Response
+from starlette.requests import ClientDisconnect
+
+from pollwise.controller.http.answers import Refused, encoded, no_such
+from pollwise.controller.state.base import PAGE_MAX
+
+#: How long a client may take to send a small body, in seconds.
+BODY_WITHIN = 30.0
+#: How long a client may pause while it sends a large one, in seconds.
+PIECE_WITHIN = 60.0
+#: The length of a page unless asked for another.
+PAGE = 100
+
+_ID = re.compile(r"[0-9a-f]{32}\Z")
+#: The parameters of pages, as routes take and describe them.
+Limit = Annotated[int | None, Query(ge=1, le=PAGE_MAX, description="The most of a page.")]
+After = Annotated[
+    str | None,
+    Query(pattern="^[0-9a-f]{32}$", description="The `next` of the page before."),
+]
+
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+
+
+def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer."""
+    return Response(
+        encoded(value), status, {**HEADERS, **(headers or {})}, media_type="application/json"
+    )
+
+
+def is_id(text: str) -> bool:
+    """Is this what an id of ours looks like? Anything else is not even looked up."""
+    return bool(_ID.match(text))
+
+
+def checked_id(text: str, what: str) -> str:
+    if not is_id(text):
+        raise no_such(what, text)
+    return text
+
+
+async def read_body(request: Request, limit: int, within: float = BODY_WITHIN) -> bytes:
+    """The whole body, if it is not too large and does not take too long."""
+    plain_only(request.headers.get("content-encoding"))
+    declared = declared_length(request)
+    if declared is not None and declared > limit:
+        raise too_large(limit)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(within):
+            async for piece in request.stream():
+                body += piece
+                if len(body) > limit:
+                    raise too_large(limit)
+    except TimeoutError:
+        raise too_slow(within) from None
+    except ClientDisconnect:
+        raise gone() from None
+    return bytes(body)
+
+
+async def read_json(request: Request, limit: int, *, empty: Any = None) -> Any:
+    """The body as JSON; `empty` if there is none."""
+    body = await read_body(request, limit)
+    if not body.strip():
+        return empty
+    return parsed(body)
+
+
+def parsed(body: bytes | str) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        raise Refused(
+            400, "not_json", "the body is not JSON", "Send JSON, as GET /openapi.json describes it."
+        ) from None
+
+
+async def read_object(request: Request, limit: int, known: tuple[str, ...]) -> dict[str, Any]:
+    """The body as an object that has only these fields."""
+    given = await read_json(request, limit, empty={})
+    if not isinstance(given, dict):
+        raise invalid("the body must be an object")
+    for name in given:
+        if name not in known:
+            raise invalid(f"there is no field {str(name)[:40]!r}; known: {', '.join(known)}")
+    return given
+
+
+def too_large(limit: int) -> Refused:
+    return Refused(
+        413, "too_large", f"the body has more than {limit} bytes", "Send less.",
+        {"Connection": "close"},
+    )  # fmt: skip
+
+
+def too_slow(within: float) -> Refused:
+    return Refused(
+        408, "too_slow", f"what was announced did not come within {within:g} s", "Send it again.",
+        {"Connection": "close"},
+    )  # fmt: skip
+
+
+def gone() -> Refused:
+    """For the log of requests: the client is not there to read it."""
+    return Refused(400, "gone", "the request ended early", "Send it again.")
+
+
+def invalid(message: str) -> Refused:
+    return Refused(422, "invalid", message, "Correct the request and send it again.")
+
+
+def page_limit(limit: int | None) -> int:
+    if limit is None:
+        return PAGE
+    if not 1 <= limit <= PAGE_MAX:
+        raise invalid(f"limit = {limit} must be from 1 to {PAGE_MAX}")
+    return limit
+
+
+def page_after(after: str | None) -> str | None:
+    if after is not None and not is_id(after):
+        raise invalid("after must be the `next` of the page before")
+    return after
+
+
+def plain_only(encoding: str | None) -> None:
+    """Refuse bodies that would have to be unpacked: a small one may become a large one."""
+    if (encoding or "").strip().lower() not in ("identity", ""):
+        raise Refused(
+            415, "packed", "bodies are taken as they are, not unpacked",
+            "Send it without Content-Encoding.",
+        )  # fmt: skip
+
+
+def declared_length(request: Request) -> int | None:
+    """How long the client says that the body is."""
+    declared = request.headers.get("content-length", "")
+    return int(declared) if declared.isascii() and declared.isdigit() else None
+
+
+async def pieces(
+    request: Request, limit: int, within: float = PIECE_WITHIN
+) -> AsyncGenerator[bytes, None]:
+    """The body as it comes; each piece has a time limit, and all of them a length."""
+    size = 0
+    stream = request.stream()
+    while True:
+        try:
+            async with asyncio.timeout(within):
+                piece = await anext(stream, None)
+        except TimeoutError:
+            raise too_slow(within) from None
+        except ClientDisconnect:
+            raise gone() from None
+        if piece is None:
+            return
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit)
+        yield piece

@@ -1,0 +1,154 @@
+"""Tokens: 256 random bits, shown once, kept as their SHA-256.
+
+A token has so many bits that a plain hash of it cannot be guessed back, so nothing slow is needed,
+and every request can afford it.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import secrets
+from hashlib import sha256
+from pathlib import Path
+
+from pollwise.controller.state.base import ControllerState, new_id
+from pollwise.controller.state.values import SCOPES, Scope, Token
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, StoreError
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import checked_name
+
+#: What a token begins with, so that it is known for one wherever it turns up.
+PREFIX = "pollwise_"
+#: The longest that a token may hold, in seconds: ten years.
+EXPIRES_MAX = 10 * 365 * 86400.0
+#: Longer text is no token of ours and is not even hashed.
+LENGTH_MAX = 200
+
+
+def new_secret() -> str:
+    """A token: 32 random bytes as text."""
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hash_of(secret: str | bytes) -> str:
+    """As a token is kept and looked up."""
+    return sha256(secret if isinstance(secret, bytes) else secret.encode()).hexdigest()
+
+
+def checked_scope(scope: object) -> Scope:
+    if scope not in SCOPES:
+        raise ConfigError(f"scope = {scope!r} is none of {', '.join(SCOPES)}")
+    return scope
+
+
+def checked_expiry(expires_in: Duration | None, name: str = "expires_in_s") -> float | None:
+    """How long a token shall hold, in seconds; None for ever."""
+    if expires_in is None:
+        return None
+    length = seconds(expires_in, name, positive=True)
+    if not math.isfinite(length) or length > EXPIRES_MAX:
+        raise ConfigError(f"{name} = {expires_in!r} is above the limit of ten years")
+    return length
+
+
+class Tokens:
+    """The tokens of a controller."""
+
+    def __init__(self, state: ControllerState, clock: Clock | None = None) -> None:
+        self._state = state
+        self._clock = clock or state.clock
+
+    async def make(
+        self, scope: str, name: str, *, expires_in: Duration | None = None, by: str = ""
+    ) -> tuple[Token, str]:
+        """A new token as it is kept, and itself, which nobody can show again."""
+        chosen, length = checked_scope(scope), checked_expiry(expires_in)
+        secret = new_secret()
+        row = Token(
+            new_id(self._clock),
+            checked_name(name, "name", ConfigError),
+            chosen,
+            hash_of(secret),
+            created_by=by,
+            expires_at=self._expiry(length),
+        )
+        return await self._state.add_token(row), secret
+
+    async def rotate(
+        self, token_id: str, *, expires_in: Duration | None = None
+    ) -> tuple[Token, str] | None:
+        """Another secret for a token, the old one void at once; None if it is gone or revoked.
+
+        Without `expires_in` it holds as long as it was made for, counted from now.
+        """
+        length = checked_expiry(expires_in)
+        found = await self._state.token(token_id)
+        if found is None or found.revoked_at is not None:
+            return None
+        if length is None and found.expires_at is not None:
+            length = max(found.expires_at - found.created_at, 1.0)
+        secret = new_secret()
+        expires_at = self._expiry(length)
+        row = await self._state.rotate_token(found.id, found.hash, hash_of(secret), expires_at)
+        return None if row is None else (row, secret)
+
+    async def revoke(self, token_id: str) -> Token | None:
+        return await self._state.revoke_token(token_id)
+
+    async def first_admin(self, path: Path) -> Path | None:
+        """Where no token is yet, make an admin's and write it to a file that only its owner reads.
+
+        The file's path if that was done. A file that is there is left as it is: its token may be
+        that of another controller's.
+        """
+        if await self._state.list_tokens(limit=1):
+            return None
+        secret = new_secret()
+        _write_private(path, secret)
+        row = Token(new_id(self._clock), "first admin", "admin", hash_of(secret))
+        try:
+            await self._state.add_token(row)
+        except BaseException:
+            path.unlink(missing_ok=True)  # noqa: ASYNC240
+            raise
+        return path
+
+    def _expiry(self, length: float | None) -> float | None:
+        return None if length is None else self._clock.epoch() + length
+
+
+def _write_private(path: Path, secret: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        if error.errno == errno.EEXIST:
+            raise taken(path) from None
+        advice = "name a place that this user may write to"
+        raise StoreError(f"{path} cannot be written: {error.strerror}; {advice}") from None
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(secret + "\n")
+
+
+def taken(path: Path) -> StoreError:
+    """The first admin token has no place: something is there."""
+    return StoreError(
+        f"{path} cannot be written: it is there already, and may hold the admin token of another "
+        "controller. Name another file for the first admin token of this one (--token-file), or "
+        "start it in another folder"
+    )
+
+
+def read_secret(path: Path) -> str:
+    """The token in a file."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it holds more than ASCII"
+        raise ConfigError(f"the token file {path} cannot be read: {reason}") from None
+    if not text or len(text) > LENGTH_MAX or any(each.isspace() for each in text):
+        raise ConfigError(f"the token file {path} must hold one token and nothing else")
+    return text

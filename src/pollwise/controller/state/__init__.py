@@ -1,0 +1,1 @@
+"""What the controller keeps beside the queue: jobs, runs, workers, tokens and logs."""

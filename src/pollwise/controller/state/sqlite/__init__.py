@@ -1,0 +1,1 @@
+"""The controller's state in a SQLite file."""

@@ -1,0 +1,476 @@
+"""What workers do with jobs: get them, keep them, report how they ended; no HTTP in here.
+
+A run is a job in the hands of a worker, under a claim on the queue. What it takes to go on with one
+is in the state, so a worker may talk to a different controller each time. Everything is decided by
+the lease: while a worker is heard of, its leases are renewed; when it is silent, they run out and
+the queue hands the job to another, as the next attempt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from functools import cached_property
+from random import Random
+from typing import Literal
+
+from pollwise.controller.dependencies import Part
+from pollwise.controller.state.sqlite.one_file import Decide, End, Ended, Take, Taken
+from pollwise.controller.state.values import LIVE, Contact, Ending, JobRow, Run, Status
+from pollwise.controller.workers.claims import claim_of, run_from
+from pollwise.controller.workers.matching import MARK
+from pollwise.controller.workers.registry import RUNS_FRESH, Known
+from pollwise.controller.workers.reports import Finished, Heard, Progress
+from pollwise.errors import LeaseLost
+from pollwise.runtime.events import JobDelivered, JobGivenUp, JobLapsed, JobReported
+from pollwise.runtime.jobs import Claim, Settlement
+
+#: A lease is renewed when this share of it is over, not at each contact.
+RENEW_AFTER = 0.25
+#: How many claims in a row may turn out void (cancelled jobs) before a poll gives up for now.
+VOID_MAX = 50
+#: How often a read of a worker's runs is tried again, when something was delivered meanwhile.
+READS_MAX = 3
+#: The longest progress message, in characters.
+MESSAGE_MAX = 500
+#: How long after its lease a run is shown as queued again, in seconds, and how many at a time.
+LAPSED_AFTER = 1.0
+SWEEP = 500
+
+
+RUNNING: tuple[Status, ...] = ("running",)
+
+
+class Runs(Part):
+    """The runs of a controller's workers."""
+
+    @cached_property
+    def lease_s(self) -> float:
+        return self._options.span("heartbeat_timeout")
+
+    @cached_property
+    def _random(self) -> Random:
+        return Random()
+
+    # Getting
+
+    async def claim(self, known: Known, limit: int) -> list[tuple[JobRow, Run]]:
+        """Claim up to `limit` jobs for a worker, and write down that it has them."""
+        crowd = self._registry.crowd_of(known)
+        delivered: list[tuple[JobRow, Run]] = []
+        for _ in range(VOID_MAX):
+            if not crowd.kinds:
+                break
+            news, began = crowd.news, self._clock.now()
+            take = self._take(known, limit - len(delivered))
+            taken = await self._claim(known, take)
+            delivered += await self._hand_over(known, take, taken, news, began)
+            if len(taken.claims) < take.limit or len(delivered) == limit:
+                break
+        return delivered
+
+    def _take(self, known: Known, limit: int) -> Take:
+        kinds = sorted(self._registry.crowd_of(known).kinds)
+        return Take(known.id, limit, self.lease_s, kinds)
+
+    async def _claim(self, known: Known, take: Take) -> Taken:
+        if self._one_file is None:
+            claims = await self._queue.claim(known.id, take.limit, take.lease, kinds=take.kinds)
+            return Taken(claims)
+        try:
+            return await self._one_file.claim(take)
+        except BaseException:
+            known.runs_at = -RUNS_FRESH  # it may have something now: its next poll looks
+            raise
+
+    async def _hand_over(
+        self, known: Known, take: Take, taken: Taken, news: int, began: float
+    ) -> list[tuple[JobRow, Run]]:
+        """What a worker gets of a claim that began then, when `news` was the newest."""
+        if len(taken.claims) < take.limit:
+            known.crowd.found_nothing(news, began + self._options.span("empty_for"))
+        return await self._deliver(known, taken.claims, taken.rows) if taken.claims else []
+
+    async def unheard(
+        self, known: Known, running: Collection[str], limit: int
+    ) -> list[tuple[JobRow, Run]]:
+        """What a worker was given and seems not to know of: the answer was lost on its way."""
+        missed = [
+            run
+            for run in known.runs.values()
+            if run.heard_of_at is None and run.job_id not in running
+        ][:limit]
+        if not missed:
+            return []
+        # It is told that it has the whole lease, so it shall.
+        untils = await self._renew(known, missed, Heard(), at_once=True)
+        contacts = [Contact(each, known.id, until, heard=False) for each, until in untils.items()]
+        if contacts:
+            await self._state.contact(contacts)
+        rows = await self._state.jobs(list(untils))
+        again = [(rows[run.job_id], run) for run in missed if run.job_id in rows]
+        for row, run in again:
+            self._events.emit(self._delivered(row, run, 0.0, again=True))
+        return again
+
+    async def _deliver(
+        self, known: Known, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
+    ) -> list[tuple[JobRow, Run]]:
+        try:
+            return await self._hand_out(known, claims, delivered)
+        except BaseException:
+            # Nobody heard of them: they go back as if they had not been claimed. Should that fail
+            # as well, their leases run out.
+            with suppress(Exception):
+                await self._queue.settle([Settlement.give_back(claim) for claim in claims])
+            raise
+
+    async def _hand_out(
+        self, known: Known, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
+    ) -> list[tuple[JobRow, Run]]:
+        runs: list[tuple[Claim, Run]] = []
+        settled: list[Settlement] = []
+        for claim in claims:
+            run = run_from(claim, known.id)
+            if run is None:
+                settled.append(Settlement.dead(claim, "it is no job of the controller's"))
+            else:
+                runs.append((claim, run))
+        over = await self._used_up([run for _, run in runs])
+        settled += [Settlement.done(claim) for claim, run in runs if run.job_id in over]
+        runs = [(claim, run) for claim, run in runs if run.job_id not in over]
+        rows = await self._delivered_rows([run for _, run in runs], delivered)
+        handed: list[tuple[JobRow, Run]] = []
+        now = self._clock.epoch()
+        for claim, run in runs:
+            row = rows[run.queue_id]
+            if row is None:  # cancelled, or ended, or of an older round
+                settled.append(Settlement.done(claim))
+                continue
+            handed.append((row, run))
+            self._events.emit(self._delivered(row, run, max(now - claim.job.run_at, 0.0)))
+        if handed:
+            known.runs = {**known.runs, **{run.job_id: run for _, run in handed}}
+            untils = {run.job_id: run.until for _, run in handed}
+            self._note_renewed(known, untils, self._clock.now())
+        if settled:
+            with suppress(LeaseLost):
+                await self._queue.settle(settled)
+        return handed
+
+    async def _delivered_rows(
+        self, runs: Sequence[Run], delivered: Mapping[str, JobRow | None]
+    ) -> Mapping[str, JobRow | None]:
+        """Write down that a worker has these, where that is not done; by the queue's id."""
+        missing = [run for run in runs if run.queue_id not in delivered]
+        if not missing:
+            return delivered
+        rows = await self._state.deliver(missing)
+        told = {run.queue_id: row for run, row in zip(missing, rows, strict=True)}
+        return {**delivered, **told}
+
+    async def _used_up(self, runs: Sequence[Run]) -> set[str]:
+        """End the jobs among these whose attempts are used up; their ids."""
+        again = [run for run in runs if run.attempt > 1]
+        rows = await self._state.jobs([run.job_id for run in again]) if again else {}
+        over: set[str] = set()
+        for run in again:
+            row = rows.get(run.job_id)
+            if row is None or row.round != run.round or row.status not in LIVE:
+                continue
+            if row.status == "running" and row.worker_id is not None:
+                # Nobody swept since: what a running job has for an error is of an attempt before.
+                lapsed = _lapsed(row.worker_id)
+                await self._state.end_job(row.id, row.round, RUNNING, "queued", error=lapsed)
+                self._events.emit(
+                    JobLapsed(self._queue.name, row.worker_id, row.id, row.kind, run.attempt - 1)
+                )
+            if run.attempt > row.attempts:
+                over.add(run.job_id)
+                await self._give_up(row, row.worker_id or "", run.attempt - 1)
+        return over
+
+    async def _give_up(self, row: JobRow, worker_id: str, attempt: int) -> bool:
+        """End a job whose last worker was silent; False if it ended otherwise meanwhile."""
+        error = (
+            f"{_lapsed(worker_id)}: it was silent for {self.lease_s:g} s, in the last of "
+            f"{row.attempts} attempts"
+        )
+        ended = await self._state.end_job(row.id, row.round, LIVE, "dead", error=error)
+        if ended is None or ended.status != "dead":
+            return False
+        self._events.emit(JobGivenUp(self._queue.name, worker_id, row.id, row.kind, attempt, error))
+        return True
+
+    # Keeping
+
+    async def read(self, known: Known, *, afresh: bool = False) -> None:
+        """Read what a worker has, unless that is known."""
+        now = self._clock.now()
+        if afresh or now - known.runs_at >= min(RUNS_FRESH, RENEW_AFTER * self.lease_s):
+            for _ in range(READS_MAX):
+                before = known.runs
+                found = await self._state.runs_of(known.id)
+                if known.runs is before:  # else something was delivered meanwhile
+                    known.runs = {run.job_id: run for run in found}
+                    known.runs_at = now
+                    break
+
+    async def keep(
+        self, known: Known, running: Sequence[Progress] | None, *, complete: bool = True
+    ) -> Heard:
+        """A worker was heard of: renew the leases of what it has.
+
+        running: what it says that it works on; None: it does not say.
+        complete: that is all it works on: a run of which it does not speak, though it did before,
+            is not renewed, for it lost it.
+        """
+        heard = Heard()
+        if not known.runs and not running:
+            return heard
+        spoken = {each.job_id: each for each in running or ()}
+        if spoken.keys() - known.runs.keys():
+            await self.read(known, afresh=True)
+        heard.lost = [job_id for job_id in spoken if job_id not in known.runs]
+        kept = [
+            run
+            for run in known.runs.values()
+            if running is None or not complete or run.job_id in spoken or run.heard_of_at is None
+        ]
+        renewed = await self._renew(known, kept, heard)
+        contacts: list[Contact] = []
+        for run in kept:
+            said = spoken.get(run.job_id)
+            until = renewed.get(run.job_id)
+            news = said is not None and (
+                run.heard_of_at is None or said.progress is not None or said.message is not None
+            )
+            if run.job_id not in heard.lost and (news or until is not None):
+                contacts.append(
+                    Contact(
+                        run.job_id,
+                        known.id,
+                        until,
+                        said.progress if said else None,
+                        said.message[:MESSAGE_MAX] if said and said.message else None,
+                        heard=said is not None,
+                    )
+                )
+        if contacts:
+            found = await self._state.contact(contacts)
+            runs = dict(known.runs)
+            for contact, now in zip(contacts, found, strict=True):
+                if now is None:
+                    runs.pop(contact.job_id, None)
+                    if contact.job_id in spoken:
+                        heard.lost.append(contact.job_id)
+                else:
+                    runs[contact.job_id] = now
+            known.runs = runs
+        heard.cancel = [run.job_id for run in known.runs.values() if run.cancel]
+        return heard
+
+    def left(self, known: Known, job_id: str) -> float:
+        """How much of a lease is left, in seconds, as far as this controller knows."""
+        renewed_at, _ = known.renewed.get(job_id, (self._clock.now(), 0.0))
+        return max(self.lease_s - (self._clock.now() - renewed_at), 0.0)
+
+    async def _renew(
+        self, known: Known, runs: Iterable[Run], heard: Heard, *, at_once: bool = False
+    ) -> dict[str, float]:
+        """Extend the leases of which enough is over; until when, by job id.
+
+        By how long ago this controller did so, not by the time of day: the store's clock, which
+        leases end by, may differ from ours. What another controller did last is extended at once.
+        """
+        now = self._clock.now()
+        due = [
+            run
+            for run in runs
+            if at_once
+            or run.job_id not in known.renewed
+            or now - known.renewed[run.job_id][0] >= RENEW_AFTER * self.lease_s
+        ]
+        if not due:
+            return {}
+        refused: Collection[str] = ()
+        try:
+            await self._queue.extend([claim_of(run, self._queue.name) for run in due], self.lease_s)
+        except LeaseLost as error:
+            refused = set(error.lost)
+        heard.lost += [run.job_id for run in due if run.queue_id in refused]
+        untils: dict[str, float] = {}
+        for run in due:
+            if run.queue_id in refused:
+                continue
+            before = known.renewed.get(run.job_id)
+            until = before[1] + now - before[0] if before else self._clock.epoch() + self.lease_s
+            untils[run.job_id] = until
+        self._note_renewed(known, untils, now)
+        return untils
+
+    @staticmethod
+    def _note_renewed(known: Known, untils: Mapping[str, float], now: float) -> None:
+        kept = {k: v for k, v in known.renewed.items() if k in known.runs}
+        known.renewed = {**kept, **{job_id: (now, until) for job_id, until in untils.items()}}
+
+    # Ending
+
+    async def finish(
+        self, known: Known, finished: Sequence[Finished], most: int = 0
+    ) -> tuple[list[str], list[tuple[JobRow, Run]]]:
+        """End runs as their worker reports; the ids of those that are not its any more.
+
+        most: how many jobs it asks for next. Where that can be had in the same go, they come with
+            it; else there are none, and `claim` says whether there are any.
+        """
+        reports: dict[str, Finished] = {}
+        for each in finished:
+            reports.setdefault(each.job_id, each)  # the first of a job counts
+
+        def decide(runs: Mapping[str, Run], rows: Mapping[str, JobRow]) -> list[End]:
+            return [
+                self._end(report, known, rows[job_id], runs.get(job_id))
+                for job_id, report in reports.items()
+                if job_id in rows
+            ]
+
+        crowd, began = self._registry.crowd_of(known), self._clock.now()
+        news, take = crowd.news, self._take(known, most)
+        ended, taken = await self._end_all(known, list(reports), decide, take)
+        over = {end.ending.job_id for end in ended.ends}
+        known.runs = {k: run for k, run in known.runs.items() if k not in over}
+        lost = [job_id for job_id in reports if job_id not in ended.rows]
+        for end, verdict in zip(ended.ends, ended.verdicts, strict=True):
+            job_id = end.ending.job_id
+            run = ended.runs.get(job_id)
+            if verdict == "lost":
+                lost.append(job_id)
+            elif verdict == "ended" and run is not None:
+                self._reported(known, ended.rows[job_id], run, reports[job_id], end.ending)
+        if taken is None:
+            return lost, []
+        return lost, await self._hand_over(known, take, taken, news, began)
+
+    async def _end_all(
+        self, known: Known, ids: Sequence[str], decide: Decide, take: Take
+    ) -> tuple[Ended, Taken | None]:
+        """End them; and take the next jobs, if these are asked for and the stores are one."""
+        if self._one_file is not None:
+            began, before = self._clock.now(), known.runs
+            wanted = take if take.limit and take.kinds else None
+            try:
+                ended, taken = await self._one_file.end(known.id, ids, decide, wanted)
+            except BaseException:
+                known.runs_at = -RUNS_FRESH  # as after a claim
+                raise
+            if known.runs is before:  # else something was heard of them meanwhile
+                known.runs, known.runs_at = ended.runs, began
+            return ended, taken
+        await self.read(known, afresh=True)
+        runs = known.runs
+        rows = await self._state.jobs(ids)
+        ends = decide(runs, rows)
+        verdicts = await self._state.end_runs([end.ending for end in ends]) if ends else []
+        settlements = [
+            end.settlement
+            for end, verdict in zip(ends, verdicts, strict=True)
+            if verdict == "ended" and end.settlement is not None
+        ]
+        if settlements:
+            # The state has it: a claim that is lost now is found to be void when it comes up.
+            with suppress(LeaseLost):
+                await self._queue.settle(settlements)
+        return Ended(runs, rows, ends, verdicts), None
+
+    async def give_back(self, runs: Sequence[Run]) -> None:
+        """Put back what a worker that left had."""
+        if runs:
+            with suppress(LeaseLost):
+                await self._queue.settle(
+                    [Settlement.give_back(claim_of(run, self._queue.name)) for run in runs]
+                )
+
+    async def show_lapsed(self) -> int:
+        """Show as queued what nobody renewed; the queue hands it out anyway.
+
+        What has no attempt left is dead at once: there may be nobody who comes to find that out.
+        """
+        over = await self._state.release_lapsed(LAPSED_AFTER, SWEEP)
+        if over:
+            self._registry.heard_news()
+            rows = await self._state.jobs([run.job_id for run in over])
+            for run in over:
+                kind = run.queue_kind.partition(MARK)[0]
+                self._events.emit(
+                    JobLapsed(self._queue.name, run.worker_id, run.job_id, kind, run.attempt)
+                )
+                known = self._registry.remembered(run.worker_id)
+                if known is not None and run.job_id in known.runs:
+                    known.runs = {k: v for k, v in known.runs.items() if k != run.job_id}
+                row = rows.get(run.job_id)
+                if row is None or row.status not in LIVE or row.round != run.round:
+                    continue
+                if run.attempt >= row.attempts and row.attempt == run.attempt:
+                    if await self._give_up(row, run.worker_id, run.attempt):
+                        with suppress(LeaseLost):  # who claimed it meanwhile finds that it is void
+                            await self._queue.settle(
+                                [Settlement.done(claim_of(run, self._queue.name))]
+                            )
+        return len(over)
+
+    def _end(self, report: Finished, known: Known, row: JobRow, run: Run | None) -> End:
+        """What follows from a report."""
+        status: Literal["done", "queued", "dead", "cancelled"]
+        if report.status == "done":
+            status = "done"
+        elif report.status == "cancelled" or row.cancel:  # it failed because it was told to stop
+            status = "cancelled"
+        else:
+            attempt = row.attempt if run is None else run.attempt
+            status = "queued" if attempt < row.attempts else "dead"
+        ending = Ending(
+            report.job_id,
+            known.id,
+            status,
+            result=report.result if status == "done" else None,
+            error=report.error,
+            exit_code=report.exit_code,
+            token=None if run is None else run.token,
+        )
+        return End(ending, None if run is None else self._settlement(run, ending))
+
+    def _settlement(self, run: Run, ending: Ending) -> Settlement:
+        claim = claim_of(run, self._queue.name)
+        if ending.status != "queued":
+            return Settlement.done(claim)
+        delay = self._options.retry.delay(run.attempt, self._random.random())
+        return Settlement.retry(claim, delay, ending.error)
+
+    def _reported(
+        self, known: Known, row: JobRow, run: Run, report: Finished, ending: Ending
+    ) -> None:
+        result = "failed" if ending.status == "queued" else ending.status
+        took = max(self._clock.epoch() - (run.delivered_at or row.started_at or 0.0), 0.0)
+        self._events.emit(
+            JobReported(
+                self._queue.name,
+                known.id,
+                row.id,
+                row.kind,
+                run.attempt,
+                result,
+                took,
+                report.error or "",
+            )
+        )
+
+    def _delivered(self, row: JobRow, run: Run, waited: float, again: bool = False) -> JobDelivered:
+        return JobDelivered(
+            self._queue.name, run.worker_id, row.id, row.kind, run.attempt, waited, again
+        )
+
+
+def _lapsed(worker_id: str) -> str:
+    """Why an attempt failed whose worker was silent: in the words of the state's own sweep."""
+    return f"the lease of {worker_id} ran out"

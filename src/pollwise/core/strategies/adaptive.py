@@ -1,0 +1,108 @@
+"""Adaptive: back off when idle, reset when busy.
+
+The rule of qo: an empty poll multiplies the delay up to the ceiling; a poll that found something
+puts it back to the floor. So the first empty poll after a hit is followed by floor × multiplier.
+The delay is a float: whole milliseconds would never grow from 1 ms by a factor below 2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.core.outcome import Change, Outcome, Pause, Plain
+from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
+from pollwise.durations import Duration, seconds
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Adaptive(Strategy):
+    """Back off from `floor` to `ceiling` by `multiplier` while polls are empty.
+
+    floor: the delay after a poll that found something.
+    ceiling: the longest delay, and so the worst wait of an item that no hint announces.
+    multiplier: how fast an idle source is left alone; above 1.
+    hold: how long each poll may block at the server.
+    """
+
+    floor: float
+    ceiling: float
+    multiplier: float
+    hold: float
+
+    name: ClassVar[str] = "adaptive"
+    settings: ClassVar[Mapping[str, str]] = {
+        "min_interval": "floor",
+        "max_interval": "ceiling",
+        "backoff_multiplier": "multiplier",
+        "hold": "hold",
+    }
+
+    def __init__(
+        self,
+        floor: Duration = "100ms",
+        ceiling: Duration = "5s",
+        *,
+        multiplier: float = 2.0,
+        hold: Duration = 0,
+    ) -> None:
+        low, high = bounds(floor, ceiling)
+        why = "each empty poll multiplies the delay by it"
+        growth = number_within(multiplier, "multiplier", 1.0, math.inf, why)
+        object.__setattr__(self, "floor", low)
+        object.__setattr__(self, "ceiling", high)
+        object.__setattr__(self, "multiplier", growth)
+        object.__setattr__(self, "hold", seconds(hold, "hold"))
+
+    @property
+    def longest_hold(self) -> float:
+        return self.hold
+
+    def pacer(self) -> AdaptivePacer:
+        return AdaptivePacer(self)
+
+
+class AdaptivePacer(Pacer):
+    def __init__(self, strategy: Adaptive) -> None:
+        self._strategy = strategy
+        self._pause = Pause(strategy.floor, strategy.hold)
+        self._empties = 0
+        self._back_offs = 0
+        self._resets = 0
+
+    def first(self) -> Pause:
+        return self._pause
+
+    def after(self, outcome: Outcome) -> Pause:
+        if outcome.failed:
+            return Pause(self._pause.delay, self._pause.hold)
+        if outcome.found:
+            self._empties = 0
+            return self._move_to(self._strategy.floor)
+        self._empties += 1
+        grown = self._pause.delay * self._strategy.multiplier
+        return self._move_to(min(grown, self._strategy.ceiling))
+
+    def _move_to(self, delay: float) -> Pause:
+        before = self._pause.delay
+        changes: tuple[Change, ...] = ()
+        if delay > before:
+            self._back_offs += 1
+            changes = (Change("back-off", before, delay),)
+        elif delay < before:
+            self._resets += 1
+            changes = (Change("reset", before, delay),)
+        elif not self._pause.changes:
+            return self._pause
+        self._pause = Pause(delay, self._strategy.hold, changes)
+        return self._pause
+
+    def state(self) -> dict[str, Plain]:
+        return {
+            "interval": self._pause.delay,
+            "empties": self._empties,
+            "back_offs": self._back_offs,
+            "resets": self._resets,
+        }

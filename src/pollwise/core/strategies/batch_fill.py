@@ -1,0 +1,104 @@
+"""BatchFill: pace by how full each batch was.
+
+The rule of Namastack's outbox: fewer than a quarter of the capacity found doubles the interval, a
+full batch halves it, anything between keeps it. Exactly a quarter keeps it: that is what its page
+promises, though its code doubles there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.core.outcome import Change, Outcome, Pause, Plain
+from pollwise.core.strategies.base import Pacer, Strategy, bounds, whole_number
+from pollwise.durations import Duration, seconds
+
+LOW_LOAD = 0.25
+STEP = 2.0
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class BatchFill(Strategy):
+    """Double the interval on nearly empty batches, halve it on full ones.
+
+    floor, ceiling: bounds of the interval; it starts at the floor.
+    batch: the capacity to measure by where a source does not state its own.
+    hold: how long each poll may block at the server.
+    """
+
+    floor: float
+    ceiling: float
+    batch: int
+    hold: float
+
+    name: ClassVar[str] = "batch_fill"
+    settings: ClassVar[Mapping[str, str]] = {
+        "min_interval": "floor",
+        "max_interval": "ceiling",
+        "batch_size": "batch",
+        "hold": "hold",
+    }
+
+    def __init__(
+        self,
+        floor: Duration = "1s",
+        ceiling: Duration = "8s",
+        *,
+        batch: int = 10,
+        hold: Duration = 0,
+    ) -> None:
+        low, high = bounds(floor, ceiling)
+        object.__setattr__(self, "floor", low)
+        object.__setattr__(self, "ceiling", high)
+        object.__setattr__(self, "batch", whole_number(batch, "batch", "a batch holds items"))
+        object.__setattr__(self, "hold", seconds(hold, "hold"))
+
+    @property
+    def longest_hold(self) -> float:
+        return self.hold
+
+    def pacer(self) -> BatchFillPacer:
+        return BatchFillPacer(self)
+
+
+class BatchFillPacer(Pacer):
+    def __init__(self, strategy: BatchFill) -> None:
+        self._strategy = strategy
+        self._interval = strategy.floor
+        self._fill = 0.0
+        self._back_offs = 0
+        self._speed_ups = 0
+
+    def first(self) -> Pause:
+        return Pause(self._interval, self._strategy.hold)
+
+    def after(self, outcome: Outcome) -> Pause:
+        if outcome.failed:
+            return self.first()
+        before = self._interval
+        capacity = outcome.capacity or self._strategy.batch
+        self._fill = min(outcome.found, capacity) / capacity
+        if self._fill < LOW_LOAD:
+            self._interval = min(before * STEP, self._strategy.ceiling)
+        elif self._fill >= 1.0:
+            self._interval = max(before / STEP, self._strategy.floor)
+        return Pause(self._interval, self._strategy.hold, self._changes_since(before))
+
+    def _changes_since(self, before: float) -> tuple[Change, ...]:
+        if self._interval > before:
+            self._back_offs += 1
+            return (Change("back-off", before, self._interval),)
+        if self._interval < before:
+            self._speed_ups += 1
+            return (Change("speed-up", before, self._interval),)
+        return ()
+
+    def state(self) -> dict[str, Plain]:
+        return {
+            "interval": self._interval,
+            "fill": self._fill,
+            "back_offs": self._back_offs,
+            "speed_ups": self._speed_ups,
+        }

@@ -1,0 +1,254 @@
+"""Ewma: pace by a moving average of the batch size.
+
+The idea of Arrakis, with its mistakes mended:
+
+- The average decays by the time since it was last true, and that time moves on with each decay, so
+  decaying for a and then for b is decaying for a + b.
+- "Very high" is reached by full batches, whatever the batch limit: an average of batches of 10 only
+  ever approaches 10, so the class begins at 95 % of the capacity where that is less.
+- A lone spike is clamped to 3 × the average. The second in a row is no spike but a rise, and counts
+  in full; else traffic that starts after a trickle is mistaken for spikes many polls long.
+- Drop detection watches for an average that is out of date: low polls in a row while the average
+  says otherwise. It resets the average to what those polls found. It leaves a steady trickle alone,
+  whose average is right. Full polls are never low, and empty ones are left to the decay.
+- Only a poll that found something says what a full batch is. An empty one with little room would
+  else move the average into a busier class, and be followed by a shorter pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.core.outcome import Change, Outcome, Pause, Plain
+from pollwise.core.strategies.base import Pacer, Strategy, number_within, whole_number
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+
+LOW, MEDIUM, HIGH = 2.0, 5.0, 10.0
+SATURATED = 0.95
+SPIKE = 3.0
+NEGLIGIBLE = 0.2
+EMPTIES_BEFORE_DECAY = 2
+COUNTED_MAX = 2.0**53  # of items in a poll; no larger number is worth telling apart
+
+CLASSES = ("idle", "low", "medium", "high", "very_high")
+
+
+def decayed(average: float, elapsed: float, half_life: float) -> float:
+    """Return what is left of `average` after `elapsed` seconds without items."""
+    return float(average * 0.5 ** (elapsed / half_life))
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Ewma(Strategy):
+    """Choose the interval by the class of the smoothed batch size.
+
+    idle, low, medium, high, very_high: the interval of each class (average 0, below 2, below 5,
+        below 10, and from 10 or 95 % of the capacity on).
+    alpha: weight of the newest batch; lower is steadier, higher more responsive.
+    drop_after: so many low polls (one item, not full) in a row reset an average that is out of
+        date. Empty polls between them do not count.
+    half_life: in which the average halves while polls are empty.
+    held: the intervals are holds, not delays: each poll may block so long at the server.
+    """
+
+    idle: float
+    low: float
+    medium: float
+    high: float
+    very_high: float
+    alpha: float
+    drop_after: int
+    half_life: float
+    held: bool
+
+    name: ClassVar[str] = "ewma"
+    settings: ClassVar[Mapping[str, str]] = {
+        "idle_interval": "idle",
+        "low_interval": "low",
+        "medium_interval": "medium",
+        "high_interval": "high",
+        "very_high_interval": "very_high",
+        "alpha": "alpha",
+        "drop_after": "drop_after",
+        "half_life": "half_life",
+        "held": "held",
+    }
+
+    def __init__(
+        self,
+        *,
+        idle: Duration = "20s",
+        low: Duration = "15s",
+        medium: Duration = "10s",
+        high: Duration = "5s",
+        very_high: Duration = "1s",
+        alpha: float = 0.3,
+        drop_after: int = 10,
+        half_life: Duration = "30s",
+        held: bool = False,
+    ) -> None:
+        given = dict(zip(CLASSES, (idle, low, medium, high, very_high), strict=True))
+        waits = {name: seconds(value, name, positive=True) for name, value in given.items()}
+        for busier, quieter in zip(CLASSES[1:], CLASSES, strict=False):
+            if waits[busier] > waits[quieter]:
+                raise ConfigError(
+                    f"{busier} = {given[busier]!r} is longer than {quieter} = {given[quieter]!r}; "
+                    "a busier class needs an interval no longer than a quieter one"
+                )
+        for name, wait in waits.items():
+            object.__setattr__(self, name, wait)
+        object.__setattr__(
+            self, "alpha", number_within(alpha, "alpha", 0.0, 1.0, "the weight of the newest batch")
+        )
+        object.__setattr__(
+            self, "drop_after", whole_number(drop_after, "drop_after", "it counts low polls")
+        )
+        object.__setattr__(self, "half_life", seconds(half_life, "half_life", positive=True))
+        if not isinstance(held, bool):
+            raise ConfigError(f"held = {held!r} must be true or false")
+        object.__setattr__(self, "held", held)
+
+    @classmethod
+    def conservative(cls, *, held: bool = False) -> Ewma:
+        """Steady: a low alpha, the default intervals."""
+        return cls(alpha=0.2, drop_after=10, held=held)
+
+    @classmethod
+    def responsive(cls, *, held: bool = False) -> Ewma:
+        """Agile: a high alpha, shorter intervals, earlier resets."""
+        return cls(
+            idle=15, low=10, medium=6, high=3, very_high=1, alpha=0.4, drop_after=6, held=held
+        )
+
+    @classmethod
+    def high_volume(cls, *, held: bool = False) -> Ewma:
+        """For throughput: short intervals. Pair it with a worker's `lease="60s"`."""
+        return cls(
+            idle=10, low=8, medium=5, high=2, very_high=1, alpha=0.3, drop_after=8, held=held
+        )
+
+    @property
+    def floor(self) -> float:
+        return 0.0 if self.held else self.very_high
+
+    @property
+    def ceiling(self) -> float:
+        return 0.0 if self.held else self.idle
+
+    @property
+    def longest_hold(self) -> float:
+        return self.idle if self.held else 0.0
+
+    def interval_of(self, volume: str) -> float:
+        """The interval of a class, by its name."""
+        intervals = (self.idle, self.low, self.medium, self.high, self.very_high)
+        return intervals[CLASSES.index(volume)]
+
+    def pacer(self) -> EwmaPacer:
+        return EwmaPacer(self)
+
+
+class EwmaPacer(Pacer):
+    def __init__(self, strategy: Ewma) -> None:
+        self._strategy = strategy
+        self._average = 0.0
+        self._true_at = 0.0  # when the average was last true
+        self._volume = "idle"
+        self._full = COUNTED_MAX  # how many items the latest batch had room for
+        self._empties = 0
+        self._low_polls = 0
+        self._spiked = False
+        self._resets = 0
+
+    def first(self) -> Pause:
+        return self._pause()
+
+    def after(self, outcome: Outcome) -> Pause:
+        if outcome.failed:
+            return self._pause()
+        changes = self._found(outcome) if outcome.found else self._empty(outcome.at)
+        volume = self._classify()
+        if volume != self._volume:
+            changes = (*changes, *self._turn_to(volume))
+            self._volume = volume
+        return self._pause(changes)
+
+    def _turn_to(self, volume: str) -> tuple[Change, ...]:
+        before, after = map(self._strategy.interval_of, (self._volume, volume))
+        turn = Change("class", self._volume, volume)
+        if before == after:
+            return (turn,)
+        return (turn, Change("back-off" if after > before else "speed-up", before, after))
+
+    def _found(self, outcome: Outcome) -> tuple[Change, ...]:
+        self._empties = 0
+        self._true_at = outcome.at
+        self._full = min(outcome.capacity or COUNTED_MAX, COUNTED_MAX)
+        sample = self._without_spike(min(outcome.found, COUNTED_MAX))
+        alpha = self._strategy.alpha
+        self._average = alpha * sample + (1.0 - alpha) * self._average
+        return self._detect_drop(outcome)
+
+    def _without_spike(self, sample: float) -> float:
+        limit = SPIKE * self._average
+        above = 0.0 < limit < sample
+        clamp = above and not self._spiked
+        self._spiked = above
+        return limit if clamp else sample
+
+    def _detect_drop(self, outcome: Outcome) -> tuple[Change, ...]:
+        if outcome.found >= LOW or outcome.full:
+            self._low_polls = 0
+            return ()
+        self._low_polls += 1
+        if self._low_polls < self._strategy.drop_after or self._classify() == "low":
+            return ()
+        before = self._average
+        self._average = float(outcome.found)  # and so many each of the low polls found
+        self._low_polls = 0
+        self._resets += 1
+        return (Change("reset", before, self._average),)
+
+    def _empty(self, at: float) -> tuple[Change, ...]:
+        self._empties += 1
+        self._spiked = False
+        if self._average == 0.0 or self._empties < EMPTIES_BEFORE_DECAY:
+            return ()
+        before = self._average
+        left = decayed(before, at - self._true_at, self._strategy.half_life)
+        if left == before:  # no time has passed
+            return ()
+        self._average = left
+        self._true_at = at
+        if left < NEGLIGIBLE:
+            self._average = 0.0
+            self._low_polls = 0
+        return (Change("decay", before, self._average),)
+
+    def _classify(self) -> str:
+        if self._average == 0.0:
+            return "idle"
+        if self._average >= min(HIGH, SATURATED * self._full):
+            return "very_high"
+        if self._average < LOW:
+            return "low"
+        return "medium" if self._average < MEDIUM else "high"
+
+    def _pause(self, changes: tuple[Change, ...] = ()) -> Pause:
+        interval = self._strategy.interval_of(self._volume)
+        if self._strategy.held:
+            return Pause(0.0, interval, changes)
+        return Pause(interval, 0.0, changes)
+
+    def state(self) -> dict[str, Plain]:
+        return {
+            "interval": self._strategy.interval_of(self._volume),
+            "average": self._average,
+            "class": self._volume,
+            "empties": self._empties,
+            "low_polls": self._low_polls,
+            "resets": self._resets,
+        }

@@ -1,0 +1,67 @@
+"""Fixed: the same pause, whatever is found. Predictable latency, the highest cost."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.core.outcome import Outcome, Pause, Plain
+from pollwise.core.strategies.base import Pacer, Strategy
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Fixed(Strategy):
+    """Poll every `interval`, exactly: floor and ceiling are the interval, so it has no jitter.
+
+    hold: how long each poll may block at the server. An interval of 0 needs a hold: polling
+    without any pause is a busy loop.
+    """
+
+    interval: float
+    hold: float
+
+    name: ClassVar[str] = "fixed"
+    settings: ClassVar[Mapping[str, str]] = {"interval": "interval", "hold": "hold"}
+
+    def __init__(self, interval: Duration = "500ms", *, hold: Duration = 0) -> None:
+        held = seconds(hold, "hold")
+        pause = seconds(interval, "interval")
+        if pause == 0 and held == 0:
+            raise ConfigError(
+                f"interval = {interval!r} polls without any pause; give an interval above 0, "
+                "or a hold for a source that can long-poll"
+            )
+        object.__setattr__(self, "interval", pause)
+        object.__setattr__(self, "hold", held)
+
+    @property
+    def floor(self) -> float:
+        return self.interval
+
+    @property
+    def ceiling(self) -> float:
+        return self.interval
+
+    @property
+    def longest_hold(self) -> float:
+        return self.hold
+
+    def pacer(self) -> FixedPacer:
+        return FixedPacer(self)
+
+
+class FixedPacer(Pacer):
+    def __init__(self, strategy: Fixed) -> None:
+        self._pause = Pause(strategy.interval, strategy.hold)
+
+    def first(self) -> Pause:
+        return self._pause
+
+    def after(self, outcome: Outcome) -> Pause:
+        return self._pause
+
+    def state(self) -> dict[str, Plain]:
+        return {"interval": self._pause.delay}

@@ -1,0 +1,156 @@
+"""Freshness: poll what changes or is stale sooner, what is quiet later.
+
+The rule of Pulse's scheduler, with its promises kept. A score says how stale a target is: the age
+of its last success as a share of the ceiling, 1 when there never was one. The staler, the nearer
+its interval is to the floor; errors of late shorten it, polls that wait for a place stretch it; it
+moves smoothly. In Pulse a target that answers is never stale, so all that is well drifts to the
+ceiling, and how often it changes, which was to count, does not.
+
+Here it does. What a fresh target's interval goes to is learned from its readings: √(base / λ) for a
+reading that changes λ times a second. That is the interval at which the polls and the waiting cost
+the least together, up to a constant, and the constant is set so that a target which changes once in
+`base` is polled once in `base`: one that changes a hundred times less often, ten times less often.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.core.forecast.changes import ChangeRate
+from pollwise.core.outcome import Change, Outcome, Pause, Plain
+from pollwise.core.strategies.base import Pacer, Strategy, bounds
+from pollwise.durations import Duration, seconds, shown
+from pollwise.errors import ConfigError
+
+#: Each error of late shortens the interval: it is divided by 1 + ERROR_WEIGHT · errors.
+ERROR_WEIGHT = 0.6
+#: What is left of the errors of late after a success, and the most that count.
+ERRORS_KEPT = 0.5
+ERRORS_MAX = 100.0
+#: Each poll that waits for a place, beyond the first, stretches the interval by this share.
+QUEUED_WEIGHT = 0.1
+#: The share of the new in a smoothed interval.
+SMOOTHING = 0.6
+#: How far the interval is drawn about its mean, either way.
+JITTER = 0.05
+#: A turn worth telling: the interval moved by this factor since the last one told.
+TURN = 2.0
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Freshness(Strategy):
+    """Poll what changes or is stale sooner, what is quiet later.
+
+    base: the interval of a target that changes about once in it, and of one not known yet.
+    floor, ceiling: bounds of the interval.
+    """
+
+    base: float
+    floor: float
+    ceiling: float
+
+    name: ClassVar[str] = "freshness"
+    settings: ClassVar[Mapping[str, str]] = {
+        "base_interval": "base",
+        "min_interval": "floor",
+        "max_interval": "ceiling",
+    }
+
+    def __init__(
+        self, base: Duration = "10s", floor: Duration = "5s", ceiling: Duration = "5m"
+    ) -> None:
+        low, high = bounds(floor, ceiling)
+        middle = seconds(base, "base", positive=True)
+        if not low <= middle <= high:
+            raise ConfigError(
+                f"base = {shown(base)} must be from floor = {shown(floor)} to "
+                f"ceiling = {shown(ceiling)}"
+            )
+        object.__setattr__(self, "base", middle)
+        object.__setattr__(self, "floor", low)
+        object.__setattr__(self, "ceiling", high)
+
+    @property
+    def longest_hold(self) -> float:
+        return 0.0
+
+    def pacer(self) -> FreshnessPacer:
+        return FreshnessPacer(self)
+
+    def score(self, age: float) -> float:
+        """How stale a target is whose last success was `age` seconds ago, from 0 to 1."""
+        return min(max(age / self.ceiling, 0.0), 1.0)
+
+
+class FreshnessPacer(Pacer):
+    """Freshness at work on one target. A poll that finds something found a changed reading."""
+
+    __slots__ = ("_errors", "_interval", "_looked_at", "_strategy", "_succeeded_at", "_told",
+                 "changes", "queued")  # fmt: skip
+
+    def __init__(self, strategy: Freshness) -> None:
+        self._strategy = strategy
+        self._interval = strategy.base
+        self._told = strategy.base
+        self._errors = 0.0
+        self._looked_at: float | None = None
+        self._succeeded_at: float | None = None
+        #: How often the reading changes, as far as is known.
+        self.changes = ChangeRate(1.0 / strategy.base)
+        #: How many polls wait for a place, as whoever runs them last said.
+        self.queued = 0
+
+    def first(self) -> Pause:
+        return Pause(self._interval)
+
+    def after(self, outcome: Outcome) -> Pause:
+        if outcome.failed:
+            self._errors = min(self._errors + 1.0, ERRORS_MAX)
+        else:
+            self._learn(outcome)
+            self._errors *= ERRORS_KEPT
+            self._succeeded_at = outcome.at
+        wanted = SMOOTHING * self._target(outcome.at) + (1 - SMOOTHING) * self._interval
+        self._interval = min(max(wanted, self._strategy.floor), self._strategy.ceiling)
+        return Pause(self._interval, 0.0, self._turns())
+
+    def age(self, now: float) -> float | None:
+        """How long ago the last success was; None when there never was one."""
+        return None if self._succeeded_at is None else max(now - self._succeeded_at, 0.0)
+
+    def _learn(self, outcome: Outcome) -> None:
+        if self._looked_at is not None:
+            gap = max(outcome.at - self._looked_at, 0.0)
+            if outcome.found:
+                self.changes.changed(gap, min(outcome.waits, default=None))
+            else:
+                self.changes.unchanged(gap)
+        self._looked_at = outcome.at
+
+    def _target(self, now: float) -> float:
+        strategy = self._strategy
+        fresh = min(max(math.sqrt(strategy.base / self.changes.rate), strategy.floor),
+                    strategy.ceiling)  # fmt: skip
+        age = self.age(now)
+        score = 1.0 if age is None else strategy.score(age)
+        target = strategy.floor + (fresh - strategy.floor) * (1.0 - score)
+        target /= 1.0 + ERROR_WEIGHT * self._errors
+        return target * (1.0 + QUEUED_WEIGHT * max(self.queued - 1, 0))
+
+    def _turns(self) -> tuple[Change, ...]:
+        before, now = self._told, self._interval
+        if before / TURN < now < before * TURN:
+            return ()
+        self._told = now
+        return (Change("back-off" if now > before else "speed-up", before, now),)
+
+    def state(self) -> dict[str, Plain]:
+        return {
+            "interval": self._interval,
+            "changes_per_second": self.changes.rate,
+            "errors": self._errors,
+            "queued": self.queued,
+        }

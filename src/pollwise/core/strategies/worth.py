@@ -1,0 +1,368 @@
+"""Worth: look again when the waiting you expect is worth one poll.
+
+**The rule.** A poll costs c; an item that waits costs w a second. With N(s) the number of items
+expected s seconds from now, a pause of T costs w·∫₀ᵀ N(s) ds of waiting. The next poll is due when
+that has reached c. For a steady rate λ it is w·λT²/2, so T = √(2c/(wλ)): the interval at which
+waiting and polling cost the same, which is the cheapest one. A forecast that is not steady keeps
+the balance from pause to pause. (∫₀ᵀ s·λ(s) ds ≥ c/w is the same for a steady rate. It is right if
+the forecast begins anew at every poll; where a batch is foreseen for a minute from now it polls
+just before the batch, again and again, while the rule here polls just after.)
+
+**The forecast** is all the rest; `pollwise.core.forecast.arrivals` and
+`pollwise.core.forecast.cycle` have it. A belief about the present rate, which may jump; corrected
+by how often items came so long after the last one; or, once batches are seen to come at one
+period, by its phase. Where the source tells how long items waited, the times are exact; else items
+are taken to have come evenly between two polls.
+
+**Evidence.** A failed poll is none: the next one covers its time as well. A full batch is a count
+that was cut off: its items are kept, the pause is halved, and the first batch that is not full
+closes the count over all the time since. A poll that a hint caused needs no care: the belief is a
+likelihood, and a likelihood does not ask why the observation ended. At the start no rate is known,
+and one item is taken for granted, so pauses begin at the floor and grow as the silence does; a long
+pause that ends in a large batch moves the belief at once.
+
+**Where it loses.** To the best fixed interval, chosen in hindsight: a little where traffic is
+steady, because it cannot know that it is; more where whole batches come at random, which it takes
+for bursts that go on; and much where batches come at just the period of
+that best interval, which then sits on every batch by foreknowledge. To the best of many back-offs,
+chosen in hindsight: where bursts begin and end at random and the
+silence between them is very long beside a pause. A ceiling that is lower than what the rule would
+choose is kept, and costs polls.
+
+**Held polls.** A poll that a server holds, for g seconds on average, looks all that time, and what
+comes then does not wait. The price of a poll buys the pause and the holding: c + w·λT²/2 for T + g
+seconds. That is cheapest at T = √(T₀² + g²) - g, with T₀ the pause of a poll that is not held: next
+to nothing where items come while polls are held, and T₀ again where so many come that none is.
+
+**Goals.** Instead of prices, a budget or a latency may be given; `pollwise.core.strategies.goals`
+steers c/w.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.core.forecast.arrivals import FADE_EVERY, MEMORY, Regimes, Rhythm
+from pollwise.core.forecast.cycle import ITEMS_MIN, SILENCE, Cycle
+from pollwise.core.outcome import Change, Outcome, Pause, Plain
+from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
+from pollwise.core.strategies.goals import Budget, Goal, MeanWait, P95Wait, Price
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+
+FLOOR, CEILING = "10ms", "60s"
+HOURS_PER_MONTH = 720.0  # 30 days, as price lists count
+#: The arguments that make each goal.
+GOALS = (
+    ("poll_cost", "wait_cost"),
+    ("polls_per_hour",),
+    ("dollars_per_month", "price"),
+    ("mean_wait",),
+    ("p95_wait",),
+)
+COUNTED_MAX = 1_000_000_000  # of items in a poll; no larger number is worth telling apart
+SPAN_MIN = 1e-6  # seconds; polls that are nearer count as one
+AT_MAX = 1e12  # seconds; a clock that shows more is taken to stand still
+PRICE_MIN, PRICE_MAX = 1e-15, 1e30  # item-seconds
+SAMPLED = 8  # waiting times that are looked at in a batch
+
+
+@dataclass(frozen=True, init=False, slots=True)
+class Worth(Strategy):
+    """Look again when the waiting you expect is worth one poll. Give one goal.
+
+    poll_cost: what one poll costs; give `wait_cost` as well, in the same currency.
+    wait_cost: what it costs that one item waits one second.
+    polls_per_hour: a budget; there is as little waiting as it can buy.
+    dollars_per_month: a budget in money; give `price` as well.
+    price: what one poll costs, in dollars.
+    mean_wait: how long items shall wait on average, with as few polls as that takes.
+    p95_wait: how long all but one item in twenty shall wait at most.
+    floor, ceiling: no pause is shorter, and none is longer, whatever the goal.
+    hold: how long each poll may block at the server.
+    """
+
+    poll_cost: float | None
+    wait_cost: float | None
+    polls_per_hour: float | None
+    dollars_per_month: float | None
+    price: float | None
+    mean_wait: float | None
+    p95_wait: float | None
+    floor: float
+    ceiling: float
+    hold: float
+
+    name: ClassVar[str] = "worth"
+    settings: ClassVar[Mapping[str, str]] = {
+        "poll_cost": "poll_cost",
+        "wait_cost": "wait_cost",
+        "polls_per_hour": "polls_per_hour",
+        "dollars_per_month": "dollars_per_month",
+        "price": "price",
+        "mean_wait": "mean_wait",
+        "p95_wait": "p95_wait",
+        "min_interval": "floor",
+        "max_interval": "ceiling",
+        "hold": "hold",
+    }
+
+    def __init__(
+        self,
+        *,
+        poll_cost: float | None = None,
+        wait_cost: float | None = None,
+        polls_per_hour: float | None = None,
+        dollars_per_month: float | None = None,
+        price: float | None = None,
+        mean_wait: Duration | None = None,
+        p95_wait: Duration | None = None,
+        floor: Duration = FLOOR,
+        ceiling: Duration = CEILING,
+        hold: Duration = 0,
+    ) -> None:
+        numbers = (
+            ("poll_cost", poll_cost, "what one poll costs"),
+            ("wait_cost", wait_cost, "what it costs that one item waits one second"),
+            ("polls_per_hour", polls_per_hour, "the budget"),
+            ("dollars_per_month", dollars_per_month, "the budget"),
+            ("price", price, "what one poll costs, in dollars"),
+        )
+        for key, number, why in numbers:
+            checked = None if number is None else number_within(number, key, 0.0, math.inf, why)
+            object.__setattr__(self, key, checked)
+        for key, wait in (("mean_wait", mean_wait), ("p95_wait", p95_wait)):
+            length = None if wait is None else seconds(wait, key, positive=True)
+            object.__setattr__(self, key, length)
+        low, high = bounds(floor, ceiling)
+        object.__setattr__(self, "floor", low)
+        object.__setattr__(self, "ceiling", high)
+        object.__setattr__(self, "hold", seconds(hold, "hold"))
+        self._check_goal()
+        self._check_reach()
+
+    def _check_goal(self) -> None:
+        """One goal, with all that belongs to it."""
+        given = [key for keys in GOALS for key in keys if getattr(self, key) is not None]
+        shown = " and ".join(f"{key} = {getattr(self, key)!r}" for key in given)
+        goals = [keys for keys in GOALS if not {*keys}.isdisjoint(given)]
+        if not goals:
+            choice = ", or ".join(" and ".join(keys) for keys in GOALS)
+            raise ConfigError(f"{GOALS[0][0]} = None and no other goal; give {choice}")
+        if len(goals) > 1:
+            raise ConfigError(f"{shown} are {len(goals)} goals; give one of them")
+        if missing := {*goals[0]}.difference(given):
+            raise ConfigError(f"{shown} is half a goal; give {missing.pop()} as well")
+
+    def _check_reach(self) -> None:
+        """A goal that the floor and the ceiling allow."""
+        per_hour = self._polls_per_hour()
+        if per_hour is not None and per_hour * self.ceiling < 3600.0:
+            what = "polls_per_hour" if self.polls_per_hour else "dollars_per_month"
+            raise ConfigError(
+                f"{what} = {getattr(self, what)!r} is {per_hour:g} polls an hour, but "
+                f"ceiling = {self.ceiling!r} alone makes {3600.0 / self.ceiling:g}; "
+                "raise the ceiling, to several times the mean interval of the budget"
+            )
+        for what, share in (("mean_wait", 0.5), ("p95_wait", 0.95)):
+            wait = getattr(self, what)
+            if wait is not None and wait < share * self.floor:
+                raise ConfigError(
+                    f"{what} = {wait!r} cannot be reached with floor = {self.floor!r}; "
+                    f"lower the floor to {wait / share:.3g} or less"
+                )
+
+    @classmethod
+    def budget(
+        cls,
+        *,
+        polls_per_hour: float | None = None,
+        dollars_per_month: float | None = None,
+        price: float | None = None,
+        floor: Duration = FLOOR,
+        ceiling: Duration = CEILING,
+        hold: Duration = 0,
+    ) -> Worth:
+        """As little waiting as so many polls, or so many dollars at a price per poll, can buy."""
+        return cls(
+            polls_per_hour=polls_per_hour,
+            dollars_per_month=dollars_per_month,
+            price=price,
+            floor=floor,
+            ceiling=ceiling,
+            hold=hold,
+        )
+
+    @classmethod
+    def latency(
+        cls,
+        *,
+        mean: Duration | None = None,
+        p95: Duration | None = None,
+        floor: Duration = FLOOR,
+        ceiling: Duration = CEILING,
+        hold: Duration = 0,
+    ) -> Worth:
+        """As few polls as keep the waiting at this mean, or at this 95th percentile."""
+        return cls(mean_wait=mean, p95_wait=p95, floor=floor, ceiling=ceiling, hold=hold)
+
+    @property
+    def longest_hold(self) -> float:
+        return self.hold
+
+    def _polls_per_hour(self) -> float | None:
+        if self.dollars_per_month is not None and self.price is not None:
+            return self.dollars_per_month / self.price / HOURS_PER_MONTH
+        return self.polls_per_hour
+
+    def goal(self) -> Goal:
+        """What steers towards the goal, for one source."""
+        if self.poll_cost is not None and self.wait_cost is not None:
+            return Price(self.poll_cost / self.wait_cost)
+        per_hour = self._polls_per_hour()
+        if per_hour is not None:
+            return Budget(per_hour)
+        if self.mean_wait is not None:
+            return MeanWait(self.mean_wait)
+        return P95Wait(self.p95_wait or 0.0)
+
+    def pacer(self) -> WorthPacer:
+        return WorthPacer(self)
+
+
+class WorthPacer(Pacer):
+    def __init__(self, strategy: Worth) -> None:
+        self._strategy = strategy
+        self._goal = strategy.goal()
+        self._regimes = Regimes()
+        self._rhythms = (Rhythm(), Rhythm())  # of calm times, and of busy ones
+        self._cycle = Cycle()
+        self._busy = False
+        self._delay = strategy.floor
+        self._interval = strategy.floor  # the best one for the long-run rate
+        self._price = 0.0  # item-seconds of waiting that are worth a poll
+        self._now = 0.0  # items per second, at present
+        self._rate = 0.0  # items per second, forecast
+        self._last_at: float | None = None  # the last poll
+        self._from = 0.0  # the poll from which items are counted
+        self._open = 0  # items since then, of polls that were not the end of it
+        self._item_at = 0.0  # the last item
+        self._polls = 0
+
+    def first(self) -> Pause:
+        return Pause(self._delay, self._strategy.hold)
+
+    def after(self, outcome: Outcome) -> Pause:
+        if outcome.failed:
+            return Pause(self._delay, self._strategy.hold)
+        at = max(-AT_MAX, min(outcome.at, AT_MAX))
+        if self._last_at is None:  # what it found came in no time that is known
+            self._last_at = self._from = self._item_at = at
+            return Pause(self._delay, self._strategy.hold)
+        self._goal.polled(at - self._last_at)
+        self._last_at = at
+        before = self._delay
+        self._open = min(self._open + outcome.found, COUNTED_MAX)
+        if outcome.full or at - self._from < SPAN_MIN:
+            delay = 0.5 * before
+        else:
+            delay = self._before_a_hold(self._decide(at, outcome.waits))
+        delay = max(delay, self._goal.soonest())
+        self._delay = max(self._strategy.floor, min(delay, self._strategy.ceiling))
+        return Pause(self._delay, self._strategy.hold, _turn(before, self._delay))
+
+    def _decide(self, at: float, waits: Sequence[float]) -> float:
+        """Learn from all items since the last decision, and decide how long to pause."""
+        found, start = self._open, self._from
+        self._from, self._open = at, 0
+        self._learn(found, start, at, waits)
+        self._regimes.observe(found, at - start)
+        long_run = self._regimes.long_run
+        price = max(PRICE_MIN, min(self._goal.price(long_run), PRICE_MAX))
+        self._price = price
+        self._interval = math.sqrt(2.0 * price / long_run)
+        self._now, self._rate = self._regimes.forecast(price, self._interval)
+        self._busy = self._rate >= long_run
+        self._fade()
+        if self._cycle.period:
+            return self._cycle.interval(price, self._rate, at)
+        return self._rhythms[self._busy].interval(
+            price, self._rate, at - self._item_at, self._interval, self._strategy.ceiling
+        )
+
+    def _before_a_hold(self, pause: float) -> float:
+        """How long to pause if the poll that follows looks on while it is held."""
+        hold, rate = self._strategy.hold, self._rate
+        if not hold:
+            return pause
+        held = hold if rate * hold < 1e-6 else -math.expm1(-rate * hold) / rate
+        return pause * (pause / (math.hypot(pause, held) + held))
+
+    def _learn(self, found: int, start: float, at: float, waits: Sequence[float]) -> None:
+        """Compare the last forecast with what came."""
+        known, span = self._item_at, at - start
+        times: Sequence[float] = ()
+        weight = oldest = 0.0
+        if waits and found:
+            waits, weight, newest, oldest = _sampled(waits, found)
+            self._goal.waited(waits, weight)
+            times = [at - wait if wait < span else start for wait in waits]
+            self._item_at = at - newest if newest < span else start
+        elif found:
+            self._goal.spread(found, span)
+            count = min(found, SAMPLED)
+            times = [start + span * (n + 0.5) / count for n in range(count)]
+            weight, newest = found / count, 0.5 * span / found
+            self._item_at, oldest = at - newest, span - newest
+        if not self._rate:
+            return
+        if self._cycle.period:
+            self._cycle.learn(times, weight, self._rate, start, at)
+        else:
+            since = [time - known for time in times]
+            self._rhythms[self._busy].learn(
+                since, weight, self._rate, start - known, at - known, self._interval
+            )
+        if found and self._regimes.items > ITEMS_MIN:
+            onset = at - oldest if oldest < span else start
+            if (onset - known) * self._regimes.long_run >= SILENCE:
+                self._cycle.onset(onset)
+
+    def _fade(self) -> None:
+        self._polls += 1
+        if self._polls == FADE_EVERY:
+            self._polls = 0
+            for each in (self._regimes, *self._rhythms, self._cycle):
+                each.fade(1.0 - FADE_EVERY / MEMORY)
+
+    def state(self) -> dict[str, Plain]:
+        return {
+            "interval": self._delay,
+            "rate": self._now,
+            "forecast_rate": self._rate,
+            "long_run_rate": self._regimes.long_run,
+            "usual_interval": self._interval,
+            "period": self._cycle.period,
+            "price_ratio": self._price,
+            "steer": self._goal.steer,
+        }
+
+
+def _sampled(waits: Sequence[float], found: int) -> tuple[Sequence[float], float, float, float]:
+    """Some waiting times, how many items each stands for, the shortest and the longest of all."""
+    newest, oldest = max(min(waits), 0.0), max(waits)
+    if len(waits) > SAMPLED:
+        waits = waits[:: -(-len(waits) // SAMPLED)]
+    return waits, found / len(waits), newest, oldest
+
+
+def _turn(before: float, after: float) -> tuple[Change, ...]:
+    """A change is told when the interval halves or doubles; it moves a little at every poll."""
+    if after >= 2.0 * before:
+        return (Change("back-off", before, after),)
+    if after <= 0.5 * before:
+        return (Change("speed-up", before, after),)
+    return ()

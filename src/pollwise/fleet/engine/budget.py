@@ -1,0 +1,87 @@
+"""The budget of a fleet: so many polls a second over all its targets.
+
+Those with an interval of their own, and the rechecks of dead letters, take theirs first. The rest
+is shared out among the others by how often their readings change.
+"""
+
+from __future__ import annotations
+
+from pollwise.core.forecast.changes import ChangeRate
+from pollwise.core.shares import Shares
+from pollwise.fleet.engine.entry import Entry
+
+#: What is shared out at the very least, as a part of the budget; the ceilings hold in any case.
+LEAST = 1e-6
+#: Shares are found anew when what is left for them has moved by so much.
+MOVED = 0.01
+
+
+class Budget:
+    """Polls a second, shared out among the targets of a fleet."""
+
+    def __init__(self, polls: float) -> None:
+        #: Of all nodes together, and of this one.
+        self.whole = polls
+        self.polls = polls
+        self._shares = Shares(polls)
+        self._taken: dict[Entry, float] = {}
+        self._outside = 0.0
+
+    @property
+    def asked(self) -> float:
+        """The polls a second that cannot be saved: fixed intervals, rechecks and ceilings."""
+        return self._outside + self._shares.least
+
+    def join(self, entry: Entry, others: int) -> None:
+        """Take part, with the belief about its changes that it has, or else an even share.
+
+        others: how many share, as far as is known.
+        """
+        learner = entry.learner
+        if learner is None:
+            self.take(entry, 1.0 / entry.strategy.ceiling)
+            return
+        if entry.reading is None:
+            learner.changes = ChangeRate(self.whole / max(others, 1))
+        entry.share = self._shares.join(
+            entry.target.weight, entry.strategy.floor, entry.strategy.ceiling, learner.changes.rate
+        )
+
+    def leave(self, entry: Entry) -> None:
+        if entry.share is not None:
+            self._shares.leave(entry.share)
+            entry.share = None
+        self.take(entry, 0.0)
+
+    def take(self, entry: Entry, rate: float) -> None:
+        """This target, which does not share, is polled so many times a second."""
+        before = self._taken.pop(entry, 0.0)
+        if rate:
+            self._taken[entry] = rate
+        if rate == before:
+            return
+        self._outside = max(self._outside + rate - before, 0.0) if self._taken else 0.0
+        self._share_out()
+
+    def allot(self, part: float) -> None:
+        """This node has so large a part of the budget: that of the targets it holds."""
+        polls = self.whole * part
+        if polls > 0 and abs(polls - self.polls) > MOVED * self.polls:
+            self.polls = polls
+            self._share_out()
+
+    def _share_out(self) -> None:
+        left = max(self.polls - self._outside, self.polls * LEAST)
+        if abs(left - self._shares.budget) > MOVED * self._shares.budget:
+            self._shares.budget = left
+
+    def even(self, entry: Entry) -> float:
+        """The interval if all that share were polled alike: for a target not known yet."""
+        interval = len(self._shares) / self._shares.budget
+        return min(max(interval, entry.strategy.floor), entry.strategy.ceiling)
+
+    def interval(self, entry: Entry, learned: ChangeRate) -> float:
+        """The interval of a target that shares, after a poll of it."""
+        assert entry.share is not None  # noqa: S101 - for the type checker
+        self._shares.update(entry.share, learned.rate)
+        return self._shares.interval(entry.share)

@@ -1,0 +1,92 @@
+"""What is kept of a target over a restart, and how it is taken up again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pollwise.core.forecast.changes import ChangeRate
+from pollwise.core.outcome import Outcome
+from pollwise.fleet.engine.entry import Entry
+from pollwise.fleet.engine.scheduler import Scheduler
+from pollwise.fleet.stores.base import Saved
+from pollwise.fleet.targets import Reading
+
+#: How often the last success is told to a new pacer: it smooths, and shall not begin anew.
+TOLD = 4
+
+
+def saved(entry: Entry, scheduler: Scheduler) -> Saved:
+    """What is to be kept, with times in seconds since 1970 by the clock as it goes now."""
+    offset = scheduler.offset
+
+    def epoch(at: float | None) -> float | None:
+        return None if at is None else at + offset
+
+    more: dict[str, Any] = {}
+    if entry.reading is not None:
+        more["reading"] = entry.reading.kept()
+    learner = entry.learner
+    if learner is not None and entry.succeeded_at is not None:
+        more["changes"] = [learner.changes.rate, learner.changes.weight]
+    if entry.permanent:
+        more["permanent"] = True
+    due = scheduler.deferred.get(entry, entry.due) if scheduler.deferred else entry.due
+    return Saved(
+        entry.target.name,
+        epoch(due),
+        entry.paused,
+        scheduler.rules.condition(entry.failures, dead=entry.dead, asked=False),
+        entry.failures,
+        entry.error,
+        epoch(entry.polled_at),
+        epoch(entry.succeeded_at),
+        epoch(entry.failed_at),
+        epoch(entry.changed_at),
+        entry.interval,
+        more,
+        entry.token,
+    )
+
+
+def restore(entry: Entry, kept: Saved, scheduler: Scheduler, now: float) -> None:
+    """Take up a target where it was left."""
+    offset = scheduler.offset
+
+    def local(at: float | None) -> float | None:
+        return None if at is None else at - offset
+
+    entry.paused = kept.paused
+    entry.dead = kept.condition == "dead"
+    entry.failures = kept.failures
+    entry.error = kept.error
+    entry.permanent = bool(kept.more.get("permanent"))
+    entry.polled_at = local(kept.polled_at)
+    entry.succeeded_at = local(kept.succeeded_at)
+    entry.failed_at = local(kept.failed_at)
+    entry.changed_at = local(kept.changed_at)
+    if kept.more.get("reading") is not None:
+        entry.reading = Reading.restored(kept.more["reading"])
+    strategy = entry.strategy
+    if kept.interval is not None:
+        entry.interval = min(max(kept.interval, strategy.floor), strategy.ceiling)
+    _restore_belief(entry, kept)
+    due = local(kept.due)
+    if due is not None:
+        # An interval that was shortened meanwhile, or a clock that was set back, shall not keep a
+        # target waiting.
+        rules = scheduler.rules
+        longest = rules.recheck if entry.dead else max(strategy.ceiling, rules.breaker.ceiling)
+        if entry.target.quiet is None:
+            due = min(due, now + longest)
+        entry.due = due
+
+
+def _restore_belief(entry: Entry, kept: Saved) -> None:
+    learner, believed = entry.learner, kept.more.get("changes")
+    if learner is None or not believed:
+        return
+    rate, weight = believed
+    learner.changes = ChangeRate(rate, weight)
+    if entry.succeeded_at is not None:
+        for _ in range(TOLD):
+            learner.after(Outcome(entry.succeeded_at, 0, 1))

@@ -1,0 +1,470 @@
+"""The scheduler: which target is polled next, and when again. No tasks, no timers: time is given.
+
+Every target is in one place: on the agenda, waiting for its host, being polled, or gone. Taking it
+off the agenda is what starts a poll, and only the end of that poll puts it back, so it cannot be
+polled twice at once, nor be forgotten. Moving a due time brings it nearer or is what a poll's end
+decides; nothing else pushes it away.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from random import Random
+
+from pollwise.core.agenda import Agenda
+from pollwise.core.jitter import jittered
+from pollwise.core.outcome import Outcome
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.core.strategies.freshness import JITTER, FreshnessPacer
+from pollwise.errors import ConfigError
+from pollwise.fleet.engine.budget import Budget
+from pollwise.fleet.engine.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
+from pollwise.fleet.engine.states import Rules, Verdict
+from pollwise.fleet.targets import Reading
+
+#: A new target is first polled within its interval, and within so many seconds.
+FIRST_WITHIN = 60.0
+
+
+def spread(name: str) -> float:
+    """A share of an interval, 0 ≤ u < 1, that is the same for this name at every start."""
+    digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=7).digest()
+    return int.from_bytes(digest, "big") / 2**56
+
+
+def _name_of(entry: Entry) -> str:
+    return entry.target.name
+
+
+class _Host:
+    """What is going on at one host."""
+
+    __slots__ = ("polled", "waiting")
+
+    def __init__(self) -> None:
+        self.polled = 0
+        self.waiting: Agenda[Entry] = Agenda()
+
+
+class Scheduler:
+    """All targets of a fleet, and when each of them is polled. Times are of the loop's clock."""
+
+    def __init__(
+        self, rules: Rules, per_host: int | None, budget: Budget | None, random: Random
+    ) -> None:
+        self.rules = rules
+        self.budget = budget
+        self.entries: dict[str, Entry] = {}
+        #: Due, then priority, then name. Who is parked is not on it.
+        self.agenda: Agenda[Entry] = Agenda(ties=_name_of)
+        #: Seconds since 1970 less the loop's time, for quiet hours and what is stored.
+        self.offset = 0.0
+        #: How many are due and wait for a place, as whoever polls last counted.
+        self.queued = 0
+        #: How many are being polled, and the most that were at a time.
+        self.flying = 0
+        self.most_flying = 0
+        self.waiting = 0
+        #: Targets that quiet hours hold back, and when they would be due.
+        self.deferred: dict[Entry, float] = {}
+        self._per_host = per_host or math.inf
+        self._hosts: dict[str, _Host] = {}
+        #: Removed while being polled, by name, and the new target of that name that waits for it.
+        self._leaving: dict[str, Entry | None] = {}
+        self._random = random.random
+
+    # Coming and going
+
+    def add(self, entries: Iterable[Entry], now: float) -> None:
+        """Plan new targets, each on the grid of its name, and the first poll soon.
+
+        What has a due time already keeps it.
+        """
+        fresh = list(entries)
+        for entry in fresh:
+            if entry.target.name in self.entries:
+                raise ConfigError(f"there is a target {entry.target.name!r} already; names are one")
+            self.entries[entry.target.name] = entry
+        if self.budget is not None:
+            others = len(self.entries)
+            for entry in fresh:
+                self._join(entry, others)
+        for entry in fresh:
+            if math.isinf(entry.due):
+                entry.interval = self._first_interval(entry)
+                entry.due = min(self._on_grid(entry, now), self._soon(entry, now))
+            if entry.fixed:
+                entry.interval = entry.strategy.floor
+                entry.grid = self._on_grid(entry, now)
+            entry.place = AGENDA
+            self._plan(entry, entry.due)
+
+    def remove(self, name: str) -> Entry:
+        """Forget a target. If it is being polled, what comes back is dropped."""
+        entry = self.entries.pop(name)
+        if self.budget is not None:
+            self.budget.leave(entry)
+        self.deferred.pop(entry, None)
+        if entry.place == FLIGHT:
+            self._leaving[name] = None
+        else:
+            self._unwait(entry)
+            self.agenda.remove(entry)
+            self._promote(entry.host)
+        entry.place = GONE
+        return entry
+
+    def _first_interval(self, entry: Entry) -> float:
+        if self.budget is not None and entry.share is not None:
+            return self.budget.even(entry)
+        if entry.pacer is None:
+            return entry.strategy.floor
+        return entry.pacer.first().delay
+
+    def _soon(self, entry: Entry, now: float) -> float:
+        """When a target of which nothing is known is polled at the latest: nobody waits an hour to
+        learn that it does not work. A budget is kept to all the same."""
+        within = FIRST_WITHIN
+        if self.budget is not None:
+            within = max(within, len(self.entries) / self.budget.polls)
+        if within >= entry.interval or entry.polled_at is not None:
+            return math.inf  # its grid is near enough
+        return now + spread(entry.target.name) * within
+
+    def _on_grid(self, entry: Entry, now: float) -> float:
+        """The next of the points that a target's name gives it, one an interval."""
+        phase = spread(entry.target.name) * entry.interval
+        return _point_after(phase - self.offset, entry.interval, now)
+
+    # From one poll to the next
+
+    def take(self, now: float) -> Entry | None:
+        """The next target to poll, if one is due that may be polled: it is in flight now."""
+        while (first := self.agenda.pop_due(now)) is not None:
+            entry = first.key
+            if entry.until <= now:  # its lease ran out, and could not be renewed
+                entry.place = AGENDA
+                self.lose(entry)
+                continue
+            if self._leaving and entry.target.name in self._leaving:
+                self._leaving[entry.target.name] = entry
+                self._promote(entry.host)
+            elif entry.host is None:
+                return self._flies(entry)
+            else:
+                host = self._hosts.get(entry.host)
+                if host is None:
+                    host = self._hosts[entry.host] = _Host()
+                if host.polled < self._per_host:
+                    host.polled += 1
+                    return self._flies(entry)
+                host.waiting.upsert(entry, entry.due, entry.target.priority)
+            entry.place = WAITING
+            self.waiting += 1
+        return None
+
+    def _flies(self, entry: Entry) -> Entry:
+        entry.place = FLIGHT
+        self.flying += 1
+        if self.flying > self.most_flying:
+            self.most_flying = self.flying
+        return entry
+
+    def changed(self, entry: Entry, reading: Reading) -> bool:
+        """Whether a reading is another than the one before; the first of all is not."""
+        return entry.reading is not None and entry.reading.value != reading.value
+
+    def succeeded(self, entry: Entry, reading: Reading, at: float, now: float) -> None:
+        """A poll came back at `at`. It is over now."""
+        if self._landed(entry):
+            return
+        changed = self.changed(entry, reading)
+        waits: tuple[float, ...] = ()
+        if changed:
+            entry.changed_at = at
+            if reading.changed_at is not None:
+                waits = (max(at + self.offset - reading.changed_at, 0.0),)
+        entry.reading = reading
+        entry.polled_at = entry.succeeded_at = at
+        entry.failures = 0
+        if entry.dead:
+            entry.dead = entry.permanent = False
+            if self.budget is not None:
+                self.budget.leave(entry)
+                self._join(entry, len(self.entries))
+        if entry.pacer is None:
+            self._plan_fixed(entry, now)
+        else:
+            self._plan(entry, max(at + self._paced(entry, at, changed, waits), now))
+
+    def _paced(self, entry: Entry, at: float, changed: bool, waits: tuple[float, ...]) -> float:
+        pacer, strategy = entry.pacer, entry.strategy
+        assert pacer is not None  # noqa: S101 - for the type checker
+        learns = type(pacer) is FreshnessPacer
+        if learns:
+            pacer.queued = self.queued  # type: ignore[attr-defined]
+        interval = pacer.after(Outcome(at, 1 if changed else 0, 1, waits)).delay
+        if self.budget is not None:
+            if entry.share is None:
+                if not learns and not self._parked(entry):
+                    self.budget.take(entry, 1.0 / interval)
+            elif learns:
+                interval = self.budget.interval(entry, pacer.changes)  # type: ignore[attr-defined]
+        entry.interval = interval
+        return jittered(interval, strategy.floor, strategy.ceiling, self._random(), JITTER)
+
+    def failed(
+        self, entry: Entry, error: str, permanent: bool, at: float, wait: float = 0.0
+    ) -> Verdict | None:
+        """A poll failed; None when its target is gone. wait: the source asked for so long."""
+        if self._landed(entry):
+            return None
+        entry.polled_at = entry.failed_at = at
+        entry.failures += 1
+        entry.error = error
+        if entry.pacer is not None:
+            entry.pacer.after(Outcome(at, 0, 1, failed=True))
+        verdict = self.rules.failed(
+            entry.failures,
+            permanent=permanent,
+            dead=entry.dead,
+            soon=min(entry.strategy.floor, entry.interval),
+            u=self._random(),
+            dead_after=entry.target.dead_after,
+        )
+        entry.permanent = permanent
+        if verdict.dead and not entry.dead:
+            entry.dead = True
+            if self.budget is not None:
+                self.budget.leave(entry)
+                self._join(entry, len(self.entries))
+        due = at + verdict.delay
+        confirming = not verdict.dead and entry.failures <= self.rules.confirmations
+        if confirming and entry.grid is not None:  # at the latest when it would be polled anyway
+            due = min(due, _point_after(entry.grid, entry.interval, at))
+        if due < at + wait:
+            due, verdict = at + wait, verdict._replace(delay=wait)
+        self._plan(entry, due)
+        return verdict
+
+    def abandoned(self, entry: Entry) -> None:
+        """A poll ended without a verdict; it is due as before."""
+        if not self._landed(entry):
+            self._plan(entry, entry.due)
+
+    def _landed(self, entry: Entry) -> bool:
+        """It is not in flight any more; whether it is gone altogether."""
+        self.flying -= 1
+        if entry.host is not None:
+            self._hosts[entry.host].polled -= 1
+            self._promote(entry.host)
+        if entry.place == GONE:
+            namesake = self._leaving.pop(entry.target.name)
+            if namesake is not None:
+                self._unwaits(namesake)
+            return True
+        entry.place = AGENDA
+        return False
+
+    def _promote(self, name: str | None) -> None:
+        """Let one more of those who wait for a host go, if it has room.
+
+        After each end of a poll there; and after each one that was let go and then was not polled
+        (paused, removed, lost), lest the others wait for it for ever.
+        """
+        host = None if name is None else self._hosts.get(name)
+        if host is None or name is None or host.polled >= self._per_host:
+            return
+        follower = host.waiting.pop()
+        if follower is not None:
+            self._unwaits(follower.key)
+        elif not host.polled:
+            del self._hosts[name]
+
+    def _unwaits(self, entry: Entry) -> None:
+        self.waiting -= 1
+        entry.place = AGENDA
+        self._on_agenda(entry)
+
+    def _unwait(self, entry: Entry) -> None:
+        """Take a target from where it waits, if it does."""
+        if entry.place != WAITING:
+            return
+        self.waiting -= 1
+        entry.place = AGENDA
+        if self._leaving.get(entry.target.name) is entry:
+            self._leaving[entry.target.name] = None
+        elif entry.host is not None:
+            self._hosts[entry.host].waiting.remove(entry)
+
+    # Planning
+
+    def _plan(self, entry: Entry, due: float) -> None:
+        quiet = entry.target.quiet
+        if quiet is not None:
+            ends = quiet.ends(due + self.offset)
+            if ends is None:
+                self.deferred.pop(entry, None)
+            else:
+                self.deferred[entry] = due
+                due = self._after_quiet(entry, ends - self.offset)
+        entry.due = due
+        self._on_agenda(entry)
+
+    def _after_quiet(self, entry: Entry, ends: float) -> float:
+        """Not all at once when the quiet hours end."""
+        if entry.grid is None:
+            return ends + spread(entry.target.name) * entry.interval
+        point = _point_after(entry.grid, entry.interval, ends)
+        return ends if point - ends >= entry.interval else point
+
+    def _plan_fixed(self, entry: Entry, now: float) -> None:
+        """The next point of its grid: previous due + interval; what was missed is skipped."""
+        entry.interval = entry.strategy.floor
+        if entry.grid is None:
+            entry.grid = entry.due
+        self._plan(entry, _point_after(entry.grid, entry.interval, now))
+
+    def _on_agenda(self, entry: Entry) -> None:
+        if self._parked(entry):
+            self.agenda.remove(entry)
+        else:
+            self.agenda.upsert(entry, entry.due, entry.target.priority)
+
+    def _parked(self, entry: Entry) -> bool:
+        return entry.paused or entry.until == -math.inf
+
+    def _join(self, entry: Entry, others: int) -> None:
+        if self.budget is None or self._parked(entry):
+            return
+        if entry.dead:
+            self.budget.take(entry, 1.0 / self.rules.recheck)
+        else:
+            self.budget.join(entry, others)
+
+    # What people ask for
+
+    def pause(self, entry: Entry) -> None:
+        """Poll it no more; a poll under way is finished."""
+        if not entry.paused:
+            entry.paused = True
+            self._park(entry)
+
+    def resume(self, entry: Entry, now: float) -> None:
+        """Poll it again, at its old time if that is still to come."""
+        if entry.paused:
+            entry.paused = False
+            self._unpark(entry, now)
+
+    def poll_now(self, entry: Entry, now: float) -> None:
+        """Poll it next, paused or not; if it is being polled, that is the poll asked for."""
+        if entry.place == FLIGHT or entry.until == -math.inf:
+            return
+        self.deferred.pop(entry, None)
+        entry.due = min(entry.due, now)
+        if entry.place == AGENDA:
+            self.agenda.upsert(entry, entry.due, entry.target.priority)
+
+    def reset(self, entry: Entry, now: float) -> None:
+        """Forget its failures, close its breaker, and poll it next."""
+        entry.failures = 0
+        entry.permanent = False
+        if entry.dead:
+            entry.dead = False
+            if self.budget is not None:
+                self.budget.leave(entry)
+                self._join(entry, len(self.entries))
+        if not entry.paused:
+            self.poll_now(entry, now)
+
+    def repace(self, entry: Entry, strategy: Strategy, now: float) -> None:
+        """Go by another strategy from now on, with what was learned; sooner, never later."""
+        learner, succeeded_at = entry.learner, entry.succeeded_at
+        if self.budget is not None:
+            self.budget.leave(entry)
+        entry.strategy = strategy
+        entry.pacer = None if isinstance(strategy, Fixed) else strategy.pacer()
+        if learner is not None and entry.learner is not None:
+            entry.learner.changes = learner.changes
+            if succeeded_at is not None:
+                entry.learner.after(Outcome(succeeded_at, 0, 1))
+        self._join(entry, len(self.entries))
+        failing = entry.dead or entry.failures > 0
+        if not failing:
+            entry.interval = min(max(entry.interval, strategy.floor), strategy.ceiling)
+        entry.grid = None
+        if entry.place != AGENDA:
+            return  # the end of its poll plans it
+        due = self.deferred.get(entry, entry.due)
+        if not failing and not math.isinf(due):
+            due = min(due, self._on_grid(entry, now))
+        if entry.fixed:
+            entry.grid = due
+        self._plan(entry, due)
+
+    # Nodes
+
+    def hold(self, entry: Entry, token: int, until: float, now: float) -> None:
+        """This node holds it until then."""
+        lost = entry.until == -math.inf
+        entry.token, entry.until = token, until
+        if lost and not entry.paused:
+            self._unpark(entry, now)
+
+    def lose(self, entry: Entry) -> None:
+        """Another node may hold it: it is not polled here."""
+        if entry.until != -math.inf:
+            entry.until = -math.inf
+            self._park(entry)
+
+    def _park(self, entry: Entry) -> None:
+        if self.budget is not None:
+            self.budget.leave(entry)
+        if entry.place in (AGENDA, WAITING):
+            self._unwait(entry)
+            self._on_agenda(entry)
+            self._promote(entry.host)
+
+    def _unpark(self, entry: Entry, now: float) -> None:
+        if math.isinf(entry.due):
+            entry.due = self._on_grid(entry, now)
+        self._join(entry, len(self.entries))
+        if entry.place == AGENDA:
+            self._plan(entry, entry.due)
+
+    # Time
+
+    def stepped(self, offset: float) -> None:
+        """The clock on the wall was set: only quiet hours go by it."""
+        self.offset = offset
+        for entry in self.entries.values():
+            if entry.target.quiet is not None and entry.place == AGENDA:
+                self._plan(entry, self.deferred.get(entry, entry.due))
+                self._promote(entry.host)
+
+    @property
+    def depth(self) -> int:
+        """How many polls are planned, due or not: on the agenda, or waiting for their host."""
+        return len(self.agenda) + self.waiting
+
+    def count_due(self, now: float, most: int = 1000) -> int:
+        """How many wait for a place, or for their host."""
+        return self.agenda.count_due(now, most) + self.waiting
+
+    def condition(self, entry: Entry, now: float) -> str:
+        """How a target fares, in a word."""
+        asked = entry.place in (FLIGHT, WAITING) or entry.due <= now
+        return self.rules.condition(entry.failures, dead=entry.dead, asked=asked)
+
+
+def _point_after(origin: float, interval: float, after: float) -> float:
+    """The first of the points origin + k · interval that is later than `after`."""
+    steps = math.floor((after - origin) / interval) + 1
+    point = origin + steps * interval
+    while point <= after:  # rounded down
+        steps += 1
+        point = origin + steps * interval
+    return point

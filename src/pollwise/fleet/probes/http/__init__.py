@@ -1,0 +1,1 @@
+"""HTTP probes: requests over kept connections, bounded answers, certificates."""

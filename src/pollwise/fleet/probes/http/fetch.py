@@ -1,0 +1,381 @@
+"""One HTTP request of a probe: what it may cost, and what its answer means.
+
+Everything a server sends is bounded: how many redirects, how many bytes, how many bytes those
+unpack to. An answer is a failure that may pass (408, 425, 429, 5xx, no connection, cut off) or one
+that asking again would not help (the other 3xx and 4xx). The fleet cuts off what takes too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+import sys
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from pollwise.core.outcome import Plain
+from pollwise.errors import MissingExtra, ProbeError
+from pollwise.fleet.probes.failed import failed
+from pollwise.fleet.probes.http.certificates import note_certificate
+from pollwise.fleet.probes.http.connections import Tls, transport
+from pollwise.fleet.probes.options import Options
+from pollwise.fleet.secrets import shown_url
+
+try:
+    import httpx
+
+    from pollwise.fleet.probes.http.carrier import SAFE
+except ImportError as error:
+    raise MissingExtra("a probe over HTTP", "fleet") from error
+
+#: The most bytes of a body, unpacked, unless `limit` says otherwise.
+BODY_MAX = 1024 * 1024
+#: How many redirects are followed unless `redirects` says otherwise.
+REDIRECTS = 5
+#: The longest body that is read though nobody wants it, to keep the connection, in bytes.
+SKIM_MAX = 16 * 1024
+#: A certificate that ends sooner is warned of, in seconds.
+TLS_WARNING = 14 * 86400.0
+#: The longest a server may ask not to be polled, in seconds: it asks, and does not command.
+RETRY_AFTER_MAX = 86400.0
+
+TRANSIENT = frozenset({408, 425, 429})
+_REDIRECTED = frozenset({301, 302, 303, 307, 308})
+_USUAL_TLS = Tls()
+_NO_HEADERS: dict[str, str] = {}
+_SUCCESS: frozenset[int] = frozenset()
+_OWN = {"user-agent": "pollwise", "accept": "*/*", "accept-encoding": "gzip"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a server answered. An `unchanged` one (304) has no body."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    facts: dict[str, Plain]
+
+    @property
+    def unchanged(self) -> bool:
+        return self.status == 304
+
+    @property
+    def text(self) -> str:
+        """The body as text, in the encoding that its headers name, else UTF-8."""
+        declared = self.headers.get("content-type", "").lower().partition("charset=")[2]
+        encoding = declared.partition(";")[0].strip(" \"'") or "utf-8"
+        try:
+            return self.body.decode(encoding, "replace")
+        except LookupError:
+            return self.body.decode("utf-8", "replace")
+
+    @property
+    def changed_at(self) -> float | None:
+        return _moment(self.headers.get("last-modified"))
+
+
+class Fetch:
+    """How a target is asked, from its options."""
+
+    __slots__ = (
+        "body", "expect", "headers", "host", "limit", "method", "redirects", "tls", "tls_warning",
+        "url",
+    )  # fmt: skip
+
+    def __init__(self, options: Options, methods: tuple[str, ...] = ("GET",)) -> None:
+        self.url = _checked_url(options)
+        parsed = httpx.URL(self.url) if self.url else httpx.URL("http://-")
+        self.host: str | None = sys.intern(parsed.host.lower())
+        if len(methods) > 1:
+            self.method = options.one_of("method", tuple(m.lower() for m in methods), "get").upper()
+        else:
+            self.method = methods[0]
+        self.headers = _checked_headers(options)
+        if (parsed.username or parsed.password) and "authorization" not in self.headers:
+            pair = f"{unquote(parsed.username)}:{unquote(parsed.password)}".encode()
+            basic = f"Basic {base64.b64encode(pair).decode()}"
+            self.headers = {**self.headers, "authorization": basic}
+        self.body: bytes | None = None
+        if "POST" in methods and options.has("body"):
+            self.body = options.text("body").encode()
+            if self.method in SAFE:
+                options.wrong("body", f"is not sent with {self.method}; give method = 'post'")
+        self.expect = _checked_statuses(options)
+        self.redirects = options.whole("redirects", REDIRECTS, 0, 20)
+        self.limit = options.size("limit", BODY_MAX)
+        ca = options.text("ca") or None
+        if ca is not None and not Path(ca).is_file():
+            options.wrong("ca", f"= {ca!r} is no file; give one of certificates (PEM)")
+        tls = Tls(options.flag("verify", True), ca)
+        self.tls = _USUAL_TLS if tls == _USUAL_TLS else tls
+        self.tls_warning = options.duration("tls_warning", TLS_WARNING)
+
+    @property
+    def shown(self) -> str:
+        """The URL as it may be shown."""
+        return shown_url(self.url)
+
+    async def __call__(self, epoch: float, validators: Mapping[str, str]) -> Answer:
+        """Ask. `validators`: the ETag and Last-Modified of the last answer, to be told news only.
+
+        Raises ProbeError; what it says holds no secret.
+        """
+        headers = {**_OWN, **self.headers}
+        if "etag" in validators:
+            headers["if-none-match"] = validators["etag"]
+        if "last-modified" in validators:
+            headers["if-modified-since"] = validators["last-modified"]
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        request = httpx.Request(self.method, self.url, headers=headers, content=self.body)
+        left = self.redirects
+        while True:
+            response = await self._sent(request)
+            try:
+                status = response.status_code
+                location = response.headers.get("location")
+                if status in _REDIRECTED and location and self.redirects:
+                    if not left:
+                        raise failed(
+                            f"{self._said()} was redirected more than {self.redirects} times; "
+                            "give the address it leads to, or raise redirects"
+                        )
+                    left -= 1
+                    await self._skim(response)
+                    request = self._redirected(request, response.status_code, location, headers)
+                    continue
+                facts: dict[str, Plain] = {"status": status}
+                if request.url.scheme == "https":
+                    self._note_certificate(facts, response, epoch)
+                if status != 304 or not validators:
+                    self._check_status(status, response.headers, epoch)
+                body = b""
+                if status == 304:
+                    await self._skim(response)
+                else:
+                    body = await self._read(response)
+                facts["ms"] = round((loop.time() - began) * 1000, 1)
+                return Answer(status, response.headers, body, facts)
+            finally:
+                # A body that was not read to its end ends the connection, too.
+                await response.aclose()
+
+    async def _skim(self, response: httpx.Response) -> None:
+        """Read past a body that nobody wants, if it is short: so the connection can be kept."""
+        length = _length(response)
+        if response.status_code == 304 or (length is not None and length <= SKIM_MAX):
+            await self._read(response, unpacked=False)
+
+    async def _sent(self, request: httpx.Request) -> httpx.Response:
+        url = request.url
+        carrier = transport(self.tls, url.scheme, url.host)
+        try:
+            return await carrier.handle_async_request(request)
+        except (httpx.TransportError, ssl.SSLError, OSError, ValueError) as error:
+            raise failed(f"{self._said()}: {_reason(error)}") from None
+
+    def _redirected(
+        self, request: httpx.Request, status: int, location: str, headers: dict[str, str]
+    ) -> httpx.Request:
+        try:
+            url = request.url.join(location)
+        except (httpx.InvalidURL, ValueError):
+            url = httpx.URL("")
+        if url.scheme not in ("http", "https") or not url.host:
+            raise failed(f"{self._said()} was redirected to what is no http(s) URL")
+        # What was meant for one host (a token, a cookie, a key) is not told another.
+        same = _origin(url) == _origin(httpx.URL(self.url))
+        kept = headers if same else _OWN
+        method, body = request.method, self.body
+        if status == 303 or (status in (301, 302) and method == "POST"):
+            method, body = ("HEAD" if method == "HEAD" else "GET"), None
+        if not same:
+            body = None
+        return httpx.Request(method, url, headers=kept, content=body)
+
+    def _check_status(self, status: int, headers: httpx.Headers, epoch: float) -> None:
+        if status in self.expect or (not self.expect and 200 <= status < 300):
+            return
+        raise failed(
+            f"{self._said()} was answered with {status} {_phrase(status)}".rstrip(),
+            permanent=not (status in TRANSIENT or status >= 500 or 200 <= status < 300),
+            retry_after=_retry_after(headers.get("retry-after"), epoch),
+        )
+
+    async def _read(self, response: httpx.Response, unpacked: bool = True) -> bytes:
+        encoding = response.headers.get("content-encoding", "").strip().lower() * unpacked
+        if encoding in ("gzip", "x-gzip"):
+            unpack: _Gunzip | None = _Gunzip()
+        elif encoding in ("", "identity"):
+            unpack = None
+        else:
+            raise failed(
+                f"{self._said()}: the body is packed with {encoding[:40]!r}, which was not asked "
+                "for and cannot be read"
+            )
+        length = _length(response)
+        if unpacked and self.method != "HEAD" and length is not None and length > self.limit:
+            raise self._too_large()
+        parts: list[bytes] = []
+        size = 0
+        try:
+            async for chunk in response.stream:  # type: ignore[union-attr]
+                part = chunk if unpack is None else unpack(chunk, self.limit - size)
+                size += len(part)
+                if size > self.limit:
+                    raise self._too_large()
+                parts.append(part)
+        except (httpx.TransportError, ssl.SSLError, OSError) as error:
+            raise failed(f"{self._said()}: {_reason(error)}") from None
+        except zlib.error:
+            raise failed(f"{self._said()}: the body cannot be unpacked") from None
+        if unpack is not None and not unpack.ended and self.method != "HEAD":
+            raise failed(f"{self._said()}: the packed body was cut off")
+        return b"".join(parts)
+
+    def _note_certificate(
+        self, facts: dict[str, Plain], response: httpx.Response, epoch: float
+    ) -> None:
+        stream = response.extensions.get("network_stream")
+        secured = stream and stream.get_extra_info("ssl_object")
+        if secured:
+            note_certificate(facts, secured, epoch, self.tls_warning)
+
+    def _too_large(self) -> ProbeError:
+        return failed(
+            f"{self._said()}: the body has more than {self.limit:,} bytes; raise limit, or ask "
+            "for less",
+            permanent=True,
+        )
+
+    def _said(self) -> str:
+        return f"{self.method} {self.shown}"
+
+
+class _Gunzip:
+    """Unpacks gzip, never to more bytes than are allowed and one."""
+
+    def __init__(self) -> None:
+        self._inner = zlib.decompressobj(31)
+        self._begun = False
+
+    @property
+    def ended(self) -> bool:
+        return self._inner.eof or not self._begun
+
+    def __call__(self, chunk: bytes, allowed: int) -> bytes:
+        out = b""
+        while chunk and len(out) <= allowed:
+            if self._inner.eof:  # gzip may have many members
+                self._inner = zlib.decompressobj(31)
+            self._begun = True
+            out += self._inner.decompress(chunk, allowed + 1 - len(out))
+            chunk = self._inner.unused_data if self._inner.eof else self._inner.unconsumed_tail
+        return out
+
+
+def _checked_url(options: Options) -> str:
+    url = options.text("url", needed=True).strip()
+    if not url:
+        return ""
+    shown = shown_url(url)
+    scheme, found, _ = url.partition("://")
+    if not found:
+        options.wrong("url", f"= {shown!r} has no scheme; write it as 'https://{shown}'")
+        return ""
+    if scheme.lower() not in ("http", "https"):
+        options.wrong("url", f"= {shown!r} must begin with http:// or https://")
+        return ""
+    try:
+        parsed = httpx.URL(url)
+        sound = bool(parsed.host and urlsplit(url).hostname) and (
+            parsed.port is None or 0 < parsed.port < 65536
+        )
+    except (httpx.InvalidURL, ValueError, UnicodeError):  # whose message may hold a password
+        sound = False
+    if not sound:
+        options.wrong("url", f"= {shown!r} has no host that can be read")
+        return ""
+    return url
+
+
+def _checked_headers(options: Options) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in options.texts("headers").items():
+        if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name):
+            options.wrong("headers", f"has {name!r}, which is no name of a header")
+        elif not value.isascii() or not (value.isprintable()):
+            options.wrong("headers", f"has for {name!r} what a header cannot hold")
+        else:
+            headers[name.lower()] = value
+    if headers.get("accept-encoding", "gzip") not in ("gzip", "identity"):
+        options.wrong("headers", "may have 'gzip' or 'identity' as accept-encoding")
+    return headers or _NO_HEADERS
+
+
+def _checked_statuses(options: Options) -> frozenset[int]:
+    given = options.raw("expect")
+    if given is None:
+        return _SUCCESS
+    listed = given if isinstance(given, (list, tuple)) else [given]
+    for each in listed:
+        if isinstance(each, bool) or not isinstance(each, int) or not 100 <= each <= 599:
+            options.wrong("expect", "must be a status such as 200, or a list of them")
+            return frozenset()
+    return frozenset(listed)
+
+
+def _length(response: httpx.Response) -> int | None:
+    """How many bytes the body is said to have."""
+    said: str = response.headers.get("content-length", "")
+    return int(said[:18]) if said.isdecimal() else None
+
+
+def _origin(url: httpx.URL) -> tuple[str, str, int]:
+    return url.scheme, url.host.lower(), url.port or (443 if url.scheme == "https" else 80)
+
+
+def _reason(error: BaseException) -> str:
+    """Why there is no answer, in words; never a URL, which may hold secrets."""
+    kinds: tuple[tuple[type[BaseException], str], ...] = (
+        (httpx.ConnectError, "could not connect"),
+        (httpx.ProxyError, "the proxy refused"),
+        (httpx.RemoteProtocolError, "the answer was cut off or is no HTTP"),
+        (httpx.TimeoutException, "no answer in time"),
+    )
+    said = next((words for kind, words in kinds if isinstance(error, kind)), "the connection broke")
+    detail = " ".join(str(error).split())
+    # Messages of ssl and the system name hosts at the most.
+    return f"{said} ({detail[:160]})" if detail and "://" not in detail else said
+
+
+def _phrase(status: int) -> str:
+    return httpx.codes.get_reason_phrase(status)
+
+
+def _retry_after(value: str | None, epoch: float) -> float | None:
+    """What Retry-After asks for, in seconds: a number of them, or a date."""
+    if not value:
+        return None
+    value = value.strip()
+    if value.isdecimal():
+        wait = float(value[:9])
+    else:
+        moment = _moment(value)
+        if moment is None:
+            return None
+        wait = moment - epoch
+    return min(max(wait, 0.0), RETRY_AFTER_MAX)
+
+
+def _moment(value: str | None) -> float | None:
+    try:
+        return parsedate_to_datetime(value).timestamp() if value else None
+    except (TypeError, ValueError, OverflowError, OSError):
+        return None

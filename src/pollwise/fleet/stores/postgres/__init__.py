@@ -1,0 +1,1 @@
+"""A fleet's state in Postgres, shared by several nodes."""

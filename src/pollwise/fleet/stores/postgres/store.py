@@ -1,0 +1,272 @@
+"""The state of a fleet in Postgres, shared by several nodes: each polls the targets it holds.
+
+A node has one lease, on its own row, so a renewal is one row written however much it holds. What it
+holds is known here from its claims: nobody takes a target from a node that lives, and one that was
+taken for dead learns it from its next renewal. The server's clock decides over leases.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from pollwise.durations import Duration
+from pollwise.errors import ConfigError, MissingExtra
+from pollwise.fleet.audit import KEPT
+from pollwise.fleet.stores.base import (
+    CONDITIONS,
+    NAME,
+    FleetStore,
+    Lease,
+    Node,
+    Order,
+    Renewal,
+    Saved,
+)
+from pollwise.fleet.views import NAMES_MAX
+from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.clock import Clock
+
+try:
+    import psycopg  # noqa: F401
+except ImportError as error:  # also where it is installed without the library that it needs
+    raise MissingExtra("a fleet on Postgres", "postgres") from error
+
+from pollwise.storage.postgres.database import Database
+from pollwise.storage.postgres.params import flags, number, numbers, text, texts
+from pollwise.storage.postgres.schema import Tables
+
+TABLES = Tables(__package__, "fleet_migrations", "pollwise fleet migrate", "fleet")
+#: The longest name of a fleet or a node.
+NAME_MAX = 255
+CONNECTIONS = 2
+
+
+class PostgresFleetStore(FleetStore):
+    """State of the fleet `name` in a Postgres database. `await store.migrate()` makes its tables.
+
+    conninfo: as libpq takes it: a URL, or `host=… dbname=…`.
+    schema: where the tables are; one may hold many fleets, and queues.
+    timeout: how long a call may take; one that takes longer fails and is cancelled at the server.
+    """
+
+    shared: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        conninfo: str,
+        name: str = NAME,
+        *,
+        schema: str = "pollwise",
+        timeout: Duration = "10s",
+        clock: Clock | None = None,
+    ) -> None:
+        self.name = _checked_name(name, "fleet")
+        self.database = Database(
+            conninfo,
+            TABLES,
+            self.name,
+            schema=schema,
+            timeout=timeout,
+            connections=CONNECTIONS,
+            clock=clock,
+        )
+        self.schema, self.url = self.database.schema, self.database.url
+        self._fleet = text(self.name)
+        self._id: int | None = None
+        self._held: set[str] = set()
+
+    # Migrating
+
+    async def migrate(self) -> list[int]:
+        return await self.database.migrate()
+
+    def migration(self) -> str:
+        return self.database.migration()
+
+    # State
+
+    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
+        given = None if names is None else texts(names)
+        return [
+            _saved(*row)
+            for row in await self.database.rows("load", [self._fleet, given], safe=True)
+        ]
+
+    async def figures(self) -> dict[str, Any]:
+        """How the targets of all nodes fare together, counted by the server."""
+        fleet = self._fleet
+        [(targets, paused, never)] = await self.database.rows("figures", [fleet], safe=True)
+        counted = dict(await self.database.rows("conditions", [fleet], safe=True))
+        dead = await self.database.rows("dead", [fleet, number(NAMES_MAX)], safe=True)
+        oldest = await self.database.rows("stalest", [fleet, self.database.now()], safe=True)
+        return {
+            "targets": targets,
+            "paused": paused,
+            "never": never,
+            "dead": counted.get("dead", 0),
+            "conditions": {each: counted.get(each, 0) for each in CONDITIONS},
+            "dead_letters": [name for (name,) in dead],
+            "stalest": oldest[0][0] if oldest else None,
+            "staleness": max(oldest[0][1], 0.0) if oldest else None,
+        }
+
+    async def save(self, batch: Sequence[Saved]) -> list[str]:
+        if not batch:
+            return []
+        rows = await self.database.rows(
+            "save",
+            [
+                self._fleet,
+                texts([each.name for each in batch]),
+                numbers([each.token for each in batch]),
+                numbers([each.due for each in batch]),
+                flags([each.paused for each in batch]),
+                texts([each.condition for each in batch]),
+                numbers([each.failures for each in batch]),
+                texts([_storable(each.error) for each in batch]),
+                numbers([each.polled_at for each in batch]),
+                numbers([each.succeeded_at for each in batch]),
+                numbers([each.failed_at for each in batch]),
+                numbers([each.changed_at for each in batch]),
+                numbers([each.interval for each in batch]),
+                texts([json.dumps(dict(each.more), default=str) for each in batch]),
+            ],
+            safe=True,  # under a token, saving twice is saving once
+        )
+        refused = [name for (name,) in rows]
+        self._held.difference_update(refused)
+        return refused
+
+    async def forget(self, names: Sequence[str]) -> None:
+        if names:
+            await self.database.rows("forget", [self._fleet, texts(names)], safe=True)
+            self._held.difference_update(names)
+
+    async def close(self) -> None:
+        await self.database.close()
+
+    # Nodes
+
+    async def claim(self, node: str, names: Sequence[str], limit: int, lease: float) -> list[Lease]:
+        if self._id is None:
+            await self.renew(node, lease)
+        rows = await self.database.rows(
+            "claim",
+            [
+                self._fleet,
+                number(self._id or 0),
+                texts(names),
+                number(limit),
+                number(lease),
+                self.database.now(),
+            ],
+        )
+        leases = [Lease(name, token, lease, _saved(name, *rest)) for name, token, *rest in rows]
+        self._held.update(each.name for each in leases)
+        return leases
+
+    async def renew(self, node: str, lease: float) -> Renewal:
+        _checked_name(node, "node")
+        [(known_as, nodes, free, ends)] = await self.database.rows(
+            "renew",
+            [
+                self._fleet,
+                text(node),
+                None if self._id is None else number(self._id),
+                number(lease),
+                self.database.now(),
+            ],
+            safe=True,
+        )
+        if known_as != self._id:  # it is new, or its lease was over: it holds nothing any more
+            self._id = known_as
+            self._held.clear()
+        return Renewal(frozenset(self._held), nodes, free, ends)
+
+    async def give_back(self, node: str, names: Sequence[str] | None = None) -> None:
+        if self._id is None or (names is not None and not names):
+            return
+        given = None if names is None else texts(names)
+        await self.database.rows("give_back", [self._fleet, number(self._id), given], safe=True)
+        if names is None:
+            self._held.clear()
+            self._id = None
+        else:
+            self._held.difference_update(names)
+
+    async def nodes(self) -> list[Node]:
+        rows = await self.database.rows("nodes", [self._fleet, self.database.now()], safe=True)
+        return [Node(*row) for row in rows]
+
+    # What people ask for, and settings
+
+    async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
+        asker = text(_storable(by) or "")
+        await self.database.rows(
+            "order", [self._fleet, texts(names), text(what), asker, self.database.now()]
+        )
+
+    async def orders(self) -> list[Order]:
+        if self._id is None:
+            return []
+        rows = await self.database.rows(
+            "orders", [self._fleet, number(self._id), self.database.now()]
+        )
+        return [Order(*row) for row in rows]
+
+    async def settings(self) -> dict[str, Any]:
+        rows = await self.database.rows("settings", [self._fleet], safe=True)
+        return {key: json.loads(value) for key, value in rows}
+
+    async def keep_settings(self, changes: Mapping[str, Any]) -> None:
+        values = [None if value is None else json.dumps(value) for value in changes.values()]
+        params = [self._fleet, texts(changes), texts(values), self.database.now()]
+        await self.database.rows("keep_settings", params, safe=True)
+
+    async def audit(self, entry: AuditEntry) -> None:
+        parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
+        told = [text(_storable(each) or "") for each in parts]
+        await self.database.rows("audit", [self._fleet, *told, number(KEPT), self.database.now()])
+
+    async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
+        newest = 2**63 - 1 if before is None else before
+        params = [self._fleet, number(newest), number(limit)]
+        rows = await self.database.rows("list_audit", params, safe=True)
+        return [AuditEntry(*row) for row in rows]
+
+
+def _saved(
+    name: str,
+    due: float | None,
+    paused: bool,
+    condition: str,
+    failures: int,
+    problem: str | None,
+    polled_at: float | None,
+    succeeded_at: float | None,
+    failed_at: float | None,
+    changed_at: float | None,
+    interval: float | None,
+    more: str,
+) -> Saved:
+    return Saved(
+        name, due, paused, condition, failures, problem, polled_at, succeeded_at, failed_at,
+        changed_at, interval, json.loads(more),
+    )  # fmt: skip
+
+
+def _storable(said: str | None) -> str | None:
+    """Text as Postgres takes it, which has no character 0, and no half of one."""
+    if said is None or (said.isascii() and "\0" not in said):
+        return said
+    return said.replace("\0", "\\x00").encode(errors="backslashreplace").decode()
+
+
+def _checked_name(name: object, what: str) -> str:
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(name) <= NAME_MAX:
+        raise ConfigError(
+            f"{what} = {name!r} must be a printable name of 1 to {NAME_MAX} characters"
+        )
+    return name

@@ -1,0 +1,1 @@
+"""A fleet's state in a SQLite file, for one node."""

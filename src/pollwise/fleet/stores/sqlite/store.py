@@ -1,0 +1,253 @@
+"""A fleet's state in a SQLite file: for one node, nothing to run.
+
+It may be the file of a queue: the tables are apart, and each part migrates its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from pollwise.errors import ConfigError, StoreError
+from pollwise.fleet.audit import KEPT
+from pollwise.fleet.stores.base import NAME, FleetStore, Node, Order, Saved
+from pollwise.runtime.audit import AuditEntry
+from pollwise.storage.sqlite.file import SqliteFile, transaction
+from pollwise.storage.sqlite.thread import SqliteThread
+
+#: A run that gave no sign of life for so long is over, in seconds; and how often it gives one.
+RUN_LASTS = 30.0
+SIGN_EVERY = 10.0
+#: The runs of this process. One with our process id that is not among them was left by another
+#: process that had the id before: in a container all have the same.
+_OUR_RUNS: set[str] = set()
+
+
+class SqliteFleetStore(FleetStore):
+    """State in a SQLite file.
+
+    path: the database; made when missing, unless `create` is off.
+    fleet: whose state; several fleets may share a file.
+    """
+
+    enter_every: ClassVar[float | None] = SIGN_EVERY
+
+    def __init__(self, path: str | Path, fleet: str = NAME, *, create: bool = True) -> None:
+        self.path = Path(path)
+        if self.path.name in ("", ".."):
+            raise ConfigError(f"path = {str(path)!r} names no file; give one such as fleet.db")
+        self.name = fleet
+        self.url = f"sqlite:///{quote(str(self.path))}"
+        if fleet != NAME:
+            self.url += f"?fleet={quote(fleet, safe='')}"
+        self._tables = _Tables(self.path, fleet, create=create)
+        self._thread = SqliteThread(
+            self._tables, name=f"pollwise-{self.path.name}", store=str(self.path)
+        )
+        self._call = self._thread.call
+
+    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
+        rows: list[Saved] = await self._call(self._tables.load)
+        return rows if names is None else [each for each in rows if each.name in set(names)]
+
+    async def save(self, batch: Sequence[Saved]) -> list[str]:
+        await self._call(self._tables.save, list(batch))
+        return []
+
+    async def forget(self, names: Sequence[str]) -> None:
+        await self._call(self._tables.forget, list(names))
+
+    async def enter(self) -> None:
+        await self._call(self._tables.enter)
+
+    async def leave(self) -> None:
+        await self._call(self._tables.leave)
+
+    async def nodes(self) -> list[Node] | None:
+        found: list[Node] = await self._call(self._tables.nodes)
+        return found
+
+    async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
+        await self._call(self._tables.order, what, list(names), by)
+
+    async def orders(self) -> list[Order]:
+        found: list[Order] = await self._call(self._tables.orders)
+        return found
+
+    async def settings(self) -> dict[str, Any]:
+        found: dict[str, Any] = await self._call(self._tables.settings)
+        return found
+
+    async def keep_settings(self, changes: Mapping[str, Any]) -> None:
+        await self._call(self._tables.keep_settings, dict(changes))
+
+    async def audit(self, entry: AuditEntry) -> None:
+        await self._call(self._tables.audit, entry)
+
+    async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
+        found: list[AuditEntry] = await self._call(self._tables.list_audit, limit, before)
+        return found
+
+    async def close(self) -> None:
+        await self._thread.close()
+
+
+class _Tables(SqliteFile):
+    """Plain calls on one connection, made from one thread."""
+
+    package = __package__
+    version_table = "pollwise_fleet_schema"
+    holds = "fleet"
+
+    def __init__(self, path: Path, fleet: str, *, create: bool) -> None:
+        # "normal": a power cut may undo the last moments, and the polls are made again.
+        super().__init__(path, synchronous="normal", create=create)
+        self._fleet = fleet
+        self._run = secrets.token_hex(8)
+        self._entered = False
+
+    def load(self) -> list[Saved]:
+        rows = self.connect().execute(self._sql["load"], (self._fleet,))
+        return [
+            Saved(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
+            for name, due, paused, *rest, more in rows
+        ]
+
+    def save(self, batch: list[Saved]) -> None:
+        rows = [
+            (
+                self._fleet, each.name, each.due, each.paused, each.condition, each.failures,
+                each.error, each.polled_at, each.succeeded_at, each.failed_at, each.changed_at,
+                each.interval, json.dumps(dict(each.more), separators=(",", ":"), default=str),
+            )
+            for each in batch
+        ]  # fmt: skip
+        connection = self.connect()
+        with transaction(connection):
+            connection.executemany(self._sql["save"], rows)
+
+    def forget(self, names: list[str]) -> None:
+        connection = self.connect()
+        with transaction(connection):
+            connection.executemany(self._sql["forget"], [(self._fleet, name) for name in names])
+
+    def enter(self) -> None:
+        connection = self.connect()
+        pid, host, now = os.getpid(), socket.gethostname(), time.time()
+        with transaction(connection):
+            found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
+            if found is not None and found[0] != self._run:
+                run, their_pid, their_host, at = found
+                # Who was taken for dead and is not gives way: two would double every poll.
+                if self._entered or _lives(run, their_pid, their_host, at, now):
+                    raise StoreError(
+                        f"another process (pid {their_pid}, host {their_host}) polls this store; "
+                        "several nodes need Postgres"
+                    )
+            row = (self._fleet, self._run, pid, host, now)
+            connection.execute(self._sql["keep_run"], row)
+        self._entered = True
+        _OUR_RUNS.add(self._run)
+
+    def leave(self) -> None:
+        if self._entered:
+            self._entered = False
+            _OUR_RUNS.discard(self._run)
+            connection = self.connect()
+            with transaction(connection):
+                connection.execute(self._sql["end_run"], (self._fleet, self._run))
+
+    def close(self) -> None:
+        try:
+            self.leave()
+        finally:
+            super().close()
+
+    def nodes(self) -> list[Node]:
+        connection = self.connect()
+        found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
+        if found is None:
+            return []
+        run, pid, host, at = found
+        now = time.time()
+        if not _lives(run, pid, host, at, now):
+            return []
+        [held] = connection.execute(self._sql["count"], (self._fleet,)).fetchone()
+        return [Node(f"{host}-{pid}", RUN_LASTS - (now - at), held)]
+
+    def order(self, what: str, names: list[str], by: str) -> None:
+        connection = self.connect()
+        with transaction(connection):
+            rows = [(self._fleet, name, what, by) for name in names]
+            connection.executemany(self._sql["order"], rows)
+
+    def orders(self) -> list[Order]:
+        connection = self.connect()
+        whose = (self._fleet,)
+        found = connection.execute(self._sql["orders"], whose).fetchall()
+        if found:  # only then a write, which others would have to wait for
+            with transaction(connection):
+                found = connection.execute(self._sql["orders"], whose).fetchall()
+                connection.execute(self._sql["clear_orders"], whose)
+        return [Order(*row) for row in found]
+
+    def settings(self) -> dict[str, Any]:
+        rows = self.connect().execute(self._sql["settings"], (self._fleet,))
+        return {key: json.loads(value) for key, value in rows}
+
+    def keep_settings(self, changes: dict[str, Any]) -> None:
+        connection = self.connect()
+        with transaction(connection):
+            for key, value in changes.items():
+                if value is None:
+                    connection.execute(self._sql["forget_setting"], (self._fleet, key))
+                else:
+                    row = (self._fleet, key, json.dumps(value))
+                    connection.execute(self._sql["keep_setting"], row)
+
+    def audit(self, entry: AuditEntry) -> None:
+        connection, now = self.connect(), time.time()
+        with transaction(connection):
+            connection.execute(self._sql["prune_audit"], (self._fleet, now - KEPT))
+            parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
+            connection.execute(self._sql["audit"], (self._fleet, now, *parts))
+
+    def list_audit(self, limit: int, before: int | None) -> list[AuditEntry]:
+        newest = 2**63 - 1 if before is None else before
+        rows = self.connect().execute(self._sql["list_audit"], (self._fleet, newest, limit))
+        return [AuditEntry(*row) for row in rows]
+
+
+def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:
+    """Whether a run is still under way. The age counts both ways: a clock may have been set."""
+    if abs(now - at) > RUN_LASTS:
+        return False
+    if host != socket.gethostname():
+        return True
+    if pid == os.getpid():
+        return run in _OUR_RUNS
+    if os.name != "posix":  # elsewhere to ask for a process may end it
+        return True
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # somebody else's
+        return True
+    return True
+
+
+def _plain(text: str) -> dict[str, Any]:
+    """What was kept as JSON; what somebody wrote by hand and is none counts as nothing."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""Reports: strategies compared on one trace, as a page or a picture."""

@@ -1,0 +1,444 @@
+"""Which policy to take: strategies compared on one trace, in dollars and in waiting.
+
+Polls and waiting are put into one currency: a price for a poll, and a price for a second that one
+item waits. The policy to take is the one that costs least in sum. Beside each stand the limits that
+no policy of its kind can beat on this trace; `Report.facts` has all of it as plain values, and both
+the page and the pictures are drawn from those alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.core.strategies.worth import Worth
+from pollwise.durations import short
+from pollwise.errors import ConfigError
+from pollwise.lab.needs import np
+from pollwise.lab.policies import Terms, known, label, rounded, space
+from pollwise.lab.prices import MONTH, Price
+from pollwise.lab.replay import limits
+from pollwise.lab.replay.engine import replay
+from pollwise.lab.replay.fast import sweep
+from pollwise.lab.replay.results import Replay, Situation, Trace
+
+HOUR = 3600.0
+#: What a second of one item's waiting is worth unless somebody says otherwise: a cent an hour.
+WAIT_PRICE = "0.01/3600"
+#: Stretches of time that rates are counted in, and points of the distribution of waits.
+BINS = 120
+LEVELS = 200
+#: Sweeps try delays from the best fixed interval divided by this to the same multiplied by it.
+REACH = 20.0
+#: No sweep polls more often than this in a replay: a picture need not take minutes.
+SWEPT_POLLS = 300_000
+#: Worth is swept over its price of waiting, in replays of at most so many polls.
+WORTH_FACTORS = (0.01, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
+WORTH_POLLS = 50_000
+#: Policies are near each other whose polls differ by no more than this factor.
+NEAR = 1.7
+FORMATS = (".html", ".png", ".svg")
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One policy and what it did; dollars are for a month at the trace's own pace."""
+
+    name: str
+    family: str
+    done: Replay
+    poll_dollars: float
+    wait_dollars: float
+
+    @property
+    def dollars(self) -> float:
+        """Polls and waiting together."""
+        return self.poll_dollars + self.wait_dollars
+
+
+@dataclass(frozen=True)
+class Limit:
+    """What cannot be beaten, by its own measure."""
+
+    name: str
+    what: str
+    dollars: float
+    polls_an_hour: float
+    mean_wait: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """A comparison, ready to be shown."""
+
+    trace: Trace
+    price: Price
+    terms: Terms
+    lines: list[Line]
+    swept: list[Line]
+    limits: list[Limit]
+    situation: Situation = field(default_factory=Situation)
+
+    @property
+    def chosen(self) -> Line:
+        """The policy to take: the cheapest, polls and waiting together."""
+        return min(self.lines, key=lambda line: line.dollars)
+
+    @property
+    def baseline(self) -> Line | None:
+        """What most people would have written: the first fixed interval of the comparison."""
+        others = (line for line in self.lines if line is not self.chosen)
+        return next((line for line in others if line.family == "fixed"), None)
+
+    @property
+    def headline(self) -> str:
+        """Which policy to take, and what it saves."""
+        best = self.chosen
+        text = f"Take {best.name}: {money(best.dollars)} a month for polls and waiting"
+        other = self.baseline or self._next_best()
+        if other is None:
+            return f"{text}."
+        return (
+            f"{text}, {_less(best.dollars, other.dollars)} {other.name} ({money(other.dollars)})."
+        )
+
+    def _next_best(self) -> Line | None:
+        others = [line for line in self.lines if line is not self.chosen]
+        return min(others, key=lambda line: line.dollars, default=None)
+
+    def notes(self) -> list[str]:
+        """What else to know, a sentence each."""
+        best, done = self.chosen, self.chosen.done
+        paid = f"{done.polls_an_hour:,.0f} times an hour ({money(best.poll_dollars)} a month)"
+        got = (
+            f"{brief(done.mean_wait)} on average, 95 of 100 at most {brief(done.wait(0.95))}, "
+            f"the unluckiest {brief(done.wait(1.0))}"
+        )
+        terms = (
+            f"A poll: {self.price.what}. An hour that an item waits is taken to be worth "
+            f"{money(self.terms.wait * HOUR)}; --wait-price changes that, and perhaps the answer."
+        )
+        notes = [f"It polls {paid}; an item waits {got}.", terms]
+        if not self.terms.poll:
+            notes.append("Polls cost nothing here, so the shortest interval wins; give --price.")
+            return notes
+        tuned = min(self.swept, key=lambda line: line.dollars, default=None)
+        if tuned is not None and tuned.dollars < 0.98 * best.dollars:
+            saved = 1 - tuned.dollars / best.dollars
+            notes.append(
+                f"In hindsight, {tuned.name} would have cost {money(tuned.dollars)}, "
+                f"{saved:.0%} less. pollwise lab tune finds such settings and tests them on "
+                f"traffic "
+                "that they were not chosen for."
+            )
+        return notes
+
+    def facts(self) -> dict[str, Any]:
+        """Everything the report shows, as plain values."""
+        edges = np.linspace(0.0, self.trace.span, BINS + 1)
+        # Held polls are another kind of polling: no setting lies between them and the others.
+        tried = [line for line in self.lines if "held poll" not in line.done.requests] + self.swept
+        return {
+            "trace": self.trace.name,
+            "arrivals": len(self.trace.arrivals),
+            "span_s": figures(self.trace.span),
+            "rate_a_second": figures(self.trace.rate),
+            "price": self.price.what,
+            "dollars_a_poll": self.terms.poll,
+            "dollars_a_waiting_second": figures(self.terms.wait),
+            "take": self.chosen.name,
+            "headline": self.headline,
+            "notes": self.notes(),
+            "policies": [self._policy_facts(line) for line in self.lines],
+            "limits": [self._limit_facts(limit) for limit in self.limits],
+            "frontier": {
+                family: [_mark(line) for line in frontier(tried, family)]
+                for family in dict.fromkeys(line.family for line in tried)
+            },
+            "time": {
+                "bin_s": figures(self.trace.span / BINS),
+                "arrivals_a_second": _rates(self.trace.arrivals, edges),
+                "polls_a_second": {line.name: self._poll_rates(line, edges) for line in self.lines},
+            },
+            "waits": {
+                "share": [number / LEVELS for number in range(1, LEVELS + 1)],
+                "seconds": {line.name: _distribution(line.done) for line in self.lines},
+            },
+        }
+
+    def _policy_facts(self, line: Line) -> dict[str, Any]:
+        done = line.done
+        return {
+            "name": line.name,
+            "family": line.family,
+            "strategy": done.strategy,
+            "take": line is self.chosen,
+            "polls": done.polls,
+            "empty": done.empty,
+            "found": done.found,
+            "polls_an_hour": figures(done.polls_an_hour),
+            "wait_mean_s": figures(done.mean_wait),
+            "wait_p50_s": figures(done.wait(0.5)),
+            "wait_p95_s": figures(done.wait(0.95)),
+            "wait_p99_s": figures(done.wait(0.99)),
+            "wait_max_s": figures(done.wait(1.0)),
+            "poll_dollars_a_month": figures(line.poll_dollars),
+            "wait_dollars_a_month": figures(line.wait_dollars),
+            "dollars_a_month": figures(line.dollars),
+            "ratios": {limit.name: _ratio(line.dollars, limit.dollars) for limit in self.limits},
+        }
+
+    def _limit_facts(self, limit: Limit) -> dict[str, Any]:
+        return {
+            "name": limit.name,
+            "what": limit.what,
+            "polls_an_hour": figures(limit.polls_an_hour),
+            "wait_mean_s": figures(limit.mean_wait),
+            "poll_dollars_a_month": figures(limit.polls_an_hour / HOUR * MONTH * self.terms.poll),
+            "dollars_a_month": figures(limit.dollars),
+            "ratios": {each.name: _ratio(limit.dollars, each.dollars) for each in self.limits},
+        }
+
+    def _poll_rates(self, line: Line, edges: Any) -> list[float]:
+        if line.done.poll_times is None:  # every so many seconds, and nothing else
+            return [figures(line.done.polls_an_hour / HOUR)] * BINS
+        return _rates(line.done.poll_times, edges)
+
+
+def compare(
+    trace: Trace,
+    strategies: Sequence[Strategy],
+    price: Price,
+    terms: Terms,
+    *,
+    capacity: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Report:
+    """Replay a trace with each strategy, and with other settings of each, and find the limits."""
+    if not len(trace.arrivals) or trace.span <= 0:
+        raise ConfigError(
+            f"trace {trace.name!r} has {len(trace.arrivals)} arrivals in {short(trace.span)}; a "
+            "comparison needs arrivals over a stretch of time"
+        )
+    hold = any(strategy.longest_hold for strategy in strategies)
+    situation = Situation(capacity=capacity, hold=hold)
+    tell = progress or (lambda done, of: None)
+    lines = []
+    for number, strategy in enumerate(strategies, 1):
+        keep = not isinstance(strategy, Fixed) or strategy.hold > 0
+        done = replay(trace, strategy, situation, seed=seed, keep_polls=keep)
+        lines.append(_line(strategy, done, terms))
+        tell(number, len(strategies))
+    others = _other_settings(trace, strategies, lines, terms)
+    already, total = len(strategies), len(strategies) + len(others)
+    done_others = sweep(
+        trace, others, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
+    )
+    swept = [_line(each, done, terms) for each, done in zip(others, done_others, strict=True)]
+    return Report(trace, price, terms, lines, swept, _limits(trace, terms), situation)
+
+
+def _line(strategy: Strategy, done: Replay, terms: Terms) -> Line:
+    month = MONTH / done.span
+    waited = float(done.waits.sum())
+    return Line(
+        label(strategy, terms),
+        strategy.name,
+        done,
+        done.polls * terms.poll * month,
+        waited * terms.wait * month,
+    )
+
+
+def _other_settings(
+    trace: Trace, strategies: Sequence[Strategy], lines: Sequence[Line], terms: Terms
+) -> list[Strategy]:
+    """The settings to sweep: those of each named strategy, around the best fixed interval."""
+    fair = Terms(terms.poll or terms.wait * trace.span / SWEPT_POLLS, terms.wait)
+    middle = fair.best_interval(trace.rate)
+    floor = max(middle / REACH, trace.span / SWEPT_POLLS)
+    ceiling = max(middle * REACH, floor)
+    found: dict[Strategy, None] = {}
+    for family in dict.fromkeys(each.name for each in strategies if each.name in known()):
+        if family == Worth.name:
+            polls = max(line.done.polls for line in lines if line.family == family)
+            found |= dict.fromkeys(_other_worths(polls, fair))
+            continue
+        tried = space(family, floor, ceiling, fair)
+        found |= dict.fromkeys(map(tried.strategy, tried.grid()))
+    return [each for each in found if each not in set(strategies)]
+
+
+def _other_worths(polls: int, terms: Terms) -> list[Strategy]:
+    """Worth at other prices of waiting; its replays are not compiled, so those of few polls.
+
+    polls: what it takes at these terms; at others they go by the root of the price.
+    """
+    return [
+        Worth(poll_cost=terms.poll_cost, wait_cost=rounded(terms.wait * factor))
+        for factor in WORTH_FACTORS
+        if polls * math.sqrt(factor) <= WORTH_POLLS
+    ]
+
+
+def _limits(trace: Trace, terms: Terms) -> list[Limit]:
+    """What the best fixed interval, a rule that sees arrivals and a clairvoyant would cost."""
+    arrivals, ratio = trace.arrivals, terms.ratio
+    if ratio == 0:  # polls are free: any interval can be beaten by a shorter one
+        return []
+    interval, cost = limits.best_fixed(arrivals, ratio, trace.span)
+    fixed = replay(trace, Fixed(interval), Situation())
+    sees = limits.sees_arrivals(arrivals, ratio)
+    best = limits.optimum(arrivals, ratio)
+    month = MONTH / trace.span * terms.wait
+    hour = HOUR / trace.span
+    items = len(arrivals)
+
+    def limit(name: str, what: str, cost: float, polls: int) -> Limit:
+        return Limit(name, what, cost * month, polls * hour, (cost - polls * ratio) / items)
+
+    return [
+        limit(
+            "best fixed",
+            f"fixed {short(float(f'{interval:.3g}'))}, the best interval in hindsight",
+            cost,
+            fixed.polls,
+        ),
+        limit(
+            "sees arrivals",
+            "told of arrivals for nothing, it polls when their waiting is worth a poll",
+            sees.cost,
+            sees.polls,
+        ),
+        limit("clairvoyant", "knows all arrivals in advance", best.cost, best.polls),
+    ]
+
+
+def frontier(lines: Sequence[Line], family: str) -> list[Line]:
+    """The best of a family, by polls: no other has both fewer polls and less waiting.
+
+    Nor do two others nearby lie, on scales of powers, below it on both its sides: settings between
+    those two, which were not tried, would most likely beat it.
+    """
+    mine = sorted(
+        (line for line in lines if line.family == family and line.done.mean_wait > 0),
+        key=lambda line: (line.done.polls, line.done.mean_wait),
+    )
+    kept: list[Line] = []
+    for line in mine:
+        if kept and line.done.mean_wait >= kept[-1].done.mean_wait:
+            continue
+        while len(kept) > 1 and _above(kept[-1], kept[-2], line):
+            kept.pop()
+        kept.append(line)
+    return kept
+
+
+def _above(middle: Line, left: Line, right: Line) -> bool:
+    """Whether a point lies above the straight line between two others that are near."""
+    if right.done.polls > NEAR * left.done.polls:
+        return False
+    (x0, y0), (x, y), (x1, y1) = (
+        (math.log(line.done.polls), math.log(line.done.mean_wait)) for line in (left, middle, right)
+    )
+    return (y - y0) * (x1 - x0) >= (y1 - y0) * (x - x0)
+
+
+def _mark(line: Line) -> dict[str, Any]:
+    return {
+        "name": line.name,
+        "polls_an_hour": figures(line.done.polls_an_hour),
+        "poll_dollars_a_month": figures(line.poll_dollars),
+        "wait_mean_s": figures(line.done.mean_wait),
+        "wait_p95_s": figures(line.done.wait(0.95)),
+        "dollars_a_month": figures(line.dollars),
+    }
+
+
+def _rates(times: Any, edges: Any) -> list[float]:
+    counts, _ = np.histogram(times, edges)
+    width = edges[1] - edges[0]
+    return [figures(count / width) for count in counts]
+
+
+def _distribution(done: Replay) -> list[float]:
+    shares = np.arange(1, LEVELS + 1) / LEVELS
+    waits = np.quantile(done.waits, shares, method="inverted_cdf")
+    return [figures(wait) for wait in waits]
+
+
+def _ratio(cost: float, limit: float) -> float | None:
+    return figures(cost / limit) if limit > 0 else None
+
+
+def _less(cost: float, other: float) -> str:
+    if other <= 0 or abs(1 - cost / other) < 0.005:
+        return "as much as"
+    return f"{1 - cost / other:.0%} less than"
+
+
+def figures(value: float) -> float:
+    """A number as reports keep it: five digits are more than anybody can use."""
+    return float(f"{value:.5g}")
+
+
+def money(dollars: float) -> str:
+    """Dollars as people read them: cents, or two digits where there are none."""
+    if dollars == 0 or dollars >= 0.095:
+        return f"${dollars:,.2f}"
+    text = f"{dollars:.2g}"
+    return f"${float(text):.10f}".rstrip("0") if "e" in text else f"${text}"
+
+
+def brief(seconds: float) -> str:
+    """Seconds in two or three digits."""
+    return short(float(f"{seconds:.3g}"))
+
+
+def check_out(path: Path) -> None:
+    """Refuse a report's path before any work is done for it."""
+    if path.suffix.lower() not in FORMATS:
+        known_formats = ", ".join(FORMATS)
+        raise ConfigError(
+            f"--out {str(path)!r} must end in one of {known_formats}: a page, or a picture"
+        )
+    if path.is_dir():
+        raise ConfigError(f"--out {str(path)!r} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise ConfigError(
+            f"--out {str(path)!r}: there is no folder {str(path.parent)!r}; make it first"
+        )
+
+
+def write(path: Path, content: bytes) -> None:
+    """Put a file in place whole, or not at all."""
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            Path(name).chmod(0o666 & ~_umask())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,419 @@
+"""The transactional outbox: events put with the data they tell of, handled in order per key.
+
+outbox = Outbox("postgresql://app@db/shop")
+
+with engine.begin() as connection:
+    connection.execute(insert(orders).values(id=17))
+    outbox.put(connection, "order.placed", {"id": 17}, key="order-17")
+
+@outbox.handle("order.*")
+async def publish(record): ...
+
+outbox.run()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, overload
+
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, HandlerError, OutboxError
+from pollwise.outbox import tracing
+from pollwise.outbox.handlers import Registry, check_patterns, record_handler
+from pollwise.outbox.records import NewRecord
+from pollwise.outbox.relay import Relay, RelayPlan
+from pollwise.outbox.stores.base import MAX_RUN, OnDead, OutboxStore
+from pollwise.outbox.stores.urls import open_store
+from pollwise.outbox.writers import put as writing
+from pollwise.outbox.writers.commits import on_commit
+from pollwise.outbox.writers.put import AsyncpgTransaction, AsyncTransaction, SyncTransaction
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import ChoreFailed, Events
+from pollwise.runtime.executor.starting import (
+    MAX_CONCURRENCY,
+    Over,
+    check_strategy,
+    check_times,
+    check_whole,
+    own_name,
+    refuse_if_forbidden,
+)
+from pollwise.runtime.loop import LONG_CEILING
+from pollwise.runtime.signals import stopping_on_signals
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The most keys that one poll may claim.
+MAX_KEYS = 1000
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutboxRunOptions:
+    """How a relay runs.
+
+    polling: the strategy that paces the polls.
+    batch: how many keys a poll claims at the most: the capacity that the strategy goes by.
+    run: how many records of a key are claimed together at the most.
+    concurrency: how many keys are handled at a time; the records of one key, one by one.
+    lease: how long a claim holds without renewal. Leases are renewed while handlers run, so this
+        is the time after which the keys of a killed relay go to others.
+    grace: how long a stop waits for handlers before it cancels them and gives their keys back.
+    timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
+    hints: let news of a commit end a pause early.
+    long_ceiling: how long a pause may be while it is proven that hints arrive.
+    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    seed: makes jitter repeatable.
+    """
+
+    polling: Strategy = field(default_factory=BatchFill)
+    batch: int = 100
+    run: int = 20
+    concurrency: int = 64
+    lease: Duration = "30s"
+    grace: Duration = "30s"
+    timeout: Duration | None = None
+    hints: bool = True
+    long_ceiling: Duration = LONG_CEILING
+    signals: bool = True
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_strategy(self.polling)
+        if self.polling.longest_hold:
+            raise ConfigError(
+                f"{self.polling!r} holds its polls, but an outbox cannot; "
+                "use a strategy without a hold"
+            )
+        check_whole(self.batch, "batch", 1, MAX_KEYS)
+        check_whole(self.run, "run", 1, MAX_RUN)
+        check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
+        check_times(self.lease, self.grace, self.timeout, self.long_ceiling)
+
+    def plan(self, name: str) -> RelayPlan:
+        polling = self.polling
+        if isinstance(polling, BatchFill):  # it goes by the capacity of the polls: let it say so
+            polling = replace(polling, batch=self.batch)
+        return RelayPlan(
+            name=name,
+            polling=polling,
+            concurrency=self.concurrency,
+            prefetch=None,
+            lease=seconds(self.lease, "lease"),
+            grace=seconds(self.grace, "grace"),
+            timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
+            hints=self.hints,
+            long_ceiling=seconds(self.long_ceiling, "long_ceiling"),
+            seed=self.seed,
+            batch=self.batch,
+            run=self.run,
+        )
+
+
+class Outbox:
+    """A named table of records in the user's own database: where they are put, and handled.
+
+    database: the URL of the database, or a store.
+    name: the outbox inside its database; "default" unless given.
+    on_dead: what a dead record does to its key. "block", the default: the records behind it wait
+        until somebody retries or skips it. "skip": they go on without it.
+    keep: how long completed records are kept for a look back; unless given they are deleted.
+    schema: where the tables are, on Postgres; "pollwise" unless given.
+    options: how its relay runs, unless `run` is given others.
+    relay: the relay's name, shown with its leases and events; made from host and process unless
+        given. Several may have the same: each run is told apart from the others.
+    """
+
+    def __init__(
+        self,
+        database: str | OutboxStore,
+        *,
+        name: str | None = None,
+        on_dead: OnDead | None = None,
+        keep: Duration | None = None,
+        schema: str | None = None,
+        options: OutboxRunOptions | None = None,
+        relay: str | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._given = {"name": name, "on_dead": on_dead, "keep": keep, "schema": schema}
+        self.options = _checked_options(options) or OutboxRunOptions()
+        self.relay = relay or own_name()
+        self.events = events or Events()
+        self._registry = Registry()
+        self._run: Relay | None = None
+        self._stop_asked = False
+        if isinstance(database, OutboxStore):
+            given = [key for key, value in self._given.items() if value is not None]
+            if given:
+                raise ConfigError(f"give {given[0]} to the store, which has its own already")
+        self._clock = clock or (database.clock if isinstance(database, OutboxStore) else Clock())
+        self.database = database
+
+    @property
+    def database(self) -> str | OutboxStore:
+        """Where the outbox is."""
+        return self._database
+
+    @database.setter
+    def database(self, database: str | OutboxStore) -> None:
+        if isinstance(database, str):
+            self._store = self._open(database)  # a wrong URL is refused now
+        elif isinstance(database, OutboxStore):
+            self._store = database
+        else:
+            raise ConfigError(f"database = {database!r} is neither a URL nor a store of an outbox")
+        self._database = database
+
+    @property
+    def store(self) -> OutboxStore:
+        """The store behind the outbox: its views, `retry` and `skip`, `migrate`."""
+        return self._store
+
+    @property
+    def name(self) -> str:
+        return self._store.name
+
+    @property
+    def handlers(self) -> Mapping[str, tuple[str, ...]]:
+        """The patterns of each handler, by its name."""
+        return self._registry.sets()
+
+    # Writing
+
+    @overload
+    def put(
+        self,
+        tx: SyncTransaction | sqlite3.Cursor,
+        record: str | NewRecord | Iterable[NewRecord],
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        eager: bool = False,
+    ) -> list[str]: ...
+
+    @overload
+    def put(
+        self,
+        tx: AsyncTransaction | AsyncpgTransaction,
+        record: str | NewRecord | Iterable[NewRecord],
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        eager: bool = False,
+    ) -> Awaitable[list[str]]: ...
+
+    def put(
+        self,
+        tx: Any,
+        record: str | NewRecord | Iterable[NewRecord],
+        payload: Any = None,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        eager: bool = False,
+    ) -> Any:
+        """Put a record, or several, in the transaction that is open on `tx`; return the ids.
+
+        tx: a connection or session: sqlite3, aiosqlite, psycopg, psycopg2, asyncpg, SQLAlchemy or
+            Django. With an async one the answer is to be awaited.
+        record: the kind, with its `payload`, `key` and `headers`; or one or more `NewRecord`.
+        eager: a relay runs in this process (`async with outbox.running()`), and looks the moment
+            the transaction is committed.
+
+        Raises before anything is executed: OutboxError where no transaction is open, since the
+        record would then not be bound to the data; PayloadError where the payload is not JSON.
+        """
+        if eager and self._run is None:
+            raise ConfigError(
+                "eager=True, but no relay of this outbox runs in this process; run one with "
+                "`async with outbox.running():`, or leave eager out"
+            )
+        records = self._store.checked(_new_records(record, payload, key, headers))
+        trace = tracing.current()
+        if trace:
+            records = [r if "traceparent" in r.headers else r.with_headers(trace) for r in records]
+        put = writing.put(self._store.target(), tx, records)
+        if eager:
+            on_commit(tx, self._wake)
+        return put
+
+    def _wake(self) -> None:
+        if self._run is not None:
+            self._run.wake()
+
+    # Handling
+
+    def handle(
+        self,
+        *patterns: str,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        fallback: Callable[..., Any] | None = None,
+        breaker: Breaker | None = None,
+    ) -> Callable[[F], F]:
+        """Register the decorated function, async or plain, for the kinds that a pattern matches.
+
+        A record goes to every handler that matches, in the order they were registered, each with
+        its own progress: one that is done is not called again because another failed.
+
+        patterns: kinds; `*` stands for any text. "order.*" matches order.placed and
+            order.line.added, "*" matches all.
+        name: progress is kept under it; the function's own name unless given.
+        retry: how its failures are retried: 4 attempts from 2 s to 60 s unless given.
+        timeout: how long a run may take. A plain function runs in a thread, which cannot be
+            stopped: it is called again, and its thread runs on and keeps its place.
+        fallback: called with the record, or with the record and the error, when the handler gave
+            up; if it returns, the record counts as handled. Else it is dead.
+        breaker: while it keeps failing, records that need it wait, and use up no attempts.
+        """
+        check_patterns(patterns)  # now: without its brackets it decorates, and registers nothing
+
+        def register(function: F) -> F:
+            self._registry.add(
+                record_handler(
+                    patterns,
+                    function,
+                    name=name,
+                    retry=retry,
+                    timeout=timeout,
+                    fallback=fallback,
+                    breaker=breaker,
+                )
+            )
+            return function
+
+        return register
+
+    # Running
+
+    def run(self, options: OutboxRunOptions | None = None) -> Awaitable[None]:
+        """Relay until stopped: blocking, or awaited where an event loop runs already."""
+        refuse_if_forbidden()
+        self._stop_asked = False
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(self._main(options))
+            return Over()
+        return self._main(options)
+
+    async def run_async(self, options: OutboxRunOptions | None = None) -> None:
+        """Relay until stopped or cancelled."""
+        refuse_if_forbidden()
+        self._stop_asked = False
+        await self._main(options)
+
+    @asynccontextmanager
+    async def running(self, options: OutboxRunOptions | None = None) -> AsyncIterator[Outbox]:
+        """Relay beside the block, inside an application; a stop at its end finishes what runs.
+
+        An outbox that is not there, or not migrated, is an error at the beginning of the block.
+        """
+        chosen = replace(_checked_options(options) or self.options, signals=False)
+        refuse_if_forbidden()
+        self._stop_asked = False
+        started = asyncio.Event()
+        task = asyncio.ensure_future(self._main(chosen, started))
+        task.add_done_callback(self._note_end)
+        waiting = asyncio.ensure_future(started.wait())
+        try:
+            await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            if task.done():
+                task.result()
+            yield self
+        finally:
+            waiting.cancel()
+            self.stop()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        """A relay that ends by itself beside an application must not do so without a word."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            text = f"{type(error).__name__}: {error}"
+            self.events.emit(ChoreFailed(f"outbox:{self.name}", "relay", text))
+
+    def stop(self) -> None:
+        """Claim no more, finish within the grace, give the rest back. Again: without grace.
+
+        Handlers may call it, plain ones in their threads too.
+        """
+        self._stop_asked = True  # a run that was asked for may not have begun yet
+        if self._run is not None:
+            self._run.stop()
+
+    def state(self) -> dict[str, Any]:
+        """What the relay does now, as plain values; empty when it does not run."""
+        return {} if self._run is None else self._run.state()
+
+    async def close(self) -> None:
+        """Let go of the database, where views or `migrate` opened it."""
+        await self._store.close()
+
+    async def _main(
+        self, options: OutboxRunOptions | None, started: asyncio.Event | None = None
+    ) -> None:
+        chosen = _checked_options(options) or self.options
+        if self._run is not None:
+            raise ConfigError(f"the relay {self.relay} runs already; make another Outbox")
+        if not self._registry.handlers:
+            raise HandlerError(
+                "the outbox has no handler; register one with @outbox.handle('order.*')"
+            )
+        database = self._database
+        store = self._open(database) if isinstance(database, str) else database
+        try:
+            plan = chosen.plan(self.relay)
+            self._run = Relay(store, plan, self._registry, self._clock, self.events)
+            if started is not None:
+                self._run.ready = started
+            if self._stop_asked:
+                self._run.stop()
+            with stopping_on_signals(self.stop if chosen.signals else None):
+                await self._run.main()
+        finally:
+            self._run = None
+            if isinstance(database, str):
+                await store.close()
+
+    def _open(self, url: str) -> OutboxStore:
+        return open_store(url, clock=self._clock, **self._given)
+
+
+def _new_records(
+    record: str | NewRecord | Iterable[NewRecord],
+    payload: Any,
+    key: str | None,
+    headers: Mapping[str, str] | None,
+) -> NewRecord | Iterable[NewRecord]:
+    if isinstance(record, str):
+        return NewRecord(record, payload, key, {} if headers is None else headers)
+    if payload is not None or key is not None or headers is not None:
+        raise OutboxError(
+            "payload, key and headers go with a kind; a NewRecord has its own: "
+            "put(tx, 'order.placed', {…}, key='order-17')"
+        )
+    return record
+
+
+def _checked_options(options: OutboxRunOptions | None) -> OutboxRunOptions | None:
+    if options is not None and not isinstance(options, OutboxRunOptions):
+        raise ConfigError(
+            f"options = {options!r} must be OutboxRunOptions(batch=100, ...), or None"
+        )
+    return options

@@ -1,0 +1,1 @@
+"""Where an outbox keeps its records: the contract in `base`, one folder per database."""

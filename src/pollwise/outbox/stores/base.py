@@ -1,0 +1,372 @@
+"""The contract of every store of an outbox.
+
+Records of one key are claimed together, in order, by one relay at a time: a claim holds the key
+under a lease, with a fencing token, and a settlement under an old token changes nothing. All
+calls take batches, and a batch is one round trip.
+
+A store implements the methods with a leading underscore; the public ones check what they are given
+first, so that every store refuses the same things in the same words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal, Self
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, OutboxError, PayloadError
+from pollwise.outbox.records import (
+    RECORD_STATES,
+    BlockedKey,
+    KeyClaim,
+    KeyEnd,
+    NewRecord,
+    OutboxStats,
+    RecordInfo,
+    RecordState,
+    RelayInfo,
+)
+from pollwise.outbox.writers.common import Target
+from pollwise.queues.base import (
+    GIVE_BACK_WITHIN,
+    MAX_BATCH,
+    MAX_PAGE,
+    MAX_PAYLOAD_BYTES,
+    check_batch,
+    checked_lease,
+    distinct,
+)
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import checked_name
+
+if TYPE_CHECKING:
+    from pollwise.outbox.writers.common import Target
+
+OnDead = Literal["block", "skip"]
+#: The most records of one key in a claim.
+MAX_RUN = 1_000
+#: A run ends with the record that makes its payloads so large, in bytes, about: a relay has to hold
+#: all that it claimed. 0001_outbox.sql of Postgres has the same number.
+RUN_BYTES = 256 * 1024
+#: A relay that has not announced itself for so long counts as gone, in seconds.
+RELAY_LIVE = 90.0
+
+
+class OutboxStore(ABC):
+    """A named table of records in a database."""
+
+    def __init__(
+        self,
+        name: str = "default",
+        *,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        on_dead: OnDead = "block",
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        """
+        name: the outbox inside its database.
+        keep: how long completed records are kept for a look back; None deletes them at once.
+        on_dead: what a dead record does to its key. "block": the records behind it wait until
+            somebody retries or skips it, so order is kept. "skip": they go on without it.
+        max_payload_bytes: larger payloads are refused; put large data elsewhere and a reference
+            to it into the payload.
+        """
+        self.name = checked_name(name, "outbox", ConfigError)
+        self.clock = clock or Clock()
+        self.keep = None if keep is None else seconds(keep, "keep", positive=True)
+        if on_dead not in ("block", "skip"):
+            raise ConfigError(f"on_dead = {on_dead!r} must be 'block' or 'skip'")
+        self.on_dead: OnDead = on_dead
+        if max_payload_bytes < 1:
+            raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
+        self.max_payload_bytes = max_payload_bytes
+        self._hints = self._make_hints()
+        self._giving_back: set[asyncio.Task[None]] = set()
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where the outbox is, safe to print: without credentials."""
+
+    # The relay's side
+
+    async def claim(self, relay: str, keys: int, run: int, lease: Duration) -> list[KeyClaim]:
+        """Take up to `keys` keys that are free, with up to `run` records each, for `relay`.
+
+        A record without a key is a line of its own, and counts as a key. A claim that found
+        less than `keys` makes `hints()` ring when the next retry or lease falls due. A call that
+        is cancelled leaves nothing claimed.
+        """
+        checked_name(relay, "relay", ConfigError)
+        for value, what, most in ((keys, "keys", MAX_BATCH), (run, "run", MAX_RUN)):
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise ConfigError(f"{what} = {value!r} must be a whole number from 1 to {most}")
+        claims = await self._claim_or_give_back(relay, keys, run, checked_lease(lease))
+        if len(claims) == keys:
+            self._hints.pass_on()
+        return claims
+
+    async def settle(self, ends: Iterable[KeyEnd]) -> list[KeyClaim]:
+        """End claims; return those whose lease was lost, for which nothing was changed.
+
+        Of two ends of one claim in a batch the first counts, and the second is lost.
+        """
+        batch = list(ends)
+        check_batch(batch, "settle")
+        once: dict[tuple[str, int], KeyEnd] = {}
+        again: list[KeyClaim] = []
+        for end in batch:
+            place = (end.claim.name, end.claim.token)
+            if place in once:
+                again.append(end.claim)
+            once.setdefault(place, end)
+        if not once:
+            return []
+        lost = await self._settle(list(once.values()))
+        self._hint_after(batch)
+        return [*lost, *again]
+
+    async def extend(self, claims: Iterable[KeyClaim], lease: Duration) -> list[KeyClaim]:
+        """Renew the leases of claims, from now; return those that are lost."""
+        batch = list(claims)
+        check_batch(batch, "extend")
+        if not batch:
+            return []
+        return await self._extend(batch, checked_lease(lease))
+
+    async def announce_handlers(
+        self, relay: str, handlers: Mapping[str, Sequence[str]], age: float
+    ) -> list[RelayInfo]:
+        """Tell which handlers (name → patterns) a relay has; return the other relays that live.
+
+        age: how long ago it was started, in seconds. Who is newer goes by the first announcement
+            of each, on the clock of the store: those of machines may differ.
+        To be repeated well within RELAY_LIVE; an empty mapping takes the announcement back.
+        """
+        checked_name(relay, "relay", ConfigError)
+        sets = {name: list(patterns) for name, patterns in handlers.items()}
+        return await self._announce_handlers(relay, sets, age)
+
+    # What people look at, and do about it
+
+    @abstractmethod
+    async def stats(self) -> OutboxStats:
+        """How many records are in which state."""
+
+    async def blocked(self, limit: int = 50, after: str | None = None) -> list[BlockedKey]:
+        """A page of the blocked keys, by key; `after` is the last key of the page before."""
+        _check_limit(limit)
+        return await self._blocked(limit, after)
+
+    async def records(
+        self,
+        state: RecordState | None = None,
+        *,
+        kind: str | None = None,
+        key: str | None = None,
+        limit: int = 50,
+        after: str | None = None,
+    ) -> list[RecordInfo]:
+        """A page of records in their order; `after` is the last id of the page before."""
+        if state is not None and state not in RECORD_STATES:
+            raise ConfigError(f"state = {state!r} is none of {', '.join(RECORD_STATES)}")
+        _check_limit(limit)
+        return await self._records(state, kind, key, limit, after)
+
+    async def kinds(self) -> list[str]:
+        """Kinds of records that are in the outbox: those of the first few, each once."""
+        return list(dict.fromkeys(info.record.kind for info in await self.records(limit=50)))
+
+    async def retry(
+        self, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None
+    ) -> int:
+        """Make dead records ready again: these ids, or those of these keys, or all; how many.
+
+        What handlers have done stays done; the attempts of the others begin anew (`Held.fresh`).
+        """
+        count = await self._retry(*_chosen(ids, keys))
+        if count:
+            self._announce(count)
+        return count
+
+    async def skip(
+        self, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None
+    ) -> int:
+        """Delete dead records, so that their keys go on: as `retry` picks them; how many."""
+        count = await self._skip(*_chosen(ids, keys))
+        if count:
+            self._announce(count)
+        return count
+
+    async def prune(self) -> int:
+        """Delete completed records that were kept long enough, a bounded number; how many."""
+        return 0 if self.keep is None else await self._prune(self.keep)
+
+    # Its tables
+
+    async def migrate(self) -> list[int]:
+        """Make or renew the store's tables; return the versions that were applied."""
+        return []
+
+    def migration(self) -> str | None:
+        """What `migrate` would run, as SQL; None for a store that needs no tables."""
+        return None
+
+    def hints(self) -> Hints:
+        """What ends the pauses of this outbox's relays early."""
+        return self._hints
+
+    async def close(self) -> None:
+        """Let go of the database. A closed store cannot be used again."""
+        if self._giving_back:
+            await asyncio.wait(self._giving_back, timeout=GIVE_BACK_WITHIN)
+        await self._hints.aclose()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def target(self) -> Target:
+        """Where a writer puts records inside the user's own transaction."""
+        raise OutboxError(
+            f"{self.url} is in no database, so no transaction of yours can reach it; put by "
+            "`await store.put(records)`"
+        )
+
+    # Putting: applications put inside their own transactions (`Outbox.put`), not by this.
+
+    async def put(self, records: NewRecord | Iterable[NewRecord]) -> list[str]:
+        """Put records in a transaction of their own; return their ids."""
+        batch = self.checked(records)
+        if not batch:
+            return []
+        ids = await self._put(batch)
+        self._announce(len(ids))
+        return ids
+
+    def checked(self, records: NewRecord | Iterable[NewRecord]) -> list[NewRecord]:
+        """Records that may be put here, as a list; else an error, before anything is put."""
+        batch = [records] if isinstance(records, NewRecord) else list(records)
+        if len(batch) > MAX_BATCH:
+            raise OutboxError(f"put got {len(batch)} records; at most {MAX_BATCH} at once")
+        for record in batch:
+            if not isinstance(record, NewRecord):
+                raise OutboxError(f"{record!r} is no record; put NewRecord(kind, payload)")
+            if record.size > self.max_payload_bytes:
+                raise PayloadError(
+                    f"the payload of kind {record.kind!r} has {record.size} bytes of JSON; the "
+                    f"limit max_payload_bytes is {self.max_payload_bytes}. Store it elsewhere and "
+                    "put a reference to it, or raise the limit."
+                )
+        return batch
+
+    # What a store implements.
+
+    @abstractmethod
+    async def _put(self, records: list[NewRecord]) -> list[str]: ...
+
+    @abstractmethod
+    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]: ...
+
+    @abstractmethod
+    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+        """Settle those whose lease holds; return the claims of the others.
+
+        Where completed records leave more of their key to claim, it rings: `_more_behind(count)`.
+        """
+
+    @abstractmethod
+    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]: ...
+
+    @abstractmethod
+    async def _announce_handlers(
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
+    ) -> list[RelayInfo]: ...
+
+    @abstractmethod
+    async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]: ...
+
+    @abstractmethod
+    async def _records(
+        self,
+        state: RecordState | None,
+        kind: str | None,
+        key: str | None,
+        limit: int,
+        after: str | None,
+    ) -> list[RecordInfo]: ...
+
+    @abstractmethod
+    async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
+
+    @abstractmethod
+    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
+
+    @abstractmethod
+    async def _prune(self, keep: float) -> int: ...
+
+    def _make_hints(self) -> Hints:
+        return Hints()
+
+    def _announce(self, count: int) -> None:
+        """Tell whoever sleeps, here and elsewhere, that there are records to claim."""
+        self._hints.tell_others(count)  # first: it asks who sleeps here
+        self._hints.notify(count)
+
+    def _more_behind(self, keys: int) -> None:
+        """So many keys came free that have more records: whoever settles here looks again."""
+        self._hints.notify(keys)
+
+    def _hint_after(self, ends: Sequence[KeyEnd]) -> None:
+        """What was given back may be claimed by others, and what is to be retried falls due."""
+        back = sum(end.verdict == "free" and end.done < len(end.claim.run) for end in ends)
+        if back:
+            self._announce(back)
+        delays = [end.delay for end in ends if end.verdict == "retry"]
+        if delays:
+            self._hints.notify_at(self.clock.now() + min(delays))
+
+    def _wake_when_due(self, due: float | None) -> None:
+        """A claim that took all there was knows when the next key is due: wake somebody then."""
+        if due is not None:
+            self._hints.notify_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
+
+    async def _claim_or_give_back(
+        self, relay: str, keys: int, run: int, lease: float
+    ) -> list[KeyClaim]:
+        """Claim so that a cancellation cannot strand what the store hands out meanwhile."""
+        call = asyncio.ensure_future(self._claim(relay, keys, run, lease))
+        try:
+            return await asyncio.shield(call)
+        except asyncio.CancelledError:
+            # A task of its own: a second cancellation must not strand the claims either.
+            task = asyncio.ensure_future(self._give_back(call))
+            self._giving_back.add(task)
+            task.add_done_callback(self._giving_back.discard)
+            await asyncio.shield(task)
+            raise
+
+    async def _give_back(self, call: asyncio.Future[list[KeyClaim]]) -> None:
+        # Errors are no news to whoever cancelled; should giving back fail, the leases run out.
+        with suppress(asyncio.CancelledError, Exception):
+            await self.settle([KeyEnd(claim, 0) for claim in await call])
+
+
+def _check_limit(limit: int) -> None:
+    if not 1 <= limit <= MAX_PAGE:
+        raise ConfigError(f"limit = {limit!r} must be from 1 to {MAX_PAGE}")
+
+
+def _chosen(
+    ids: Sequence[str] | None, keys: Sequence[str] | None
+) -> tuple[Sequence[str] | None, Sequence[str] | None]:
+    if ids is not None and keys is not None:
+        raise ConfigError("give ids or keys, not both")
+    return distinct(ids, "ids"), distinct(keys, "keys")

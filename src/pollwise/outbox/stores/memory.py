@@ -1,0 +1,296 @@
+"""An outbox in this process's memory, for tests, and as the model of the stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from urllib.parse import quote
+
+from pollwise.outbox.records import (
+    BlockedKey,
+    Held,
+    KeyClaim,
+    KeyEnd,
+    NewRecord,
+    OutboxStats,
+    Record,
+    RecordInfo,
+    RecordState,
+    RelayInfo,
+)
+from pollwise.outbox.stores.base import RELAY_LIVE, RUN_BYTES, OutboxStore
+from pollwise.storage.ids import number_of, place_after
+
+
+@dataclass(slots=True)
+class _Row:
+    seq: int
+    new: NewRecord
+    created_at: float
+    progress: str = ""
+    fresh: bool = False
+    state: RecordState = "ready"  # what it is by itself: ready, dead or done
+    since: float = 0.0
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class _Line:
+    """A key, or a record without one: what is left of it, in order, and who holds it."""
+
+    key: str | None
+    rows: dict[int, _Row] = field(default_factory=dict)
+    token: int = 0
+    state: RecordState = "ready"  # ready, leased or waiting
+    due: float = 0.0
+    relay: str | None = None
+    lapses: int = 0
+
+
+class MemoryOutboxStore(OutboxStore):
+    """Records in memory: everything an outbox does, nothing that survives the process."""
+
+    @property
+    def url(self) -> str:
+        return f"memory://?outbox={quote(self.name, safe='')}"
+
+    def __init__(self, name: str = "default", **options: object) -> None:
+        super().__init__(name, **options)  # type: ignore[arg-type]
+        self._rows: dict[int, _Row] = {}
+        self._lines: dict[str, _Line] = {}
+        self._relays: dict[str, RelayInfo] = {}
+        self._last = 0
+        self._tokens = 0
+
+    async def _put(self, records: list[NewRecord]) -> list[str]:
+        now = self.clock.epoch()
+        ids = []
+        for new in records:
+            self._last += 1
+            row = _Row(self._last, new, now, since=now)
+            self._rows[row.seq] = row
+            self._enter(row)
+            ids.append(str(row.seq))
+        return ids
+
+    def _enter(self, row: _Row) -> None:
+        name = f"#{row.seq}" if row.new.key is None else f"={row.new.key}"
+        line = self._lines.setdefault(name, _Line(row.new.key))
+        back = bool(line.rows) and row.seq < next(reversed(line.rows))
+        line.rows[row.seq] = row
+        if back:  # a dead one that is tried again goes to its old place
+            line.rows = dict(sorted(line.rows.items()))
+
+    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]:
+        now = self.clock.epoch()
+        claims: list[KeyClaim] = []
+        free = [line for line in self._lines.values() if self._claimable(line, now)]
+        for line in sorted(free, key=lambda line: next(iter(line.rows)))[:keys]:
+            self._tokens += 1
+            line.lapses += line.state == "leased"
+            line.token, line.relay = self._tokens, relay
+            line.state, line.due = "leased", now + lease
+            rows: list[_Row] = []
+            size = 0
+            for row in line.rows.values():
+                if row.state == "dead" or len(rows) == run or size >= RUN_BYTES:
+                    break
+                rows.append(row)
+                size += row.new.size
+            held = tuple(Held(self._record(row), row.progress, row.fresh) for row in rows)
+            claims.append(KeyClaim(line.key, line.token, relay, line.due, held, line.lapses))
+        if len(claims) < keys:
+            due = [line.due for line in self._lines.values() if line.state != "ready"]
+            self._wake_when_due(min(due, default=None))
+        return claims
+
+    @staticmethod
+    def _claimable(line: _Line, now: float) -> bool:
+        if line.state != "ready" and line.due > now:
+            return False
+        return next(iter(line.rows.values())).state != "dead"
+
+    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+        now = self.clock.epoch()
+        lost, more = [], 0
+        for end in ends:
+            line = self._held(end.claim)
+            if line is None:
+                lost.append(end.claim)
+                continue
+            line.state, line.relay, line.due = "ready", None, 0.0
+            line.token = line.lapses = 0
+            for held in end.claim.run[: end.done]:
+                self._complete(line, number_of(held.record.id), now)
+            if end.done < len(end.claim.run):
+                row = line.rows[number_of(end.claim.run[end.done].record.id)]
+                self._leave_off(line, row, end, now)
+            if not line.rows:
+                del self._lines[end.claim.name]
+            elif end.done and self._claimable(line, now):
+                more += 1
+        if more:
+            self._more_behind(more)
+        return lost
+
+    def _complete(self, line: _Line, seq: int, now: float) -> None:
+        row = line.rows.pop(seq)
+        row.state, row.since = "done", now
+        if self.keep is None:
+            del self._rows[seq]
+
+    def _leave_off(self, line: _Line, row: _Row, end: KeyEnd, now: float) -> None:
+        if end.progress is not None:
+            row.progress, row.fresh = end.progress, False
+        if end.error is not None:
+            row.error = end.error
+        if end.verdict == "retry":
+            line.state, line.due = "waiting", now + end.delay
+        elif end.verdict == "dead":
+            row.state, row.since = "dead", now
+            if self.on_dead == "skip" or line.key is None:
+                del line.rows[row.seq]
+
+    def _held(self, claim: KeyClaim) -> _Line | None:
+        line = self._lines.get(claim.name)
+        return line if line is not None and line.token == claim.token else None
+
+    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
+        lost = []
+        for claim in claims:
+            line = self._held(claim)
+            if line is None:
+                lost.append(claim)
+            else:
+                line.due = self.clock.epoch() + lease
+        return lost
+
+    async def _announce_handlers(
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
+    ) -> list[RelayInfo]:
+        now = self.clock.epoch()
+        before = self._relays.pop(relay, None)
+        started_at = before.started_at if before is not None else now - age
+        if handlers:
+            sets = {name: tuple(patterns) for name, patterns in handlers.items()}
+            self._relays[relay] = RelayInfo(relay, sets, started_at, now, False)
+        return [
+            replace(info, newer=(info.started_at, info.relay) > (started_at, relay))
+            for info in self._relays.values()
+            if info.relay != relay and info.seen_at > now - RELAY_LIVE
+        ]
+
+    async def stats(self) -> OutboxStats:
+        now = self.clock.epoch()
+        counts: dict[str, int] = dict.fromkeys(("ready", "leased", "waiting", "dead", "done"), 0)
+        for row in self._rows.values():
+            counts[self._state_of(row, now)] += 1
+        live = [r.created_at for r in self._rows.values() if r.state == "ready"]
+        blocked = await self._blocked(len(self._lines), None)
+        return OutboxStats(
+            **counts,
+            keys_blocked=len(blocked),
+            behind=sum(key.behind for key in blocked),
+            oldest_age=max(now - min(live), 0.0) if live else None,
+        )
+
+    def _line_of(self, row: _Row) -> _Line | None:
+        return self._lines.get(f"#{row.seq}" if row.new.key is None else f"={row.new.key}")
+
+    def _state_of(self, row: _Row, now: float) -> RecordState:
+        line = self._line_of(row)
+        if row.state != "ready" or line is None or next(iter(line.rows)) != row.seq:
+            return row.state
+        return line.state if line.due > now else "ready"
+
+    async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
+        found = []
+        for line in self._lines.values():
+            first = next(iter(line.rows.values()))
+            if line.key is not None and first.state == "dead" and (after or "") < line.key:
+                behind = sum(row.state == "ready" for row in line.rows.values())
+                found.append(
+                    BlockedKey(
+                        line.key, str(first.seq), first.new.kind, first.error, first.since, behind
+                    )
+                )
+        return sorted(found, key=lambda blocked: blocked.key)[:limit]
+
+    async def _records(
+        self,
+        state: RecordState | None,
+        kind: str | None,
+        key: str | None,
+        limit: int,
+        after: str | None,
+    ) -> list[RecordInfo]:
+        now = self.clock.epoch()
+        place = place_after(after)
+        page: list[RecordInfo] = []
+        for row in self._rows.values():
+            info = self._info(row, now)
+            if (
+                row.seq > place
+                and state in (None, info.state)
+                and kind in (None, row.new.kind)
+                and key in (None, row.new.key)
+            ):
+                page.append(info)
+                if len(page) == limit:
+                    break
+        return page
+
+    def _info(self, row: _Row, now: float) -> RecordInfo:
+        state, line = self._state_of(row, now), self._line_of(row)
+        special = state in ("leased", "waiting") and line is not None
+        since = line.due if special and line is not None else row.since
+        relay = line.relay if special and line is not None else None
+        return RecordInfo(self._record(row), state, since, row.error, row.progress, relay)
+
+    async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        chosen = self._dead(ids, keys)
+        for row in chosen:
+            row.state, row.since, row.fresh = "ready", self.clock.epoch(), True
+            self._enter(row)
+        return len(chosen)
+
+    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        chosen = self._dead(ids, keys)
+        for row in chosen:
+            del self._rows[row.seq]
+            name = f"#{row.seq}" if row.new.key is None else f"={row.new.key}"
+            line = self._lines.get(name)
+            if line is not None:
+                line.rows.pop(row.seq, None)
+                if not line.rows and line.state == "ready":
+                    del self._lines[name]
+        return len(chosen)
+
+    def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> list[_Row]:
+        return [
+            row
+            for row in self._rows.values()
+            if row.state == "dead"
+            and (ids is None or str(row.seq) in ids)
+            and (keys is None or row.new.key in keys)
+        ]
+
+    async def _prune(self, keep: float) -> int:
+        before = self.clock.epoch() - keep
+        old = [r.seq for r in self._rows.values() if r.state == "done" and r.since <= before]
+        for seq in old:
+            del self._rows[seq]
+        return len(old)
+
+    def _record(self, row: _Row) -> Record:
+        new = row.new
+        return Record(
+            str(row.seq),
+            self.name,
+            new.kind,
+            json.loads(new.encoded),
+            new.key,
+            new.headers,
+            row.created_at,
+        )

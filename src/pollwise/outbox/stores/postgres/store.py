@@ -1,0 +1,403 @@
+"""An outbox in the user's own Postgres database.
+
+The work is done by functions in a schema, made by `migrate`: a claim, a settlement of a batch, a
+put are each one statement and one round trip. The server's clock decides over leases and retries.
+How the order of a key is kept while transactions are open is told in the functions themselves:
+`queues/sql/outbox_postgres/0001_outbox.sql`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from pollwise.durations import Duration
+from pollwise.errors import MissingExtra
+from pollwise.outbox.records import (
+    KEY_VERDICTS,
+    RECORD_STATES,
+    BlockedKey,
+    Held,
+    KeyClaim,
+    KeyEnd,
+    NewRecord,
+    OutboxStats,
+    Record,
+    RecordInfo,
+    RecordState,
+    RelayInfo,
+    decoded_headers,
+    decoded_payload,
+)
+from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
+from pollwise.outbox.stores.in_doubt import EndsInDoubt, was_settled
+from pollwise.outbox.writers.common import Target
+from pollwise.queues.base import MAX_PAYLOAD_BYTES
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hints
+from pollwise.storage.channel import Channel
+from pollwise.storage.ids import number_of, place_after
+
+try:
+    import psycopg  # noqa: F401 - the modules below need it
+except ImportError as error:  # also where it is installed without the library that it needs
+    raise MissingExtra("an outbox on Postgres", "postgres") from error
+
+from pollwise.storage.postgres.database import Database
+from pollwise.storage.postgres.errors import ConnectionLost
+from pollwise.storage.postgres.line import PostgresLine
+from pollwise.storage.postgres.params import Param, flag, number, numbers, text, texts
+from pollwise.storage.postgres.schema import Tables, quoted
+
+TABLES = Tables(__package__, "outbox_migrations", "pollwise outbox migrate URL", "outbox")
+
+#: What the key of a record without one begins with, in the tables.
+_ALONE = "\x01"
+
+
+class PostgresOutboxStore(OutboxStore):
+    """Records in a Postgres database, in a schema that `await store.migrate()` makes.
+
+    conninfo: of the database that holds the user's data, as libpq takes it.
+    schema: where the tables are; one may hold many outboxes, and queues.
+    listen: a conninfo for hints, where `conninfo` goes through a pooler that swallows LISTEN.
+    timeout: how long a call may take; one that takes longer fails and is cancelled at the server.
+    connections: the most at a time; calls beyond that wait for their turn.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        name: str = "default",
+        *,
+        schema: str = "pollwise",
+        listen: str | None = None,
+        timeout: Duration = "30s",
+        connections: int = 4,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        on_dead: OnDead = "block",
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.database = Database(
+            conninfo,
+            TABLES,
+            name,
+            schema=schema,
+            timeout=timeout,
+            connections=connections,
+            clock=clock,
+            apart="claim",  # claims take turns anyway
+        )
+        self.schema = self.database.schema
+        self._listen = self.database.listening(listen)
+        self._closed = False
+        self._in_doubt = EndsInDoubt()
+        super().__init__(
+            name,
+            clock=self.database.clock,
+            keep=keep,
+            on_dead=on_dead,
+            max_payload_bytes=max_payload_bytes,
+        )
+
+    @property
+    def url(self) -> str:
+        return self.database.url
+
+    def target(self) -> Target:
+        """Where writers put; the news that rides in their transactions is the function's own."""
+        return Target("postgresql", self.name, self.url, schema=self.schema, now=self.clock.imposed)
+
+    # Migrating
+
+    async def migrate(self) -> list[int]:
+        return await self.database.migrate()
+
+    def migration(self) -> str:
+        return self.database.migration()
+
+    # The relay's side
+
+    async def _put(self, records: list[NewRecord]) -> list[str]:
+        rows = [(each.kind, each.encoded, each.key, each.encoded_headers) for each in records]
+        batch = json.dumps(rows, ensure_ascii=False)
+        # Without news: that goes out apart, so that it does not hold up the commits of others.
+        made = await self.database.rows(
+            "put", [text(self.name), text(batch), b"", self.database.now()]
+        )
+        return [str(seq) for (seq,) in made]
+
+    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]:
+        rows = await self.database.rows(
+            "claim",
+            [
+                text(self.name),
+                text(relay),
+                number(keys),
+                number(run),
+                number(lease),
+                text(self._channel.probe()),
+                self.database.now(),
+            ],
+        )
+        *_, again = rows.pop()
+        if again is not None:
+            self._hints.notify_at(self.clock.now() + max(again, 0.0))
+        rows.sort(key=_by_key)
+        claims = [self._claim_of(relay, list(each)) for _, each in groupby(rows, key=_key_of)]
+        claims.sort(key=lambda claim: int(claim.run[0].record.id))
+        return claims
+
+    def _claim_of(self, relay: str, rows: list[tuple[Any, ...]]) -> KeyClaim:
+        outbox, load = self.name, decoded_payload
+        key = rows[0][1]
+        if key[0] == _ALONE:
+            key = None
+        *_, lapses, token, until = rows[0]
+        run = tuple(
+            [
+                Held(
+                    Record(
+                        str(seq), outbox, kind, load(payload), key, decoded_headers(headers), at
+                    ),
+                    progress or "",
+                    fresh,
+                )
+                for seq, _, kind, payload, headers, at, progress, fresh, *_ in rows
+            ]
+        )
+        return KeyClaim(key, token, relay, until, run, lapses)
+
+    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+        # In the order of the keys, as everybody locks them, so that nobody waits in a circle.
+        batch = sorted(ends, key=lambda end: _line(end.claim))
+        params = self._settle_params(batch)
+        with self._in_doubt.unless_answered(batch):
+            try:
+                [(lost, more)] = await self.database.rows("settle", params)
+            except ConnectionLost:
+                self._in_doubt.note(batch)
+                [(lost, more)] = await self.database.rows("settle", params)
+        self.database.sweep(sum(end.done for end in batch))
+        if more:
+            self._more_behind(more)
+        refused = await self._not_settled([batch[place - 1] for place in lost or ()])
+        self._in_doubt.forget(batch)
+        return [end.claim for end in refused]
+
+    def _settle_params(self, batch: Sequence[KeyEnd]) -> list[Param]:
+        done, places = [], []
+        for place, end in enumerate(batch, 1):
+            for held in end.claim.run[: end.done]:
+                done.append(held.record.id)
+                places.append(place)
+        params: list[Param] = [
+            text(self.name),
+            texts([_line(end.claim) for end in batch]),
+            numbers([end.claim.token for end in batch]),
+            f"{{{','.join(done)}}}".encode(),
+            numbers(places),
+        ]
+        if all(end.done == len(end.claim.run) for end in batch):
+            params += [None] * 5
+        else:
+            params += [
+                numbers([KEY_VERDICTS.index(end.verdict) for end in batch]),
+                numbers([_next(end) for end in batch]),
+                numbers([end.delay for end in batch]),
+                texts([end.error for end in batch]),
+                texts([end.progress for end in batch]),
+            ]
+        return [
+            *params,
+            flag(self.on_dead == "block"),
+            flag(self.keep is not None),
+            self.database.now(),
+        ]
+
+    async def _not_settled(self, refused: Sequence[KeyEnd]) -> Sequence[KeyEnd]:
+        """Of what was refused, all but what a call whose answer was lost had settled already."""
+        doubted = [end.claim for end in refused if end.claim in self._in_doubt]
+        if not doubted:
+            return refused
+        names = {_line(claim): claim.name for claim in doubted}
+        seqs = [number_of(held.record.id) for claim in doubted for held in claim.run]
+        tokens, live = {}, set()
+        params = [text(self.name), texts(list(names)), numbers(seqs)]
+        for key, value in await self.database.rows("fates", params, safe=True):
+            if key is None:
+                live.add(str(value))
+            else:
+                tokens[names[key]] = value
+        return [
+            end
+            for end in refused
+            if end.claim not in self._in_doubt or not was_settled(end, tokens, live)
+        ]
+
+    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
+        batch = sorted({(_line(claim), claim.token) for claim in claims})
+        [(places,)] = await self.database.rows(
+            "extend",
+            [
+                text(self.name),
+                texts([key for key, _ in batch]),
+                numbers([token for _, token in batch]),
+                number(lease),
+                self.database.now(),
+            ],
+            safe=True,
+        )
+        lost = {batch[place - 1] for place in places or ()}
+        return [claim for claim in claims if (_line(claim), claim.token) in lost]
+
+    async def _announce_handlers(
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
+    ) -> list[RelayInfo]:
+        rows = await self.database.rows(
+            "announce",
+            [
+                text(self.name),
+                text(relay),
+                text(json.dumps(handlers) if handlers else None),
+                number(age),
+                number(RELAY_LIVE),
+                self.database.now(),
+            ],
+            safe=True,
+        )
+        return [
+            RelayInfo(
+                other,
+                {name: tuple(patterns) for name, patterns in json.loads(sets).items()},
+                started,
+                seen,
+                newer,
+            )
+            for other, sets, started, seen, newer in rows
+        ]
+
+    # Views, and what people do about them
+
+    async def stats(self) -> OutboxStats:
+        [row] = await self.database.rows("stats", [text(self.name), self.database.now()], safe=True)
+        live, leased, waiting, dead, done, blocked, behind, age = row
+        return OutboxStats(
+            ready=max(live - leased - waiting, 0),
+            leased=leased,
+            waiting=waiting,
+            dead=dead,
+            done=done,
+            keys_blocked=blocked,
+            behind=behind,
+            oldest_age=None if age is None else max(age, 0.0),
+        )
+
+    async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
+        params = [text(self.name), text(after or ""), number(limit)]
+        return [
+            BlockedKey(key, str(seq), *rest)
+            for key, seq, *rest in await self.database.rows("blocked", params, safe=True)
+        ]
+
+    async def _records(
+        self,
+        state: RecordState | None,
+        kind: str | None,
+        key: str | None,
+        limit: int,
+        after: str | None,
+    ) -> list[RecordInfo]:
+        name, place = text(self.name), number(place_after(after))
+        chosen = [text(kind), text(key), number(limit)]
+        if state == "dead":
+            rows = await self.database.rows("list_dead", [name, place, *chosen], safe=True)
+        else:
+            code = None if state is None else number(RECORD_STATES.index(state))
+            rows = await self.database.rows(
+                "list", [name, place, code, *chosen, self.database.now()], safe=True
+            )
+        return [
+            RecordInfo(
+                Record(
+                    str(row[0]), self.name, row[1], decoded_payload(row[2]), row[3],
+                    decoded_headers(row[4]), row[5],
+                ),
+                RECORD_STATES[row[6]],
+                row[7],
+                row[8],
+                row[9] or "",
+                row[10],
+            )
+            for row in rows
+        ]  # fmt: skip
+
+    async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        return await self._redrive(ids, keys, skip=False)
+
+    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        return await self._redrive(ids, keys, skip=True)
+
+    async def _redrive(
+        self, ids: Sequence[str] | None, keys: Sequence[str] | None, *, skip: bool
+    ) -> int:
+        seqs = None if ids is None else numbers([number_of(each) for each in ids])
+        of_keys = None if keys is None else texts(keys)
+        return await self._count("redrive", seqs, of_keys, flag(skip), self.database.now())
+
+    async def _prune(self, keep: float) -> int:
+        return await self._count("prune", number(keep), self.database.now())
+
+    async def _count(self, name: str, *params: Param) -> int:
+        [(count,)] = await self.database.rows(name, [text(self.name), *params])
+        return int(count)
+
+    # The rest
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            await self.database.hurry()
+            await super().close()
+            await self.database.close()
+
+    def _make_hints(self) -> Hints:
+        self._line = PostgresLine(
+            self.database.connections,
+            self.database.sql["send"],
+            self._listen,
+            self.schema,
+            self.name,
+            self.clock,
+            channel_of(self.schema, self.name),
+        )
+        self._channel = Channel(self._line, self.clock)
+        return self._channel
+
+
+def channel_of(schema: str, outbox: str) -> str:
+    """Where its relays listen, as `outbox_channel` has it."""
+    digest = hashlib.sha256(f"{quoted(schema)}.{outbox}".encode()).hexdigest()
+    return f"pollwise_outbox_{digest[:16]}"
+
+
+def _line(claim: KeyClaim) -> str:
+    """The key of a claim as the tables have it."""
+    return f"{_ALONE}{claim.run[0].record.id}" if claim.key is None else claim.key
+
+
+def _next(end: KeyEnd) -> int | None:
+    run = end.claim.run
+    return int(run[end.done].record.id) if end.done < len(run) else None
+
+
+def _key_of(row: tuple[Any, ...]) -> Any:
+    return row[1]
+
+
+def _by_key(row: tuple[Any, ...]) -> Any:
+    return row[1], row[0]

@@ -1,0 +1,1 @@
+"""An outbox in the user's own SQLite file."""

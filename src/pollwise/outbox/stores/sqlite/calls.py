@@ -1,0 +1,339 @@
+"""What `SqliteOutboxStore` does with its connection: plain calls, made from one thread.
+
+The database is the user's own, so the write lock is held for short: a claim looks first without
+it, and what it writes under it is bounded.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pollwise.outbox.records import (
+    RECORD_STATES,
+    BlockedKey,
+    Held,
+    KeyClaim,
+    KeyEnd,
+    NewRecord,
+    OutboxStats,
+    Record,
+    RecordInfo,
+    RecordState,
+    RelayInfo,
+    decoded_headers,
+    decoded_payload,
+)
+from pollwise.outbox.stores.base import RELAY_LIVE, RUN_BYTES
+from pollwise.outbox.stores.sqlite.connection import SqliteConnection
+from pollwise.outbox.writers.common import Target, put_steps, run_steps
+from pollwise.storage.ids import number_of, place_after
+from pollwise.storage.sqlite.file import transaction
+
+#: The most new records that one claim comes by, and the most that one prune deletes: bounds the
+#: time that the write lock is held.
+MOST_AT_ONCE = 2000
+
+#: What a key that cannot be read is shown with, and why its record is dead.
+_LOST = "\N{REPLACEMENT CHARACTER}"
+UNREADABLE = (
+    "its key is not UTF-8, so no relay can claim it: put it again with a key that is, and skip this"
+)
+
+#: A key and 0; or "" and a record that has none.
+Line = tuple[str, int]
+
+_CODES = {state: code for code, state in enumerate(RECORD_STATES)}
+
+
+class SqliteCalls(SqliteConnection):
+    """The calls of a store. A call is one transaction, or reads only."""
+
+    # Putting and relaying
+
+    def put(self, target: Target, records: Sequence[NewRecord]) -> list[str]:
+        connection = self.connect()
+        with transaction(connection):
+            return run_steps(
+                put_steps(target, records),
+                lambda statement, values: connection.execute(statement, values).fetchall(),
+            )
+
+    def glance(self) -> tuple[bool, float | None]:
+        """Is anything new, and when is the next key due? A look, without the write lock."""
+        [(new, due)] = self._rows("glance")
+        return bool(new), due
+
+    def claim(
+        self, relay: str, keys: int, run: int, lease: float, now: float
+    ) -> tuple[list[KeyClaim], float | None]:
+        """The claims; and when they are all there was, when the next key is due."""
+        new, due = self.glance()
+        if not new and (due is None or due > now):
+            return [], due
+        with transaction(self.connect()):
+            chosen, more = self._choose(keys, now)
+            claims = self._lease(chosen, relay, run, now + lease)
+            if len(claims) == keys:
+                return claims, None
+            _, due = self.glance()
+        if more or len(claims) < len(chosen):
+            return claims, now  # there may be more than one claim comes by
+        return claims, due
+
+    def _choose(self, keys: int, now: float) -> tuple[list[Line], bool]:
+        """The keys, or records without one, that have been claimable the longest.
+
+        And whether it gave up before it came by all new records.
+        """
+        due = [((key, record), at) for key, record, at in self._rows("due", now=now, limit=keys)]
+        known = dict.fromkeys((line for line, _ in due), True)
+        waiting = iter([*due, (("", 0), math.inf)])
+        line, at = next(waiting)
+        chosen: list[Line] = []
+        last, came_by = 0, 0
+        for seq, key, created_at in self._new(keys):
+            if key and _LOST in key and not self._rows("readable", seq=seq, key=key):
+                came_by += self._run("unreadable", seq=seq, error=UNREADABLE, now=now)
+                continue
+            while at <= _time(created_at) and len(chosen) < keys:
+                chosen.append(line)
+                line, at = next(waiting)
+            if len(chosen) == keys:
+                break
+            last, came_by = seq, came_by + 1
+            its = (key, 0) if key else ("", seq)
+            if its not in known:
+                known[its] = bool(key and self._rows("known", key=key))
+                if not known[its]:
+                    chosen.append(its)
+                    known[its] = True
+        while at < math.inf and len(chosen) < keys:
+            chosen.append(line)
+            line, at = next(waiting)
+        if last:
+            self._run("note", last=last)
+        return chosen, came_by >= MOST_AT_ONCE and len(chosen) < keys
+
+    def _new(self, keys: int) -> Iterator[tuple[int, str | None, float]]:
+        """New records in order, so many at the most as a claim comes by."""
+        size = min(max(2 * keys, 100), MOST_AT_ONCE)
+        last = 0
+        for _ in range(0, MOST_AT_ONCE, size):
+            page = self._rows("new", after=last, limit=size)
+            yield from page
+            if len(page) < size:
+                return
+            last = page[-1][0]
+
+    def _lease(self, chosen: Sequence[Line], relay: str, run: int, until: float) -> list[KeyClaim]:
+        if not chosen:
+            return []
+        [(last,)] = self._rows("draw", count=len(chosen))
+        claims = []
+        for token, (key, record) in enumerate(chosen, last - len(chosen) + 1):
+            if record:
+                rows = self._rows("run_alone", record=record)
+            else:
+                rows = _fitting(self._rows("run", key=key, limit=run))
+            if not rows:  # somebody deleted them
+                self._run("forget", key=key, record=record)
+                continue
+            [(lapses,)] = self._rows(
+                "lease", key=key, record=record, until=until, token=token, relay=relay
+            )
+            held = tuple(self._held(row, key or None) for row in rows)
+            claims.append(KeyClaim(key or None, token, relay, until, held, lapses))
+        return claims
+
+    def _held(self, row: tuple[Any, ...], key: str | None) -> Held:
+        seq, kind, payload, headers, created_at, progress, fresh = row
+        record = Record(
+            str(seq), self._outbox, kind, decoded_payload(payload), key, decoded_headers(headers),
+            _time(created_at),
+        )  # fmt: skip
+        return Held(record, progress, bool(fresh))
+
+    def settle(
+        self, ends: Sequence[KeyEnd], now: float, *, keep: bool, block: bool
+    ) -> tuple[list[KeyClaim], int]:
+        """Settle what is still held; return what is not, and how many keys have more to claim."""
+        lost = []
+        more = 0
+        with transaction(self.connect()):
+            held = []
+            for end in ends:
+                key, record = _line(end.claim)
+                if self._rows("held", key=key, record=record, token=end.claim.token):
+                    held.append(end)
+                else:
+                    lost.append(end.claim)
+            done = [number_of(one.record.id) for end in held for one in end.claim.run[: end.done]]
+            if done:
+                self._run("complete_kept" if keep else "complete", batch=json.dumps(done), now=now)
+            for end in held:
+                more += self._leave(end, now, block=block)
+        return lost, more
+
+    def _leave(self, end: KeyEnd, now: float, *, block: bool) -> bool:
+        """Leave a key as its end says; True if records were completed and more can be claimed."""
+        key, record = _line(end.claim)
+        if end.done < len(end.claim.run):
+            seq = number_of(end.claim.run[end.done].record.id)
+            dead = end.verdict == "dead"
+            if dead or end.error is not None or end.progress is not None:
+                self._run(
+                    "leave_off",
+                    seq=seq,
+                    dead=dead,
+                    error=end.error,
+                    progress=end.progress,
+                    now=now,
+                )
+            if end.verdict == "retry":
+                self._run("wait", key=key, record=record, due=now + end.delay)
+                return False
+            if dead and block and key:
+                self._run("block", key=key, dead=seq)
+                return False
+        free = "free_alone" if record else "free"
+        if not self._run(free, key=key, record=record, now=now):
+            self._run("forget", key=key, record=record)
+            return False
+        return end.done > 0
+
+    def extend(self, claims: Sequence[KeyClaim], until: float) -> list[KeyClaim]:
+        lost = []
+        with transaction(self.connect()):
+            for claim in claims:
+                key, record = _line(claim)
+                if not self._run("extend", key=key, record=record, token=claim.token, until=until):
+                    lost.append(claim)
+        return lost
+
+    def announce(
+        self, relay: str, handlers: Mapping[str, list[str]], age: float, now: float
+    ) -> list[RelayInfo]:
+        gone, began = now - RELAY_LIVE, now - age
+        with transaction(self.connect()):
+            self._run("withdraw", relay=relay, leaves=not handlers, gone=gone)
+            if handlers:
+                values = {"relay": relay, "handlers": json.dumps(handlers), "now": now}
+                [(began,)] = self._rows("announce", started_at=began, **values)
+            rows = self._rows("relays", relay=relay, gone=gone)
+        return [
+            RelayInfo(
+                name,
+                {each: tuple(patterns) for each, patterns in json.loads(sets).items()},
+                float(started),
+                float(seen),
+                (started, name) > (began, relay),
+            )
+            for name, sets, started, seen in rows
+        ]
+
+    # What people look at, and do about it
+
+    def stats(self, now: float) -> OutboxStats:
+        connection = self.connect()
+        connection.execute("BEGIN")  # one view for all
+        try:
+            [(live, dead, done)] = self._rows("counts")
+            [(leased, waiting, blocked, behind)] = self._rows("key_counts", now=now)
+            [(oldest,)] = self._rows("oldest")
+        finally:
+            connection.execute("ROLLBACK")
+        return OutboxStats(
+            ready=live - leased - waiting,
+            leased=leased,
+            waiting=waiting,
+            dead=dead,
+            done=done,
+            keys_blocked=blocked,
+            behind=behind,
+            oldest_age=None if oldest is None else max(now - _time(oldest), 0.0),
+        )
+
+    def blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
+        rows = self._rows("blocked", limit=limit, after=after or "")
+        return [
+            BlockedKey(key, str(seq), kind, error, _time(since), behind)
+            for key, seq, kind, error, since, behind in rows
+        ]
+
+    def records(
+        self,
+        state: RecordState | None,
+        kind: str | None,
+        key: str | None,
+        limit: int,
+        after: str | None,
+        now: float,
+    ) -> list[RecordInfo]:
+        rows = self._rows(
+            "list_dead" if state == "dead" else "list",
+            now=now,
+            state=None if state is None else _CODES[state],
+            kind=kind,
+            key=key,
+            limit=limit,
+            after=place_after(after),
+        )
+        return [self._info(row) for row in rows]
+
+    def _info(self, row: tuple[Any, ...]) -> RecordInfo:
+        seq, kind, payload, key, headers, created_at, code, due, since, error, progress, relay = row
+        state = RECORD_STATES[code]
+        record = self._held((seq, kind, payload, headers, created_at, "", 0), key).record
+        if state in ("leased", "waiting"):
+            return RecordInfo(record, state, float(due), error, progress, relay)
+        return RecordInfo(record, state, _time(since), error, progress)
+
+    def retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None, now: float) -> int:
+        with transaction(self.connect()):
+            batch, count = self._dead(ids, keys)
+            self._run("revive", batch=batch, now=now)
+            self._run("unblock", batch=batch, now=now)
+        return count
+
+    def skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None, now: float) -> int:
+        with transaction(self.connect()):
+            batch, count = self._dead(ids, keys)
+            self._run("delete", batch=batch)
+            self._run("forget_empty", batch=batch)
+            self._run("unblock", batch=batch, now=now)
+        return count
+
+    def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, int]:
+        numbers = None if ids is None else json.dumps([number_of(each) for each in ids])
+        names = None if keys is None else json.dumps(list(keys))
+        found = [seq for (seq,) in self._rows("dead", ids=numbers, keys=names)]
+        return json.dumps(found), len(found)
+
+    def prune(self, before: float) -> int:
+        with transaction(self.connect()):
+            return len(self._rows("prune", before=before, most=MOST_AT_ONCE))
+
+
+def _line(claim: KeyClaim) -> Line:
+    """What stands for a claim in the table of keys: its key, or else its only record."""
+    if claim.key is not None:
+        return claim.key, 0
+    return "", number_of(claim.run[0].record.id)
+
+
+def _fitting(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """A run of records, up to the one with which their payloads are `RUN_BYTES` or more."""
+    size = 0
+    for place, (_, _, payload, *_) in enumerate(rows, 1):
+        size += len(payload)
+        if size >= RUN_BYTES:
+            return rows[:place]
+    return rows
+
+
+def _time(at: object) -> float:
+    """When a record was put; as long ago as can be, where some program wrote what is no time."""
+    return float(at) if isinstance(at, (int, float)) and math.isfinite(at) else 0.0

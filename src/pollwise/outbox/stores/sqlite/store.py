@@ -1,0 +1,179 @@
+"""An outbox in the user's own SQLite file.
+
+Calls go to one thread with one connection. Hints come from the changes of the file itself, so that
+whoever commits a record, in whatever process and language, is heard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+from pollwise.outbox.records import (
+    BlockedKey,
+    KeyClaim,
+    KeyEnd,
+    NewRecord,
+    OutboxStats,
+    RecordInfo,
+    RecordState,
+    RelayInfo,
+)
+from pollwise.outbox.stores.base import OnDead, OutboxStore
+from pollwise.outbox.stores.sqlite.calls import SqliteCalls
+from pollwise.outbox.stores.sqlite.connection import migration
+from pollwise.outbox.writers.common import Target
+from pollwise.queues.base import MAX_PAYLOAD_BYTES
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hints
+from pollwise.storage.sqlite.thread import SqliteThread
+from pollwise.storage.sqlite.watched_database import WatchedDatabase
+
+
+class SqliteOutboxStore(OutboxStore):
+    """Records in a SQLite file, in tables that `await store.migrate()` makes.
+
+    path: the database, which holds the user's data too.
+    timeout: how long a call waits for the write lock; it fails as one that may be repeated.
+    watch: how often a pause looks for changes of the file where the kernel cannot tell of them at
+        once (Linux can); 0 takes no news from other connections.
+
+    The journal is left as it is. `PRAGMA journal_mode = WAL` is recommended: without it a relay
+    that reads and an application that commits wait for each other.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "default",
+        *,
+        timeout: Duration = "5s",
+        watch: Duration = "100ms",
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        on_dead: OnDead = "block",
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.path = Path(path)
+        if self.path.name in ("", ".."):
+            raise ConfigError(f"path = {str(path)!r} names no file; give one such as shop.db")
+        if str(path) == ":memory:":
+            raise ConfigError(
+                "path = ':memory:' is a database of one connection, which no relay can see; give a "
+                "file"
+            )
+        self._watch = seconds(watch, "watch")
+        self._calls = SqliteCalls(self.path, name, seconds(timeout, "timeout", positive=True))
+        super().__init__(
+            name, clock=clock, keep=keep, on_dead=on_dead, max_payload_bytes=max_payload_bytes
+        )
+        self._thread = SqliteThread(
+            self._calls,
+            name=f"pollwise-{self.path.name}",
+            store=self.url,
+            opened=self._hints.opened,
+        )
+        self._call = self._thread.call
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{quote(str(self.path))}?outbox={quote(self.name, safe='')}"
+
+    def target(self) -> Target:
+        return self._target(self.clock.imposed)
+
+    def _target(self, now: Callable[[], float | None]) -> Target:
+        return Target("sqlite", self.name, self.url, path=self._calls.path, now=now)
+
+    async def migrate(self) -> list[int]:
+        applied: list[int] = await self._call(self._calls.migrate)
+        return applied
+
+    def migration(self) -> str:
+        return migration()
+
+    async def _put(self, records: list[NewRecord]) -> list[str]:
+        now = self._epoch()
+        ids: list[str] = await self._call(self._calls.put, self._target(lambda: now), records)
+        return ids
+
+    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]:
+        claims: list[KeyClaim]
+        claims, due = await self._call(self._calls.claim, relay, keys, run, lease, self._epoch())
+        self._wake_when_due(due)
+        return claims
+
+    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+        now, keep, block = self._epoch(), self.keep is not None, self.on_dead == "block"
+        lost: list[KeyClaim]
+        lost, more = await self._call(lambda: self._calls.settle(ends, now, keep=keep, block=block))
+        if more:
+            self._more_behind(more)
+        return lost
+
+    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
+        lost: list[KeyClaim] = await self._call(self._calls.extend, claims, self._epoch() + lease)
+        return lost
+
+    async def _announce_handlers(
+        self, relay: str, handlers: Mapping[str, list[str]], age: float
+    ) -> list[RelayInfo]:
+        others: list[RelayInfo] = await self._call(
+            self._calls.announce, relay, handlers, age, self._epoch()
+        )
+        return others
+
+    async def stats(self) -> OutboxStats:
+        stats: OutboxStats = await self._call(self._calls.stats, self._epoch())
+        return stats
+
+    async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
+        page: list[BlockedKey] = await self._call(self._calls.blocked, limit, after)
+        return page
+
+    async def _records(
+        self,
+        state: RecordState | None,
+        kind: str | None,
+        key: str | None,
+        limit: int,
+        after: str | None,
+    ) -> list[RecordInfo]:
+        page: list[RecordInfo] = await self._call(
+            self._calls.records, state, kind, key, limit, after, self._epoch()
+        )
+        return page
+
+    async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        count: int = await self._call(self._calls.retry, ids, keys, self._epoch())
+        return count
+
+    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        count: int = await self._call(self._calls.skip, ids, keys, self._epoch())
+        return count
+
+    async def _prune(self, keep: float) -> int:
+        count: int = await self._call(self._calls.prune, self._epoch() - keep)
+        return count
+
+    async def close(self) -> None:
+        if not self._thread.closed:
+            await super().close()
+            await self._thread.close()
+
+    def _epoch(self) -> float:
+        return self.clock.epoch()
+
+    def _make_hints(self) -> Hints:
+        return WatchedDatabase(self._calls.path, self._watch, self._look)
+
+    async def _look(self) -> bool:
+        """Is there anything to claim, now that the file has changed?"""
+        new, due = await self._call(self._calls.glance)
+        if due is not None and due > self._epoch():
+            self._wake_when_due(due)
+            return bool(new)
+        return bool(new) or due is not None

@@ -1,0 +1,76 @@
+"""From the URL of a database to the store of an outbox in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from pollwise.errors import ConfigError
+from pollwise.outbox.stores.base import OutboxStore
+from pollwise.queues.urls import Address, address_of
+from pollwise.runtime.clock import Clock
+
+EXAMPLES = ("sqlite:///shop.db", "postgresql://app@db/shop")
+_COMMON = ("outbox", "keep", "on_dead", "max_payload_bytes")
+_SQLITE = (*_COMMON, "timeout", "watch")
+_POSTGRES = (*_COMMON, "schema", "listen", "timeout", "connections")
+
+
+def open_store(url: str, *, clock: Clock | None = None, **given: Any) -> OutboxStore:
+    """The outbox in the database at `url`. Nothing is touched before its first call.
+
+    `sqlite:///relative.db`, `sqlite:////absolute.db` and `postgresql://user@host/database`, with
+    `?outbox=name`, `keep=7d`, `on_dead=skip`, `max_payload_bytes=65536`, `timeout=30s`; for SQLite
+    `watch=100ms`, for Postgres `schema=pollwise`, `connections=4`, `listen` and what libpq takes.
+
+    given: the same options; one that is given both ways must be the same.
+    """
+    at = address_of(url, _SCHEMES, EXAMPLES, clock=clock, what="outbox")
+    return _SCHEMES[at.parts.scheme](at, {key: v for key, v in given.items() if v is not None})
+
+
+def _sqlite(at: Address, given: dict[str, Any]) -> OutboxStore:
+    from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+
+    options = _merged(at.options(_SQLITE), at, given)
+    if options.pop("schema", "pollwise") != "pollwise":
+        raise ConfigError(f"schema = {given['schema']!r}: {at.shown} has no schemas; leave it out")
+    if at.parts.netloc or len(at.parts.path) < 2:
+        raise ConfigError(
+            f"{at.shown} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
+        )
+    return SqliteOutboxStore(unquote(at.parts.path[1:]), clock=at.clock, **options)
+
+
+def _postgres(at: Address, given: dict[str, Any]) -> OutboxStore:
+    from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
+    from pollwise.storage.postgres.conninfo import connection_options
+
+    theirs = connection_options()
+    options = at.options((*_POSTGRES, *theirs))
+    passed = [(key, value) for key, value in at.query() if key in theirs]
+    for key, _ in passed:
+        del options[key]
+    merged = _merged(options, at, given)
+    return PostgresOutboxStore(at.without_query(passed), clock=at.clock, **merged)
+
+
+def _merged(options: dict[str, Any], at: Address, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of the URL and those given beside it."""
+    in_url = {key for key, _ in at.query()}
+    for name, value in given.items():
+        key = "outbox" if name == "name" else name
+        if key in in_url and options[name] != value:
+            raise ConfigError(
+                f"{key} = {options[name]!r} in {at.shown}, and {name} = {value!r} beside it; "
+                "keep one"
+            )
+    return options | given
+
+
+_SCHEMES: dict[str, Callable[[Address, dict[str, Any]], OutboxStore]] = {
+    "sqlite": _sqlite,
+    "postgresql": _postgres,
+    "postgres": _postgres,
+}

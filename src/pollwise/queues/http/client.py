@@ -1,0 +1,392 @@
+"""Requests to a controller: one connection reused, errors that say what to do, tokens never shown.
+
+What a request may have done when its answer is lost differs from call to call, so nothing is sent
+twice here; `Unanswered.sent` tells whether the controller may have got it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from pollwise.errors import ConfigError, MissingExtra, StoreError, StoreUnavailable
+from pollwise.runtime import variables
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.redact import without_secrets
+
+try:
+    import httpx
+except ImportError as error:
+    raise MissingExtra("a controller over HTTP", "http") from error
+
+from pollwise.queues.http import tls as http_tls
+
+#: HTTP/2 comes with an extra of httpx, which our extras name; without it, it is not offered.
+HAS_HTTP2 = find_spec("h2") is not None
+#: Where a token comes from when neither a file nor a token is named.
+TOKEN_VARIABLE = variables.TOKEN
+TOKEN_FILE_VARIABLE = variables.TOKEN_FILE
+#: The longest token, in characters.
+TOKEN_LENGTH_MAX = 1024
+#: How long a connection may take to be made, in seconds.
+CONNECT_TIMEOUT = 10.0
+#: The most connections at a time: one is enough but for held polls and uploads.
+CONNECTIONS_MAX = 100
+#: How long an idle connection is kept, in seconds; most proxies close theirs after 60 s or more.
+KEEP_ALIVE = 50.0
+#: As much of an answer that is no JSON is shown, in characters.
+SHOWN_MAX = 80
+
+
+class Refused(StoreError):
+    """The controller said no, and would say no again."""
+
+    #: What a person should do about it, where that is known.
+    advice: str
+
+    def __init__(
+        self, message: str, status: int, code: str, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.headers = headers or {}
+
+
+class Busy(StoreUnavailable):
+    """The controller said no for now (429, 5xx); `retry_after` seconds if it said so."""
+
+    def __init__(self, message: str, status: int, code: str, retry_after: float | None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.retry_after = retry_after
+
+
+class Unanswered(StoreUnavailable):
+    """No answer came. `sent`: the controller may have got the request all the same."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+
+
+class Untrusted(Unanswered):
+    """The controller could not be reached, for its certificate is not trusted."""
+
+
+class TokenSource:
+    """Where the token is read from: each time anew, so that it can be rotated."""
+
+    def __init__(self, file: str | Path | None = None, environ: Mapping[str, str] | None = None):
+        self._file = None if file is None else Path(file)
+        self._environ = environ
+
+    def read(self) -> str:
+        environ = os.environ if self._environ is None else self._environ
+        file = self._file
+        if file is None:
+            if token := environ.get(TOKEN_VARIABLE):
+                return _checked_token(token.strip(), TOKEN_VARIABLE)
+            if not (named := environ.get(TOKEN_FILE_VARIABLE)):
+                raise ConfigError(
+                    "a controller wants a token, and there is none: name a file that holds it, by "
+                    f"token_file or {TOKEN_FILE_VARIABLE}, or set {TOKEN_VARIABLE}"
+                )
+            file = Path(named)
+        try:
+            text = file.read_text(encoding="ascii")
+        except (OSError, ValueError) as error:
+            why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
+            raise ConfigError(
+                f"the token file {str(file)!r} cannot be read: {why}; it shall hold one token"
+            ) from None
+        return _checked_token(text.strip(), f"the token file {str(file)!r}")
+
+
+def _checked_token(token: str, where: str) -> str:
+    """Check a token without showing any of it."""
+    fits = token.isascii() and token.isprintable() and not any(map(str.isspace, token))
+    if not token or len(token) > TOKEN_LENGTH_MAX or not fits:
+        raise ConfigError(
+            f"{where} holds no token: that is one line of printable characters, as "
+            "`pollwise serve token` shows it once"
+        )
+    return token
+
+
+class Socket(Protocol):
+    """One WebSocket."""
+
+    async def receive(self) -> str:
+        """The next message; raises `Unanswered` when the connection is over."""
+
+    async def send(self, message: str) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+#: Opens the WebSocket at a path with a token; tests have one that needs no network.
+Dial = Callable[[str, str], "asyncio.Future[Socket]"]
+
+
+class ControllerClient:
+    """What speaks to one controller.
+
+    base: its address, such as https://builds.example.com/farm; without credentials.
+    timeout: how long an answer may take, in seconds.
+    ca_file: certificates to trust besides those that everybody does, in PEM.
+    transport: what carries requests instead of the network, for tests: then the controller runs on
+        our own event loop, and by our own clock.
+    dial: what opens WebSockets instead of the network.
+    """
+
+    def __init__(
+        self,
+        base: str,
+        clock: Clock,
+        *,
+        timeout: float = 30.0,
+        ca_file: str | Path | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        dial: Any = None,
+    ) -> None:
+        self.base = checked_base(base)
+        self._clock = clock
+        self._timeout = timeout
+        self._ca_file = ca_file
+        http_tls.check(ca_file)
+        self._transport = transport
+        self._dial = dial
+        self._client: httpx.AsyncClient | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.closed = False
+
+    async def call(
+        self,
+        method: str,
+        path: str,
+        token: str,
+        *,
+        content: Any = None,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        longer: float = 0.0,
+    ) -> httpx.Response:
+        """One request and its answer, in full; raises for all that is no success.
+
+        longer: how much longer than usual the answer may take, in seconds.
+        """
+        client = self._opened()
+        timeout = httpx.Timeout(self._timeout + longer, connect=CONNECT_TIMEOUT)
+        with self._outside(), _told(self.base):
+            response = await client.request(
+                method,
+                path,
+                content=content,
+                params=params,
+                headers={"Authorization": f"Bearer {token}", **(headers or {})},
+                timeout=timeout,
+            )
+        if response.status_code >= 300:
+            raise error_of(response, self.base)
+        return response
+
+    @asynccontextmanager
+    async def stream(
+        self, path: str, token: str, headers: Mapping[str, str] | None = None
+    ) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Get something large, piece by piece."""
+        client = self._opened()
+        with self._outside(), _told(self.base):
+            async with client.stream(
+                "GET",
+                path,
+                headers={"Authorization": f"Bearer {token}", **(headers or {})},
+                timeout=httpx.Timeout(self._timeout, connect=CONNECT_TIMEOUT),
+            ) as response:
+                if response.status_code >= 300:
+                    await response.aread()
+                    raise error_of(response, self.base)
+                yield response.aiter_bytes(65536)
+
+    async def dial(self, path: str, token: str) -> Socket:
+        """Open a WebSocket; raises `Refused`, or `Unanswered` where it cannot be had now."""
+        if self._dial is not None:
+            socket: Socket = await self._dial(path, token)
+            return socket
+        from pollwise.queues.http.socket import dial
+
+        with self._outside():
+            return await dial(self.base, path, token, self._tls())
+
+    async def close(self) -> None:
+        self.closed = True
+        client, self._client = self._client, None
+        if client is not None and self._loop is asyncio.get_running_loop():
+            await client.aclose()
+
+    def _opened(self) -> httpx.AsyncClient:
+        if self.closed:
+            raise StoreError(f"the connection to {self.base} is closed; open another")
+        loop = asyncio.get_running_loop()
+        if self._client is None or self._loop is not loop:
+            # One that belongs to an event loop that ended cannot even be closed.
+            self._client = httpx.AsyncClient(
+                base_url=self.base,
+                http2=self._transport is None and self.base.startswith("https:") and HAS_HTTP2,
+                transport=self._transport,
+                verify=self._tls() or True,
+                limits=httpx.Limits(
+                    max_connections=CONNECTIONS_MAX,
+                    max_keepalive_connections=10,
+                    keepalive_expiry=KEEP_ALIVE,
+                ),
+                headers={"User-Agent": "pollwise"},
+                follow_redirects=False,  # the token is for this place and no other
+            )
+            self._loop = loop
+        return self._client
+
+    def _tls(self) -> ssl.SSLContext | None:
+        return http_tls.context(self._ca_file) if self.base.startswith("https:") else None
+
+    def _outside(self) -> AbstractContextManager[None]:
+        return self._clock.outside() if self._transport is None else nullcontext()
+
+
+class _told:  # noqa: N801
+    """Says in our own words what befell a request."""
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
+        if isinstance(error, httpx.TransportError):
+            raise _unanswered(error, self._base) from error
+        if isinstance(error, (httpx.InvalidURL, httpx.HTTPError)):
+            raise StoreError(f"{self._base}: {error}") from error
+
+
+def _unanswered(error: httpx.TransportError, base: str) -> Unanswered:
+    sent = not isinstance(
+        error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
+    )
+    told = http_tls.trouble(error) if isinstance(error, httpx.ConnectError) else None
+    if told is not None:
+        return Untrusted(f"the controller {base} {told}", sent=False)
+    if isinstance(error, httpx.TimeoutException):
+        what = "did not answer in time" if sent else "could not be reached in time"
+    else:
+        what = "went away before it answered" if sent else "cannot be reached"
+    why = f" ({error})" if str(error) else ""
+    if base.startswith("http:") and isinstance(error, (httpx.ProtocolError, httpx.ReadError)):
+        advice = f"does it speak TLS? Then write {_with_tls(base)}; else look whether it runs"
+    else:
+        advice = "look whether it runs, and the network"
+    return Unanswered(f"the controller {base} {what}{why}; {advice}", sent=sent)
+
+
+def _with_tls(base: str) -> str:
+    return f"https:{base.removeprefix('http:')}"
+
+
+def error_of(response: httpx.Response, base: str) -> Refused | Busy:
+    """What an answer that is no success means."""
+    status = response.status_code
+    body = _object(response.content)
+    told = body.get("error")
+    told = told if isinstance(told, dict) else {}
+    code = str(told.get("code", ""))
+    if told:
+        message = f"{_line(told.get('message'))}. {_line(told.get('what_to_do'))}".rstrip(". ")
+    else:
+        message = _guess(status, response, base)
+    said = f"the controller {base} answered {status}: {message}"
+    if status in (408, 425, 429) or status >= 500:
+        if status == 500 and code == "store_refused":
+            return Refused(said, status, code, response.headers)
+        return Busy(said, status, code, _retry_after(response))
+    return Refused(said, status, code, response.headers)
+
+
+def _guess(status: int, response: httpx.Response, base: str) -> str:
+    """What an answer that is not the controller's own may mean: a proxy's, or a stranger's."""
+    if status == 400 and base.startswith("http:") and "HTTPS" in response.text[:1000]:
+        return f"it speaks TLS; write {_with_tls(base)}"
+    if status in (502, 503, 504):
+        return "a proxy says that the controller is not there"
+    if 300 <= status < 400:
+        where = without_secrets(response.headers.get("location", "elsewhere"))[:SHOWN_MAX]
+        return f"it points to {_line(where)}; give that address, tokens do not follow"
+    if status == 404:
+        return "there is no such thing: look whether the address is that of a controller"
+    if status == 413:
+        return "too large for the controller, or for a proxy before it"
+    return _line(response.text[:SHOWN_MAX]) or "without a word"
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    value = response.headers.get("retry-after", "")
+    return float(value) if value.isascii() and value.isdigit() and len(value) < 7 else None
+
+
+def decoded(response: httpx.Response, base: str) -> dict[str, Any]:
+    """The object in an answer."""
+    try:
+        body = json.loads(response.content)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise StoreError(
+            f"{base} answered {response.status_code} with what is no JSON object: look whether the "
+            "address is that of a controller"
+        )
+    return body
+
+
+def checked_base(base: str) -> str:
+    """The address of a controller, without a slash at its end; refused if it holds credentials."""
+    parts = urlsplit(base)
+    shown = without_secrets(base)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise ConfigError(
+            f"{shown!r} is no address of a controller; write one like http://localhost:8420 or "
+            "https://builds.example.com"
+        )
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"{shown!r} holds credentials; a token belongs into a file (token_file, "
+            f"{TOKEN_FILE_VARIABLE}) or into {TOKEN_VARIABLE}"
+        )
+    try:
+        parts.port  # noqa: B018
+    except ValueError:
+        raise ConfigError(f"{shown!r} has a port that is none; write a number") from None
+    if parts.query or parts.fragment:
+        raise ConfigError(f"{shown!r}: the address of a controller ends before '?' and '#'")
+    return base.rstrip("/")
+
+
+def _object(content: bytes) -> dict[str, Any]:
+    try:
+        body = json.loads(content)
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _line(text: object) -> str:
+    """What somebody else wrote, as it may stand in a log: one line, all of it printable."""
+    return "".join(c if c.isprintable() else " " for c in str(text or ""))[:500].strip()

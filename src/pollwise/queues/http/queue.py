@@ -1,0 +1,423 @@
+"""A queue of a controller's store, over HTTP: for workers that can reach nothing else.
+
+`pollwise serve` has the store; this end has the same contract, call by call, each one request.
+Hints come by a WebSocket where one can be had, and are proven as everywhere: a proxy that blocks
+it costs latency and nothing else. What the store behind the controller cannot do, the controller
+refuses; and queues that its setting `controller.queues` does not name, to all but admins.
+
+An answer may be lost on its way. Reading is simply tried again; a put or a claim is repeated under
+the same nonce, which the controller recognises; a settlement is fenced by its token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, ClassVar, NoReturn
+from urllib.parse import quote, urlencode
+
+import httpx
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import (
+    ConfigError,
+    JobError,
+    PayloadError,
+    StoreError,
+    UniqueConflict,
+    Unsupported,
+)
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.queues.http import wire
+from pollwise.queues.http.client import (
+    ControllerClient,
+    Refused,
+    Socket,
+    TokenSource,
+    Unanswered,
+    decoded,
+)
+from pollwise.queues.in_doubt import InDoubt
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
+from pollwise.storage.channel import Channel, Line
+
+#: The longest that one request is held, in seconds: many proxies cut answers that take 30 s. A
+#: longer hold is several requests.
+HOLD_AT_ONCE = 20.0
+#: How long to wait where the controller holds nothing, in seconds.
+NOT_HELD = 1.0
+#: The queue of the controller's own jobs, which is not to be had this way.
+AGENTS = "agents"
+#: The longest id that is looked for, in characters of a URL.
+ID_LENGTH_MAX = 1000
+INSTANCE = "X-Pollwise-Instance"
+
+
+class HttpQueue(Queue):
+    """Jobs in a queue of a controller's store.
+
+    controller: the address of the controller.
+    token_file: the file that holds the token; else POLLWISE_TOKEN or POLLWISE_TOKEN_FILE say it.
+    ca_file: certificates to trust besides those that everybody does, in PEM.
+    timeout: how long an answer may take, besides the time that a claim is held.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True, hints="network")
+    _tells_of_puts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        controller: str,
+        name: str = "default",
+        *,
+        token_file: str | Path | None = None,
+        ca_file: str | Path | None = None,
+        timeout: Duration = "30s",
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+        transport: httpx.AsyncBaseTransport | None = None,
+        dial: Any = None,
+    ) -> None:
+        if name == AGENTS:
+            raise ConfigError(
+                f"queue = {AGENTS!r} holds the controller's own jobs: submit them by POST "
+                "/api/jobs and run them by `pollwise agent`; or name another queue"
+            )
+        self._clock = clock or Clock()
+        limit = seconds(timeout, "timeout", positive=True)
+        self._http = ControllerClient(
+            controller,
+            self._clock,
+            timeout=limit,
+            ca_file=ca_file,
+            transport=transport,
+            dial=dial,
+        )
+        self._tokens = TokenSource(token_file)
+        self._files = {"token_file": token_file, "ca_file": ca_file}
+        self._token: str | None = None
+        self._instance: str | None = None
+        self._in_doubt = InDoubt()
+        self._path = f"/api/queue/{quote(name, safe='')}"
+        super().__init__(name, clock=self._clock, keep=keep, max_payload_bytes=max_payload_bytes)
+        self._params = {} if self.keep is None else {"keep": repr(self.keep)}
+
+    @property
+    def url(self) -> str:
+        options = {"queue": self.name}
+        options |= {name: str(file) for name, file in self._files.items() if file is not None}
+        return f"{self._http.base}?{urlencode(options, quote_via=quote)}"
+
+    # Putting
+
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        kinds = {job.kind for job in jobs}
+        news = self._channel.ride(len(jobs), kinds)
+        nonce = secrets.token_hex(12)
+        said = json.dumps({"nonce": nonce, "news": news, "told": True})
+        answer = await self._post(
+            "put", f'{said[:-1]},"jobs":{wire.encoded_jobs(jobs)}}}', repeatable=True
+        )
+        ids, fresh = answer["ids"], int(answer["fresh"])
+        if fresh and news is None:
+            self._channel.tell_others(fresh, kinds)
+        return ids, fresh
+
+    # Claiming
+
+    async def _claim(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        until = self.clock.now() + hold
+        while True:
+            began = self.clock.now()
+            held = min(max(until - began, 0.0), HOLD_AT_ONCE)
+            claims = await self._claim_once(worker, limit, lease, held, kinds)
+            left = until - self.clock.now()
+            if claims or left <= 0:
+                return claims
+            if self.clock.now() - began < held / 2:  # it holds none now: too many, or it stops
+                await self.clock.sleep(min(NOT_HELD, left))
+
+    async def _claim_once(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        nonce = secrets.token_hex(12)
+        said: dict[str, Any] = {"worker": worker, "limit": limit, "lease": lease}
+        said |= {"nonce": nonce, "told": True}
+        if hold:
+            said["hold"] = hold
+        if kinds is not None:
+            said["kinds"] = list(kinds)
+        if probe := self._channel.probe():
+            said["probe"] = probe
+        try:
+            answer = await self._post("claim", said, repeatable=True, longer=hold)
+        except asyncio.CancelledError:
+            if hold:  # what the controller claims for us from now on shall go back at once
+                with suppress(StoreError):
+                    await self._post("cancel", {"nonce": nonce})
+            raise
+        claims = [wire.claim_from(each, self.name, worker) for each in answer["claims"]]
+        due_in = answer.get("due_in")
+        if due_in is not None:
+            self._hints.notify_at(self.clock.now() + float(due_in))
+        return claims
+
+    # Settling
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        said = {"settlements": [wire.settlement_to(s) for s in settlements], "told": True}
+        with self._in_doubt.unless_answered(settlements):
+            try:
+                answer = await self._post("settle", said)
+            except Unanswered as error:
+                if not error.sent:
+                    raise
+                self._in_doubt.note(settlements)
+                answer = await self._post("settle", said)
+        # While our lease lives nobody else can have had the job: what is refused though its answer
+        # was lost the first time, only we can have settled.
+        now = self.clock.epoch()
+        ours = {
+            s.claim.job.id for s in settlements if s.claim in self._in_doubt and now < s.claim.until
+        }
+        self._in_doubt.forget(settlements)
+        return [job_id for job_id in answer["lost"] if job_id not in ours]
+
+    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+        said = {"claims": [wire.held_to(claim) for claim in claims], "lease": lease}
+        answer = await self._again(lambda: self._post("extend", said))
+        return [str(job_id) for job_id in answer["lost"]]
+
+    # Views
+
+    async def stats(self) -> Stats:
+        return wire.stats_from(await self._get("/stats"))
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        try:
+            place = quote(job_id, safe="")
+        except UnicodeEncodeError:  # half of a character is in no id
+            return None
+        if not place or len(place) > ID_LENGTH_MAX:
+            return None
+        info = (await self._get(f"/jobs/{place}"))["job"]
+        return None if info is None else wire.info_from(info, self.name)
+
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]:
+        asked = {"state": state, "kind": kind, "limit": str(limit), "after": after}
+        answer = await self._get("/jobs", {k: v for k, v in asked.items() if v is not None})
+        return [wire.info_from(info, self.name) for info in answer["jobs"]]
+
+    async def _redrive(self, ids: Sequence[str] | None) -> int:
+        return int((await self._post("redrive", {"ids": ids, "told": True}))["count"])
+
+    async def _drop(self, ids: Sequence[str] | None) -> int:
+        return int((await self._post("drop", {"ids": ids}))["count"])
+
+    async def _prune(self, keep: float) -> int:
+        return int((await self._post("prune", {}))["count"])
+
+    async def close(self) -> None:
+        if self._http.closed:
+            return
+        try:
+            await super().close()
+        finally:
+            await self._http.close()
+
+    def _make_hints(self) -> Hints:
+        self._channel = _HttpChannel(_HttpLine(self), self._clock)
+        return self._channel
+
+    # Requests
+
+    async def _post(
+        self,
+        what: str,
+        said: dict[str, Any] | str,
+        *,
+        repeatable: bool = False,
+        longer: float = 0.0,
+    ) -> dict[str, Any]:
+        content = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
+        path = f"{self._path}/{what}"
+        headers = {"Content-Type": "application/json"}
+
+        async def once(extra: dict[str, str]) -> dict[str, Any]:
+            return await self._call(
+                "POST", path, content.encode(), {**headers, **extra}, longer=longer
+            )
+
+        try:
+            return await once({})
+        except Unanswered as error:
+            if not repeatable or not error.sent or self._instance is None:
+                raise
+            first = error
+        try:
+            return await once({INSTANCE: self._instance})
+        except Refused as refused:
+            if refused.code != "another_controller":
+                raise
+            raise first from None  # nobody knows what became of it
+
+    async def _get(self, what: str, asked: dict[str, str] | None = None) -> dict[str, Any]:
+        return await self._again(lambda: self._call("GET", self._path + what, None, {}, asked))
+
+    @staticmethod
+    async def _again(call: Callable[[], Any]) -> dict[str, Any]:
+        """Make a call that may be made twice; a connection that was idle may be dead."""
+        try:
+            answer: dict[str, Any] = await call()
+        except Unanswered as error:
+            if not error.sent:
+                raise
+            answer = await call()
+        return answer
+
+    async def _call(
+        self,
+        method: str,
+        path: str,
+        content: bytes | None,
+        headers: dict[str, str],
+        asked: dict[str, str] | None = None,
+        *,
+        longer: float = 0.0,
+    ) -> dict[str, Any]:
+        token = self.token()
+        params = {**self._params, **(asked or {})}
+        for again in (True, False):
+            try:
+                response = await self._http.call(
+                    method, path, token, content=content, params=params, headers=headers,
+                    longer=longer,
+                )  # fmt: skip
+                break
+            except Refused as refused:
+                if again and refused.status == 401 and (renewed := self._tokens.read()) != token:
+                    self._token = token = renewed  # it was rotated
+                    continue
+                self._raise(refused)
+        self._instance = response.headers.get(INSTANCE, self._instance)
+        return decoded(response, self._http.base)
+
+    def token(self) -> str:
+        if self._token is None:
+            self._token = self._tokens.read()
+        return self._token
+
+    def _raise(self, refused: Refused) -> NoReturn:
+        """What the controller refused, as any other queue would."""
+        kind = _KINDS.get(refused.code)
+        if kind is None and refused.status == 413:
+            kind = PayloadError
+        if kind is None and (advice := self.advice_on(refused)):
+            raise StoreError(f"{str(refused).rstrip('. ')}. {advice}") from None
+        if kind is not None:
+            raise kind(str(refused)) from None
+        raise refused
+
+    def advice_on(self, refused: Refused) -> str | None:
+        """What to do where the token is not accepted, or not for this; None if it is not that."""
+        if refused.status == 401:
+            return (
+                f"The token of the queue {self.name!r} holds no longer, or never did: have an "
+                "admin make one (`pollwise serve token create`), put it where the old one is "
+                "(token_file, POLLWISE_TOKEN_FILE or POLLWISE_TOKEN), and start again."
+            )
+        if refused.status == 403:
+            return (
+                f"The token does not allow this on the queue {self.name!r}: use one with another "
+                "scope, or have the queue named in the setting controller.queues."
+            )
+        return None
+
+    async def dial(self) -> Socket:
+        """A WebSocket for the messages of this queue."""
+        query = f"?{urlencode(self._params)}" if self._params else ""
+        return await self._http.dial(f"{self._path}/ws{query}", self.token())
+
+    async def say(self, message: str) -> None:
+        """Send a message to all who listen to this queue."""
+        await self._post("news", {"message": message})
+
+
+_KINDS: dict[str, type[Exception]] = {
+    "unique_conflict": UniqueConflict,
+    "unsupported": Unsupported,
+    "payload": PayloadError,
+    "too_large": PayloadError,
+    "job": JobError,
+    "config": ConfigError,
+}
+
+
+class _HttpChannel(Channel):
+    """A channel that trusts its line only while the controller hears of all puts itself."""
+
+    _line: _HttpLine
+
+    @property
+    def proven_at(self) -> float | None:
+        return super().proven_at if self._line.proven else None
+
+
+class _HttpLine(Line):
+    """Messages over one WebSocket to the controller."""
+
+    advice = (
+        "Look whether a proxy before the controller passes WebSockets on (nginx: "
+        "proxy_http_version 1.1 and the headers Upgrade and Connection); until then polls find "
+        "the jobs."
+    )
+
+    def __init__(self, queue: HttpQueue) -> None:
+        self._queue = queue
+        self._socket: Socket | None = None
+        self.proven = False
+
+    async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
+        try:
+            await self._listen(heard, ready)
+        except Refused as refused:
+            if (advice := self._queue.advice_on(refused)) is not None:
+                refused.advice = advice  # no proxy is to blame
+            raise
+
+    async def _listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
+        socket = await self._queue.dial()
+        self._socket = socket
+        try:
+            ready()
+            while True:
+                message = await socket.receive()
+                if message.startswith("["):
+                    heard(message)
+                elif message.startswith('{"proven"'):
+                    self.proven = message == '{"proven": true}'
+        finally:
+            self._socket = None
+            self.proven = False
+            await socket.close()
+
+    async def send(self, message: str) -> None:
+        if self._socket is not None:
+            await self._socket.send(message)
+        else:
+            await self._queue.say(message)
+
+    async def close(self) -> None:
+        """Nothing to do: who listens lets go of the WebSocket by itself."""

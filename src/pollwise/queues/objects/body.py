@@ -1,0 +1,200 @@
+"""The jobs inside the objects: the body of a put, and of a job that left it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pollwise.queues.objects.names import SLICE
+from pollwise.runtime.jobs import Job, NewJob, encode
+
+#: What is kept of bodies that were read, in bytes.
+CACHE_BYTES = 32 * 1024 * 1024
+#: What is kept of contents of entries, which are small.
+CACHE_CONTENTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A job as a body has it."""
+
+    id: str
+    kind: str
+    payload: Any
+    priority: int
+    created_at: float
+    run_at: float
+    unique: str | None
+    delayed: bool
+
+    def job(self, queue: str, attempt: int, run_at: float | None) -> Job:
+        due = self.run_at if run_at is None else run_at
+        return Job(
+            self.id, queue, self.kind, self.payload, None, self.priority, attempt,
+            self.created_at, due, self.unique,
+        )  # fmt: skip
+
+    def same_for_claims(self, other: Stored) -> bool:
+        mine = (self.kind, self.priority, self.run_at, self.delayed)
+        return mine == (other.kind, other.priority, other.run_at, other.delayed)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """All jobs of a root; None where a job is another's twin."""
+
+    jobs: tuple[Stored | None, ...]
+    size: int
+
+    def __getitem__(self, index: int) -> Stored:
+        job = self.jobs[index] if len(self.jobs) > 1 or index == 0 else self.jobs[0]
+        assert job is not None  # noqa: S101 - no slice holds a twin
+        return job
+
+    def slices(self) -> list[tuple[int, int]]:
+        """Runs of jobs that are the same for a claim."""
+        cuts: list[tuple[int, int]] = []
+        for index, job in enumerate(self.jobs):
+            if job is None:
+                continue
+            if cuts and cuts[-1][1] == index and index - cuts[-1][0] < SLICE:
+                before = self.jobs[index - 1]
+                if before is not None and before.same_for_claims(job):
+                    cuts[-1] = (cuts[-1][0], index + 1)
+                    continue
+            cuts.append((index, index + 1))
+        return cuts
+
+
+def write_body(jobs: Sequence[NewJob | None], dues: Sequence[float], now: float) -> bytes:
+    parts = []
+    for job, due in zip(jobs, dues, strict=True):
+        if job is None:
+            parts.append("null")
+            continue
+        rest: dict[str, Any] = {"kind": job.kind, "run_at": due}
+        if job.priority:
+            rest["priority"] = job.priority
+        if job.unique is not None:
+            rest["unique"] = job.unique
+        if due > now:
+            rest["delayed"] = True
+        parts.append(f'{json.dumps(rest)[:-1]}, "payload": {job.encoded}}}')
+    return f'{{"v": 1, "created_at": {now!r}, "jobs": [{", ".join(parts)}]}}'.encode()
+
+
+def read_body(folder: str, raw: bytes) -> Body:
+    data = json.loads(raw)
+    jobs = tuple(
+        None
+        if job is None
+        else Stored(
+            job.get("id", f"{folder}.{index}"),
+            job["kind"],
+            job["payload"],
+            job.get("priority", 0),
+            data["created_at"],
+            job["run_at"],
+            job.get("unique"),
+            job.get("delayed", False),
+        )
+        for index, job in enumerate(data["jobs"])
+    )
+    return Body(jobs, len(raw))
+
+
+def write_again(job: Stored, now: float) -> bytes:
+    """The body of a root with one job that is redriven."""
+    entry = {
+        "id": job.id, "kind": job.kind, "payload": job.payload, "priority": job.priority,
+        "run_at": now, "unique": job.unique,
+    }  # fmt: skip
+    return json.dumps({"v": 1, "created_at": job.created_at, "jobs": [entry]}).encode()
+
+
+def write_record(
+    job: Stored, attempt: int, run_at: float | None, error: str | None, since: float, redriven: int
+) -> bytes:
+    """A job that left the chains: dead, or done and kept."""
+    return json.dumps(
+        {
+            "v": 1,
+            "id": job.id,
+            "kind": job.kind,
+            "payload": job.payload,
+            "priority": job.priority,
+            "created_at": job.created_at,
+            "run_at": job.run_at if run_at is None else run_at,
+            "unique": job.unique,
+            "attempt": attempt,
+            "error": error,
+            "since": since,
+            "redriven": redriven,
+        }
+    ).encode()
+
+
+def read_record(raw: bytes) -> tuple[Stored, dict[str, Any]]:
+    data = json.loads(raw)
+    job = Stored(
+        data["id"], data["kind"], data["payload"], data["priority"], data["created_at"],
+        data["run_at"], data["unique"], False,
+    )  # fmt: skip
+    return job, data
+
+
+def digest(job: NewJob) -> str:
+    """The same for jobs that are the same under one `unique`."""
+    canonical = json.dumps(json.loads(job.encoded), sort_keys=True)
+    return hashlib.sha256(f"{job.kind}\n{canonical}".encode()).hexdigest()
+
+
+class Cache:
+    """Bodies and contents that were read. They never change, so they are never wrong."""
+
+    def __init__(self) -> None:
+        self._bodies: OrderedDict[str, Body] = OrderedDict()
+        self._bytes = 0
+        self._contents: OrderedDict[str, dict[str, Any]] = OrderedDict()
+
+    def body(self, path: str) -> Body | None:
+        body = self._bodies.get(path)
+        if body is not None:
+            self._bodies.move_to_end(path)
+        return body
+
+    def add_body(self, path: str, body: Body) -> None:
+        self.forget([path])
+        self._bodies[path] = body
+        self._bytes += body.size
+        while self._bytes > CACHE_BYTES and len(self._bodies) > 1:
+            _, oldest = self._bodies.popitem(last=False)
+            self._bytes -= oldest.size
+
+    def slices(self, path: str) -> list[tuple[int, int]] | None:
+        body = self._bodies.get(path)
+        return None if body is None else body.slices()
+
+    def content(self, name: str) -> dict[str, Any] | None:
+        return self._contents.get(name)
+
+    def add_content(self, name: str, content: dict[str, Any]) -> None:
+        self._contents[name] = content
+        while len(self._contents) > CACHE_CONTENTS:
+            self._contents.popitem(last=False)
+
+    def forget(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            body = self._bodies.pop(path, None)
+            if body is not None:
+                self._bytes -= body.size
+
+
+__all__ = [
+    "Body", "Cache", "Stored", "digest", "encode", "read_body", "read_record",
+    "write_again", "write_body", "write_record",
+]  # fmt: skip

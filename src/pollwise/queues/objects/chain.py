@@ -1,0 +1,230 @@
+"""From a LIST to what may be claimed: the chains of entries, read.
+
+A put's folder holds roots and entries. A root is an object with jobs: `b`, as it was put, or
+`r<g>-<i>`, job i redriven for the g-th time. Its jobs are cut into slices of up to 16 equal ones.
+What happens to a slice from job `a` on is written as `<root>.<a>.<k>`, k = 1, 2, 3 …, each
+created only if it is not there yet: whoever creates entry k decides what it is.
+
+A unit is a run of jobs that share a chain: a slice, or a part of one since a claim took a smaller
+part of it, or one job since a BURST.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pollwise.queues.objects.names import SLICE, Kind, Meaning, Put, read_folder, read_size
+
+_OBJECT = re.compile(r"(b|r(\d{1,6})-(\d{1,5}))(?:\.(\d{1,5})\.(\d{1,9}))?")
+
+#: The content of an entry, by its name, where it was read already.
+Contents = Callable[[str], dict[str, Any] | None]
+#: Where the slices of a root begin and end, where they are known.
+Slices = Callable[[str], Sequence[tuple[int, int]] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An object as a LIST shows it. written: by the store's clock, in seconds since 1970."""
+
+    name: str
+    size: int
+    written: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    name: str
+    start: int
+    number: int
+    meaning: Meaning
+    written: float
+
+
+@dataclass(slots=True)
+class Root:
+    """A root and the entries of its chains, by where they start."""
+
+    put: Put
+    path: str  # the root object's own name
+    redriven: int = 0
+    only: int | None = None  # the one job of a redriven root
+    item: Item | None = None
+    chains: dict[int, list[Entry]] = field(default_factory=dict)
+
+    @property
+    def void(self) -> bool:
+        """Put by whoever found its maker dead, so that it never comes into being."""
+        return self.item is not None and self.item.size == 0
+
+    @property
+    def count(self) -> int:
+        return 1 if self.only is not None else self.put.count
+
+    def entries(self) -> list[Entry]:
+        return [entry for chain in self.chains.values() for entry in chain]
+
+    def entry_name(self, start: int, number: int) -> str:
+        return f"{self.path}.{start}.{number}"
+
+
+@dataclass(slots=True)
+class Unit:
+    """Jobs [start, end) of a root that share a chain, and their state."""
+
+    root: Root
+    start: int
+    end: int
+    left: int
+    top: int = 0  # the number of the newest entry
+    written: float = 0.0  # when that was
+    claim: int = 0  # the number of the CLAIM that holds it; also after its lease ran out
+    free_at: float | None = None  # not before; None: at once
+    run_at: float | None = None  # since when it is due; None: as its root says
+    attempts: int = 0
+    ended: bool = False
+    masked: str | None = None  # the entry whose content tells which jobs are left
+    unread: str | None = None  # the entry whose content has to be read to go on
+    moving: Entry | None = None  # what ended by this entry has to be moved
+    path: list[Entry] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        return self.masked is None
+
+    @property
+    def token(self) -> int:
+        return token_of(self.root, self.claim)
+
+    def jobs(self, contents: Contents) -> list[int] | None:
+        """The jobs left, or None if the entry that tells was not read yet."""
+        if self.ended:
+            return []
+        if self.masked is None:
+            return list(range(self.start, self.end))
+        content = contents(self.masked)
+        return None if content is None else list(content["left"])
+
+
+def token_of(root: Root, number: int) -> int:
+    return root.redriven * 1_000_000_000 + number
+
+
+def read_roots(items: Iterable[Item]) -> list[Root]:
+    """The roots of a listing of `…/live/<folder>/<object>`; foreign objects are passed over."""
+    roots: dict[str, Root] = {}
+    for item in items:
+        parent, _, name = item.name.rpartition("/")
+        found = _OBJECT.fullmatch(name)
+        put = read_folder(parent.rpartition("/")[2])
+        if found is None or put is None:
+            continue
+        kind, redriven, only, start, number = found.groups()
+        path = f"{parent}/{kind}"
+        root = roots.get(path)
+        if root is None:
+            root = roots[path] = Root(
+                put, path, int(redriven or 0), None if only is None else int(only)
+            )
+        if start is None:
+            root.item = item
+            continue
+        meaning = read_size(item.size)
+        if meaning is not None:
+            entry = Entry(item.name, int(start), int(number), meaning, item.written)
+            root.chains.setdefault(entry.start, []).append(entry)
+    for root in roots.values():
+        for chain in root.chains.values():
+            chain.sort(key=lambda entry: entry.number)
+    return list(roots.values())
+
+
+def even_slices(count: int) -> list[tuple[int, int]]:
+    return [(start, min(start + SLICE, count)) for start in range(0, count, SLICE)]
+
+
+def read_units(root: Root, slices: Slices, contents: Contents, grain: float) -> list[Unit] | None:
+    """The units of a root, or None if its body has to be read first.
+
+    grain: by how much the store rounds down the times it shows.
+    """
+    if root.only is not None:
+        cuts: Sequence[tuple[int, int]] | None = [(root.only, root.only + 1)]
+    elif root.put.mixed:
+        cuts = slices(root.path)
+    else:
+        cuts = even_slices(root.put.count)
+    if cuts is None:
+        return None
+    units: list[Unit] = []
+    for start, end in cuts:
+        units += _walk(Unit(root, start, end, end - start), contents, grain)
+    return units
+
+
+def _walk(unit: Unit, contents: Contents, grain: float) -> Iterator[Unit]:
+    for entry in unit.root.chains.get(unit.start, ()):
+        if entry.number <= unit.top:
+            continue
+        meaning = entry.meaning
+        match meaning.kind:
+            case Kind.CLAIM:
+                if not unit.attempts and not unit.top and meaning.count < unit.end - unit.start:
+                    rest = copy.copy(unit)
+                    rest.start, rest.path = unit.start + meaning.count, []
+                    rest.left = rest.end - rest.start
+                    yield from _walk(rest, contents, grain)
+                    unit.end = unit.start + meaning.count
+                    unit.left = meaning.count
+                unit.attempts += 1
+                unit.claim = entry.number
+                unit.free_at = entry.written + grain + meaning.duration
+            case Kind.EXTEND:
+                unit.free_at = entry.written + grain + meaning.duration
+            case Kind.REST | Kind.REST_MOVE:
+                unit.left, unit.masked = meaning.count, entry.name
+                if meaning.kind is Kind.REST_MOVE:
+                    unit.moving = entry
+                else:
+                    unit.moving = None
+            case Kind.BACK | Kind.BACK_FREE | Kind.SUM:
+                if meaning.kind is Kind.SUM:
+                    content = contents(entry.name)
+                    unit.unread = entry.name if content is None else None
+                    unit.attempts = 0 if content is None else content["attempts"]
+                unit.claim = 0
+                delay = meaning.duration + grain if meaning.duration else 0.0
+                unit.free_at = unit.run_at = entry.written + delay
+                unit.attempts -= meaning.kind is Kind.BACK_FREE
+            case Kind.BURST:
+                left = unit.jobs(contents)
+                if left is None:
+                    unit.unread = unit.masked
+                    break
+                for index in left:
+                    if index != unit.start:
+                        yield from _walk(_single(unit, index, entry), contents, grain)
+                if unit.start in left:
+                    unit = _single(unit, unit.start, entry)
+                else:
+                    unit.ended, unit.left = True, 0
+            case Kind.END | Kind.MOVE:
+                unit.ended, unit.left = True, 0
+                unit.moving = entry if meaning.kind is Kind.MOVE else None
+        unit.top, unit.written = entry.number, entry.written
+        unit.path = [*unit.path, entry]
+    yield unit
+
+
+def _single(unit: Unit, index: int, burst: Entry) -> Unit:
+    single = copy.copy(unit)
+    single.start, single.end, single.left = index, index + 1, 1
+    single.masked, single.top, single.written = None, burst.number, burst.written
+    if index != unit.start:
+        single.moving = None
+    single.path = [*unit.path, burst]
+    return single

@@ -1,0 +1,415 @@
+"""Claiming: one LIST, one write for each unit, one look at each body."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from copy import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from pollwise.queues.objects.body import Body, Stored
+from pollwise.queues.objects.chain import Item, Root, Unit, read_roots, token_of
+from pollwise.queues.objects.core import ACT_WITHIN, TICK, Core
+from pollwise.queues.objects.names import Kind, Meaning, rounded_lease, tag_of, write_entry
+from pollwise.queues.objects.rivals import Chosen
+from pollwise.queues.objects.store import PAGE
+from pollwise.runtime.jobs import Claim
+
+#: How many places one call tries if it loses the race at each of them.
+TRIES = 3
+#: Bodies that one claim reads before it claims, at the most: those of mixed puts.
+BODIES = 64
+#: For how long a look may serve for further claims, in seconds.
+LOOK_AGAIN = 1.0
+#: Of claims that see more than a page of ready jobs, every so many look for delayed ones too.
+DUE_EVERY = 4
+#: Claims that a handle remembers before it forgets those whose leases ended long ago.
+HELD_MAX = 1024
+STRAGGLE = 600.0
+
+
+@dataclass(slots=True)
+class Held:
+    """A unit that this handle has under a lease."""
+
+    root: Root
+    start: int
+    left: set[int]
+    claim: int  # the number of the CLAIM entry
+    top: int  # the number of the newest entry
+    attempt: int
+    run_at: float | None
+    until: float  # in the loop's time: the lease is live before it, whatever the store's clock says
+    body: Body
+    unsure: bool = False  # taken from a listing, not claimed here
+    lost: bool = False
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    names: list[str] = field(default_factory=list)  # the entries of its chain
+    doubt: tuple[str, Meaning, dict[str, Any], bytes] | None = None  # a write whose fate is unknown
+    pending: list[dict[str, Any]] = field(default_factory=list)  # moves of ended jobs, not done yet
+    extends: list[tuple[float, str]] = field(default_factory=list)
+
+    @property
+    def token(self) -> int:
+        return token_of(self.root, self.claim)
+
+    def id_of(self, index: int) -> str:
+        return self.root.put.id_of(index)
+
+
+@dataclass(slots=True)
+class Look:
+    """What a LIST showed: what may be claimed in the order of claims, when more will be, and what
+    is to be cleaned up."""
+
+    seen_at: float
+    units: list[Unit]
+    due: float | None
+    roots: list[Root]
+
+
+class Claiming:
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.held: dict[tuple[str, int], Held] = {}
+        self.rivals = core.rivals
+        self._hidden = 0
+        self._spare: tuple[Look, Sequence[str] | None] | None = None
+        self.lost_races = 0
+
+    async def claim(
+        self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
+    ) -> tuple[list[Claim], Look]:
+        look = self._look_before(limit, kinds) or await self.look(limit, kinds)
+        clock, rivals = self._core.clock, self.rivals
+        claims: list[Claim] = []
+        units, lost_tries = look.units, 0
+        shares = 1  # more, as this call meets nobody
+        while len(claims) < limit and clock.now() - look.seen_at < ACT_WITHIN:
+            chosen, units = rivals.choose(units, limit - len(claims), shares)
+            if not chosen:
+                break
+            at_once = rivals.undisputed and not (claims and rivals.any)
+            began = clock.now()
+            took, rests, lost = await self._take(chosen, at_once, worker, lease, kinds)
+            claims += took
+            units = [*rests, *units]
+            lost_tries += lost
+            shares *= 2
+            if lost and (claims or lost_tries == TRIES):
+                break
+            if units and len(claims) < limit and rivals.any and not rivals.room_among(units):
+                # What was seen does not show what the others took meanwhile.
+                if lost:
+                    await clock.sleep(rivals.pause(clock.now() - began))
+                look = await self.look(limit, kinds)
+                units = look.units
+        if lost_tries and units and not claims:
+            look.due = self._core.time.now() + LOOK_AGAIN  # there is something still
+        self._spare = None if lost_tries else (Look(look.seen_at, units, None, []), kinds)
+        return sorted(self._live(claims), key=self._order), look
+
+    def _look_before(self, limit: int, kinds: Sequence[str] | None) -> Look | None:
+        """What the last look showed beyond what was claimed then, if it is fresh and enough: a
+        backlog is not listed again for every claim."""
+        spare, self._spare = self._spare, None
+        if spare is None or spare[1] != kinds or self.rivals.any:
+            return None
+        look = spare[0]
+        if self._core.clock.now() - look.seen_at > LOOK_AGAIN:
+            return None
+        return look if sum(unit.left for unit in look.units) >= limit else None
+
+    def look_again(self) -> None:
+        """Something came in that may go first."""
+        self._spare = None
+
+    def _live(self, claims: list[Claim]) -> list[Claim]:
+        """Those that still are ours: a call may take so long that others have the jobs by now."""
+        now = self._core.clock.now()
+        live = []
+        for claim in claims:
+            if self.held[claim.job.id, claim.token].until > now:
+                live.append(claim)
+            else:
+                del self.held[claim.job.id, claim.token]
+        return live
+
+    def _order(self, claim: Claim) -> tuple[Any, ...]:
+        held = self.held[claim.job.id, claim.token]
+        index = int(claim.job.id.rpartition(".")[2])
+        since = held.run_at
+        if since is None:
+            since = since_put(held.root, held.body[index])
+        return (-claim.job.priority, since, *held.root.put.place(index))
+
+    # Looking
+
+    async def look(self, limit: int, kinds: Sequence[str] | None) -> Look:
+        """List until there is enough to choose from: mostly one page, one request."""
+        core = self._core
+        enough = limit + (self.rivals.places if self.rivals.any else 0)
+        look = Look(core.clock.now(), [], None, [])
+        begun: list[Item] = []  # the last folder of a page, which may go on in the next
+        async for page in core.pages("live"):
+            items = [*begun, *page]
+            begun = []
+            if len(page) >= PAGE:
+                last = items[-1].name.rpartition("/")[0] + "/"
+                while items and items[-1].name.startswith(last):
+                    begun.insert(0, items.pop())
+            await self._read(look, read_roots(items), kinds)
+            if sum(unit.left for unit in look.units) >= enough:
+                if len(page) >= PAGE:
+                    await self._read_due(look, kinds)
+                break
+        look.units.sort(key=self._rank)
+        return look
+
+    async def _read_due(self, look: Look, kinds: Sequence[str] | None) -> None:
+        """A long backlog hides the delayed jobs, which are listed behind it: look there at times,
+        so that what falls due takes its turn."""
+        self._hidden += 1
+        if self._hidden % DUE_EVERY:
+            return
+        seen = {root.path for root in look.roots}
+        async for page in self._core.pages("live", after="1"):
+            roots = [root for root in read_roots(page) if root.path not in seen]
+            await self._read(look, roots[:-1] if len(page) >= PAGE else roots, kinds)
+            break
+
+    async def _read(self, look: Look, roots: list[Root], kinds: Sequence[str] | None) -> None:
+        """Add to a look what these roots have to claim."""
+        core = self._core
+        look.roots += roots
+        tags = None if kinds is None else {tag_of(kind) for kind in kinds}
+        wanted = [
+            root
+            for root in roots
+            if root.item is not None
+            and not root.void
+            and (tags is None or root.put.mixed or root.put.tag in tags)
+        ]
+        mixed = [r for r in wanted if r.put.mixed and core.cache.body(r.path) is None]
+        for done in await core.all(core.body(root) for root in mixed[:BODIES]):
+            if isinstance(done, BaseException):
+                raise done
+        now, surely = core.time.now() + TICK, core.time.surely() + TICK
+        for root in wanted:
+            for unit in await self._units(root):
+                if unit.ended or not self._wants(unit, kinds):
+                    continue
+                opens, over = self.opens(unit, now, surely)
+                if over:
+                    look.units.append(unit)
+                elif look.due is None or opens < look.due:
+                    look.due = opens
+
+    async def _units(self, root: Root) -> list[Unit]:
+        """The units of a root; rarely, an entry has to be read to tell them."""
+        core = self._core
+        units = core.seen_units(root) or []
+        while unread := [unit.unread for unit in units if unit.unread is not None]:
+            for name in unread:
+                if await core.content(name) is None:
+                    return []  # it is being deleted
+            units = core.seen_units(root) or []
+        return units
+
+    def opens(self, unit: Unit, now: float, surely: float) -> tuple[float, bool]:
+        """When a unit may be claimed, by the store's clock, and whether that is now."""
+        if unit.free_at is not None:
+            # A lease is taken over when it is surely over; a delay ends as near as can be told.
+            return unit.free_at, unit.free_at <= (surely if unit.claim else now)
+        due = self._due(unit)
+        return (0.0, True) if due is None else (due, due <= now)
+
+    def _due(self, unit: Unit) -> float | None:
+        body = self._core.cache.body(unit.root.path)
+        if body is not None:
+            job = body[unit.start]
+            return job.run_at if job.delayed else None
+        return None if unit.root.only is not None else unit.root.put.due
+
+    def _wants(self, unit: Unit, kinds: Sequence[str] | None) -> bool:
+        if kinds is None:
+            return True
+        body = self._core.cache.body(unit.root.path)
+        return body is None or body[unit.start].kind in kinds
+
+    def _rank(self, unit: Unit) -> tuple[Any, ...]:
+        return (-priority_of(self._core, unit), since_of(self._core, unit),
+                *unit.root.put.place(unit.start))  # fmt: skip
+
+    # Taking
+
+    async def _take(
+        self, chosen: Chosen, at_once: bool, worker: str, lease: float, kinds: Sequence[str] | None
+    ) -> tuple[list[Claim], list[Unit], bool]:
+        """Claims, what they left of slices, and whether somebody else was faster anywhere."""
+        core = self._core
+        parts = [chosen] if at_once else [chosen[:1], chosen[1:]]
+        won, rests, lost, errors = await self._win(parts, worker, lease)
+        roots = {held.root.path: held.root for held in won}
+        bodies: dict[str, Body | BaseException | None] = dict(
+            zip(
+                roots,
+                await core.all(core.body(root, afresh=True) for root in roots.values()),
+                strict=True,
+            )
+        )
+        claims: list[Claim] = []
+        for held in won:
+            body = bodies[held.root.path]
+            if isinstance(body, BaseException):
+                errors.append(body)  # the lease runs out by itself
+            elif body is None:  # all of it had ended before: our entry is the first of garbage
+                core.throw_away([], [held.root.entry_name(held.start, held.top)])
+                lost += 1
+            elif kinds is not None and body[held.start].kind not in kinds:
+                await self._hand_back(held)  # two kinds with one tag
+            else:
+                held.body = body
+                claims += self.register(held, worker)
+        self.lost_races += lost
+        if lost:
+            self.rivals.lost()
+        elif not errors:
+            self.rivals.won()
+        if not claims:
+            for error in errors:
+                if isinstance(error, Exception):
+                    raise error
+        return claims, rests, bool(lost or errors)
+
+    async def _win(
+        self, parts: Sequence[Chosen], worker: str, lease: float
+    ) -> tuple[list[Held], list[Unit], int, list[BaseException]]:
+        """Try one part after the other, up to the first in which a race is lost.
+
+        Returns what was won, what that left of slices, how many were lost, and what went wrong.
+        """
+        won: list[Held] = []
+        rests: list[Unit] = []
+        errors: list[BaseException] = []
+        lost = 0
+        for part in parts:
+            results = await self._core.all(
+                self._take_unit(unit, count, worker, lease) for unit, count in part
+            )
+            for (unit, count), result in zip(part, results, strict=True):
+                if isinstance(result, BaseException):
+                    errors.append(result)
+                elif not result:
+                    lost += 1
+                else:
+                    won += result
+                    if rest := _rest(unit, count):
+                        rests.append(rest)
+            if lost or errors:
+                break
+        return won, rests, lost, errors
+
+    async def _take_unit(self, unit: Unit, count: int, worker: str, lease: float) -> list[Held]:
+        """Claim a unit, or the first jobs of it; an empty list if somebody was faster."""
+        core = self._core
+        for name in (core.unread(unit), unit.moving.name if unit.moving else None):
+            if name is not None and await core.content(name) is None:
+                return []  # it is being deleted
+        left = unit.jobs(core.cache.content)
+        if left is None:
+            return []
+        if unit.top == 0 or count == unit.left:
+            return await self._enter(unit, left[:count], worker, lease, unit.top)
+        # A part of what was claimed before: each of its jobs goes on alone from here.
+        burst = write_entry(Meaning(Kind.BURST), {"left": left})
+        if not await core.create(unit.root.entry_name(unit.start, unit.top + 1), burst):
+            return []
+        parts = await core.all(
+            self._enter(unit, [index], worker, lease, unit.top + 1, start=index)
+            for index in left[:count]
+        )
+        return [held for part in parts if isinstance(part, list) for held in part]
+
+    async def _enter(
+        self, unit: Unit, jobs: list[int], worker: str, lease: float, top: int,
+        start: int | None = None,
+    ) -> list[Held]:  # fmt: skip
+        core = self._core
+        start = unit.start if start is None else start
+        lease = rounded_lease(lease)
+        entry = write_entry(Meaning(Kind.CLAIM, lease, len(jobs)), {"worker": worker})
+        sent = core.clock.now()
+        name = unit.root.entry_name(start, top + 1)
+        if not await core.create(name, entry):
+            return []
+        before = [e.name for e in unit.root.chains.get(start, ())]
+        held = Held(
+            unit.root, start, set(jobs), top + 1, top + 1, unit.attempts + 1, unit.run_at,
+            sent + lease, _UNREAD, names=[*before, name],
+        )  # fmt: skip
+        if unit.moving is not None and start == unit.start:
+            held.pending = pending_of(core, unit)
+        return [held]
+
+    async def _hand_back(self, held: Held) -> None:
+        entry = write_entry(Meaning(Kind.BACK_FREE), {})
+        await self._core.create(held.root.entry_name(held.start, held.top + 1), entry)
+
+    def register(self, held: Held, worker: str) -> list[Claim]:
+        core = self._core
+        now = core.clock.now()
+        until = core.clock.epoch() + (held.until - now)
+        if len(self.held) > HELD_MAX:  # should one be settled yet, the store is asked about it
+            self.held = {key: h for key, h in self.held.items() if h.until > now - STRAGGLE}
+        claims = []
+        for index in sorted(held.left):
+            job = held.body[index].job(core.name, held.attempt, held.run_at)
+            claims.append(Claim(job, held.token, worker, until))
+            self.held[job.id, held.token] = held
+        return claims
+
+    def forget(self, held: Held, indexes: Iterable[int]) -> None:
+        for index in indexes:
+            self.held.pop((held.id_of(index), held.token), None)
+
+
+_UNREAD = Body((), 0)
+
+
+def _rest(unit: Unit, count: int) -> Unit | None:
+    """What a claim of ours left of a fresh slice. Only whoever won it knows where it ends."""
+    if unit.top or count == unit.left:
+        return None
+    rest = copy(unit)
+    rest.start, rest.left = unit.start + count, unit.left - count
+    return rest
+
+
+def pending_of(core: Core, unit: Unit) -> list[dict[str, Any]]:
+    """The moves that a unit waits for, each as the entry that ended its jobs has it."""
+    content = None if unit.moving is None else core.cache.content(unit.moving.name)
+    return [] if content is None else [content, *content.get("before", ())]
+
+
+def priority_of(core: Core, unit: Unit) -> int:
+    body = core.cache.body(unit.root.path)
+    return unit.root.put.priority if body is None else body[unit.start].priority
+
+
+def since_of(core: Core, unit: Unit) -> float:
+    """Since when a unit is due."""
+    if unit.run_at is not None:
+        return unit.run_at
+    body = core.cache.body(unit.root.path)
+    return since_put(unit.root, None if body is None else body[unit.start])
+
+
+def since_put(root: Root, job: Stored | None) -> float:
+    """Since when a job is due that was never given back: the same with its body and without."""
+    if root.only is not None:
+        return 0.0 if root.item is None else root.item.written
+    put = root.put
+    due = put.due if job is None else (job.run_at if job.delayed else None)
+    return put.stamp / 1e6 if due is None else round(due * 1e6) / 1e6

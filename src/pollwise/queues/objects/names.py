@@ -1,0 +1,240 @@
+"""What the names and the sizes of a queue's objects say, so that a LIST tells all.
+
+A LIST returns each object's name, size and time of writing, and nothing of its content. So a put
+has its order in its name, and an entry of a chain has its meaning in its size: the content, which
+only a few readers need, is padded with spaces to a length that stands for kind, time and count.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import json
+import math
+import re
+import secrets
+from dataclasses import dataclass
+from enum import Enum
+from functools import lru_cache
+from typing import Any
+
+from pollwise.errors import ConfigError
+from pollwise.runtime.jobs import PRIORITY_MAX
+
+#: Jobs that one claim can take by one write, at the most; see `Kind.CLAIM`.
+SLICE = 16
+#: The tag of a put whose jobs differ, or whose body has holes: its body has to be read first.
+MIXED = "mixed"
+
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"  # sorts as its values do
+_FOLDER = re.compile(
+    r"(?:0(?P<now>[0-9a-f]{3})|1(?P<due>[0-9a-z]{11})(?P<later>[0-9a-f]{3}))"
+    r"-(?P<stamp>[0-9a-z]{11})-(?P<salt>[0-9a-z]{8})-(?P<tag>[0-9a-z]{5})-(?P<count>[1-9]\d{0,4})"
+)
+
+
+def digits(number: int, width: int) -> str:
+    text = ""
+    for _ in range(width):
+        number, low = divmod(number, 32)
+        text = _DIGITS[low] + text
+    return text
+
+
+def _number(text: str) -> int:
+    number = 0
+    for digit in text:
+        number = number * 32 + _DIGITS.index(digit)
+    return number
+
+
+def salt() -> str:
+    return digits(secrets.randbits(40), 8)
+
+
+@lru_cache(1024)
+def tag_of(kind: str) -> str:
+    """Five letters for a kind. Two kinds may share them, so whoever claims looks at the job too."""
+    return digits(int.from_bytes(hashlib.sha256(kind.encode()).digest()[:4]) >> 7, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The jobs of one put: one folder, one object with all of them.
+
+    Its name sorts by what is claimed first: what may run at once by priority, then what is delayed
+    by its due time. stamp: when it was put, in microseconds, and the put order within a process.
+    """
+
+    folder: str
+    stamp: int
+    salt: str
+    priority: int
+    due: float | None  # None: at once
+    tag: str
+    count: int
+
+    @classmethod
+    def make(cls, priority: int, due: float | None, stamp: int, tag: str, count: int) -> Put:
+        rank = f"{PRIORITY_MAX - priority:03x}"
+        head = f"0{rank}" if due is None else f"1{digits(round(due * 1e6), 11)}{rank}"
+        grain = salt()
+        folder = f"{head}-{digits(stamp, 11)}-{grain}-{tag}-{count}"
+        return cls(folder, stamp, grain, priority, due, tag, count)
+
+    @property
+    def mixed(self) -> bool:
+        return self.tag == MIXED
+
+    def id_of(self, index: int) -> str:
+        return f"{self.folder}.{index}"
+
+    def place(self, index: int) -> tuple[int, str, int]:
+        """Where a job stands in the order of the puts."""
+        return self.stamp, self.salt, index
+
+    def key(self, index: int) -> str:
+        """The name of a job that left the chains: it sorts by put order."""
+        return f"{digits(self.stamp, 11)}{self.salt}-{index:05d}.{self.id_of(index)}"
+
+
+@lru_cache(65536)
+def read_folder(name: str) -> Put | None:
+    found = _FOLDER.fullmatch(name)
+    if found is None:
+        return None
+    try:
+        return Put(
+            name,
+            _number(found["stamp"]),
+            found["salt"],
+            PRIORITY_MAX - int(found["now"] or found["later"], 16),
+            None if found["due"] is None else _number(found["due"]) / 1e6,
+            found["tag"],
+            int(found["count"]),
+        )
+    except ValueError:  # a letter that is no digit of ours
+        return None
+
+
+def read_id(job_id: str) -> tuple[Put, int] | None:
+    """The put and the index in it; None for an id that is not ours."""
+    folder, dot, index = job_id.partition(".")
+    if not dot or not index.isascii() or not index.isdigit() or len(index) > 5:
+        return None
+    put = read_folder(folder)
+    if put is None or int(index) >= put.count or index != str(int(index)):
+        return None
+    return put, int(index)
+
+
+def place_after(job_id: str | None) -> tuple[int, str, int]:
+    """Where a page begins: behind this job, or, when None, at the first."""
+    if job_id is None:
+        return (-1, "", 0)
+    found = read_id(job_id)
+    if found is None:
+        raise ConfigError(f"after = {job_id!r} is no job id; give the last id of the page before")
+    return found[0].place(found[1])
+
+
+def safe_name(name: str) -> str:
+    """A queue's name as a folder that every store can have; different names stay different."""
+    if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}", name):
+        return name
+    text = "".join(
+        char
+        if re.fullmatch(r"[A-Za-z0-9_-]", char)
+        else "".join(f"={b:02x}" for b in char.encode())
+        for char in name
+    )
+    if len(text) <= 100:
+        return text
+    return f"{text[:50]}=={hashlib.sha256(name.encode()).hexdigest()[:40]}"
+
+
+# The sizes
+
+
+class Kind(Enum):
+    """What an entry of a chain says."""
+
+    CLAIM = "claim"  # leased, so many jobs for so long; the rest of a fresh slice stays free
+    EXTEND = "extend"  # the lease lasts for so long from here
+    REST = "rest"  # some of the jobs ended, so many are left under the same lease
+    REST_MOVE = "rest, with moves"  # as REST, and what ended has to be moved
+    BURST = "burst"  # from here each job left has a chain of its own, under the same lease
+    BACK = "back"  # free again after so long: an attempt that counts
+    BACK_FREE = "back, not counted"
+    SUM = "back, with the attempts"  # as BACK; its content tells what entries before it told
+    END = "end"  # nothing is left
+    MOVE = "end, with moves"  # as END, and what ended has to be moved
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    kind: Kind
+    duration: float = 0.0
+    count: int = 0
+
+
+_PERIOD = 8192
+_DECADE = [
+    *(n / 100 for n in range(100, 200, 10)),
+    *(n / 100 for n in range(200, 500, 25)),
+    *(n / 100 for n in range(500, 1000, 50)),
+]
+#: Leases: 10 ms to eleven days, at most 10 % apart.
+LEASES = [round(m * 10.0**e, 6) for e in range(-2, 6) for m in _DECADE]
+#: Delays: 10 ms to thirty years, two digits exact.
+DELAYS = [round(n * 10.0**e, 6) for e in range(-3, 8) for n in range(10, 100)]
+_SINGLE = {
+    kind: 98 + step
+    for step, kind in enumerate(
+        (Kind.END, Kind.MOVE, Kind.BURST, Kind.BACK, Kind.BACK_FREE, Kind.SUM)
+    )
+}
+_REST, _REST_MOVE, _EXTEND, _BACK, _BACK_FREE, _SUM = 64, 81, 128, 4480, 5470, 6460
+
+
+def rounded_lease(lease: float) -> float:
+    """The lease that a size can tell: no shorter than asked for."""
+    return LEASES[bisect.bisect_left(LEASES, lease - 1e-9)]
+
+
+def rounded_delay(delay: float) -> float:
+    if not delay:
+        return 0.0
+    return DELAYS[min(bisect.bisect_left(DELAYS, delay - 1e-9), len(DELAYS) - 1)]
+
+
+def _meanings() -> dict[int, Meaning]:
+    table = {code: Meaning(kind) for kind, code in _SINGLE.items()}
+    for left in range(SLICE + 1):
+        table[_REST + left] = Meaning(Kind.REST, count=left)
+        table[_REST_MOVE + left] = Meaning(Kind.REST_MOVE, count=left)
+    for step, lease in enumerate(LEASES):
+        table[_EXTEND + step] = Meaning(Kind.EXTEND, lease)
+        for count in range(1, SLICE + 1):
+            table[_EXTEND + 256 * count + step] = Meaning(Kind.CLAIM, lease, count)
+    for step, delay in enumerate(DELAYS):
+        table[_BACK + step] = Meaning(Kind.BACK, delay)
+        table[_BACK_FREE + step] = Meaning(Kind.BACK_FREE, delay)
+        table[_SUM + step] = Meaning(Kind.SUM, delay)
+    return table
+
+
+_MEANINGS = _meanings()
+_CODES = {meaning: code for code, meaning in _MEANINGS.items()}
+
+
+def write_entry(meaning: Meaning, content: dict[str, Any]) -> bytes:
+    """An entry's body. The nonce tells a write of ours from an equal one of somebody else."""
+    text = json.dumps({"nonce": secrets.token_hex(6), **content}, separators=(",", ":")).encode()
+    code = _CODES[meaning]
+    periods = max(math.ceil((len(text) - code) / _PERIOD), 0)
+    return text.ljust(code + periods * _PERIOD)
+
+
+def read_size(size: int) -> Meaning | None:
+    return _MEANINGS.get(size % _PERIOD)

@@ -1,0 +1,288 @@
+"""A queue in a bucket: S3, Google Cloud Storage, Azure Blob, a local folder, and nothing to run.
+
+The protocol. It needs of a store: writes that create or fail ("create-only"), reads and listings
+that see what was written, and deletes. No If-Match, no versions, no clock that is written anew.
+
+Objects, below `<prefix>/<queue>/`:
+
+    live/<put>/b               the jobs of one put, all of them: that object is the put
+    live/<put>/r<g>-<i>        job i of that put, redriven for the g-th time
+    live/<put>/<root>.<a>.<k>  entry k of the chain of the jobs from a on; `objects_chain`
+    dead/<order>.<id>          a dead letter
+    done/<order>.<id>          a finished job that is kept
+    unique/<sha256>            a marker: which job holds a `unique`; `objects_unique`
+    probe/<random>             written when a handle starts, and deleted
+
+A put's name holds its priority, due time, stamp, a tag of its kind and its count; an entry's size
+says what it means and for how long, and its time is the store's: `objects_names`. So one LIST of
+`live/` shows every job and its state, and an idle poll is that one request.
+
+Who decides. The state of a job is its chain, and only the creator of entry k + 1 moves it on from
+entry k. Claim, extension, settlement and the takeover of a lease that ran out all want the same
+name; the store lets one of them have it, and the others see that they lost. The number of the CLAIM
+is the token. A chain starts with a slice of up to 16 equal jobs of a put, and a claim of fewer
+leaves the rest of the slice as a unit with its own chain; so 16 jobs are claimed by one write,
+extended by one, and settled by one if they end together, or in as many as there are calls. If a
+part of a unit is to be retried, BURST lets each of its jobs go on alone.
+
+What each race decides:
+
+- two claims, or a claim and an extension or settlement after the lease's end: one creates k + 1.
+- a claim by somebody who saw an old listing: its name is taken, or the put has ended and is gone.
+  A root is deleted before its entries, so whoever created an entry and then reads the root (a claim
+  does so always, a settlement when its lease is not surely live) knows that it is not alone in a
+  graveyard. If the root is gone, the entry is deleted again and nothing was claimed.
+- a late settlement: while its lease is surely live it simply appends; after that it lists the chain
+  first. Old tokens find a newer CLAIM, or nothing: `LeaseLost`.
+- two puts under one `unique`: one creates the marker.
+
+What a crash leaves, and who cleans it up:
+
+- within a put: nothing, or all of it. Markers of a put that never came are taken over by whoever
+  wants the `unique` next, after GRACE, by creating that put's root as a void first, so that it can
+  never come into being.
+- after a claim, with or without its answer: a lease that runs out.
+- after the END of jobs, before the deletes: garbage that any later claim's LIST shows, and that its
+  reader deletes after GRACE.
+- after the end of jobs that have to be moved (dead letters, kept jobs, a `unique` to be freed): the
+  entry says so (MOVE, REST_MOVE) and holds what is needed. Its writer does it at once; if it dies,
+  whoever next ends a job of the unit, or any later claim after GRACE, appends an entry that takes
+  over the duty, and does it. All of it is idempotent.
+- within a redrive: the job in both places; the next redrive finds it where the first put it.
+
+Why nothing is lost: a job leaves its root only when an entry says done, or when its record in
+`dead/` or `done/` is there; roots are deleted when every unit has ended and nothing is to be moved.
+Why never two live leases: the holder counts its lease from before it asked for it, by a clock that
+does not jump; everybody else from when the store wrote it, plus what the store rounds off, and
+takes over only when that is over on the store's clock by the lower bound of what is known of it
+(`StoreClock`; the bound widens by DRIFT = 0.2 ms a second and is refreshed hourly). No local clock
+is trusted, however wrong; only that none runs faster or slower than by DRIFT. Delays go by the
+likeliest store's time, which is within half a second where a store tells whole seconds only.
+Why at least once and not exactly: a lease may run out under a handler that still runs; and a put
+whose answer was lost is tried again, and if its job was put, run, and deleted within those tries,
+it is put twice.
+
+Deletes are not conditional, so they are bounded in time: whoever saw something acts on it within
+ACT_WITHIN (20 s) or looks again, and others wait for GRACE (60 s). A request that a network holds
+back for longer than the 40 s between, and then delivers, could free a `unique` that is held again,
+or delete nothing at all; it can never end or duplicate a lease.
+
+Requests, each asserted by a test: an idle poll 1 LIST. A put 1 PUT, whatever its size. A claim
+1 LIST, 1 PUT for each unit of up to 16 jobs, 1 GET for each put it takes from; no LIST while the
+one before shows a backlog and nobody else claims. A job from submit to done 1 PUT, 1 LIST, 1 PUT,
+1 GET, 1 PUT and 2 deletes, all of them shared by jobs that go together.
+
+A claim belongs to the handle that made it: while its lease is live a handle appends without asking
+whether another one settled it meanwhile under the same token, for that would cost a request each.
+
+What it cannot do: keys, since no create-only write can say "only if no other of this key runs".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import re
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, ClassVar, TypeVar
+from urllib.parse import quote
+from weakref import WeakKeyDictionary
+
+from pollwise.durations import Duration
+from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.queues.objects.body import read_body, write_body
+from pollwise.queues.objects.claiming import Claiming
+from pollwise.queues.objects.core import ACT_WITHIN, Core
+from pollwise.queues.objects.names import MIXED, SLICE, Put, safe_name, tag_of
+from pollwise.queues.objects.settling import Settling
+from pollwise.queues.objects.store import Obstore, Store
+from pollwise.queues.objects.unique import Uniques
+from pollwise.queues.objects.views import Views
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
+
+T = TypeVar("T")
+
+#: The most bytes of one put, which is one object.
+MAX_PUT_BYTES = 64 * 1024 * 1024
+
+# The last stamp of this process, by place. A store of one's own is a place by itself.
+_stamps: dict[str, int] = {}
+_stamps_of: WeakKeyDictionary[Store, dict[str, int]] = WeakKeyDictionary()
+
+
+class ObjectQueue(Queue):
+    """Jobs as objects.
+
+    store: any store of obstore, or a `Store` of your own.
+    prefix: where in it the queues lie.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(keys=False, atomic_settle=False)
+    # One write settles what was claimed by one, if it is settled by one call.
+    gather: ClassVar[float] = 0.05
+    gather_up_to: ClassVar[int] = SLICE
+
+    def __init__(
+        self,
+        store: Any,
+        prefix: str = "pollwise",
+        name: str = "default",
+        *,
+        location: str | None = None,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        """
+        location: the store as a person knows it, for the URL: `s3://bucket`.
+        """
+        super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
+        self.prefix = prefix.strip("/")
+        if not re.fullmatch(r"(?:[A-Za-z0-9_=.-]+/)*[A-Za-z0-9_=.-]+|", self.prefix) or {
+            ".", "..",
+        } & {*self.prefix.split("/")}:  # fmt: skip
+            raise ConfigError(
+                f"prefix = {prefix!r} must be names of letters, digits, '-', '_', '=' and '.', "
+                "with '/' between them"
+            )
+        if location is None:
+            location = f"{type(store).__name__.removesuffix('Store').lower()}://"
+        self._location = location
+        ours: Store = store if hasattr(store, "pages") else Obstore(store, location)
+        base = "/".join(part for part in (self.prefix, safe_name(name)) if part)
+        self._core = Core(ours, self.clock, base, location, name)
+        self._claiming = Claiming(self._core)
+        self._uniques = Uniques(self._core)
+        self._settling = Settling(
+            self._core, self._claiming, self.keep is not None, self._uniques.path
+        )
+        self._uniques.settling = self._settling
+        self._views = Views(self._core, self._claiming, self._uniques)
+
+    @property
+    def url(self) -> str:
+        place = f"{self._location.rstrip('/')}/{self.prefix}" if self.prefix else self._location
+        return f"{place}?queue={quote(self.name, safe='')}"
+
+    # Putting
+
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        self._claiming.look_again()
+        return await self._whole(self._put_all(jobs))
+
+    async def _put_all(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        core = self._core
+        now = core.time.now()
+        dues = [job.due_at(now) for job in jobs]
+        put = self._new_put(jobs, dues, now)
+        ids = [put.id_of(index) for index in range(len(jobs))]
+        fresh: list[NewJob | None] = list(jobs)
+        made: list[str] = []
+        began = core.clock.now()
+        if any(job.unique is not None for job in jobs):
+            twins, made, began = await self._uniques.hold(jobs, put)
+            for index, holder in twins.items():
+                fresh[index], ids[index] = None, holder
+        if not any(fresh):
+            return ids, 0
+        body = write_body(fresh, dues, now)
+        if len(body) > MAX_PUT_BYTES:
+            await core.delete(made)
+            raise PayloadError(
+                f"a put of {len(jobs)} jobs has {len(body)} bytes; one put is one object of "
+                f"{MAX_PUT_BYTES} bytes at the most, so split it"
+            )
+        root = core.path("live", put.folder, "b")
+        late = bool(made) and core.clock.now() - began > ACT_WITHIN
+        try:
+            if late or not await core.create(root, body, ours=True):
+                raise StoreUnavailable(
+                    f"{self.url}: the put took so long that others may have its unique names by "
+                    "now; nothing was put, so try again"
+                )
+        except BaseException:
+            # What may have been written must keep its markers; whoever wants them finds out.
+            with suppress(Exception):
+                if not late and await core.head(root) is None:
+                    await core.delete(made)
+            raise
+        core.cache.add_body(root, read_body(put.folder, body))
+        return ids, sum(job is not None for job in fresh)
+
+    def _new_put(self, jobs: list[NewJob], dues: list[float], now: float) -> Put:
+        first = min(range(len(jobs)), key=lambda i: (dues[i] > now, -jobs[i].priority, dues[i]))
+        ways = {(job.kind, job.priority, due) for job, due in zip(jobs, dues, strict=True)}
+        holes = len(jobs) > 1 and any(job.unique is not None for job in jobs)
+        tag = MIXED if len(ways) > 1 or holes else tag_of(jobs[0].kind)
+        due = dues[first] if dues[first] > now else None
+        return Put.make(jobs[first].priority, due, self._stamp(now), tag, len(jobs))
+
+    def _stamp(self, now: float) -> int:
+        """When, in microseconds; later for each put of this process, so that their order stays."""
+        store = self._core.store
+        stamps = _stamps if isinstance(store, Obstore) else _stamps_of.setdefault(store, {})
+        where = f"{self._location}/{self._core.base}"
+        stamp, last = round(now * 1e6), stamps.get(where, 0)
+        if 0 <= last - stamp < 1_000_000:  # not if a clock was set
+            stamp = last + 1
+        stamps[where] = stamp
+        return stamp
+
+    # The rest
+
+    async def _claim(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        await self._core.ready()
+        claims, look = await self._claiming.claim(worker, limit, lease, kinds)
+        self._settling.sweep(look.roots, look.seen_at)
+        if len(claims) < limit and look.due is not None:
+            self._wake_when_due(self._core.time.local(look.due))
+        return claims
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        if any(settlement.verdict == "retry" for settlement in settlements):
+            self._claiming.look_again()
+        return await self._whole(self._settling.settle(settlements))
+
+    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+        return await self._whole(self._settling.extend(claims, lease))
+
+    async def stats(self) -> Stats:
+        return await self._whole(self._views.stats())
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        return await self._whole(self._views.peek(job_id))
+
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]:
+        return await self._whole(self._views.page(state, kind, limit, after))
+
+    async def _redrive(self, ids: Sequence[str] | None) -> int:
+        self._claiming.look_again()
+        return await self._whole(self._views.redrive(ids))
+
+    async def _drop(self, ids: Sequence[str] | None) -> int:
+        return await self._whole(self._views.drop(ids))
+
+    async def _prune(self, keep: float) -> int:
+        return await self._whole(self._views.prune(keep))
+
+    async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end what changes the store, also if whoever waits for it is cancelled."""
+        try:
+            await self._core.ready()
+        except BaseException:
+            work.close()
+            raise
+        return await asyncio.shield(self._core.begin(work))
+
+    async def close(self) -> None:
+        if self._core.closed:
+            return
+        await super().close()
+        await self._core.close()

@@ -1,0 +1,485 @@
+"""Settling, extending, and cleaning up: all that is appended to a chain by whoever holds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any
+
+from pollwise.errors import StoreError, StoreUnavailable
+from pollwise.queues.objects.body import Body, write_record
+from pollwise.queues.objects.chain import Root, Unit
+from pollwise.queues.objects.claiming import Claiming, Held, pending_of
+from pollwise.queues.objects.core import ACT_WITHIN, GRACE, Core
+from pollwise.queues.objects.names import (
+    Kind,
+    Meaning,
+    read_id,
+    rounded_delay,
+    rounded_lease,
+    write_entry,
+)
+from pollwise.runtime.jobs import Claim, Settlement
+
+#: Entries that were followed by others are deleted when they are so old, in seconds.
+STALE = 2 * GRACE
+#: Entries of a chain from which on it is summed up when a job is given back, and which of them are.
+LONG_CHAIN = 24
+SUMMED = (Kind.CLAIM, Kind.EXTEND, Kind.BACK, Kind.BACK_FREE, Kind.SUM)
+#: Settlements of calls that failed in part, which are remembered until they are tried again.
+THROUGH_MAX = 10_000
+#: Folders that one claim cleans up, at the most.
+SWEEPS = 16
+
+
+class Settling:
+    """keep: finished jobs stay for a look. unique_path: where the marker of a `unique` lies."""
+
+    def __init__(
+        self, core: Core, claiming: Claiming, keep: bool, unique_path: Callable[[str], str]
+    ) -> None:
+        self._core = core
+        self._claiming = claiming
+        self._keep = keep
+        self._unique_path = unique_path
+        self._ended: dict[str, set[int]] = {}  # jobs of a root that this handle ended
+        self._names: dict[str, set[str]] = {}  # entries of a root that this handle knows of
+        self._through: set[tuple[str, int, str]] = set()  # settled by a call that failed elsewhere
+        self._sweeping: set[str] = set()
+
+    # Settling
+
+    async def settle(self, settlements: list[Settlement]) -> list[str]:
+        units, lost = await self._by_unit([s.claim for s in settlements])
+        by_claim = {(s.claim.job.id, s.claim.token): s for s in settlements}
+        for key in [key for key in by_claim if (*key, by_claim[key].verdict) in self._through]:
+            self._through.discard((*key, by_claim[key].verdict))
+            if key[0] in lost:
+                lost.remove(key[0])
+        settled: list[tuple[str, int, str]] = []
+
+        async def one(held: Held, indexes: list[int]) -> list[str]:
+            batch = {i: by_claim[held.id_of(i), held.token] for i in indexes}
+            return await self._settle_unit(held, batch, settled)
+
+        errors = []
+        for result in await self._core.all(one(held, indexes) for held, indexes in units):
+            if isinstance(result, BaseException):
+                errors.append(result)
+            else:
+                lost += result
+        if errors:
+            # It is tried again as a whole: what is through now must not look lost then.
+            if len(self._through) > THROUGH_MAX:
+                self._through.clear()
+            self._through.update(settled)
+            raise errors[0]
+        return lost
+
+    async def extend(self, claims: list[Claim], lease: float) -> list[str]:
+        units, lost = await self._by_unit(claims)
+        results = await self._core.all(
+            self._extend_unit(held, indexes, lease) for held, indexes in units
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+            lost += result
+        return lost
+
+    async def _by_unit(self, claims: list[Claim]) -> tuple[list[tuple[Held, list[int]]], list[str]]:
+        """The units that claims belong to, and the ids of claims that belong to none."""
+        found: dict[int, tuple[Held, list[int]]] = {}
+        lost: list[str] = []
+        strangers: dict[str, list[Claim]] = {}
+        for claim in claims:
+            held = self._claiming.held.get((claim.job.id, claim.token))
+            place = read_id(claim.job.id)
+            if held is not None and place is not None:
+                found.setdefault(id(held), (held, []))[1].append(place[1])
+            elif place is None:
+                lost.append(claim.job.id)
+            else:
+                strangers.setdefault(place[0].folder, []).append(claim)
+        for folder, theirs in strangers.items():
+            for held, claim in await self._adopt(folder, theirs):
+                if held is None:
+                    lost.append(claim.job.id)
+                else:
+                    index = int(claim.job.id.rpartition(".")[2])
+                    found.setdefault(id(held), (held, []))[1].append(index)
+        return list(found.values()), lost
+
+    async def _adopt(self, folder: str, claims: list[Claim]) -> list[tuple[Held | None, Claim]]:
+        """Claims that this handle did not make, or has settled: ask the store."""
+        core = self._core
+        result: list[tuple[Held | None, Claim]] = []
+        units = [u for root in await core.folder(folder) for u in await core.units(root)]
+        made: dict[tuple[str, int], Held] = {}
+        for claim in claims:
+            index = int(claim.job.id.rpartition(".")[2])
+            held = None
+            for unit in units:
+                jobs = unit.jobs(core.cache.content) or []
+                if index in jobs and unit.claim and unit.token == claim.token:
+                    body = await core.body(unit.root)
+                    if body is None:
+                        continue
+                    held = made.get((unit.root.path, unit.start))
+                    if held is None:
+                        if unit.moving is not None:
+                            await core.content(unit.moving.name)
+                        held = _held(unit, jobs, body)
+                        held.until = core.clock.now() + (unit.free_at or 0.0) - core.time.at_most()
+                        held.pending = pending_of(core, unit)
+                        made[unit.root.path, unit.start] = held
+            result.append((held, claim))
+        return result
+
+    async def _settle_unit(
+        self, held: Held, batch: dict[int, Settlement], settled: list[tuple[str, int, str]]
+    ) -> list[str]:
+        """Settle some jobs of a unit; return the ids of those that were not ours any more.
+
+        settled: gets what is through, also if the rest of it fails.
+        """
+
+        def through(part: dict[int, Settlement]) -> None:
+            settled.extend((held.id_of(i), held.token, s.verdict) for i, s in part.items())
+
+        async with held.lock:
+            if not await self._still_ours(held):
+                return [held.id_of(index) for index in batch]
+            ours = {index: s for index, s in batch.items() if index in held.left}
+            refused = [held.id_of(index) for index in batch if index not in held.left]
+            away = {i: s for i, s in ours.items() if s.verdict != "retry"}
+            back = {i: s for i, s in ours.items() if s.verdict == "retry"}
+            if away and not await self._send_away(held, away):
+                return [held.id_of(index) for index in batch]
+            through(away)
+            if not back:
+                return refused
+            ways = {(rounded_delay(s.delay), s.counted) for s in back.values()}
+            if len(ways) == 1 and set(back) == held.left:
+                if await self._send_back(held, back):
+                    through(back)
+                else:
+                    refused += [held.id_of(index) for index in back]
+                return refused
+            parts = await self._burst(held)
+            if parts is None:
+                return refused + [held.id_of(index) for index in back]
+            outcomes = await self._core.all(
+                self._send_back(parts[index], {index: s}) for index, s in back.items()
+            )
+            through({i: s for (i, s), ok in zip(back.items(), outcomes, strict=True) if ok is True})
+            for index, outcome in zip(back, outcomes, strict=True):
+                if isinstance(outcome, BaseException):
+                    raise outcome
+                if not outcome:
+                    refused.append(held.id_of(index))
+            return refused
+
+    async def _extend_unit(self, held: Held, indexes: list[int], lease: float) -> list[str]:
+        async with held.lock:
+            if not await self._still_ours(held):
+                return [held.id_of(index) for index in indexes]
+            refused = [held.id_of(index) for index in indexes if index not in held.left]
+            # Jobs that were claimed together are renewed together: one write for all of them.
+            if held.left & set(indexes) and not await self._prolong(held, lease):
+                return [held.id_of(index) for index in indexes]
+            return refused
+
+    async def _prolong(self, held: Held, lease: float) -> bool:
+        core = self._core
+        lease = rounded_lease(lease)
+        sent = core.clock.now()
+        if not await self._append(held, Meaning(Kind.EXTEND, lease), {}):
+            return False
+        held.until = sent + lease
+        name = held.root.entry_name(held.start, held.top)
+        old = [n for at, n in held.extends if at < sent - STALE]
+        if len(old) >= 8:
+            core.throw_away([], old)
+            held.names = [name for name in held.names if name not in old]
+            held.extends = [pair for pair in held.extends if pair[1] not in old]
+        held.extends.append((sent, name))
+        return True
+
+    async def _send_back(self, held: Held, back: dict[int, Settlement]) -> bool:
+        some = next(iter(back.values()))
+        kind = Kind.BACK if some.counted else Kind.BACK_FREE
+        errors = {str(i): s.error for i, s in back.items() if s.error is not None}
+        content: dict[str, Any] = {"errors": errors} if errors else {}
+        if len(held.names) >= LONG_CHAIN:
+            kind, content["attempts"] = Kind.SUM, held.attempt - (not some.counted)
+        if not await self._append(held, Meaning(kind, rounded_delay(some.delay)), content):
+            return False
+        self._claiming.forget(held, held.left)
+        held.lost = True
+        if kind is Kind.SUM:
+            self._shorten(held)
+        return True
+
+    def _shorten(self, held: Held) -> None:
+        """Delete what the newest entry sums up, except what says which jobs a unit has."""
+        long_ago = self._core.time.surely() - STALE
+        old = [
+            entry.name
+            for entry in held.root.chains.get(held.start, ())
+            if entry.meaning.kind in SUMMED and entry.number > 1 and entry.written < long_ago
+        ]
+        if old:
+            self._core.throw_away([], old)
+
+    async def _burst(self, held: Held) -> dict[int, Held] | None:
+        """Let each job left go on alone, under the same lease."""
+        if len(held.left) == 1:
+            [index] = held.left
+            if index == held.start:
+                return {index: held}
+        if not await self._append(held, Meaning(Kind.BURST), {"left": sorted(held.left)}):
+            return None
+        self._names.setdefault(held.root.path, set()).update(held.names)
+        self._ended.setdefault(held.root.path, set())
+        parts = {}
+        for index in held.left:
+            part = Held(
+                held.root, index, {index}, held.claim, held.top, held.attempt, held.run_at,
+                held.until, held.body, held.unsure,
+                pending=held.pending if index == held.start else [],
+            )  # fmt: skip
+            parts[index] = part
+            if (key := (held.id_of(index), held.token)) in self._claiming.held:
+                self._claiming.held[key] = part
+        held.left = set()
+        return parts
+
+    async def _send_away(self, held: Held, away: dict[int, Settlement]) -> bool:
+        """Jobs leave the chains: done, or dead."""
+        core = self._core
+        left = held.left - set(away)
+        moves: dict[str, dict[str, Any]] = {}
+        for index, settlement in away.items():
+            dead = settlement.verdict == "dead"
+            if dead or self._keep:
+                moves[str(index)] = {"to": settlement.verdict, "error": settlement.error}
+            elif held.body[index].unique is not None:
+                moves[str(index)] = {"to": ""}
+        content: dict[str, Any] = {"left": sorted(left)}
+        if moves or held.pending:
+            content |= {
+                "moves": moves, "attempt": held.attempt, "run_at": held.run_at,
+                "since": self._since(held),
+            }  # fmt: skip
+        if held.pending:
+            content["before"] = held.pending
+        moving = "moves" in content
+        sent = core.clock.now()
+        if not await self._append(held, _ending(len(left), moving=moving), content):
+            return False
+        held.left = left
+        self._claiming.forget(held, away)
+        if moving:
+            # From here the settlement stands. What fails now is made up for: by the next entry, or
+            # by anybody, later.
+            held.pending = [content]
+            try:
+                # While jobs are left, another may have the duty as soon as the lease is over.
+                deadline = min(sent + ACT_WITHIN, held.until if left else sent + ACT_WITHIN)
+                if core.clock.now() >= deadline:
+                    return True
+                await self.move(held.root, held.body, content)
+                if left or held.root.count > 1:
+                    await self._append(held, _ending(len(left)), {"left": sorted(left)})
+                held.pending = []
+            except StoreError:
+                return True
+        self._count(held, away)
+        return True
+
+    def _since(self, held: Held) -> float:
+        """Since when jobs are over: now, or as a write said whose fate is unknown, to know it."""
+        doubt = held.doubt
+        if doubt and doubt[0] == held.root.entry_name(held.start, held.top + 1):
+            return float(doubt[2].get("since", self._core.time.now()))
+        return self._core.time.now()
+
+    def _count(self, held: Held, away: Iterable[int]) -> None:
+        """When all jobs of a root ended here, it is thrown away without another look."""
+        path = held.root.path
+        ended = self._ended.setdefault(path, set())
+        ended.update(away)
+        names = self._names.setdefault(path, set())
+        names.update(held.names)
+        if len(ended) == held.root.count:
+            self._core.throw_away([path], sorted(names))
+            del self._ended[path], self._names[path]
+        while len(self._ended) > 1000:  # a later look finds what others ended too
+            oldest = next(iter(self._ended))
+            del self._ended[oldest], self._names[oldest]
+
+    async def move(self, root: Root, body: Body, content: dict[str, Any]) -> None:
+        """Do what an entry says about jobs that ended: keep a record, free their unique."""
+        core = self._core
+        for before in content.get("before", ()):
+            await self.move(root, body, before)
+        calls: list[Any] = []
+        freed: list[str] = []
+        for text, move in content["moves"].items():
+            index, job = int(text), body[int(text)]
+            if move["to"]:
+                record = write_record(
+                    job, content["attempt"], content["run_at"], move["error"], content["since"],
+                    root.redriven,
+                )  # fmt: skip
+                calls.append(core.create(core.path(move["to"], root.put.key(index)), record))
+            elif job.unique is not None:
+                freed.append(self._unique_path(job.unique))
+        if freed:
+            calls.append(core.delete(freed))
+        for result in await core.all(calls):
+            if isinstance(result, BaseException):
+                raise result
+
+    # Chains
+
+    async def _still_ours(self, held: Held) -> bool:
+        """While the lease lives, nobody else can have come between; later, ask the store."""
+        if held.lost:
+            return False
+        if self._core.clock.now() < held.until and not held.unsure:
+            return True
+        return await self._verify(held)
+
+    async def _verify(self, held: Held) -> bool:
+        core = self._core
+        for root in await core.folder(held.root.put.folder):
+            if root.path != held.root.path or root.item is None:
+                continue
+            for unit in await core.units(root):
+                if unit.start == held.start and unit.claim == held.claim and not unit.ended:
+                    held.top = unit.top
+                    held.left &= set(unit.jobs(core.cache.content) or ())
+                    if unit.moving is None:
+                        held.pending = []
+                    return True
+        held.lost = True
+        self._claiming.forget(held, held.left)
+        return False
+
+    async def _append(self, held: Held, meaning: Meaning, content: dict[str, Any]) -> bool:
+        """Append to a chain of ours; False if it is not ours any more."""
+        core = self._core
+        entry = write_entry(meaning, content)
+        for _ in range(3):
+            name = held.root.entry_name(held.start, held.top + 1)
+            try:
+                made = await core.create(name, entry)
+            except StoreUnavailable:
+                held.doubt = (name, meaning, content, entry)
+                raise
+            if not made and held.doubt and held.doubt[:3] == (name, meaning, content):
+                made = await core.get(name) == held.doubt[3]  # of a call before, which never knew
+            if made:
+                held.top += 1
+                held.names.append(name)
+                if "left" in content:
+                    core.cache.add_content(name, content)
+                live = core.clock.now() < held.until and not held.unsure
+                if live or await core.head(held.root.path) is not None:
+                    return True
+                core.throw_away([], [name])  # all of it had ended: this was the first of garbage
+                break
+            # Somebody was faster: a new owner, or one who tidied up for us.
+            left = set(held.left)
+            if not await self._verify(held):
+                break
+            if held.left != left:
+                raise StoreUnavailable(
+                    f"{core.shown}: {held.id_of(held.start)} changed meanwhile; try again"
+                )
+        held.lost = True
+        self._claiming.forget(held, held.left)
+        return False
+
+    # Cleaning up after others
+
+    def sweep(self, roots: list[Root], seen_at: float) -> list[asyncio.Task[None]]:
+        """Begin to clean up what a listing showed of others who crashed; bounded."""
+        core = self._core
+        long_ago = core.time.surely() - GRACE
+        begun: list[asyncio.Task[None]] = []
+        for root in roots:
+            entries = root.entries()
+            newest = max((e.written for e in entries), default=0.0) + core.time.grain
+            if root.item is None:
+                if newest < long_ago:
+                    core.throw_away([], [entry.name for entry in entries])
+                continue
+            if root.void and root.item.written + core.time.grain < long_ago:
+                core.throw_away([root.path], [])
+            if root.path in self._sweeping or not entries or len(begun) >= SWEEPS:
+                continue
+            units = core.seen_units(root)
+            if not units:
+                continue
+            over = all(unit.ended and unit.moving is None for unit in units)
+            if over and (newest < long_ago or root.path in self._ended):
+                core.throw_away([root.path], [entry.name for entry in entries])
+                self._ended.pop(root.path, None)
+                self._names.pop(root.path, None)
+            elif any(u.moving and u.moving.written + core.time.grain < long_ago for u in units):
+                self._sweeping.add(root.path)
+                begun.append(core.begin(self._finish(root, units, seen_at)))
+        return begun
+
+    async def _finish(self, root: Root, units: list[Unit], seen_at: float) -> None:
+        """Move what somebody ended, and did not live to move."""
+        core = self._core
+        try:
+            with suppress(StoreError):
+                body = await core.body(root, afresh=True)
+                for unit in units:
+                    if body is not None and unit.moving is not None:
+                        await self._finish_unit(root, unit, body, seen_at)
+        finally:
+            self._sweeping.discard(root.path)
+
+    async def _finish_unit(self, root: Root, unit: Unit, body: Body, seen_at: float) -> None:
+        core, moving = self._core, unit.moving
+        content = None if moving is None else await core.content(moving.name)
+        if content is None or core.clock.now() - seen_at > ACT_WITHIN:
+            return
+        left = content["left"] if not unit.ended else []
+        if unit.masked and not unit.ended:
+            left = unit.jobs(core.cache.content) or []
+        # Whoever creates the next entry has the duty, for as long as the one before had it.
+        duty = write_entry(_ending(unit.left, moving=True), {**content, "left": left})
+        sent = core.clock.now()
+        if not await core.create(root.entry_name(unit.start, unit.top + 1), duty):
+            return
+        await self.move(root, body, content)
+        if core.clock.now() - sent <= ACT_WITHIN:
+            clean = write_entry(_ending(unit.left), {"left": left})
+            await core.create(root.entry_name(unit.start, unit.top + 2), clean)
+
+    async def finish_folder(self, folder: str) -> None:
+        """Clean up one put now, as far as its time has come."""
+        seen_at = self._core.clock.now()
+        for task in self.sweep(await self._core.folder(folder), seen_at):
+            await task
+
+
+def _ending(left: int, *, moving: bool = False) -> Meaning:
+    if left:
+        return Meaning(Kind.REST_MOVE if moving else Kind.REST, count=left)
+    return Meaning(Kind.MOVE if moving else Kind.END)
+
+
+def _held(unit: Unit, jobs: list[int], body: Body) -> Held:
+    return Held(
+        unit.root, unit.start, set(jobs), unit.claim, unit.top, unit.attempts, unit.run_at, 0.0,
+        body, unsure=True, names=[entry.name for entry in unit.root.chains.get(unit.start, ())],
+    )  # fmt: skip

@@ -1,0 +1,286 @@
+"""The few requests that an `ObjectQueue` makes, over obstore or over a store of a test.
+
+Only create-only writes decide anything, so every store that has them will do; what they answer is
+told as one exception tree. Nothing here retries: what to do about a lost answer depends on what
+was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, partial
+from typing import Any, Protocol, TypeVar
+
+from pollwise.errors import StoreError, StoreUnavailable
+from pollwise.queues.objects.chain import Item
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.redact import without_secrets
+
+T = TypeVar("T")
+
+#: Requests of a process that are under way at a time, at the most.
+THREADS = 64
+#: Objects in a page of a LIST: what S3 gives for one request.
+PAGE = 1000
+#: How far two clocks part, in seconds a second, at the most.
+DRIFT = 2e-4
+
+
+class Store(Protocol):
+    """Requests on objects. All raise `StoreUnavailable` for what may work later, else `StoreError`.
+
+    grain: by how much the times of a LIST may be rounded down; None: find out; 0: not at all, and
+        the store goes by the very clock of this process.
+    """
+
+    grain: float | None
+
+    async def create(self, name: str, body: bytes) -> bool:
+        """Write an object that is not there; False, and nothing is changed, if it is."""
+
+    async def get(self, name: str) -> bytes | None:
+        """An object's body; None if there is none."""
+
+    async def head(self, name: str) -> Item | None: ...
+
+    def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+        """All objects below a folder in the order of their names, a request a page.
+
+        after: only those whose path below the folder is greater than this.
+        """
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete objects, in any order; those that are not there are no error."""
+
+
+class Obstore:
+    """Any store of obstore.
+
+    Its blocking calls, in threads of our own: those of its own event loop hand over their answers
+    from threads that the interpreter does not know, and abort a process that ends just then.
+    """
+
+    grain: float | None = None
+
+    def __init__(self, store: Any, shown: str) -> None:
+        self._store = store
+        self._shown = shown
+        self._unsorted = type(store).__name__ == "LocalStore"
+
+    async def create(self, name: str, body: bytes) -> bool:
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        try:
+            await _in_thread(partial(self._store.put, name, body, mode="create"))
+        except (AlreadyExistsError, PreconditionError) as error:
+            if "ConditionalRequestConflict" in str(error):
+                # S3 had another write of this name under way, of which nothing may have come.
+                raise StoreUnavailable(f"{self._shown}: two writes of {name} at once") from None
+            return False
+        except Exception as error:
+            raise self._told(error, "write") from None
+        return True
+
+    async def get(self, name: str) -> bytes | None:
+        try:
+            return await _in_thread(lambda: bytes(self._store.get(name).bytes()))
+        except FileNotFoundError as error:
+            self._absent(error)
+            return None
+        except Exception as error:
+            raise self._told(error, "read") from None
+
+    async def head(self, name: str) -> Item | None:
+        try:
+            return _item(await _in_thread(lambda: self._store.head(name)))
+        except FileNotFoundError as error:
+            self._absent(error)
+            return None
+        except Exception as error:
+            raise self._told(error, "read") from None
+
+    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+        offset = f"{folder}/{after}" if after else None
+        stream = iter(self._store.list(folder, offset=offset, chunk_size=PAGE))
+        if self._unsorted:
+            items = [item for page in [p async for p in self._read(stream)] for item in page]
+            items.sort(key=lambda item: item.name)
+            for start in range(0, len(items) + 1, PAGE):
+                yield items[start : start + PAGE]
+            return
+        async for page in self._read(stream):
+            yield page
+            if len(page) < PAGE:
+                return
+
+    async def _read(self, stream: Iterator[Any]) -> AsyncIterator[list[Item]]:
+        while True:
+            try:
+                page = await _in_thread(lambda: [_item(meta) for meta in next(stream, ())])
+            except FileNotFoundError as error:
+                self._absent(error)
+                return
+            except Exception as error:
+                raise self._told(error, "list") from None
+            if not page:
+                return
+            yield page
+
+    async def delete(self, names: Sequence[str]) -> None:
+        left = list(names)
+        while left:
+            try:
+                await _in_thread(partial(self._store.delete, left))
+            except FileNotFoundError as error:
+                # Some stop at the first that is gone, and those behind it may be there still.
+                self._absent(error)
+                left = await self._still_there(left)
+                continue
+            except Exception as error:
+                raise self._told(error, "delete") from None
+            return
+
+    async def _still_there(self, names: list[str]) -> list[str]:
+        return [name for name in names if await self.head(name) is not None]
+
+    def _absent(self, error: FileNotFoundError) -> None:
+        """A missing object is an answer; a missing bucket is an error."""
+        if re.search(r"NoSuchBucket|bucket does not exist|ContainerNotFound", str(error)):
+            raise self._told(error, "find") from None
+
+    def _told(self, error: Exception, what: str) -> StoreError:
+        """What went wrong, without obstore's debug dump, which may hold what is secret."""
+        from obstore import exceptions
+
+        whole = str(error)
+        said = re.search(r"<Code>(\w+)</Code>\s*(?:<Message>([^<]*))?", whole)
+        text = ": ".join(filter(None, said.groups())) if said else whole
+        text = without_secrets(text.partition("\n\nDebug source")[0])
+        text = re.sub(r"\s+", " ", text)[:300]
+        for pattern, advice in _ADVICE.items():
+            if re.search(pattern, whole, re.IGNORECASE):
+                return StoreError(f"{self._shown}: cannot {what}: {advice} ({text})")
+        if isinstance(error, exceptions.UnauthenticatedError):
+            return StoreError(
+                f"{self._shown}: the credentials are not accepted; check them ({text})"
+            )
+        if isinstance(error, (exceptions.PermissionDeniedError, PermissionError)):
+            return StoreError(
+                f"{self._shown}: not allowed to {what}; the bucket may be somebody else's, or the "
+                f"credentials lack read, write, list and delete on it ({text})"
+            )
+        if isinstance(error, (exceptions.NotSupportedError, exceptions.InvalidPathError)):
+            return StoreError(f"{self._shown}: cannot {what}: {text}")
+        if "error sending request" in whole:
+            host = re.search(r"https?://[^/\s]+", text)
+            text = f"{host[0] if host else 'it'} does not answer; is it up, and the endpoint right?"
+        return StoreUnavailable(f"{self._shown}: cannot {what} now: {text}")
+
+
+#: What errors of stores say, and what to do about them.
+_ADVICE = {
+    r"NoSuchBucket|bucket does not exist|ContainerNotFound|bucket.{0,40}not found":
+        "the bucket does not exist; make it, or correct its name",
+    r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|redirect without":
+        "the bucket is in another region; give ?region=",
+    r"InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken":
+        "the credentials are not accepted; check them",
+    r"169\.254\.169\.254|metadata\.google|no credentials|missing credentials|CredentialsError":
+        "no credentials were found; set those of your provider in the environment, such as "
+        "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; profiles of AWS need pollwise[sqs] as well",
+    r"AccessDenied|Forbidden":
+        "access is denied: the bucket may be somebody else's, or the credentials lack read, write, "
+        "list and delete on it",
+}  # fmt: skip
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS, thread_name_prefix="pollwise-objects")
+
+
+async def _in_thread(call: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_threads(), call)
+
+
+def _item(meta: Any) -> Item:
+    return Item(meta["path"], meta["size"], meta["last_modified"].timestamp())
+
+
+class StoreClock:
+    """The store's time, known within bounds, without trust in local clocks.
+
+    An object under a name of ours alone bounds how far the store's clock is ahead of this
+    process's: it was written between the request (t0) and its answer (t1), and a LIST says at m,
+    rounded down by up to its grain. So the store was ahead by m - t1 at least and m + grain - t0 at
+    the most. All that was seen is put together; between sightings the bounds widen by what clocks
+    drift. Local time is the event loop's, which does not jump when somebody sets the clock.
+    """
+
+    def __init__(self, clock: Clock, grain: float | None) -> None:
+        self._clock = clock
+        self.grain = 1.0 if grain is None else grain
+        self._given = grain is not None
+        self._drift = 0.0 if grain == 0 else DRIFT
+        self._low = self._high = 0.0
+        self._at: float | None = None
+        self._sent: dict[str, tuple[float, float]] = {}
+
+    def wrote(self, name: str, sent: float, answered: float) -> None:
+        """Remember when an object was written, until a LIST shows it.
+
+        Its name must be one that nobody else ever writes, or writes again: no entry of a chain.
+        """
+        while len(self._sent) >= 256:
+            del self._sent[next(iter(self._sent))]
+        self._sent[name] = (sent, answered)
+
+    def saw(self, items: Sequence[Item]) -> None:
+        for item in items if self._sent else ():
+            times = self._sent.pop(item.name, None)
+            if times is not None:
+                self._learn(item.written, *times)
+
+    def _learn(self, written: float, sent: float, answered: float) -> None:
+        if not self._given and written != int(written):
+            self.grain, self._given = 0.001, True
+        low, high = written - answered, written + self.grain - sent
+        now = self._clock.now()
+        if self._at is not None:
+            drift = (now - self._at) * self._drift
+            seen_low, seen_high = self._low - drift, self._high + drift
+            if max(low, seen_low) <= min(high, seen_high):
+                low, high = max(low, seen_low), min(high, seen_high)
+            # Else a clock was set: what is newest counts.
+        self._low, self._high, self._at = low, high, now
+
+    @property
+    def known(self) -> bool:
+        return self._at is not None
+
+    @property
+    def age(self) -> float:
+        """For how long nothing was learnt."""
+        return math.inf if self._at is None else self._clock.now() - self._at
+
+    def now(self) -> float:
+        """The store's time, as near as it is known."""
+        return self._clock.now() + (self._low + self._high) / 2
+
+    def surely(self) -> float:
+        """A time that is over on the store's clock, whatever ours says."""
+        now = self._clock.now()
+        return now + self._low - (now - (self._at or 0.0)) * self._drift
+
+    def at_most(self) -> float:
+        """A time that is not over on the store's clock, whatever ours says."""
+        now = self._clock.now()
+        return now + self._high + (now - (self._at or 0.0)) * self._drift
+
+    def local(self, moment: float) -> float:
+        """When, in seconds since 1970 by the local clock, the store's time surely is `moment`."""
+        return self._clock.epoch() + (moment - self.surely())

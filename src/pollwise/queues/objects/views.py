@@ -1,0 +1,244 @@
+"""Views: stats, lists and single jobs; and what people do with dead letters and kept jobs."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from pollwise.queues.base import Stats
+from pollwise.queues.objects.body import read_record, write_again
+from pollwise.queues.objects.chain import Root, Unit, read_roots
+from pollwise.queues.objects.claiming import Claiming, since_of
+from pollwise.queues.objects.core import TICK, Core
+from pollwise.queues.objects.names import Kind, Put, place_after, read_id, tag_of
+from pollwise.queues.objects.unique import Uniques
+from pollwise.runtime.jobs import JobInfo, State
+
+#: Finished jobs that one prune deletes, at the most, and how many it looks at.
+PRUNE_MAX, PRUNE_LOOK = 1000, 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """One job, as listings show it: in a unit, or in a record."""
+
+    put: Put
+    index: int
+    unit: Unit | None
+    record: str | None = None
+
+
+class Views:
+    def __init__(self, core: Core, claiming: Claiming, uniques: Uniques) -> None:
+        self._core = core
+        self._claiming = claiming
+        self._uniques = uniques
+        self._pruned_to = ""
+
+    async def stats(self) -> Stats:
+        core = self._core
+        counts = dict.fromkeys(("ready", "delayed", "leased"), 0)
+        oldest: float | None = None
+        for root in await self._roots():
+            for unit in await core.units(root):
+                if not unit.ended:
+                    state = self._state(unit)
+                    counts[state] += unit.left
+                    if state == "ready":
+                        since = since_of(core, unit)
+                        oldest = since if oldest is None else min(oldest, since)
+        age = None if oldest is None else max(core.time.now() - oldest, 0.0)
+        dead, done = len(await core.listing("dead")), len(await core.listing("done"))
+        return Stats(**counts, blocked=0, dead=dead, done=done, oldest_age=age)
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        core, place = self._core, read_id(job_id)
+        if place is None:
+            return None
+        put, index = place
+        for root in await core.folder(put.folder):
+            if root.item is not None and not root.void:
+                for unit in await core.units(root):
+                    if index in (unit.jobs(core.cache.content) or ()):
+                        return await self._info(_Seen(put, index, unit))
+        for state in ("dead", "done"):
+            name = core.path(state, put.key(index))
+            found = await self._info(_Seen(put, index, None, name))
+            if found is not None:
+                return found
+        return None
+
+    async def page(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> list[JobInfo]:
+        begin = place_after(after)
+        page: list[JobInfo] = []
+        seen = [s for s in await self._all(state) if s.put.place(s.index) > begin]
+        seen.sort(key=lambda s: s.put.place(s.index))
+        if kind is not None:
+            seen = [s for s in seen if s.put.mixed or s.put.tag == tag_of(kind)]
+        async for info in self._infos(seen, limit):
+            if kind in (None, info.job.kind) and state in (None, info.state):
+                page.append(info)
+                if len(page) == limit:
+                    break
+        return page
+
+    async def _infos(self, seen: list[_Seen], ahead: int) -> AsyncIterator[JobInfo]:
+        """Views in order, read side by side and not much further than they are used."""
+        for start in range(0, len(seen), ahead):
+            for info in await self._core.all(self._info(s) for s in seen[start : start + ahead]):
+                if isinstance(info, BaseException):
+                    raise info
+                if info is not None:
+                    yield info
+
+    async def _roots(self) -> list[Root]:
+        roots = read_roots(await self._core.listing("live"))
+        return [root for root in roots if root.item is not None and not root.void]
+
+    async def _all(self, state: State | None) -> list[_Seen]:
+        core = self._core
+        seen: dict[str, _Seen] = {}
+        for gone in ("dead", "done"):
+            if state in (None, gone):
+                for put, index, name in await self._records(gone):
+                    seen[put.id_of(index)] = _Seen(put, index, None, name)
+        if state not in ("dead", "done"):
+            for root in await self._roots():
+                for unit in await core.units(root):
+                    if unit.ended or state not in (None, self._state(unit)):
+                        continue
+                    for index in unit.jobs(core.cache.content) or ():
+                        seen[root.put.id_of(index)] = _Seen(root.put, index, unit)
+        return list(seen.values())
+
+    async def _records(self, folder: str) -> list[tuple[Put, int, str]]:
+        found = []
+        for item in await self._core.listing(folder):
+            _, _, job_id = item.name.rpartition("/")[2].partition(".")
+            place = read_id(job_id)
+            if place is not None:
+                found.append((*place, item.name))
+        return found
+
+    def _state(self, unit: Unit) -> State:
+        now = self._core.time.now() + TICK  # a view is no claim: the likely time will do
+        if self._claiming.opens(unit, now, now)[1]:
+            return "ready"
+        return "leased" if unit.claim else "delayed"
+
+    async def _info(self, seen: _Seen) -> JobInfo | None:
+        if seen.record is not None:
+            return await self._record(seen.record)
+        core, unit = self._core, seen.unit
+        if unit is None:
+            return None
+        body = await core.body(unit.root)
+        if body is None:
+            return None
+        worker: str | None = None
+        error: str | None = None
+        for entry in unit.path:
+            if entry.meaning.kind is Kind.CLAIM:
+                if worker is not None:
+                    error = f"the lease of {worker} ran out"
+                worker = (await core.content(entry.name) or {}).get("worker")
+            elif entry.meaning.kind in (Kind.BACK, Kind.BACK_FREE, Kind.SUM):
+                worker = None
+                errors = (await core.content(entry.name) or {}).get("errors", {})
+                error = errors.get(str(seen.index), error)
+        state = self._state(unit)
+        if state == "ready" and worker is not None:
+            worker, error = None, f"the lease of {worker} ran out"
+        job = body[seen.index].job(core.name, unit.attempts, unit.run_at)
+        since = job.run_at if state == "ready" or unit.free_at is None else unit.free_at
+        return JobInfo(job, state, since, worker, error)
+
+    async def _record(self, name: str) -> JobInfo | None:
+        core = self._core
+        raw = await core.get(name)
+        if raw is None:
+            return None
+        job, data = read_record(raw)
+        state: State = "dead" if name.startswith(core.path("dead", "")) else "done"
+        info = job.job(core.name, data["attempt"], None)
+        return JobInfo(info, state, data["since"], None, data["error"])
+
+    # Dead letters and kept jobs
+
+    async def _dead(self, ids: Sequence[str] | None) -> list[str]:
+        core = self._core
+        if ids is None:
+            return [name for _, _, name in await self._records("dead")]
+        places = [place for job_id in ids if (place := read_id(job_id))]
+        return [core.path("dead", put.key(index)) for put, index in places]
+
+    async def redrive(self, ids: Sequence[str] | None) -> int:
+        names = await self._dead(ids)
+        results = await self._core.all(self._redrive(name) for name in names)
+        return _counted(results)
+
+    async def _redrive(self, name: str) -> int:
+        """Put a dead job again under its own id. Should this be cut off before the dead letter
+        is deleted, the next redrive finds the job where this one put it."""
+        core = self._core
+        raw = await core.get(name)
+        if raw is None:
+            return 0
+        job, data = read_record(raw)
+        place = read_id(job.id)
+        if place is None:
+            return 0
+        put, index = place
+        number = data["redriven"] + 1
+        # Should entries of an earlier life be left of it, that one was cut off in its cleaning up.
+        lives = {root.redriven for root in await core.folder(put.folder) if root.item is None}
+        while number in lives:
+            number += 1
+        root = core.path("live", put.folder, f"r{number}-{index}")
+        made = await core.create(root, write_again(job, core.time.now()))
+        await core.delete([name])
+        return int(made)
+
+    async def drop(self, ids: Sequence[str] | None) -> int:
+        return _counted(await self._core.all(self._drop(name) for name in await self._dead(ids)))
+
+    async def _drop(self, name: str) -> int:
+        core = self._core
+        raw = await core.get(name)
+        if raw is None:
+            return 0
+        job, _ = read_record(raw)
+        if job.unique is not None:
+            await self._uniques.free(job.unique, job.id)
+        await core.delete([name])
+        return 1
+
+    async def prune(self, keep: float) -> int:
+        """Delete finished jobs that are old enough, a bounded number, each time further on."""
+        core = self._core
+        before = core.time.surely() - keep + TICK
+        old: list[str] = []
+        looked = 0
+        last = ""
+        async for page in core.pages("done"):
+            for item in page:
+                if item.name > self._pruned_to:
+                    looked += 1
+                    last = item.name
+                    if item.written <= before:
+                        old.append(item.name)
+            if len(old) >= PRUNE_MAX or looked >= PRUNE_LOOK:
+                break
+        else:
+            last = ""
+        self._pruned_to = last
+        return _counted(await core.all(self._drop(name) for name in old[:PRUNE_MAX]))
+
+
+def _counted(results: list[int | BaseException]) -> int:
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return sum(result for result in results if isinstance(result, int))

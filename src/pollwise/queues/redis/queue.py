@@ -1,0 +1,154 @@
+"""A queue in Redis or Valkey: fast, many machines, hints by pub/sub.
+
+What it promises hangs on what the server promises: with an append-only file (`appendonly yes`) a
+put survives a restart, with `appendfsync always` a power cut as well; without, a restart forgets
+the queue. A replica that takes over may lack the last moments.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import ClassVar
+from urllib.parse import quote
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, MissingExtra
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State, checked_name
+from pollwise.storage.channel import Channel
+
+try:
+    from pollwise.queues.redis.store import RedisStore, check_server, tag_of
+    from pollwise.storage.redis.connections import Address, Connections
+    from pollwise.storage.redis.line import RedisLine
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "redis":
+        raise
+    raise MissingExtra("a queue in Redis", "redis") from error
+
+#: The shortest time for which the server keeps an answer, in seconds.
+KEEP_ANSWERS_MIN = 60.0
+
+
+class RedisQueue(Queue):
+    """Jobs in Redis or Valkey.
+
+    url: redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path/to/socket (not by
+        pollwise.open).
+    prefix: what the names of all keys begin with, in braces and followed by the queue's name.
+    allow_eviction: use a server that throws keys away when its memory is full.
+    timeout: how long a call may take; then it is given up.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
+    _tells_of_puts: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        url: str,
+        name: str = "default",
+        *,
+        prefix: str = "pollwise",
+        allow_eviction: bool = False,
+        timeout: Duration = "30s",
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.prefix = checked_name(prefix, "prefix", ConfigError)
+        self._address = Address(url, prefix)
+        if "{" in prefix or "}" in prefix:
+            raise ConfigError(
+                f"prefix = {prefix!r} has a brace; those mark what a cluster goes by, so leave it"
+            )
+        time_limit = seconds(timeout, "timeout", positive=True)
+        self._clock_of_calls = clock or Clock()
+        tag = tag_of(prefix, checked_name(name, "queue", ConfigError))
+        self._connections = Connections(
+            self._address,
+            self._clock_of_calls,
+            time_limit,
+            lambda calls: check_server(calls, tag, allow_eviction=allow_eviction),
+        )
+        self._store = RedisStore(
+            self._connections,
+            name,
+            prefix=prefix,
+            keep_answers=max(2 * time_limit, KEEP_ANSWERS_MIN),
+        )
+        super().__init__(
+            name, clock=self._clock_of_calls, keep=keep, max_payload_bytes=max_payload_bytes
+        )
+
+    @property
+    def url(self) -> str:
+        query = f"queue={quote(self.name, safe='')}"
+        if self.prefix != "pollwise":
+            query += f"&prefix={quote(self.prefix, safe='')}"
+        return f"{self._address}?{query}"
+
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        kinds = {job.kind for job in jobs}
+        message = self._channel.ride(len(jobs), kinds)
+        ids, fresh = await self._store.put(jobs, self.clock.imposed(), message)
+        if fresh and message is None:
+            self._channel.tell_others(fresh, kinds)
+        return ids, fresh
+
+    async def _claim(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        probe = self._channel.probe()
+        claims, due = await self._store.claim(
+            worker, limit, lease, kinds, self.clock.imposed(), probe
+        )
+        if due is not None:  # by the server's clock, whatever ours says
+            self._hints.notify_at(self.clock.now() + due)
+        return claims
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        return await self._store.settle(settlements, self.clock.imposed(), self.keep is not None)
+
+    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+        return await self._store.extend(claims, lease, self.clock.imposed())
+
+    async def stats(self) -> Stats:
+        return await self._store.stats(self.clock.imposed())
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        page = await self._store.page(self.clock.imposed(), job_id=job_id)
+        return page[0] if page else None
+
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]:
+        return await self._store.page(
+            self.clock.imposed(), state=state, kind=kind, limit=limit, after=after
+        )
+
+    async def _redrive(self, ids: Sequence[str] | None) -> int:
+        return await self._store.dead("redrive", ids, self.clock.imposed())
+
+    async def _drop(self, ids: Sequence[str] | None) -> int:
+        return await self._store.dead("drop", ids, self.clock.imposed())
+
+    async def _prune(self, keep: float) -> int:
+        return await self._store.prune(keep, self.clock.imposed())
+
+    async def close(self) -> None:
+        if self._connections.closed:
+            return
+        try:
+            await super().close()
+        finally:
+            await self._connections.close()
+
+    def _make_hints(self) -> Hints:
+        line = RedisLine(
+            self._address, self._store.channel, self._connections, self._clock_of_calls
+        )
+        self._channel = Channel(line, self._clock_of_calls)
+        return self._channel

@@ -1,0 +1,136 @@
+"""A queue in a SQLite file: durable, several processes on one machine, nothing to run.
+
+Calls go to one thread with one connection. Hints inside the process come from `put` itself, those
+between processes from a watched file.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+from urllib.parse import quote
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.queues.sqlite.store import SqliteStore
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.hints import Hints
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
+from pollwise.storage.sqlite.thread import SqliteThread
+from pollwise.storage.sqlite.watched_file import WatchedFile
+
+#: full: a put survives a power cut. normal: it survives the process and a crash of it, and a power
+#: cut may undo the last moments. off: as normal, and a power cut may damage the file.
+SYNCHRONOUS = ("full", "normal", "off")
+
+
+class SqliteQueue(Queue):
+    """Jobs in a SQLite file.
+
+    path: the database; made when missing, unless `create` is off.
+    synchronous: "full" (a put survives a power cut), "normal" or "off".
+    watch: how often a pause looks for news from other processes, where the kernel cannot tell of
+        them at once (Linux can); 0 takes no news from other processes.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(hints="machine")
+
+    def __init__(
+        self,
+        path: str | Path,
+        name: str = "default",
+        *,
+        synchronous: str = "full",
+        watch: Duration = "100ms",
+        create: bool = True,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD_BYTES,
+    ) -> None:
+        self.path = Path(path)
+        if self.path.name in ("", ".."):
+            raise ConfigError(f"path = {str(path)!r} names no file; give one such as jobs.db")
+        if synchronous not in SYNCHRONOUS:
+            raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
+        self.synchronous = synchronous
+        self._watch = seconds(watch, "watch")
+        super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
+        self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)
+        self._thread = SqliteThread(
+            self._store,
+            name=f"pollwise-{self.path.name}",
+            store=self.url,
+            opened=self._hints.opened,
+        )
+        self._call = self._thread.call
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{quote(str(self.path))}?queue={quote(self.name, safe='')}"
+
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        result: tuple[list[str], int] = await self._call(self._store.put, jobs, self._epoch())
+        return result
+
+    async def _claim(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        claims: list[Claim]
+        claims, due = await self._call(
+            self._store.claim, worker, limit, lease, kinds, self._epoch()
+        )
+        self._wake_when_due(due)
+        return claims
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        keep = self.keep is not None
+        lost: list[str] = await self._call(self._store.settle, settlements, self._epoch(), keep)
+        return lost
+
+    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+        lost: list[str] = await self._call(self._store.extend, claims, self._epoch() + lease)
+        return lost
+
+    async def stats(self) -> Stats:
+        stats: Stats = await self._call(self._store.stats, self._epoch())
+        return stats
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        now = self._epoch()
+        page = await self._call(lambda: self._store.page(now, job_id=job_id))
+        return page[0] if page else None
+
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]:
+        now = self._epoch()
+        page: list[JobInfo] = await self._call(
+            lambda: self._store.page(now, state=state, kind=kind, limit=limit, after=after)
+        )
+        return page
+
+    async def _redrive(self, ids: Sequence[str] | None) -> int:
+        count: int = await self._call(self._store.redrive, ids, self._epoch())
+        return count
+
+    async def _drop(self, ids: Sequence[str] | None) -> int:
+        count: int = await self._call(self._store.drop, ids)
+        return count
+
+    async def _prune(self, keep: float) -> int:
+        count: int = await self._call(self._store.prune, self._epoch() - keep)
+        return count
+
+    async def close(self) -> None:
+        if not self._thread.closed:
+            await super().close()
+            await self._thread.close()
+
+    def _epoch(self) -> float:
+        return self.clock.epoch()
+
+    def _make_hints(self) -> Hints:
+        return WatchedFile(self.path, self._watch)

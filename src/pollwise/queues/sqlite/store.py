@@ -1,0 +1,226 @@
+"""The SQLite side of `SqliteQueue`: plain calls on one connection, made from one thread.
+
+A batch is one transaction and, for claims and settlements, one statement.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pollwise.queues.base import Stats
+from pollwise.queues.unique import check_twin
+from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
+from pollwise.storage.ids import number_of, place_after
+from pollwise.storage.sqlite.file import SqliteFile, transaction
+
+#: The most jobs one claim makes ready, or one prune deletes: bounds the time the lock is held.
+MOST_AT_ONCE = 1000
+#: The most kinds that a claim looks up one by one, for SQLite unites at most 500 selects; with
+#: more, it sorts all that is ready.
+MOST_KINDS = 400
+
+_SEQ_MAX = 2**63 - 1
+_CODES = {state: code for code, state in enumerate(STATES)}
+
+
+class SqliteStore(SqliteFile):
+    """The jobs of one queue in a file."""
+
+    package = __package__
+    version_table = "pollwise_schema"
+    holds = "queue"
+
+    def __init__(self, path: Path, queue: str, *, synchronous: str, create: bool) -> None:
+        super().__init__(path, synchronous=synchronous, create=create)
+        self._queue = queue
+
+    # Jobs
+
+    def put(self, jobs: Sequence[NewJob], now: float) -> tuple[list[str], int]:
+        connection = self.connect()
+        ids, fresh = [], 0
+        with transaction(connection):
+            for job in jobs:
+                values = {
+                    "queue": self._queue,
+                    "kind": job.kind,
+                    "payload": job.encoded,
+                    "priority": job.priority,
+                    "run_at": job.due_at(now),
+                    "now": now,
+                    "key": job.key,
+                    "unique": job.unique,
+                }
+                cursor = connection.execute(self._sql["put"], values)
+                if cursor.rowcount:
+                    ids.append(str(cursor.lastrowid))
+                    fresh += 1
+                else:
+                    ids.append(self._twin(job))
+        return ids, fresh
+
+    def _twin(self, job: NewJob) -> str:
+        seq, kind, payload = self._rows("twin", unique=job.unique)[0]
+        check_twin(job, seq, kind, payload)
+        return str(seq)
+
+    def claim(
+        self,
+        worker: str,
+        limit: int,
+        lease: float,
+        kinds: Sequence[str] | None,
+        now: float,
+        within: Callable[[Sequence[Claim]], None] | None = None,
+    ) -> tuple[list[Claim], float | None]:
+        """The claims; and when they are all there was, when the next job is due.
+
+        within: what else belongs into the transaction that claims them.
+        """
+        anything, due = self._glance(kinds)
+        if not anything and (due is None or due > now):
+            return [], due
+        while True:
+            with transaction(self.connect()):
+                if due is not None and due <= now:
+                    self._rows("promote", now=now, most=MOST_AT_ONCE)
+                rows = self._claim(kinds, worker, limit, now + lease)
+                rows.sort(key=lambda row: (-row[4], row[7], row[0]))
+                until = now + lease
+                claims = [Claim(self._job(row[:9]), row[9], worker, until) for row in rows]
+                if claims and within is not None:
+                    within(claims)
+            if claims:
+                return claims, self._glance(kinds)[1] if len(rows) < limit else None
+            _, due = self._glance(kinds)
+            if due is None or due > now:
+                return [], due
+
+    def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None]:
+        """Is anything ready, and when is the next job due? A look, without the write lock."""
+        if kinds is None:
+            anything, due = self._rows("glance")[0]
+        else:
+            anything, due = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
+        return anything, due
+
+    def left(self, kinds: Sequence[str]) -> tuple[str | None, float | None]:
+        """One of these kinds that has something ready; where none has, when the next is due."""
+        found = self._rows("ready_kind", kinds=json.dumps(kinds))
+        return (found[0][0], None) if found else (None, self._glance(kinds)[1])
+
+    def _claim(
+        self, kinds: Sequence[str] | None, worker: str, limit: int, until: float
+    ) -> list[tuple[Any, ...]]:
+        chosen = [k for (k,) in self._rows("ready_kinds")] if kinds is None else kinds
+        if not chosen:
+            return []
+        values: dict[str, Any] = {
+            "queue": self._queue, "limit": limit, "until": until, "worker": worker,
+        }  # fmt: skip
+        if len(chosen) > MOST_KINDS:
+            arms = self._sql["claim_arm_many"]
+            values["kinds"] = json.dumps(chosen)
+        else:
+            arm = self._sql["claim_arm"]
+            arms = " UNION ALL ".join(arm.replace("{n}", str(n)) for n in range(len(chosen)))
+            values |= {f"kind_{n}": kind for n, kind in enumerate(chosen)}
+        statement = self._sql["claim"].replace("{arms}", arms)
+        return self.connect().execute(statement, values).fetchall()
+
+    def settle(self, settlements: Sequence[Settlement], now: float, keep: bool) -> list[str]:
+        """Settle what is still held and return the ids of what is not."""
+        by_verdict: dict[str, list[list[Any]]] = {"done": [], "retry": [], "dead": []}
+        for s in settlements:
+            row: list[Any] = [number_of(s.claim.job.id), s.claim.token]
+            if s.verdict == "retry":
+                row += [s.delay, s.error, s.counted]
+            elif s.verdict == "dead":
+                row.append(s.error)
+            by_verdict[s.verdict].append(row)
+        settled: list[tuple[Any, ...]] = []
+        names = {"done": "settle_kept" if keep else "settle_done"}
+        with transaction(self.connect()):
+            for verdict, batch in by_verdict.items():
+                if batch:
+                    name = names.get(verdict, f"settle_{verdict}")
+                    settled += self._rows(name, batch=json.dumps(batch), now=now)
+        return _missing((s.claim for s in settlements), settled)
+
+    def extend(self, claims: Sequence[Claim], until: float) -> list[str]:
+        batch = json.dumps([[number_of(c.job.id), c.token, c.worker] for c in claims])
+        with transaction(self.connect()):
+            held = self._rows("extend", batch=batch, until=until)
+        return _missing(claims, held)
+
+    def stats(self, now: float) -> Stats:
+        counts = dict.fromkeys(STATES, 0)
+        ages = []
+        for code, count, first in self._rows("stats", now=now):
+            counts[STATES[code]] += count
+            if first is not None:
+                ages.append(max(now - first, 0.0))
+        return Stats(**counts, oldest_age=max(ages, default=None))
+
+    def page(
+        self,
+        now: float,
+        *,
+        job_id: str | None = None,
+        state: State | None = None,
+        kind: str | None = None,
+        limit: int = 1,
+        after: str | None = None,
+    ) -> list[JobInfo]:
+        rows = self._rows(
+            "list",
+            now=now,
+            state=None if state is None else _CODES[state],
+            kind=kind,
+            limit=limit,
+            after=place_after(after) if job_id is None else number_of(job_id) - 1,
+            last=_SEQ_MAX if job_id is None else number_of(job_id),
+        )
+        return [JobInfo(self._job(row[:9]), STATES[row[9]], *row[10:]) for row in rows]
+
+    def redrive(self, ids: Sequence[str] | None, now: float) -> int:
+        connection = self.connect()
+        with transaction(connection):
+            dead = self._rows("dead_ids", batch=_id_batch(ids))
+            # One at a time, so that two jobs of one key see each other.
+            for (seq,) in dead:
+                connection.execute(self._sql["redrive"], {"seq": seq, "now": now})
+        return len(dead)
+
+    def drop(self, ids: Sequence[str] | None) -> int:
+        with transaction(self.connect()):
+            return len(self._rows("drop", batch=_id_batch(ids)))
+
+    def prune(self, before: float) -> int:
+        with transaction(self.connect()):
+            return len(self._rows("prune", before=before, most=MOST_AT_ONCE))
+
+    def _rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
+        values["queue"] = self._queue
+        return self.connect().execute(self._sql[name], values).fetchall()
+
+    def _job(self, row: tuple[Any, ...]) -> Job:
+        seq, kind, payload, key, priority, attempt, created_at, run_at, unique = row
+        # RETURNING gives whole REALs as int.
+        return Job(
+            str(seq), self._queue, kind, json.loads(payload), key, priority, attempt,
+            float(created_at), float(run_at), unique,
+        )  # fmt: skip
+
+
+def _missing(claims: Iterable[Claim], rows: list[tuple[Any, ...]]) -> list[str]:
+    """The ids of those claims whose (seq, token) is not among the rows."""
+    found = set(rows)
+    return [claim.job.id for claim in claims if (number_of(claim.job.id), claim.token) not in found]
+
+
+def _id_batch(ids: Sequence[str] | None) -> str | None:
+    return None if ids is None else json.dumps([number_of(job_id) for job_id in ids])

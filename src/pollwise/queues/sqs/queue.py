@@ -1,0 +1,406 @@
+"""A queue in Amazon SQS, where every request is billed.
+
+What is asked for in one call goes in as few requests as SQS allows: ten messages in each, receives
+side by side while they come back full, deletes in batches. A claim is a receive with the lease as
+its visibility timeout; SQS's clock decides over leases and delays.
+
+What SQS cannot do is said by the capabilities. Two things to know: SQS counts receives, so a job
+that is given back has used up an attempt; and the queue's own redrive policy moves a message to the
+dead-letter queue after `maxReceiveCount` receives, whatever attempts its handler still had. Set it
+above the attempts of your handlers, and it only catches what makes workers die.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import json
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, ClassVar
+from urllib.parse import SplitResult, quote, urlencode
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, PayloadError, StoreError, Unsupported
+from pollwise.queues.base import Capabilities, Queue, Stats
+from pollwise.queues.sqs.client import (
+    BATCH,
+    BATCH_BYTES,
+    HIDE_MAX,
+    HOLD_MAX,
+    NAME,
+    PARALLEL,
+    Place,
+    SqsClient,
+)
+from pollwise.queues.sqs.dead import DeadLetters
+from pollwise.queues.sqs.messages import (
+    RAW,
+    Entry,
+    Message,
+    entry_of,
+    fifo_entry,
+    job_of,
+    new_id,
+    unique_id,
+)
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
+from pollwise.runtime.redact import without_secrets
+
+#: Claims within so many seconds of one another are quick; so few messages are not worth a request
+#: to them; and after passing over so many times they look again.
+QUICK, FEW, PASS_MAX = 0.5, 4, 3
+#: The longest delay that SQS knows, in seconds.
+DELAY_MAX = 900
+#: What a payload may have: SQS takes 1 MiB (older servers 256 KiB) with all that goes with it.
+MAX_PAYLOAD = BATCH_BYTES - 8192
+
+
+class SqsQueue(Queue):
+    """Jobs in an SQS queue.
+
+    queue: its name, or its URL. A name that ends in ".fifo" wants `SqsFifoQueue`.
+    region, endpoint: where it is, unless AWS_REGION and AWS_ENDPOINT_URL say it. Credentials come
+        from where every AWS tool takes them.
+    dead: the dead-letter queue, unless the redrive policy of the queue names one. "delete" deletes
+        what dies.
+    timeout: how long SQS may take to answer, besides the time that it holds a poll.
+    linger: how long closing waits for polls that SQS still holds. SQS goes on with a poll whose
+        caller is gone, and what it finds then is hidden from all for the length of a lease.
+    """
+
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        keys=False,
+        priorities=False,
+        unique=False,
+        exact_unique=False,
+        ordered=False,
+        kinds=False,
+        views=False,
+        keep=False,
+        uncounted=False,
+        fenced=False,
+        atomic_put=False,
+        atomic_settle=False,
+        long_poll=True,
+        next_due=False,
+        exact_depth=False,
+    )
+    foreign_kind: ClassVar[str | None] = RAW
+    gather: ClassVar[float] = 2.0
+    gather_up_to: ClassVar[int] = BATCH
+    _fifo: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        queue: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        dead: str | None = None,
+        timeout: Duration = "10s",
+        linger: Duration = HOLD_MAX,
+        clock: Clock | None = None,
+        keep: Duration | None = None,
+        max_payload_bytes: int = MAX_PAYLOAD,
+    ) -> None:
+        place = Place.of(queue, region, endpoint)
+        if place.name.endswith(".fifo") != self._fifo:
+            right = "SqsFifoQueue" if place.name.endswith(".fifo") else "SqsQueue"
+            raise ConfigError(
+                f"queue = {place.name!r} wants {right}, or pollwise.open, which knows: the names "
+                f"of "
+                "FIFO queues end in '.fifo', and no others"
+            )
+        super().__init__(place.name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
+        self._linger = seconds(linger, "linger")
+        self._sqs = SqsClient(place, self.clock, seconds(timeout, "timeout", positive=True))
+        self._dead = DeadLetters(self._sqs, self, dead, fifo=self._fifo)
+        self._more = 1  # how many receives follow side by side when one came back full
+        self._claimed_at = 0.0
+        self._left_last_time = BATCH
+        self._passed = 0
+        self._held_on: set[asyncio.Task[None]] = set()
+
+    @property
+    def url(self) -> str:
+        place = self._sqs.place
+        if "://" in place.queue:
+            return without_secrets(place.queue)
+        options = {"region": place.region, "endpoint": place.endpoint}
+        given = {k: without_secrets(v) for k, v in options.items() if v}
+        return f"sqs://{quote(self.name)}" + (f"?{urlencode(given, safe=':/*')}" if given else "")
+
+    async def create(self, *, max_receives: int = 10) -> None:
+        """Make the queue, and a dead-letter queue where what was received so often goes."""
+        kind = {"FifoQueue": "true"} if self._fifo else {}
+        dead_url = await self._sqs.create(self._dead.name, {**kind, **DeadLetters.ATTRIBUTES})
+        arn = (await self._sqs.attributes(dead_url, "QueueArn"))["QueueArn"]
+        policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": str(max_receives)})
+        await self._sqs.create(self.name, {**kind, "RedrivePolicy": policy})
+
+    # Putting
+
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
+        now = self.clock.epoch()
+        ids = [new_id() if job.unique is None else unique_id(job.unique) for job in jobs]
+        entries = [
+            await self._entry(job, job_id, now) for job, job_id in zip(jobs, ids, strict=True)
+        ]
+        url = await self._sqs.url()
+        try:
+            await self._sqs.send(url, entries, in_order=self._fifo)
+        except StoreError as error:
+            if "shorter than" not in str(error):
+                raise
+            raise PayloadError(f"a payload is too large for this queue: {error}") from None
+        return ids, len(ids)
+
+    async def _entry(self, job: NewJob, job_id: str, now: float) -> Entry:
+        entry = entry_of(job, job_id, now)
+        delay = math.ceil(job.due_at(now) - now)
+        return {**entry, "DelaySeconds": delay} if delay else entry
+
+    def _check(self, job: NewJob) -> None:
+        super()._check(job)
+        delay = job.due_at(now := self.clock.epoch()) - now
+        if delay > DELAY_MAX:
+            raise Unsupported(
+                f"{self.url} cannot delay the job of kind {job.kind!r} by {delay:.0f} s: SQS "
+                f"knows {DELAY_MAX} s at the most; put it later, or choose another store"
+            )
+
+    # Claiming
+
+    async def _claim(
+        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+    ) -> list[Claim]:
+        hide = _hidden_for(lease)
+        await self._dead.find()  # before anything can die
+        unwanted = asyncio.Event()
+        looking = asyncio.ensure_future(self._receive(limit, hide, hold, unwanted))
+        try:
+            messages = await asyncio.shield(looking)
+        except asyncio.CancelledError:
+            unwanted.set()
+            self._hold_on(looking)
+            raise
+        now = self.clock.epoch()
+        jobs = [(job_of(message, self.name, now), message) for message in messages]
+        return [
+            Claim(job, job.attempt, worker, now + lease, message["ReceiptHandle"])
+            for job, message in jobs
+        ]
+
+    async def _receive(
+        self, limit: int, hide: int, hold: float, unwanted: asyncio.Event
+    ) -> builtins.list[Message]:
+        """One receive, held as asked; where it came back full, more of them side by side."""
+        url = await self._sqs.url()
+        found: dict[str, Message] = {}
+        until = self.clock.now() + hold
+        left = math.ceil(hold)
+        while True:
+            held = min(left, HOLD_MAX)
+            first = await self._sqs.receive(url, limit, hide, held)
+            await self._take(found, [first])
+            left = int(until - self.clock.now())  # less than a second is not worth a request
+            if found or left < 1 or unwanted.is_set():
+                break
+        if len(first) < BATCH:
+            self._more = max(self._more - 1, 1)
+        elif limit > BATCH and not unwanted.is_set() and self._is_more_worth_it():
+            await self._receive_more(url, found, limit, hide, unwanted)
+        self._claimed_at = self.clock.now()
+        return list(found.values())
+
+    def _is_more_worth_it(self) -> bool:
+        """Shall a full receive be followed by more?
+
+        Where claims come one after the other quickly, and the last time only a few were left, they
+        can wait for the next claim; but a backlog shall not: a look now and then finds it.
+        """
+        quick = self.clock.now() - self._claimed_at < QUICK
+        if quick and self._left_last_time < FEW and self._passed < PASS_MAX:
+            self._passed += 1
+            return False
+        self._passed = 0
+        return True
+
+    async def _receive_more(
+        self,
+        url: str,
+        found: dict[str, Message],
+        limit: int,
+        hide: int,
+        unwanted: asyncio.Event,
+    ) -> None:
+        """Receives side by side: as many as came back full last time, then 1, 2, 3 …
+
+        The first that is not full ends it; most of the time that one brings something, too.
+        """
+        full, side, beyond = 0, self._more, 1
+        failed = False
+        while len(found) < limit and not unwanted.is_set():
+            wanted = limit - len(found)
+            side = min(side, math.ceil(wanted / BATCH), PARALLEL)
+            sizes = [min(BATCH, wanted - BATCH * n) for n in range(side)]
+            parts = await asyncio.gather(
+                *(self._sqs.receive(url, size, hide) for size in sizes), return_exceptions=True
+            )
+            # An error here is for the next poll to run into: what was found has to be delivered.
+            got = [part for part in parts if not isinstance(part, BaseException)]
+            failed = len(got) < len(parts)
+            await self._take(found, got)
+            full += sum(len(part) == BATCH for part in got)
+            if [len(part) for part in got] != sizes:
+                break
+            side, beyond = beyond, beyond + 1
+        self._more = min(max(full, 1), PARALLEL)
+        self._left_last_time = BATCH if failed else len(found) - BATCH
+
+    async def _take(self, found: dict[str, Message], parts: Sequence[Sequence[Message]]) -> None:
+        """Take what was received; a message that came twice counts once, under its last receipt."""
+        for message in (message for part in parts for message in part):
+            found[message["MessageId"]] = message
+
+    def _hold_on(self, looking: asyncio.Future[builtins.list[Message]]) -> None:
+        """Nobody waits for a receive any more: hand back what it brings, when it ends.
+
+        It cannot be broken off: SQS would go on with it, and hide what it finds from everybody.
+        """
+        task = asyncio.ensure_future(self._hand_back_when_over(looking))
+        self._held_on.add(task)
+        task.add_done_callback(self._held_on.discard)
+
+    async def _hand_back_when_over(self, looking: asyncio.Future[builtins.list[Message]]) -> None:
+        # Nobody is left to tell of an error; what is not handed back comes back by itself.
+        with suppress(Exception):
+            await self._sqs.hand_back(await self._sqs.url(), await looking)
+            self._hints.notify()
+
+    # Settling
+
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
+        url = await self._sqs.url()
+        await self._dead.bury([s for s in settlements if s.verdict == "dead"])
+        over = [s for s in settlements if s.verdict != "retry"]
+        back = [s for s in settlements if s.verdict == "retry"]
+        lost: set[str] = set()
+        if over:
+            lost.update(await self._sqs.delete(url, [s.claim.receipt for s in over]))
+        if back:
+            hidden = [(s.claim.receipt, math.ceil(s.delay)) for s in back]
+            lost.update(await self._sqs.hide(url, hidden))
+        return [s.claim.job.id for s in settlements if s.claim.receipt in lost]
+
+    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+        hide = _hidden_for(lease)
+        hidden = [(claim.receipt, hide) for claim in claims]
+        lost = set(await self._sqs.hide(await self._sqs.url(), hidden))
+        return [claim.job.id for claim in claims if claim.receipt in lost]
+
+    # Views
+
+    async def stats(self) -> Stats:
+        """How many jobs are in which state, as SQS estimates it; blocked ones count as ready."""
+        names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
+        counts = await self._sqs.attributes(await self._sqs.url(), *names)
+        ready, leased, delayed = (int(counts.get(name, 0)) for name in names)
+        dead = await self._dead.count()
+        return Stats(ready, delayed, 0, leased, dead, 0, None)
+
+    async def peek(self, job_id: str) -> JobInfo | None:
+        raise self._no_views("look at one job")
+
+    async def _list(
+        self, state: State | None, kind: str | None, limit: int, after: str | None
+    ) -> builtins.list[JobInfo]:
+        if after is not None:
+            raise Unsupported(
+                f"{self.url} cannot page: SQS shows dead letters in no order (after = {after!r}); "
+                "raise the limit"
+            )
+
+        return await self._dead.page(kind, limit)
+
+    async def _redrive(self, ids: Sequence[str] | None) -> int:
+        return await self._dead.redrive(ids)
+
+    async def _drop(self, ids: Sequence[str] | None) -> int:
+        return await self._dead.drop(ids)
+
+    async def _prune(self, keep: float) -> int:
+        return 0  # nothing is ever kept
+
+    async def close(self) -> None:
+        await super().close()
+        if self._held_on:
+            await asyncio.wait(self._held_on, timeout=self._linger)
+        for task in list(self._held_on):
+            task.cancel()
+        await self._sqs.close()
+
+
+class SqsFifoQueue(SqsQueue):
+    """Jobs in a FIFO queue of SQS: a key is a message group, and runs one at a time, in order.
+
+    A job without a key is a group of its own. `unique` is SQS's deduplication: a repeat within five
+    minutes is dropped, whatever became of the first. Where the queue has content-based
+    deduplication, a job without `unique` counts as a repeat of one with the same kind, key and
+    payload. SQS delays no single message here, so neither can a put.
+    """
+
+    capabilities: ClassVar[Capabilities] = replace(
+        SqsQueue.capabilities, keys=True, unique=True, delay=False
+    )
+    _fifo: ClassVar[bool] = True
+    _by_content: bool | None = None
+
+    async def _entry(self, job: NewJob, job_id: str, now: float) -> Entry:
+        if self._by_content is None:
+            name = "ContentBasedDeduplication"
+            attributes = await self._sqs.attributes(await self._sqs.url(), name)
+            self._by_content = attributes.get(name) == "true"
+        return fifo_entry(entry_of(job, job_id, now), job, job_id, self._by_content)
+
+    async def _take(self, found: dict[str, Message], parts: Sequence[Sequence[Message]]) -> None:
+        """SQS gives several messages of a group at once: all but the first go back at once."""
+        groups = {_group(message) for message in found.values()}
+        behind = []
+        for message in (message for part in parts for message in part):
+            if _group(message) in groups:
+                behind.append(message)
+            else:
+                groups.add(_group(message))
+                found[message["MessageId"]] = message
+        await self._sqs.hand_back(await self._sqs.url(), behind)
+
+
+def open_sqs(parts: SplitResult, clock: Clock | None, options: dict[str, Any]) -> SqsQueue:
+    """The queue at `sqs://name`, or at the URL that SQS itself gives it."""
+    place = f"{parts.scheme}://{parts.netloc}{parts.path}"
+    if parts.scheme == "sqs":
+        if not NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
+            raise ConfigError(
+                f"{without_secrets(place)!r} names no SQS queue; write "
+                "sqs://jobs?region=eu-west-1. A name has up to 80 letters, digits, '-' and '_'"
+            )
+        place = parts.netloc
+    kind = SqsFifoQueue if place.rstrip("/").endswith(".fifo") else SqsQueue
+    return kind(place, clock=clock, **options)
+
+
+def _group(message: Message) -> str:
+    return str(message.get("Attributes", {}).get("MessageGroupId", message["MessageId"]))
+
+
+def _hidden_for(lease: float) -> int:
+    if lease > HIDE_MAX:
+        raise ConfigError(
+            f"lease = {lease:g} s is above what SQS can do: {HIDE_MAX} s (12 h) at the most"
+        )
+    return math.ceil(lease)

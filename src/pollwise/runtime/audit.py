@@ -1,0 +1,77 @@
+"""The audit log of a controller or a fleet: who changed what, from where.
+
+Each entry is a row of their store, so that all processes on it write one log, and a line of the
+process's own log (`pollwise.audit`). What clients named is made fit for a terminal: a name cannot
+forge a line.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pollwise.errors import StoreError
+
+logger = logging.getLogger("pollwise.runtime.audit")
+
+#: The longest text of an entry's part, in characters.
+PART_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """Who did what to what, from where. `id` and `at` are filled by the store."""
+
+    who: str
+    action: str
+    what: str = ""
+    detail: str = ""
+    address: str = ""
+    id: int = 0
+    at: float = 0.0
+
+    @classmethod
+    def of(
+        cls, who: str, action: str, what: str = "", detail: str = "", address: str = ""
+    ) -> AuditEntry:
+        """An entry that is fit to be shown."""
+        who, action, what = printable(who), printable(action), printable(what)
+        return cls(who, action, what, printable(detail), printable(address))
+
+    def log(self) -> None:
+        """Its line in the process's own log."""
+        logger.info(
+            "%s %s %s %s from %s", self.who, self.action, self.what or "-", self.detail or "-",
+            self.address or "-",
+            extra={"action": "audit", "fields": {
+                "who": self.who, "did": self.action, "what": self.what,
+                "detail": self.detail, "address": self.address,
+            }},
+        )  # fmt: skip
+
+
+async def write_down(entry: AuditEntry, keep: Callable[[AuditEntry], Awaitable[None]]) -> None:
+    """Log an entry and keep it. What it tells of was done, so nothing fails if the store does."""
+    entry.log()
+    try:
+        await keep(entry)
+    except StoreError as error:
+        logger.warning(
+            "an audit entry is only in this log, for the store failed: %s", error,
+            extra={"action": "audit_failed", "fields": {"error": str(error)}},
+        )  # fmt: skip
+
+
+def printable(text: str, most: int = PART_MAX) -> str:
+    """Text on one line, without what a terminal would obey: the rest is escaped as Python does.
+
+    >>> printable("a\\nb\\x1b[31m")
+    'a\\\\nb\\\\x1b[31m'
+    """
+    cut = text if len(text) <= most else text[: most - 1] + "…"
+    if cut.isprintable():
+        return cut
+    return "".join(
+        each if each.isprintable() else each.encode("unicode_escape").decode() for each in cut
+    )

@@ -1,0 +1,106 @@
+"""Recurring chores on one shared timer.
+
+No chore has a timer of its own, and one that has nothing to do is not on the agenda at all: with
+nothing running and nothing due, a process sends nothing but its polls, and an idle database may
+sleep. Chores that fall due near each other run in one wake-up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from pollwise.core.agenda import Agenda
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import ChoreFailed, Events
+
+#: A chore may run so much of its interval early, to share the wake-up of another.
+EARLY = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class _Chore:
+    every: float
+    work: Callable[[], Awaitable[None]]
+
+
+class Chores:
+    """Chores by name, asleep until `wake` puts them on the agenda."""
+
+    def __init__(self, source: str, clock: Clock, events: Events) -> None:
+        self._source = source
+        self._clock = clock
+        self._events = events
+        self._chores: dict[str, _Chore] = {}
+        self._agenda: Agenda[str] = Agenda()
+        self._timer: asyncio.TimerHandle | None = None
+        self._round: asyncio.Task[None] | None = None
+
+    def add(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Know a chore; it does not run before it is woken."""
+        self._chores[name] = _Chore(every, work)
+
+    def wake(self, name: str) -> None:
+        """Run a chore from now on, first after its interval; nothing changes if it runs already."""
+        if name not in self._agenda:
+            self._agenda.upsert(name, self._clock.now() + self._chores[name].every)
+            self._set_timer()
+
+    def hasten(self, name: str, within: float) -> None:
+        """Run a chore that is awake after so many seconds, if its turn would come later."""
+        due, sooner = self._agenda.due(name), self._clock.now() + within
+        if due is not None and sooner < due:
+            self._agenda.upsert(name, sooner)
+            self._set_timer()
+
+    async def at_once(self, name: str) -> None:
+        """Run a chore now, awake or not; that it fails is told as ever."""
+        await self._run(name, self._chores[name])
+
+    def rest(self, name: str) -> None:
+        """Stop running a chore until it is woken again."""
+        if self._agenda.remove(name):
+            self._set_timer()
+
+    async def close(self) -> None:
+        """End the timer, and the round under way."""
+        for name in self._chores:
+            self._agenda.remove(name)
+        self._set_timer()
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.gather(self._round, return_exceptions=True)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        first = self._agenda.peek()
+        if first is not None and self._round is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(first.due, self._begin_round)
+
+    def _begin_round(self) -> None:
+        self._timer = None
+        self._round = asyncio.get_running_loop().create_task(self._run_due())
+
+    async def _run_due(self) -> None:
+        try:
+            for name in list(self._chores):
+                due = self._agenda.due(name)
+                chore = self._chores[name]
+                now = self._clock.now()
+                if due is None or due > now + EARLY * chore.every:
+                    continue
+                self._agenda.upsert(name, now + chore.every)
+                await self._run(name, chore)
+        finally:
+            self._round = None
+            self._set_timer()
+
+    async def _run(self, name: str, chore: _Chore) -> None:
+        try:
+            await chore.work()
+        except Exception as error:
+            self._events.emit(ChoreFailed(self._source, name, f"{type(error).__name__}: {error}"))

@@ -1,0 +1,125 @@
+"""What happens at a controller."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.runtime.events.base import Event
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRegistered(Event):
+    """A worker registered with the controller."""
+
+    level: ClassVar[int] = logging.INFO
+
+    worker: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerGone(Event):
+    """The controller remembers a worker no longer: it unregistered, or was silent for long."""
+
+    level: ClassVar[int] = logging.INFO
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PollAnswered(Event):
+    """The controller answered a worker's poll: job, empty, unchanged or too_soon."""
+
+    worker: str
+    result: str
+    found: int
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class PushChanged(Event):
+    """A worker's WebSocket was opened or closed; `connections` are open now."""
+
+    worker: str
+    connections: int
+
+
+@dataclass(frozen=True, slots=True)
+class HintPushed(Event):
+    """A worker was told by its WebSocket that looking may pay off now."""
+
+    worker: str
+
+
+@dataclass(frozen=True, slots=True)
+class JobSubmitted(Event):
+    """A job came in over HTTP."""
+
+    job: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class AgentJobEvent(Event):
+    """Something that happened to a job in the hands of a worker behind the controller."""
+
+    worker: str
+    job: str
+    kind: str
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class JobDelivered(AgentJobEvent):
+    """A job went to a worker, having `waited` since it was submitted or last given back."""
+
+    waited: float
+    again: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JobReported(AgentJobEvent):
+    """A worker said how a job ended: done, failed, dead or cancelled."""
+
+    result: str
+    took: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JobLapsed(AgentJobEvent):
+    """A worker was silent for too long: its job waits for another, unless it is given up."""
+
+    level: ClassVar[int] = logging.WARNING
+
+
+@dataclass(frozen=True, slots=True)
+class JobGivenUp(AgentJobEvent):
+    """A job used up its attempts without a word from its workers, and is dead."""
+
+    level: ClassVar[int] = logging.ERROR
+
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerCounted(Event):
+    """How many jobs, workers and held polls there are, counted because somebody asked."""
+
+    jobs: tuple[tuple[str, int], ...]
+    online: int
+    offline: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAnswered(Event):
+    """The controller answered a request that is no poll."""
+
+    method: str
+    route: str
+    status: int
+    took: float

@@ -1,0 +1,175 @@
+"""What happens to a fleet and its targets."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import ClassVar
+
+from pollwise.runtime.events.base import Event
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStarted(Event):
+    """A fleet begins to poll its targets. `source` names the fleet here and below."""
+
+    level: ClassVar[int] = logging.INFO
+
+    targets: int
+    concurrency: int
+    strategy: str
+    budget: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetStopped(Event):
+    """A fleet polls no more; `cancelled` polls were under way and are made again later."""
+
+    level: ClassVar[int] = logging.INFO
+
+    cancelled: int
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetShort(Event):
+    """Fixed intervals, rechecks and ceilings ask for more polls a second than the budget has."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    asked: float
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetOrdered(Event):
+    """People asked something of targets, and it was done: retry, reset, pause, resume, poll-now.
+
+    targets: their names, the first of them where it was asked of many. count: of how many.
+    by: who asked: `cli`, `api` or `view`, and what is known of the person.
+    """
+
+    level: ClassVar[int] = logging.INFO
+
+    order: str
+    targets: tuple[str, ...]
+    count: int
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettingsChanged(Event):
+    """Settings of polling were changed while the fleet ran; `by` is as of `FleetOrdered`.
+
+    changes: each as key=value; a key that goes back to what else is set has no value.
+    """
+
+    level: ClassVar[int] = logging.INFO
+
+    changes: tuple[str, ...]
+    by: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetEvent(Event):
+    """Something that happened to one target. `type` is that of its probe."""
+
+    target: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAdded(TargetEvent):
+    """A fleet knows a target from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRemoved(TargetEvent):
+    """A fleet has forgotten a target."""
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPolling(TargetEvent):
+    """A poll of a target begins; it is `late` by so many seconds."""
+
+    late: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetPolled(TargetEvent):
+    """A poll of a target ended: `changed`, `unchanged`, `failed`, or `dropped` without a verdict.
+
+    delay: when it is polled next. depth: how many polls are planned. due: how many of those waited
+    for a place when they were last counted.
+    """
+
+    result: str
+    took: float
+    delay: float
+    depth: int
+    due: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TargetChanged(TargetEvent):
+    """A reading is another than the one before."""
+
+    level: ClassVar[int] = logging.INFO
+
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetFailed(TargetEvent):
+    """A poll failed, the last of `failures` in a row; the next comes after `delay`."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    error: str
+    failures: int
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetRecovered(TargetEvent):
+    """A poll worked after `failures` in a row that had not."""
+
+    level: ClassVar[int] = logging.INFO
+
+    failures: int
+
+
+@dataclass(frozen=True, slots=True)
+class TargetCondition(TargetEvent):
+    """A target fares otherwise now: closed, confirming, backing off, open or dead."""
+
+    condition: str
+
+
+@dataclass(frozen=True, slots=True)
+class TargetDead(TargetEvent):
+    """A target became a dead letter; it is polled all the same, after `delay`."""
+
+    level: ClassVar[int] = logging.ERROR
+
+    error: str
+    permanent: bool
+    delay: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStuck(TargetEvent):
+    """A poll was cancelled at its deadline and goes on; its place was given to others."""
+
+    level: ClassVar[int] = logging.ERROR
+
+    took: float
+
+
+@dataclass(frozen=True, slots=True)
+class ActionFailed(TargetEvent):
+    """What was to be done about a change raised, or took too long; the target is well."""
+
+    level: ClassVar[int] = logging.WARNING
+
+    action: str
+    error: str

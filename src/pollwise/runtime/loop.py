@@ -1,0 +1,352 @@
+"""The poll loop: pacer + source + hints + clock. There is one; everything that polls uses it.
+
+It is an iterator, so whoever consumes it sets the limit: no poll begins before the last batch was
+taken. Between a poll's return and the batch's delivery nothing is awaited, so a cancelled loop
+never swallows a batch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from pollwise.core.jitter import jittered
+from pollwise.core.outcome import Outcome, Pause, Plain
+from pollwise.core.retry import Retry
+from pollwise.core.strategies.base import Strategy
+from pollwise.errors import ConfigError
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Events, PaceChanged, PollFailed, PollFinished, PollRecovered
+from pollwise.runtime.hints import Hint, Hints
+
+T = TypeVar("T")
+
+#: How a failed poll is retried: from 1 s to 60 s, without end, apart from the pacer.
+POLL_RETRY = Retry.exponential("1s", ceiling="60s", attempts=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch(Generic[T]):
+    """What a source returns: the items found, out of a capacity, and how long each had waited."""
+
+    items: Sequence[T]
+    capacity: int | None = None
+    waits: tuple[float, ...] = ()
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a loop did so far."""
+
+    polls: int = 0
+    empty: int = 0
+    failed: int = 0
+    found: int = 0
+    hinted: int = 0
+
+
+#: The longest pause while hints are proven to arrive, in seconds.
+LONG_CEILING = 60.0
+
+#: One look at a source. The argument is the hold: how long the look may block for something.
+Source = Callable[[float], Awaitable[Batch[T]]]
+
+
+@dataclass(slots=True)
+class Options:
+    """How a loop runs; every field has a default that a library user rarely changes.
+
+    hints: what may end a pause early.
+    long_ceiling: how long a pause may be after an empty poll, in seconds, while it is proven that
+        hints arrive; else, and for a strategy whose floor is its ceiling, the strategy decides.
+    wants: the kinds of items that the source looks for, so that news of others does not wake it.
+    retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
+    drain: follow a full batch by the next poll at once.
+    spread: put the first poll at a random point of the first interval, so that a fleet that was
+        started together does not march together.
+    """
+
+    clock: Clock = field(default_factory=Clock)
+    random: random.Random = field(default_factory=random.Random)
+    events: Events = field(default_factory=Events)
+    hints: Hints | None = None
+    long_ceiling: float = LONG_CEILING
+    wants: frozenset[str] | None = None
+    retry: Retry = POLL_RETRY
+    drain: bool = True
+    spread: bool = True
+
+
+class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
+    """Iterate over the batches of a source that are not empty, at the pace of a strategy."""
+
+    def __init__(
+        self, source: Source[T], strategy: Strategy, name: str, options: Options | None = None
+    ) -> None:
+        self.name = name
+        self.strategy = strategy
+        self.counts = Counts()
+        self._source = source
+        self._options = options or Options()
+        self._pacer = strategy.pacer()
+        self._pause = self._pacer.first()
+        self._hint = Hint(self._options.wants)
+        self._next_at: float | None = None
+        self._look_by: float | None = None
+        self._failures = 0
+        self._stopped = False
+        if self._options.hints is not None:
+            self._options.hints.join(self._hint)
+            self._options.hints.report_to(name, self._options.events)
+
+    def __aiter__(self) -> PollLoop[T]:
+        return self
+
+    async def __anext__(self) -> Sequence[T]:
+        while True:
+            hinted = await self._rest()
+            if self._stopped:
+                raise StopAsyncIteration
+            items = await self._poll(hinted)
+            if len(items):
+                return items
+
+    def stop(self) -> None:
+        """End the iteration: at once when it pauses, else before its next poll."""
+        self._stopped = True
+        self._hint.give()
+        if self._options.hints is not None:
+            self._options.hints.leave(self._hint)
+
+    def hint(self) -> None:
+        """End the pause under way, or skip the next one; a failed poll still backs off."""
+        self._hint.give()
+
+    def look_by(self, when: float) -> None:
+        """For a source to call in its poll: poll again by `when`, though the pacer says later."""
+        self._look_by = when if self._look_by is None else min(when, self._look_by)
+
+    async def aclose(self) -> None:
+        """End the iteration; there is nothing to wait for."""
+        self.stop()
+
+    def state(self) -> dict[str, Plain]:
+        """The pacer's running state and the loop's counts, as plain values."""
+        counts = self.counts
+        return {
+            **self._pacer.state(),
+            "polls": counts.polls,
+            "polls_empty": counts.empty,
+            "polls_failed": counts.failed,
+            "found": counts.found,
+            "hinted": counts.hinted,
+        }
+
+    async def _rest(self) -> bool:
+        """Sleep until the next poll is due; return whether a hint ended the sleep."""
+        if self._stopped:
+            return False
+        now = self._options.clock.now()
+        if self._next_at is None:
+            share = self._options.random.random() if self._options.spread else 0.0
+            self._next_at = now + self._pause.delay * share
+        left = max(self._next_at - now, 0.0)
+        if self._failures:
+            return await self._rest_after_failure(left)
+        if self._look_by is not None:
+            left = min(left, max(self._look_by - now, 0.0))
+        hints = self._options.hints
+        if hints is None or left == 0.0:
+            return await self._options.clock.sleep(left, self._hint if left else None)
+        hints.asleep(self._hint)
+        try:
+            return await self._options.clock.sleep(left, self._hint)
+        finally:
+            hints.awake(self._hint)
+
+    async def _rest_after_failure(self, left: float) -> bool:
+        """Sleep out the retry's delay: news of work does not mend a source that fails."""
+        until = self._options.clock.now() + left
+        while left > 0 and not self._stopped:
+            await self._options.clock.sleep(left, self._hint)
+            left = until - self._options.clock.now()
+        return False
+
+    async def _poll(self, hinted: bool) -> Sequence[T]:
+        clock = self._options.clock
+        self._hint.forget()
+        self._hint.polling = True
+        self._look_by = None
+        began = clock.now()
+        try:
+            batch = await self._source(self._pause.hold)
+        except Exception as error:
+            self._note_failure(error, clock.now())
+            return ()
+        finally:
+            self._hint.polling = False
+        self._note_success(batch, began, clock.now(), hinted)
+        return batch.items
+
+    def _note_failure(self, error: Exception, now: float) -> None:
+        retry = self._options.retry
+        self._failures += 1
+        self.counts.polls += 1
+        self.counts.failed += 1
+        if retry.classify(error) == "permanent" or retry.exhausted(self._failures):
+            self.stop()
+            raise error
+        self._pause = self._pacer.after(Outcome(now, 0, None, failed=True))
+        delay = retry.delay(self._failures, self._options.random.random())
+        self._next_at = now + delay
+        self._options.events.emit(
+            PollFailed(self.name, f"{type(error).__name__}: {error}", self._failures, delay)
+        )
+
+    def _note_success(self, batch: Batch[T], began: float, now: float, hinted: bool) -> None:
+        options, counts = self._options, self.counts
+        if self._failures:
+            options.events.emit(PollRecovered(self.name, self._failures))
+            self._failures = 0
+        found = len(batch.items)
+        counts.polls += 1
+        counts.found += found
+        counts.empty += not found
+        counts.hinted += hinted
+        outcome = Outcome(now, found, batch.capacity, batch.waits, hinted=hinted)
+        self._pause = pause = self._pacer.after(outcome)
+        interval = self._interval_of(pause, outcome, began)
+        delay = self._delay_of(interval, outcome)
+        self._next_at = now + delay
+        if options.events.wants(PollFinished):
+            options.events.emit(
+                PollFinished(
+                    source=self.name,
+                    found=found,
+                    capacity=batch.capacity,
+                    took=now - began,
+                    interval=interval,
+                    delay=delay,
+                    hold=pause.hold,
+                    hinted=hinted,
+                )
+            )
+        for change in pause.changes:
+            options.events.emit(PaceChanged(self.name, change.what, change.before, change.after))
+
+    def _interval_of(self, pause: Pause, outcome: Outcome, began: float) -> float:
+        """The pacer's delay; or the long ceiling, when nothing was there and news would come.
+
+        Only a poll that began after the proof counts: news of what it missed cannot be lost.
+        """
+        hints, strategy = self._options.hints, self.strategy
+        if hints is None or outcome.found or pause.hold or strategy.floor == strategy.ceiling:
+            return pause.delay
+        proven_at = hints.proven_at
+        if proven_at is None or proven_at > began:
+            return pause.delay
+        return max(self._options.long_ceiling, pause.delay)
+
+    def _delay_of(self, interval: float, outcome: Outcome) -> float:
+        if outcome.full and self._options.drain:
+            return 0.0
+        strategy = self.strategy
+        u = self._options.random.random()
+        return jittered(interval, strategy.floor, max(strategy.ceiling, interval), u)
+
+
+def poll(
+    fetch: Callable[..., Awaitable[Any]],
+    strategy: Strategy,
+    *,
+    capacity: int | None = None,
+    name: str | None = None,
+    hints: Hints | None = None,
+    retry: Retry = POLL_RETRY,
+    drain: bool = True,
+    spread: bool = True,
+    clock: Clock | None = None,
+    events: Events | None = None,
+    seed: int | None = None,
+) -> PollLoop[Any]:
+    """Poll anything at the right pace: `async for batch in pollwise.poll(fetch, strategy)`.
+
+    fetch: an async callable that returns a list of items (an empty list or None when there are
+        none), or a `Batch`. When it takes an argument named `hold`, it gets how many seconds it
+        may block at the server.
+    capacity: how many items a fetch can return at the most; a full batch is followed by the next
+        poll at once, unless `drain` is off.
+    hints: a `Hints` whose `notify()` ends the pause early.
+    retry: how a fetch that raised is retried; what it calls permanent is raised to you.
+    spread: begin at a random point of the first interval rather than at once.
+    seed: makes the jitter repeatable.
+
+    Only batches that found something are delivered. Leave the loop with `break`, or end it from
+    elsewhere with `.stop()`.
+    """
+    if not callable(fetch):
+        raise ConfigError(f"fetch = {fetch!r} is not callable; give an async function")
+    if not isinstance(strategy, Strategy):
+        raise ConfigError(
+            f"strategy = {strategy!r} is no strategy; give e.g. Adaptive('100ms', '5s')"
+        )
+    if capacity is not None and (
+        isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1
+    ):
+        raise ConfigError(
+            f"capacity = {capacity!r} must be a whole number, 1 or more: the most items a fetch "
+            "can return; None where there is no limit"
+        )
+    if not isinstance(retry, Retry):
+        raise ConfigError(f"retry = {retry!r} is no Retry; give e.g. Retry.exponential('1s')")
+    if strategy.longest_hold and not _takes_hold(fetch):
+        raise ConfigError(
+            f"{strategy!r} holds its polls, but fetch takes no argument named `hold`; "
+            "add one and pass it on to the server, or use a strategy without a hold"
+        )
+    options = Options(
+        clock=clock or Clock(),
+        random=random.Random(seed),
+        events=events or Events(),
+        hints=hints,
+        retry=retry,
+        drain=drain,
+        spread=spread,
+    )
+    label = name or str(getattr(fetch, "__name__", type(fetch).__name__))
+    return PollLoop(_source_from(fetch, capacity), strategy, label, options)
+
+
+def _takes_hold(fetch: Callable[..., Any]) -> bool:
+    try:
+        return "hold" in inspect.signature(fetch).parameters
+    except ValueError:  # some builtins have no signature
+        return False
+
+
+def _source_from(fetch: Callable[..., Any], capacity: int | None) -> Source[Any]:
+    takes_hold = _takes_hold(fetch)
+
+    async def source(hold: float) -> Batch[Any]:
+        looking = fetch(hold=hold) if takes_hold else fetch()
+        if not inspect.isawaitable(looking):
+            raise ConfigError(
+                f"fetch returned {type(looking).__name__} without being awaited; "
+                "make it an async function: `async def fetch(): ...`"
+            )
+        found = await looking
+        batch = (
+            found if isinstance(found, Batch) else Batch(() if found is None else found, capacity)
+        )
+        items = batch.items
+        if isinstance(items, (str, bytes, Mapping)) or not hasattr(items, "__len__"):
+            raise ConfigError(
+                f"fetch returned {type(items).__name__}, not a list of items; return a list "
+                "(empty or None when there is nothing), or a pollwise.Batch of one"
+            )
+        return batch
+
+    return source

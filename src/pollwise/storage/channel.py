@@ -1,0 +1,486 @@
+"""Hints between processes, proven end to end: what every store with a message service shares.
+
+A store brings a `Line` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
+
+- **Proven or not.** It sends itself a probe the way news travels, and only while that comes back
+  does the loop trust it with the long ceiling. A pooler that swallows LISTEN, a cut connection, a
+  paused server: the probe does not return, sleepers are woken to poll for themselves, a person is
+  told once, and the channel keeps trying. The probe rides on a poll, so it costs no statement.
+- **No herd.** Probes tell the processes of each other. News of n jobs is for n of them, which all
+  agree upon without a word (rendezvous hashing); whoever is chosen and busy passes it on to four
+  times as many. Should a chosen one have died, the next in turn looks a moment later, and says so;
+  if it does not, the next, and so on.
+- **Coalesced.** News of puts that follow each other closely goes out as one message; and where
+  somebody asleep in this very process takes the job, none goes out at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, suppress
+from hashlib import blake2b
+from typing import Any
+
+from pollwise.core.retry import Retry
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
+from pollwise.runtime.hints import Hint, Hints
+
+#: How often a channel is proven, in seconds; and the share of that after which a poll carries the
+#: probe. However idle, polls come once a minute, so one of them always comes in between, and no
+#: statement has to be sent for the probe alone.
+PROBE_EVERY = 75.0
+PROBE_EARLY = 0.2
+#: After how many probe intervals without a word another process counts as gone.
+GONE_AFTER = 2.4
+#: Messages that ride in the transaction of a put: at most one in so many seconds and process. A
+#: NOTIFY makes commits queue up behind one lock of the whole server, so a busy writer sends its
+#: news apart, where no disk is waited for under that lock.
+RIDE_EVERY = 0.1
+#: Messages sent apart: at most one in so many seconds.
+TELL_EVERY = 0.05
+#: News that a busy process passes on reaches so many times more processes, and so often.
+WIDER = 4
+PASSES_MAX = 3
+#: How long each in turn waits for the one before to look, in case a chosen one died; how many have
+#: a turn; and how many pieces of news wait for that at a time.
+LOOK_AFTER = 0.25
+TURNS_MAX = 40
+LOOKS_MAX = 100
+#: Bounds of what a message may say: anybody may send one.
+MESSAGE_LENGTH_MAX = 8000
+WORD_LENGTH_MAX = 64
+COUNT_MAX = 1_000_000
+OTHERS_MAX = 10_000
+#: The longest list of kinds in a message, in characters; longer ones count as "any".
+KINDS_LENGTH_MAX = 2000
+#: How a lost line is opened again.
+LISTEN_RETRY = Retry.exponential("1s", ceiling="30s", attempts=None)
+
+
+class Line(ABC):
+    """How messages travel between the processes of a store."""
+
+    #: What a person should look at when messages do not come back.
+    advice: str
+
+    @abstractmethod
+    async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
+        """Subscribe, call `ready`, then `heard` with each message, this process's own included.
+
+        Runs until it is cancelled; raises when the connection is lost or cannot be had.
+        """
+
+    @abstractmethod
+    async def send(self, message: str) -> None:
+        """Send a message to everybody who listens, this process included."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Let go of the connections."""
+
+
+class Channel(Hints):
+    """Hints that cross processes over a line.
+
+    probe_every: how often the channel is proven anew, in seconds.
+    probe_timeout: how long a probe may take to come back.
+    """
+
+    def __init__(
+        self,
+        line: Line,
+        clock: Clock,
+        *,
+        probe_every: float = PROBE_EVERY,
+        probe_timeout: float = 5.0,
+    ) -> None:
+        super().__init__()
+        self._line = line
+        self._clock = clock
+        self._probe_every = probe_every
+        self._probe_timeout = probe_timeout
+        self._id = secrets.token_hex(6)
+        self._listening: asyncio.Task[None] | None = None
+        self._turn: asyncio.Task[None] | None = None  # of listening, from connect to loss
+        self._sending: set[asyncio.Task[None]] = set()
+        self._subscribed = False
+        self._proven_at: float | None = None
+        self._lost = False
+        self._failures = 0
+        self._awaited: str | None = None  # the probe that is under way
+        self._sent_at = 0.0
+        self._standstill: AbstractContextManager[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        #: News that others were chosen for, and when our turn is to look.
+        self._looks: dict[str, asyncio.TimerHandle] = {}
+        #: Other processes: until when they count as there, and the kinds they want (None: any).
+        self._others: dict[str, tuple[float, frozenset[str] | None]] = {}
+        self._rode_at = -math.inf
+        self._untold = 0
+        self._untold_kinds: set[str] | None = set()
+        self._telling: asyncio.Task[None] | None = None
+        self._reports: dict[int, tuple[str, Events]] = {}
+
+    @property
+    def proven_at(self) -> float | None:
+        return self._proven_at
+
+    def report_to(self, source: str, events: Events) -> None:
+        self._reports[id(events)] = (source, events)
+
+    def asleep(self, hint: Hint) -> None:
+        super().asleep(hint)
+        self._begin()
+
+    # Telling
+
+    def ride(self, count: int, kinds: Iterable[str]) -> str | None:
+        """The message that a put shall send inside its own transaction.
+
+        None when it need not: somebody asleep here takes the jobs, or a message rode a moment ago,
+        and `tell_others` sends this one apart.
+        """
+        now = self._clock.now()
+        kinds = set(kinds)
+        if now < self._rode_at + RIDE_EVERY or self._enough_here(count, kinds):
+            return None
+        self._rode_at = now
+        return self.news(count, kinds)
+
+    def news(self, count: int, kinds: Iterable[str] | None, *, later: bool = False) -> str:
+        """The message that tells of new jobs.
+
+        later: they are not there yet, but will be when the message is heard: whoever sleeps here
+            cannot be told now, and so heeds it as if it came from another process.
+        """
+        listed = None if kinds is None else sorted(kinds)
+        if listed is not None and sum(map(len, listed)) + 3 * len(listed) > KINDS_LENGTH_MAX:
+            listed = None
+        sender = "" if later else self._id
+        return _message("news", sender, secrets.token_hex(4), count, listed, 0)
+
+    def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        """Send news apart from any transaction, together with what comes in meanwhile."""
+        kinds = None if kinds is None else set(kinds)
+        if self._enough_here(count, kinds):
+            return
+        self._untold += count
+        if kinds is None or self._untold_kinds is None:
+            self._untold_kinds = None
+        else:
+            self._untold_kinds |= kinds
+        if self._telling is None or _dead(self._telling):
+            self._telling = asyncio.get_running_loop().create_task(self._tell())
+
+    async def _tell(self) -> None:
+        while self._untold:
+            message = self.news(self._untold, self._untold_kinds)
+            self._untold, self._untold_kinds = 0, set()
+            with suppress(Exception):  # a lost hint costs latency, and the probe will tell
+                await self._line.send(message)
+            await self._clock.sleep(TELL_EVERY)
+        self._telling = None
+
+    def _enough_here(self, count: int, kinds: Iterable[str] | None) -> bool:
+        """Do as many sleep here as that takes? Then nobody else need hear of it."""
+        groups = self._groups(kinds)
+        return sum(hint.wants in groups for hint in self._asleep) >= count
+
+    # Listening
+
+    def _begin(self) -> None:
+        if self._listening is None or _dead(self._listening):
+            self._forget()
+            self._listening = asyncio.get_running_loop().create_task(self._keep_listening())
+
+    async def _keep_listening(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            self._turn = turn = loop.create_task(self._line.listen(self._heard, self._ready))
+            try:
+                await asyncio.wait([turn])
+            finally:
+                turn.cancel()
+                await asyncio.wait([turn])
+            advice = self._line.advice
+            if turn.cancelled():
+                reason = f"a probe did not come back within {self._probe_timeout:g} s"
+            else:
+                error = turn.exception()
+                reason = f"{type(error).__name__}: {error}" if error else "the connection ended"
+                advice = getattr(error, "advice", advice)  # the error may know better
+            self._note_lost(reason, advice)
+            self._failures += 1
+            await self._clock.sleep(LISTEN_RETRY.delay(self._failures, secrets.randbelow(100) / 99))
+
+    def _ready(self) -> None:
+        if self._listening is None:  # closed while the answer was on its way
+            return
+        self._subscribed = True
+        self._probe_apart()
+
+    def _heard(self, text: str) -> None:
+        message = _parsed(text)
+        if message is None:
+            return
+        word, sender, *rest = message
+        if word == "probe":
+            self._heard_probe(sender, *rest)
+        elif word == "bye":
+            self._others.pop(sender, None)
+        elif word == "looked":
+            self._heard_look(*rest)
+        elif sender != self._id:  # what was put here is known here
+            self._heard_news(sender, *rest)
+
+    # Probing
+
+    def probe(self) -> str | None:
+        """The message that the claim about to be made shall carry, when a probe is due."""
+        if not self._subscribed or self._awaited is not None:
+            return None
+        due = self._sent_at + PROBE_EARLY * self._probe_every
+        return self._new_probe() if self._clock.now() >= due else None
+
+    def _new_probe(self) -> str:
+        self._awaited = secrets.token_hex(4)
+        self._sent_at = self._clock.now()
+        self._stand_still()
+        self._set_timer(self._probe_timeout, self._no_answer)
+        return _message("probe", self._id, self._awaited, self._wants())
+
+    def _probe_apart(self) -> None:
+        """Send a probe by itself: at the start, and when no poll came to carry it."""
+        if self._subscribed and self._awaited is None:
+            self._send_soon(self._new_probe())
+
+    def _send_soon(self, message: str) -> None:
+        sending = asyncio.get_running_loop().create_task(self._send_quietly(message))
+        self._sending.add(sending)  # a task that nobody holds may vanish
+        sending.add_done_callback(self._sending.discard)
+
+    async def _send_quietly(self, message: str) -> None:
+        with suppress(Exception):  # then the probe does not come back, which is noticed
+            await self._line.send(message)
+
+    def _heard_probe(self, sender: str, nonce: str, wants: list[str] | None) -> None:
+        now = self._clock.now()
+        if sender != self._id:
+            if len(self._others) >= OTHERS_MAX and sender not in self._others:
+                return
+            until = now + GONE_AFTER * self._probe_every
+            self._others[sender] = (until, None if wants is None else frozenset(wants))
+        elif nonce == self._awaited:
+            self._awaited = None
+            self._go_on()
+            self._set_timer(self._probe_every, self._probe_apart)
+            self._failures = 0
+            if self._proven_at is None:
+                self._proven_at = now
+                self._lost = False
+                self._report(HintsProven, now - self._sent_at)
+
+    def _no_answer(self) -> None:
+        """Begin anew: the line may be half-open, which only a new connection cures."""
+        if self._turn is not None:
+            self._turn.cancel()
+
+    def _note_lost(self, reason: str, advice: str) -> None:
+        self._forget()
+        if not self._lost:
+            self._lost = True
+            self._report(HintsLost, reason, advice)
+        # News may have been lost: everybody looks, and then goes by its strategy's own ceiling.
+        self.wake_all()
+
+    def _forget(self) -> None:
+        """What was known of the line no longer holds."""
+        self._subscribed = False
+        self._proven_at = None
+        self._awaited = None
+        self._others.clear()
+        self._go_on()
+        self._set_timer(None)
+
+    def _set_timer(self, delay: float | None, then: Callable[[], None] | None = None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop() if delay is not None else None
+        self._timer = loop.call_later(delay, then) if loop and delay and then else None
+
+    def _stand_still(self) -> None:
+        """A probe travels in real time, so virtual time waits for it."""
+        self._standstill = self._clock.outside()
+        self._standstill.__enter__()
+
+    def _go_on(self) -> None:
+        if self._standstill is not None:
+            self._standstill.__exit__(None, None, None)
+            self._standstill = None
+
+    def _report(self, kind: type[HintsProven] | type[HintsLost], *values: object) -> None:
+        for source, events in self._reports.values():
+            event: Event = kind(source, *values)  # type: ignore[arg-type]
+            events.emit(event)
+
+    # Whose news it is
+
+    def _heard_news(
+        self, sender: str, salt: str, count: int, kinds: list[str] | None, passes: int
+    ) -> None:
+        if not self._groups(kinds):
+            return
+        order = self._order(sender, salt, kinds)
+        rank, candidates = order.index(self._id), len(order)
+        nearest = 0 if passes == 0 else count * WIDER ** (passes - 1)
+        farthest = candidates if passes >= PASSES_MAX else count * WIDER**passes
+        if nearest <= rank < farthest:
+            able = self._able(kinds)
+            self.notify(math.ceil(count / min(candidates, farthest)), kinds)
+            if rank == nearest and not able and farthest < candidates:
+                self._send_soon(_message("news", sender, salt, count, kinds, passes + 1))
+        elif passes == 0 and rank < farthest + TURNS_MAX and len(self._looks) < LOOKS_MAX:
+            loop = asyncio.get_running_loop()
+            delay = LOOK_AFTER * (rank - farthest + 1)
+            self._looks[salt] = loop.call_later(delay, self._look_in_turn, salt, kinds)
+
+    def _look_in_turn(self, salt: str, kinds: list[str] | None) -> None:
+        """Nobody said that it looked; or else, had we no time to, the next one shall."""
+        del self._looks[salt]
+        if self._able(kinds):
+            self.notify(1, kinds)
+            self._send_soon(_message("looked", self._id, salt))
+
+    def _heard_look(self, salt: str) -> None:
+        """Somebody looked, so we need not."""
+        timer = self._looks.pop(salt, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _able(self, kinds: Iterable[str] | None) -> bool:
+        """Will somebody here look soon: is one asleep, or in a poll that is repeated?"""
+        groups = self._groups(kinds)
+        members = (hint for hint in self._members if hint.wants in groups)
+        return any(hint in self._asleep or hint.polling for hint in members)
+
+    def _order(self, sender: str, salt: str, kinds: Iterable[str] | None) -> list[str]:
+        """Those who want these kinds, in the order in which all of them would name each other.
+
+        The sender is none of them: whoever slept there would have taken the job without a word.
+        """
+        now = self._clock.now()
+        news = None if kinds is None else {_short(kind) for kind in kinds}
+        wanting = [self._id]
+        for other, (until, wants) in list(self._others.items()):
+            if until < now:
+                del self._others[other]
+            elif other != sender and (not news or not wants or not wants.isdisjoint(news)):
+                wanting.append(other)
+        return sorted(wanting, key=lambda process: _draw(salt, process))
+
+    def _wants(self) -> list[str] | None:
+        """What this process tells the others it wants."""
+        wanted: set[str] = set()
+        for hint in self._members:
+            if hint.wants is None:
+                return None
+            wanted |= hint.wants
+        shown = sorted(map(_short, wanted))
+        return shown if 11 * len(shown) <= KINDS_LENGTH_MAX else None
+
+    # Ending
+
+    def close(self) -> None:
+        super().close()
+        for timer in self._looks.values():
+            timer.cancel()
+        self._looks.clear()
+        if self._listening is not None and not _dead(self._listening):
+            self._listening.cancel()
+        self._listening = None
+        self._forget()
+
+    async def aclose(self) -> None:
+        """Say goodbye, so that nobody counts on this process any more, and let go."""
+        there = self._proven_at is not None
+        listening, telling = self._listening, self._telling
+        self.close()
+        if telling is not None and not _dead(telling):
+            await telling  # what was put shall be told
+        if listening is not None and not listening.get_loop().is_closed():
+            await asyncio.gather(listening, return_exceptions=True)
+        if there:
+            await self._send_quietly(_message("bye", self._id))
+        await self._line.close()
+
+
+def _message(*parts: object) -> str:
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":"))
+
+
+def _parsed(text: str) -> list[Any] | None:
+    """A message's parts; None for what is none of ours, which anybody may send."""
+    if len(text) > MESSAGE_LENGTH_MAX:
+        return None
+    try:
+        parts = json.loads(text)
+        shape = _SHAPES[parts[0]]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return None
+    fits = len(parts) == len(shape) and all(
+        fit(part) for fit, part in zip(shape, parts, strict=True)
+    )
+    return parts if fits else None
+
+
+def _word(part: object) -> bool:
+    return isinstance(part, str) and len(part) <= WORD_LENGTH_MAX and part.isascii()
+
+
+def _names(part: object) -> bool:
+    """A list of kinds, or none."""
+    if not isinstance(part, list):
+        return part is None
+    return all(isinstance(name, str) and name.isprintable() for name in part)
+
+
+def _count(part: object) -> bool:
+    return type(part) is int and 1 <= part <= COUNT_MAX
+
+
+def _passes(part: object) -> bool:
+    return type(part) is int and 0 <= part <= PASSES_MAX
+
+
+_SHAPES: dict[str, tuple[Callable[[object], bool], ...]] = {
+    "probe": (_word, _word, _word, _names),
+    "news": (_word, _word, _word, _count, _names, _passes),
+    "looked": (_word, _word, _word),
+    "bye": (_word, _word),
+}
+
+
+def _short(kind: str) -> str:
+    return blake2b(kind.encode(), digest_size=4).hexdigest()
+
+
+def _draw(salt: str, process: str) -> bytes:
+    return blake2b((salt + process).encode(), digest_size=8).digest()
+
+
+def _dead(task: asyncio.Task[None]) -> bool:
+    """It ended, or its event loop did."""
+    return task.done() or task.get_loop().is_closed() or task.get_loop() is not _running()
+
+
+def _running() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -1,0 +1,185 @@
+"""Tables of pollwise in a schema of a Postgres database: their statements by name, and their
+upkeep.
+
+Whatever keeps something on Postgres has one of these: a queue, an outbox, a controller, a fleet.
+The first call looks whether the tables fit this code, so that nobody works on tables of another
+version, and nobody pays for the look twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, SchemaError, StoreError
+from pollwise.runtime.clock import Clock
+from pollwise.storage.postgres.connections import Connections
+from pollwise.storage.postgres.conninfo import checked, completed, shown
+from pollwise.storage.postgres.errors import migrating_error, refused_error
+from pollwise.storage.postgres.params import Param, number
+from pollwise.storage.postgres.schema import (
+    Tables,
+    check_isolation,
+    check_version,
+    checked_schema,
+    incomplete,
+    quoted,
+    script,
+)
+from pollwise.storage.sql import statements
+
+#: The most connections of one store, whatever is asked for.
+CONNECTIONS_MAX = 100
+#: After so many rows that ended a store has its tables vacuumed. They leave dead entries at the
+#: head of the indexes, where every claim begins, and the server's own vacuum comes once a minute.
+VACUUM_EVERY = 20_000
+
+
+class Database:
+    """The `tables` of one store in the schema `schema` of the database at `conninfo`.
+
+    name, what: of the store, for the URL that is shown.
+    sql: the statements, where they are not those of the tables' folder as they stand there.
+    apart: a statement that has one of the connections to itself. The first call of a function on a
+        connection takes a server ten times as long, since it has to make the plans.
+    """
+
+    def __init__(
+        self,
+        conninfo: str,
+        tables: Tables,
+        name: str,
+        *,
+        schema: str,
+        timeout: Duration,
+        connections: int,
+        clock: Clock | None,
+        what: str | None = None,
+        sql: Mapping[str, str] | None = None,
+        apart: str | None = None,
+    ) -> None:
+        self.tables = tables
+        self.schema = checked_schema(schema)
+        self.clock = clock or Clock()
+        parts = checked(conninfo, "conninfo")
+        self.conninfo = completed(parts)
+        self.url = shown(parts, name, self.schema, what or tables.what)
+        timeout_s = seconds(timeout, "timeout", positive=True)
+        most = _checked_connections(connections)
+
+        def some(most: int) -> Connections:
+            told = partial(refused_error, migrate=tables.advice)
+            return Connections(
+                self.conninfo, self.url, self.clock, timeout=timeout_s, most=most, told=told
+            )
+
+        divided = apart is not None and most > 1
+        self.connections = some(most - 1 if divided else most)
+        self._own = some(1) if divided else self.connections
+        self._apart = apart
+        self.sql = {
+            each: statement.replace("{schema}", quoted(self.schema)).encode()
+            for each, statement in (sql or statements(tables.package)).items()
+        }
+        self._fits = False
+        self._ended = 0
+        self._vacuum: asyncio.Task[None] | None = None
+
+    def listening(self, listen: str | None) -> str:
+        """The conninfo for hints: `listen`, where it was given."""
+        return self.conninfo if listen is None else completed(checked(listen, "listen"))
+
+    def now(self) -> Param:
+        """The time to go by; nothing where the server's own counts."""
+        imposed = self.clock.imposed()
+        return None if imposed is None else number(imposed)
+
+    # Calls
+
+    async def rows(
+        self, name: str, params: Sequence[Param] = (), *, safe: bool = False
+    ) -> list[tuple[Any, ...]]:
+        """The rows of the statement `name`; `safe` as `Connections.rows` has it."""
+        if not self._fits:
+            await self.check()
+        connections = self._own if name == self._apart else self.connections
+        return await connections.rows(self.sql[name], params, safe=safe)
+
+    async def check(self) -> None:
+        """Refuse tables that do not fit this code, and transactions that see too little."""
+        [(found, isolation)] = await self.connections.rows(self.sql["version"], safe=True)
+        check_version(found, self.schema, self.url, self.tables)
+        check_isolation(isolation, self.url, self.tables)
+        self._fits = True
+
+    # Migrating
+
+    async def migrate(self) -> list[int]:
+        """Make the tables, or renew them; the versions that were applied."""
+        recorded = await self._versions()
+        before = recorded or []
+        if before and max(before) >= self.tables.newest:
+            check_version(max(before), self.schema, self.url, self.tables)
+            return []
+        lacking = "" if recorded is None else incomplete(before, self.schema, self.tables)
+        told = partial(migrating_error, incomplete=lacking)
+        await self.connections.script(self.migration(), told=told)
+        return sorted(set(await self._versions() or []) - set(before))
+
+    def migration(self) -> str:
+        """What `migrate` runs, as SQL."""
+        return script(self.schema, self.tables)
+
+    async def _versions(self) -> list[int] | None:
+        """The versions that were applied; None where no record of them is."""
+        try:
+            rows = await self.connections.rows(self.sql["versions"], safe=True)
+        except SchemaError:
+            return None
+        return [version for (version,) in rows]
+
+    # Upkeep
+
+    def sweep(self, ended: int) -> None:
+        """Have the tables vacuumed now and then, beside the work, on a connection of its own."""
+        self._ended += ended
+        idle = self._vacuum is None or self._vacuum.done()
+        if self._ended >= VACUUM_EVERY and idle and self.clock.imposed() is None:
+            self._ended = 0
+            self._vacuum = asyncio.get_running_loop().create_task(self._vacuumed())
+
+    async def _vacuumed(self) -> None:
+        with suppress(StoreError):  # it only keeps claims fast, and the server has its own
+            [(ours,)] = await self.connections.rows(self.sql["may_vacuum"], safe=True)
+            if ours:
+                await self.connections.script(self.sql["vacuum"].decode(), patient=True)
+
+    async def hurry(self) -> None:
+        """The store closes: calls have little time left, and a vacuum none."""
+        self.connections.hurry()
+        self._own.hurry()
+        vacuum, here = self._vacuum, asyncio.get_running_loop()
+        if vacuum is not None and not vacuum.done() and vacuum.get_loop() is here:
+            vacuum.cancel()  # the server ends what it has begun
+            await asyncio.wait([vacuum])
+
+    async def close(self) -> None:
+        await self.connections.close()
+        if self._own is not self.connections:
+            await self._own.close()
+
+
+def _checked_connections(connections: object) -> int:
+    if (
+        isinstance(connections, bool)
+        or not isinstance(connections, int)
+        or not 1 <= connections <= CONNECTIONS_MAX
+    ):
+        raise ConfigError(
+            f"connections = {connections!r} must be a whole number from 1 to {CONNECTIONS_MAX}"
+        )
+    return connections

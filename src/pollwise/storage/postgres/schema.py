@@ -1,0 +1,154 @@
+"""Tables and functions in a schema on Postgres: made by a script, and only when told to.
+
+One script serves the command, the call and whoever wants to read it first: it makes what is missing
+and leaves the rest, so running it twice, or twice at once, does no harm.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from pollwise.errors import ConfigError, SchemaError, StoreError
+from pollwise.storage.sql import incomplete_record, migrations
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Tables that are migrated together, apart from others in the same schema.
+
+    package: has their migrations and statements. record: the table of the versions that were
+    applied. command: migrates them. what: they serve.
+    """
+
+    package: str
+    record: str
+    command: str
+    what: str
+
+    @property
+    def newest(self) -> int:
+        return migrations(self.package)[-1][0]
+
+    @property
+    def advice(self) -> str:
+        """What to do where they are missing."""
+        return f"Run `{self.command}`, or have it run by a role that may."
+
+
+#: Postgres cuts longer names off.
+SCHEMA_LENGTH_MAX = 63
+#: What would end the quotes, or the parts of the script, that the name stands in.
+_SPECIAL = frozenset("'\"\\{$")
+
+
+def checked_schema(schema: object) -> str:
+    if (
+        not isinstance(schema, str)
+        or not schema.isprintable()
+        or not 0 < len(schema.encode()) <= SCHEMA_LENGTH_MAX
+        or schema.startswith("pg_")
+        or schema == "information_schema"
+        or not _SPECIAL.isdisjoint(schema)
+    ):
+        raise ConfigError(
+            f"schema = {schema!r} must be a name of 1 to {SCHEMA_LENGTH_MAX} bytes, printable, "
+            "without quotes, \\, { or $, that does not begin with pg_ and is not the server's own "
+            "information_schema"
+        )
+    return schema
+
+
+def quoted(name: str) -> str:
+    """A name as SQL takes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def lock_of(schema: str) -> int:
+    """The number of the advisory lock under which a schema is migrated."""
+    digest = hashlib.blake2b(f"pollwise migrate {schema}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True)
+
+
+def script(schema: str, tables: Tables) -> str:
+    """All that has to be there, as SQL; what is there already is left as it is."""
+    begin = _BEGIN.format(
+        name=quoted(schema),
+        text=f"'{schema}'",
+        version=tables.newest,
+        lock=lock_of(schema),
+        record=tables.record,
+        whose=f"the {tables.what} of pollwise",
+    )
+    steps = [
+        # By replacing, not by format: the bodies of the functions have braces of their own.
+        _STEP.replace("{body}", text)
+        .replace("{version}", str(version))
+        .replace("{record}", tables.record)
+        for version, text in migrations(tables.package)
+    ]
+    made = "\n\n".join([begin, *steps, "COMMIT;"])
+    return made.replace("{schema}", quoted(schema)) + "\n"
+
+
+# The name was checked: it holds nothing that could end its quotes.
+_BEGIN = """\
+-- The schema {name} of {whose}, version {version}: makes what is missing. Run it as a role that may
+-- create the schema, or that owns it.
+BEGIN;
+
+DO $migrate$ BEGIN
+PERFORM pg_advisory_xact_lock({lock});
+END $migrate$;
+
+DO $migrate$ BEGIN
+IF NOT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = {text}) THEN
+    CREATE SCHEMA {name};
+END IF;
+IF NOT EXISTS (
+    SELECT 1 FROM pg_tables WHERE schemaname = {text} AND tablename = '{record}'
+) THEN
+    CREATE TABLE {name}.{record} (
+        version integer PRIMARY KEY,
+        applied_at timestamptz NOT NULL DEFAULT now()
+    );
+END IF;
+END $migrate$;"""
+
+_STEP = """\
+DO $migrate$ BEGIN
+IF EXISTS (SELECT 1 FROM {schema}.{record} WHERE version = {version}) THEN
+    RETURN;
+END IF;
+{body}
+INSERT INTO {schema}.{record} (version) VALUES ({version});
+END $migrate$;"""
+
+
+def check_version(found: int | None, schema: str, where: str, tables: Tables) -> None:
+    """Refuse tables that are older or newer than this code."""
+    known = tables.newest
+    if found is None or found < known:
+        raise SchemaError(
+            f"{where}: the tables in schema {schema!r} are of version {found or 0}; this code "
+            f"needs {known}. Run `{tables.command}`."
+        )
+    if found > known:
+        raise SchemaError(
+            f"{where}: the tables in schema {schema!r} are of version {found}; this code knows up "
+            f"to {known}. Upgrade pollwise."
+        )
+
+
+def incomplete(found: list[int], schema: str, tables: Tables) -> str:
+    """What to say where tables are there of versions that their record lacks."""
+    return incomplete_record(f"{quoted(schema)}.{tables.record}", found, tables.package)
+
+
+def check_isolation(found: str, where: str, tables: Tables) -> None:
+    """Refuse transactions that go by an old view: they would not see what was put meanwhile."""
+    if found != "read committed":
+        raise StoreError(
+            f"{where}: transactions are {found} here, and the {tables.what} needs read committed. "
+            "Set default_transaction_isolation so for its role: ALTER ROLE … SET …"
+        )

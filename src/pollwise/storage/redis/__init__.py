@@ -1,0 +1,1 @@
+"""Redis and Valkey for every part: connections, Lua scripts, and hints by pub/sub."""

@@ -1,0 +1,401 @@
+"""Connections to a Redis server: one call each at a time, bounded in time, errors in our words.
+
+Not the client of redis-py but its connections: a call that is tried again on its own might put a
+job twice, so what is tried again, and when, is decided here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import redis.asyncio.connection as wire
+from redis import exceptions as trouble
+
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.runtime.clock import Clock
+from pollwise.storage.redis.scripts import Script
+
+#: The most connections that one queue handle has open at a time.
+CONNECTIONS_MAX = 8
+#: How often a call follows a cluster to the node that has the queue.
+REDIRECTS_MAX = 3
+#: After how many idle seconds the kernel asks whether the other side is still there.
+KEEPALIVE_AFTER = 60
+
+NO_TLS = "The server may not speak TLS there; use its port for TLS, or redis:// without TLS."
+
+_SCHEMES = ("redis", "rediss", "unix", "redis+unix")
+
+
+class CutOff(StoreUnavailable):
+    """The connection was lost during a call, so its effect is unknown."""
+
+
+class Address:
+    """Where a server is, read from a URL; prints without credentials.
+
+    prefix: what the keys there begin with, for advice.
+    """
+
+    def __init__(self, url: str, prefix: str = "pollwise") -> None:
+        self.prefix = prefix
+        scheme = url.partition("://")[0] if isinstance(url, str) and "://" in url else ""
+        if scheme not in _SCHEMES:
+            raise ConfigError(
+                f"a Redis URL begins with one of {', '.join(f'{s}://' for s in _SCHEMES)}; "
+                "give one like redis://localhost:6379/0"
+            )
+        try:
+            parts = urlsplit(url)
+            port = parts.port
+        except ValueError:  # whose message may show the password
+            raise ConfigError(
+                "the Redis URL cannot be read; write redis://user:password@host:6379/0, with "
+                "special characters of the password as %XX"
+            ) from None
+        if parts.query or parts.fragment:
+            raise ConfigError(
+                "a Redis URL given to RedisQueue takes no '?' and no '#'; give options as "
+                "arguments, or use pollwise.open(url)"
+            )
+        self.options: dict[str, Any] = {
+            "db": 0,
+            "username": unquote(parts.username) if parts.username else None,
+            "password": unquote(parts.password) if parts.password else None,
+            "protocol": 2,
+            # Time limits are ours, and nothing is tried again or asked in between.
+            "socket_timeout": None,
+            "socket_connect_timeout": None,
+            "health_check_interval": 0,
+        }
+        self._scheme = scheme
+        self._class: type[wire.AbstractConnection]
+        if scheme in ("redis", "rediss"):
+            self._class = wire.SSLConnection if scheme == "rediss" else wire.Connection
+            self.options["host"] = parts.hostname or "localhost"
+            self.options["port"] = port or 6379
+            self.options["socket_keepalive"] = True
+            self.options["socket_keepalive_options"] = _keepalive()
+            self.options["db"] = _database(parts.path)
+        else:
+            self._class = wire.UnixDomainSocketConnection
+            if len(parts.path) < 2:
+                raise ConfigError("the URL names no socket; write unix:///run/redis.sock")
+            self.options["path"] = unquote(parts.path)
+
+    @property
+    def db(self) -> int:
+        return int(self.options["db"])
+
+    @property
+    def tls(self) -> bool:
+        return self._scheme == "rediss"
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Equal for the same server and user, whatever the database."""
+        who = f"{self.options['username']}:{self.options['password']}"
+        return self._scheme, self._place, who
+
+    @property
+    def _place(self) -> str:
+        if "path" in self.options:
+            return str(self.options["path"])
+        host = str(self.options["host"])
+        return f"{f'[{host}]' if ':' in host else host}:{self.options['port']}"
+
+    def move(self, host: str, port: int) -> None:
+        """A cluster keeps the queue at another node."""
+        self.options["host"] = host or self.options["host"]
+        self.options["port"] = port
+
+    def connection(self, **changes: Any) -> wire.AbstractConnection:
+        return self._class(**(self.options | changes))
+
+    def __str__(self) -> str:
+        if "path" in self.options:
+            return f"{self._scheme}://{self._place}"
+        return f"{self._scheme}://{self._place}/{self.db}"
+
+
+def _database(path: str) -> int:
+    text = unquote(path).strip("/")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit()):
+        raise ConfigError(
+            f"{text!r} is no Redis database; it is a number, as 0 in redis://localhost:6379/0"
+        )
+    return int(text)
+
+
+def _keepalive() -> dict[int, int]:
+    wanted = {"TCP_KEEPIDLE": KEEPALIVE_AFTER, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
+    return {getattr(socket, name): n for name, n in wanted.items() if hasattr(socket, name)}
+
+
+class Connections:
+    """The connections of one queue handle, opened as calls need them.
+
+    check: called with `send` before the first call; what it raises, every call raises.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        clock: Clock,
+        timeout: float,
+        check: Callable[[Connections], Awaitable[None]],
+    ) -> None:
+        self.address = address
+        self.closed = False
+        self._clock = clock
+        self._timeout = timeout
+        self._check = check
+        self._checked = False
+        self._reached = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._places = asyncio.Semaphore(CONNECTIONS_MAX)
+        self._idle: list[wire.AbstractConnection] = []
+
+    async def run(self, script: Script, key: str, *args: bytes | str | int) -> Any:
+        """Run a script on the keys that `key` stands for, within the time limit."""
+        if self.closed:
+            raise StoreError(f"the queue at {self.address} is closed; open it again")
+        try:
+            with self._clock.outside():
+                async with asyncio.timeout(self._timeout):
+                    if not self._checked:
+                        await self._check(self)
+                        self._checked = True
+                    return await self.run_script(script, key, *args)
+        except TimeoutError:
+            if not self._reached and self.address.tls:
+                # A server without TLS waits for the end of what it takes for a command.
+                raise StoreUnavailable(
+                    f"{self.address} did not answer within {self._timeout:g} s. {NO_TLS}"
+                ) from None
+            raise StoreUnavailable(
+                f"{self.address} did not answer within {self._timeout:g} s, so what was asked of "
+                "it may have happened or not. Look at its load, or raise `timeout`."
+            ) from None
+
+    async def send(self, *command: bytes | str | int, within: float) -> Any:
+        """Send one command, within so many seconds; nothing is checked before."""
+        limit = min(within, self._timeout)
+        try:
+            with self._clock.outside():
+                async with asyncio.timeout(limit):
+                    return await self.command(*command)
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{self.address} did not answer within {limit:g} s; look at its load"
+            ) from None
+
+    async def run_script(self, script: Script, key: str, *args: bytes | str | int) -> Any:
+        try:
+            return await self.command("EVALSHA", script.sha, 1, key, *args)
+        except _NotThere:
+            return await self.command("EVAL", script.text, 1, key, *args)
+
+    async def command(self, *command: bytes | str | int) -> Any:
+        """Send one command and follow a cluster to the node that has the queue."""
+        for _ in range(REDIRECTS_MAX):
+            try:
+                return await self._on_a_connection(command)
+            except _Moved as moved:
+                self.address.move(moved.host, moved.port)
+                await self._drop_all()
+        raise StoreUnavailable(
+            f"{self.address}: the cluster sends each call on to another node; look at its state"
+        )
+
+    async def _on_a_connection(self, command: tuple[bytes | str | int, ...]) -> Any:
+        self._come_home()
+        async with self._places:
+            connection = await self._a_connection()
+            sent = False
+            try:
+                if not connection.is_connected:
+                    await connection.connect()  # type: ignore[no-untyped-call]
+                sent = self._reached = True
+                await connection.send_packed_command(pack(command))
+                answer = await connection.read_response()
+            except trouble.ResponseError as error:
+                if sent:
+                    self._idle.append(connection)
+                else:
+                    await connection.disconnect(nowait=True)
+                raise explained(error, self.address, sent) from error
+            except BaseException as error:
+                await connection.disconnect(nowait=True)
+                if isinstance(error, (trouble.RedisError, OSError)):
+                    await self._drop_all()  # what ended this one has likely ended the others
+                    raise explained(error, self.address, sent) from error
+                raise
+            self._idle.append(connection)
+            return answer
+
+    async def _a_connection(self) -> wire.AbstractConnection:
+        """One that is open, as far as one can know without asking, or a new one."""
+        while self._idle:
+            connection = self._idle.pop()
+            reader: asyncio.StreamReader | None = getattr(connection, "_reader", None)
+            if reader is not None and not reader.at_eof() and reader.exception() is None:
+                return connection
+            await connection.disconnect(nowait=True)
+        return self.address.connection()
+
+    def _come_home(self) -> None:
+        """Connections belong to an event loop; those of one that ended are gone."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._places = asyncio.Semaphore(CONNECTIONS_MAX)
+            self._idle.clear()
+
+    async def close(self) -> None:
+        self.closed = True
+        self._come_home()
+        await self._drop_all()
+
+    async def _drop_all(self) -> None:
+        while self._idle:
+            with suppress(trouble.RedisError, OSError):
+                await self._idle.pop().disconnect(nowait=True)
+
+
+class _NotThere(StoreError):
+    """The server does not know the script (any more)."""
+
+
+class _Moved(StoreError):
+    """A cluster has the queue at another node."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        super().__init__(f"moved to {host}:{port}")
+
+
+def explained(error: BaseException, address: Address, sent: bool = True) -> StoreError:
+    """An error of redis-py, told in ours: can it help to try again, and what to do."""
+    text = _SCRIPT.sub("", str(error)).strip().rstrip(".") or type(error).__name__
+    if isinstance(error, trouble.NoScriptError):
+        return _NotThere(text)
+    if isinstance(error, trouble.MovedError):
+        return _Moved(error.host, error.port)
+    if moved := re.match(r"MOVED \d+ (\S*):(\d+)", text):
+        return _Moved(moved[1], int(moved[2]))
+    for pattern, kind, advice in _EXPLANATIONS:
+        if re.search(pattern, f"{type(error).__name__} {text}"):
+            return kind(f"{address}: {text}. {advice.replace('PREFIX', address.prefix)}")
+    if isinstance(error, (trouble.ConnectionError, trouble.TimeoutError, OSError)):
+        if sent:
+            return CutOff(
+                f"{address}: the connection was lost during a call ({text}), which may have "
+                "happened or not"
+            )
+        return StoreUnavailable(
+            f"{address} cannot be reached: {text}. Is the server running, and the host right?"
+        )
+    return StoreError(f"{address}: {text} ({type(error).__name__})")
+
+
+#: Where in a script of ours an error came up: of no use to whoever reads it.
+_SCRIPT = re.compile(
+    r"\s*script:( \S+,)? on @\w+:\d+|^Error running script \(call to \S+\): |@user_script: ?\d+: -?"
+)
+
+#: Error codes come as words of the text, or as redis-py's class of the error.
+_EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
+    (
+        r"NOPERM|NoPermission|no permissions",
+        StoreError,
+        # Without a full stop: it would be taken for a part of the pattern.
+        "Allow this user what the scripts do: +@all -@dangerous +info ~{PREFIX:* &{PREFIX:*",
+    ),
+    (
+        r"NOAUTH|Authentication required",
+        StoreError,
+        "The server wants a password: redis://:password@host:6379/0.",
+    ),
+    (
+        r"WRONGPASS|Authentication(Error|Wrong)|invalid password|any password|no password is set",
+        StoreError,
+        "Correct the user and the password in the URL.",
+    ),
+    (
+        r"DB index|invalid first argument|SELECT is not allowed|Invalid Database",
+        StoreError,
+        "Correct the database's number, the last part of the URL.",
+    ),
+    (
+        r"WRONGTYPE",
+        SchemaError,
+        "Keys of another program are in the way; choose another `prefix`.",
+    ),
+    (
+        r"unknown command|[Uu]nknown Redis command",
+        StoreError,
+        "Pollwise needs Redis 6.2 or newer, with scripts (EVALSHA) allowed.",
+    ),
+    (
+        r"WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|record layer failure|wrong version number",
+        StoreError,
+        NO_TLS,
+    ),
+    (
+        r"CERTIFICATE_VERIFY_FAILED|certificate verify failed",
+        StoreError,
+        "Use rediss:// with a certificate that this machine trusts, or redis:// without TLS.",
+    ),
+    (
+        r"BusyLoadingError|\bLOADING\b",
+        StoreUnavailable,
+        "The server reads its data from disk; then it goes on.",
+    ),
+    (
+        r"READONLY|ReadOnlyError|read only replica",
+        StoreUnavailable,
+        "This server is a replica; name the primary, or wait for the failover to end.",
+    ),
+    (
+        r"\bOOM\b|OutOfMemoryError",
+        StoreUnavailable,
+        "The server's memory is full; raise maxmemory or work off the queue.",
+    ),
+    (
+        r"MISCONF|No space left",
+        StoreUnavailable,
+        "The server cannot write to its disk; free some space, then it goes on.",
+    ),
+    (r"MASTERDOWN|MasterDown", StoreUnavailable, "The primary is down; a failover cures it."),
+    (
+        r"CLUSTERDOWN|ClusterDown|TRYAGAIN|TryAgain|AskError|\bASK \d",
+        StoreUnavailable,
+        "The cluster is being rearranged; look at its state if this lasts.",
+    ),
+    (
+        r"\bBUSY\b|NOREPLICAS|max number of clients",
+        StoreUnavailable,
+        "The server is busy; this may pass.",
+    ),
+)
+
+
+def pack(command: tuple[bytes | str | int, ...]) -> list[bytes]:
+    """A command as the protocol has it: one join, where redis-py copies for each argument."""
+    return [b"".join(_parts(command))]
+
+
+def _parts(command: tuple[bytes | str | int, ...]) -> Iterator[bytes]:
+    yield b"*%d\r\n" % len(command)
+    for part in command:
+        data = part if isinstance(part, bytes) else str(part).encode()
+        yield b"$%d\r\n%b\r\n" % (len(data), data)

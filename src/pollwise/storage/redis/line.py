@@ -1,0 +1,212 @@
+"""Messages by pub/sub: one listening connection a process and server, whoever listens.
+
+Nothing is sent over it but its subscriptions: an idle process is quiet, and whether the line still
+carries anything is proven by the channel's own probes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import ClassVar
+
+import redis.asyncio.connection as wire
+from redis import exceptions as trouble
+
+from pollwise.errors import StoreUnavailable
+from pollwise.runtime.clock import Clock
+from pollwise.storage.channel import Line
+from pollwise.storage.redis.connections import Address, Connections, explained, pack
+
+Heard = Callable[[str], None]
+
+#: How long a subscription may take, and a message to be sent, in seconds: hints are not worth more.
+SUBSCRIBE_TIMEOUT = 10.0
+SEND_TIMEOUT = 2.0
+
+
+class NotConnected(StoreUnavailable):
+    """There is no listening connection."""
+
+    advice = "The listening connection could not be made; see the reason."
+
+
+class RedisLine(Line):
+    """The messages of one pub/sub channel."""
+
+    def __init__(
+        self, address: Address, channel: str, connections: Connections, clock: Clock
+    ) -> None:
+        self.advice = (
+            "Look whether the server answers, whether this user may use the queue's channels "
+            f"(ACL: &{{{address.prefix}:*), and whether a proxy in between carries pub/sub."
+        )
+        self._address = address
+        self._channel = channel
+        self._connections = connections
+        self._clock = clock
+
+    async def listen(self, heard: Heard, ready: Callable[[], None]) -> None:
+        switchboard = Switchboard.at(self._address)
+        subscription = Subscription(self._address, self._channel, heard, ready)
+        try:
+            with self._clock.outside():
+                async with asyncio.timeout(SUBSCRIBE_TIMEOUT):
+                    await switchboard.join(subscription)
+            await subscription.over
+        except TimeoutError:
+            late = NotConnected(
+                f"{self._address} did not answer to a subscription within {SUBSCRIBE_TIMEOUT:g} s"
+            )
+            await switchboard.give_up(late)
+            raise late from None
+        finally:
+            await switchboard.leave(subscription)
+
+    async def send(self, message: str) -> None:
+        await self._connections.send("PUBLISH", self._channel, message, within=SEND_TIMEOUT)
+
+    async def close(self) -> None:
+        """Nothing to do: the connections are the queue's, and who listens leaves by itself."""
+
+
+class Subscription:
+    """One listener; `over` ends with the error when the connection is lost."""
+
+    def __init__(
+        self, address: Address, channel: str, heard: Heard, ready: Callable[[], None]
+    ) -> None:
+        self.address = address
+        self.channel = channel
+        self.heard = heard
+        self.ready = ready
+        self.subscribed = asyncio.Event()
+        self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.over.add_done_callback(self._end)
+
+    def _end(self, over: asyncio.Future[None]) -> None:
+        self.subscribed.set()  # whoever waits for that learns why it never will
+        if not over.cancelled():
+            over.exception()  # it may be over before anybody asks
+
+
+class Switchboard:
+    """The one connection of an event loop to a server on which all its queues listen.
+
+    It opens with the first subscription and closes with the last.
+    """
+
+    _open: ClassVar[dict[tuple[object, ...], Switchboard]] = {}
+
+    def __init__(self, address: Address, place: tuple[object, ...]) -> None:
+        self._address = address
+        self._place = place
+        self._members: list[Subscription] = []
+        self._asked: deque[str] = deque()  # the subscriptions that are not answered yet
+        self._connection: wire.AbstractConnection | None = None
+        self._reading: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    @classmethod
+    def at(cls, address: Address) -> Switchboard:
+        loop = asyncio.get_running_loop()
+        for place in [place for place in cls._open if place[0].is_closed()]:  # type: ignore[attr-defined]
+            del cls._open[place]
+        place = (loop, *address.identity)
+        if place not in cls._open:
+            cls._open[place] = cls(address, place)
+        return cls._open[place]
+
+    async def join(self, member: Subscription) -> None:
+        """Subscribe; returns when the server has confirmed it, or the connection is lost."""
+        self._members.append(member)
+        try:
+            async with self._lock:
+                if self._connection is None:
+                    self._connection = connection = await self._connect()
+                    self._reading = asyncio.get_running_loop().create_task(self._read(connection))
+                # Again for a channel that is heard already: the answer is what makes one ready.
+                self._asked.append(member.channel)
+                await self._say("SUBSCRIBE", member.channel)
+        except (trouble.RedisError, OSError) as error:
+            raise NotConnected(str(explained(error, member.address, sent=False))) from error
+        await member.subscribed.wait()
+
+    async def leave(self, member: Subscription) -> None:
+        if member in self._members:
+            self._members.remove(member)
+        if not self._members:
+            await self._close()
+        elif all(other.channel != member.channel for other in self._members):
+            with suppress(trouble.RedisError, OSError):
+                await self._say("UNSUBSCRIBE", member.channel)
+
+    async def give_up(self, error: StoreUnavailable) -> None:
+        """A connection that does not answer one of its members is dead for all."""
+        for member in self._members:
+            if not member.over.done():
+                member.over.set_exception(error)
+        await self._close()
+
+    async def _connect(self) -> wire.AbstractConnection:
+        connection = self._address.connection(db=0)  # messages know no databases
+        try:
+            await connection.connect()  # type: ignore[no-untyped-call]
+        except BaseException:
+            await connection.disconnect(nowait=True)
+            raise
+        return connection
+
+    async def _say(self, *command: str) -> None:
+        if self._connection is not None:
+            await self._connection.send_packed_command(pack(command))
+
+    async def _read(self, connection: wire.AbstractConnection) -> None:
+        """Pass on what comes in; a loss is told to everybody, who begins anew."""
+        try:
+            while True:
+                try:
+                    word, channel, data = await connection.read_response()
+                except trouble.ResponseError as error:  # this user may not listen there
+                    self._end(error, self._asked.popleft() if self._asked else None)
+                else:
+                    self._pass(word, channel.decode(), data)
+        except (trouble.RedisError, OSError) as error:
+            self._forget()
+            self._end(error)
+            with suppress(trouble.RedisError, OSError):
+                await connection.disconnect(nowait=True)
+
+    def _pass(self, word: bytes, channel: str, data: object) -> None:
+        if word == b"subscribe" and self._asked:
+            self._asked.popleft()
+        for member in [member for member in self._members if member.channel == channel]:
+            if word == b"subscribe":
+                if not member.subscribed.is_set():
+                    member.subscribed.set()
+                    member.ready()
+            elif word == b"message" and isinstance(data, bytes):
+                member.heard(data.decode("utf-8", "replace"))
+
+    def _end(self, error: Exception, channel: str | None = None) -> None:
+        """It is over for those of a channel, or for all."""
+        for member in self._members:
+            if channel in (None, member.channel) and not member.over.done():
+                member.over.set_exception(explained(error, member.address, sent=False))
+
+    def _forget(self) -> None:
+        self._connection = self._reading = None
+        if self._open.get(self._place) is self:
+            del self._open[self._place]
+
+    async def _close(self) -> None:
+        connection, reading = self._connection, self._reading
+        self._forget()
+        if reading is not None:
+            reading.cancel()
+            await asyncio.wait([reading])
+        if connection is not None:
+            with suppress(trouble.RedisError, OSError):
+                await connection.disconnect(nowait=True)

@@ -1,0 +1,34 @@
+"""Lua scripts for Redis, each a file beside the code that runs it, read once.
+
+Every script begins with the text of common.lua, so that the layout of a job is written down once.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha1
+from importlib import resources
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script and the name under which a server keeps it."""
+
+    name: str
+    text: str
+    sha: str
+
+
+@cache
+def script(package: str, name: str) -> Script:
+    """The script of this name in a package, after what all scripts of the package share."""
+    folder = resources.files(package)
+    files = ("common.lua", f"{name}.lua")
+    text = _without_comments("\n".join((folder / file).read_text("utf-8") for file in files))
+    return Script(name, text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+
+
+def _without_comments(text: str) -> str:
+    return re.sub(r"^\s*--.*\n", "", text, flags=re.MULTILINE)

@@ -1,0 +1,47 @@
+"""SQL as files beside the code that runs them, read once: named statements, and migrations.
+
+A statement begins with `-- name: <name>` and may be followed by comments that describe it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+
+_NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+
+
+@cache
+def statements(package: str) -> dict[str, str]:
+    """The named statements in a package's `statements.sql`, by name."""
+    text = (resources.files(package) / "statements.sql").read_text("utf-8")
+    parts = _NAME.split(text)[1:]
+    return {
+        name: _without_comments(body) for name, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+
+
+@cache
+def migrations(package: str) -> tuple[tuple[int, str], ...]:
+    """The migrations in a package as (version, script), in order."""
+    folder = resources.files(package)
+    files = sorted(f.name for f in folder.iterdir() if re.match(r"\d{4}_\w+\.sql$", f.name))
+    return tuple((int(name[:4]), (folder / name).read_text("utf-8")) for name in files)
+
+
+def incomplete_record(table: str, found: Sequence[int], package: str) -> str:
+    """What to say where tables are there of versions that their record, `table`, lacks."""
+    has = f"it has {', '.join(map(str, found))}" if found else "it has none"
+    missing = ", ".join(f"({v})" for v, _ in migrations(package) if v not in found)
+    mend = f"INSERT INTO {table} (version) VALUES {missing};"  # noqa: S608 - shown, never run
+    return (
+        f"The tables are there already, and the record of their versions, {table}, is incomplete: "
+        f"{has}. Restore its rows from a backup; or, if the tables were up to date, run {mend}"
+    )
+
+
+def _without_comments(body: str) -> str:
+    lines = [line for line in body.strip().splitlines() if not line.startswith("--")]
+    return "\n".join(lines).strip().rstrip(";")

@@ -1,0 +1,201 @@
+"""A SQLite file as a store: one connection, opened, checked and migrated when it is first used.
+
+WAL, so that readers and the one writer do not block each other; BEGIN IMMEDIATE, so that a write
+waits its turn at its start and never fails in the middle. Who keeps tables in a file names the
+package that has their migrations and a table for their version, so that several may share a file.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pollwise.errors import SchemaError, StoreError, StoreUnavailable
+from pollwise.storage.sql import migrations, statements
+
+#: The oldest SQLite with all that the statements use (RETURNING, UPDATE FROM, JSON built in).
+OLDEST_SQLITE = (3, 38, 0)
+#: How long a write waits for another process's write, in seconds.
+BUSY_TIMEOUT = 5.0
+
+
+class SqliteFile:
+    """One connection to one database file. Not for use from two threads at a time.
+
+    package: has its migrations and statements; version_table: where the version of its
+        tables is kept; holds: what it is, in errors.
+    """
+
+    package: str
+    version_table: str
+    holds: str
+
+    def __init__(self, path: Path, *, synchronous: str, create: bool) -> None:
+        self.path = path
+        self._synchronous = synchronous
+        self._create = create
+        self._sql = statements(self.package)
+        self._connection: sqlite3.Connection | None = None
+
+    def connect(self) -> sqlite3.Connection:
+        """The connection; opened, checked and migrated when it is first asked for."""
+        if self._connection is None:
+            connection = self._open()
+            try:
+                self._prepare(connection)
+            except BaseException:
+                connection.close()
+                raise
+            self._connection = connection
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            oldest = ".".join(map(str, OLDEST_SQLITE))
+            raise StoreError(
+                f"this Python has SQLite {sqlite3.sqlite_version}; Pollwise needs {oldest} or newer"
+            )
+        if self.path.is_dir():
+            raise StoreError(f"{self.path} is a folder; name a file in it")
+        if not self._create and not self.path.exists():
+            raise StoreError(f"there is no database at {self.path}; check the path in the URL")
+        if not self.path.parent.is_dir():
+            raise StoreError(
+                f"there is no folder {self.path.parent} for the database {self.path.name}; "
+                "create it or correct the path"
+            )
+        return sqlite3.connect(
+            f"{self.path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
+            uri=True,
+            timeout=BUSY_TIMEOUT,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        found = self._version(connection)  # first of all: what is not ours stays untouched
+        if not found and not self._create:
+            raise SchemaError(f"{self.path} holds no {self.holds}; check the path in the URL")
+        self._write_ahead(connection)
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        self._migrate(connection)
+
+    def _write_ahead(self, connection: sqlite3.Connection) -> None:
+        """Switch to WAL. SQLite does not wait for its turn here, so we do."""
+        give_up = time.monotonic() + BUSY_TIMEOUT
+        mode = None
+        while mode is None:
+            try:
+                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
+            except sqlite3.OperationalError as error:
+                busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
+                if not busy or time.monotonic() > give_up:
+                    raise
+                with transaction(connection):
+                    pass  # waits until the other process is through
+        if mode != "wal":
+            raise StoreError(
+                f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
+                "put the database on a local disk"
+            )
+
+    def _migrate(self, connection: sqlite3.Connection) -> None:
+        newest = migrations(self.package)[-1][0]
+        if self._version(connection) == newest:
+            return
+        with transaction(connection):
+            found = self._version(connection)  # again: another process may have been faster
+            for version, script in migrations(self.package):
+                if version > found:
+                    for statement in script_statements(script):
+                        connection.execute(statement)
+            table = self.version_table
+            connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL)")
+            connection.execute(f"DELETE FROM {table}")  # noqa: S608
+            connection.execute(f"INSERT INTO {table} VALUES (?)", (newest,))  # noqa: S608
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        known = connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (self.version_table,)
+        ).fetchone()
+        if not known:
+            return 0
+        row = connection.execute(f"SELECT version FROM {self.version_table}").fetchone()  # noqa: S608
+        found = int(row[0]) if row else 0
+        newest = migrations(self.package)[-1][0]
+        if found > newest:
+            raise SchemaError(
+                f"{self.path} has tables of version {found}; this code knows up to {newest}. "
+                "Upgrade pollwise, or use another file."
+            )
+        return found
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def call(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Run a method of this store with SQLite's errors told in ours."""
+        try:
+            return method(*args)
+        except sqlite3.Error as error:
+            raise explained(error, self.path) from error
+        except OSError as error:
+            raise StoreError(f"{error}. Check the path and its permissions.") from error
+
+
+_EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
+    ("SQLITE_NOTADB", StoreError, "It is not a SQLite database; correct the path in the URL."),
+    ("SQLITE_CORRUPT", StoreError, "The file is damaged; restore it from a backup."),
+    ("SQLITE_CANTOPEN", StoreError, "Check that the folder exists and this user may write there."),
+    ("SQLITE_READONLY", StoreError, "This user may not write the file or its folder; allow it."),
+    ("SQLITE_PERM", StoreError, "This user may not open the file; allow it."),
+    ("SQLITE_FULL", StoreUnavailable, "The disk is full; free some space, then it goes on."),
+    ("SQLITE_BUSY", StoreUnavailable, "Another process holds the write lock for long."),
+    ("SQLITE_LOCKED", StoreUnavailable, "Another statement holds the table for long."),
+    ("SQLITE_IOERR", StoreUnavailable, "The disk does not answer as it should; look at its log."),
+    ("SQLITE_ERROR", SchemaError, "Its tables are not as this version of pollwise made them."),
+)
+
+
+def explained(error: sqlite3.Error, path: Path) -> StoreError:
+    """SQLite's error, told in ours: what it was, and what to do about it."""
+    name = getattr(error, "sqlite_errorname", "")
+    for prefix, kind, advice in _EXPLANATIONS:
+        if name.startswith(prefix):
+            return kind(f"{path}: {error}. {advice}")
+    return StoreError(f"{path}: {error} ({name or type(error).__name__})")
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """All of it or nothing; within another transaction, a part of that one."""
+    if connection.in_transaction:
+        yield
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def script_statements(script: str) -> Iterator[str]:
+    """The statements of a script; a trigger with its inner statements is one."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        if not statement and (not line.strip() or line.startswith("--")):
+            continue
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

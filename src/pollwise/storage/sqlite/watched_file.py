@@ -1,0 +1,176 @@
+"""Hints between processes through a file beside the database, `<file>-hint`.
+
+Whoever puts touches the file; whoever pauses watches it. On Linux the kernel tells (inotify): a
+pause costs nothing and the news arrives at once. Elsewhere, or where the kernel has no watch left,
+a pause looks at the file's time stamp every `every` seconds, which is one `stat`. Neither opens a
+transaction nor takes a lock, so the database stays untouched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from pollwise.runtime.hints import Hint, Hints
+
+IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
+
+
+class WatchedFile(Hints):
+    """Hints that also come from, and go to, other processes.
+
+    every: how often to look where the kernel cannot tell; 0 does neither.
+    """
+
+    def __init__(self, database: Path, every: float) -> None:
+        super().__init__()
+        self._database = database
+        self._path = database.with_name(database.name + "-hint")
+        self._every = every
+        self._seen = self._stamp()
+        self._next_look: asyncio.TimerHandle | None = None
+        self._looking: asyncio.AbstractEventLoop | None = None
+        self._watch: int | None = None  # inotify's file descriptor
+        self._opened = False
+        self._cannot_watch = not sys.platform.startswith("linux")
+        self._reading: asyncio.AbstractEventLoop | None = None
+
+    def asleep(self, hint: Hint) -> None:
+        super().asleep(hint)
+        if not self._every or self._read_watch():
+            return
+        if self._next_look is None or self._looking is not asyncio.get_running_loop():
+            self._look_later()  # a look planned on an event loop that ended never happens
+
+    def awake(self, hint: Hint) -> None:
+        super().awake(hint)
+        if not self._asleep:
+            self._stop_reading()  # a busy process need not hear of each of its own puts
+
+    def close(self) -> None:
+        super().close()
+        self._every = 0.0
+        self._end_watch()
+        self._look_no_more()
+
+    def opened(self) -> None:
+        """The database is one, and ours: only now may a file be put beside it."""
+        self._opened = True
+
+    def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        """Touch the file. Its loss costs others latency, so a failure is no error."""
+        try:
+            now = time.time_ns()
+            try:
+                os.utime(self._path, ns=(now, now))
+            except FileNotFoundError:
+                self._make_file()
+            except PermissionError:  # the file of another user, which we may touch but not date
+                os.utime(self._path)
+        except OSError:
+            return
+        self._seen = self._stamp()
+
+    def _make_file(self) -> None:
+        self._path.touch()
+        self._path.chmod(self._database.stat().st_mode & 0o666)  # for whoever may use the database
+
+    # Told by the kernel
+
+    def _read_watch(self) -> bool:
+        """Hear of touches from the kernel; False where that cannot be had."""
+        if self._watch is None and not self._begin_watch():
+            return False
+        loop = asyncio.get_running_loop()
+        if self._reading is not loop and self._watch is not None:
+            loop.add_reader(self._watch, self._told)
+            self._reading = loop
+            self._look()  # it may have been touched while nobody listened
+        return True
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None and self._watch is not None:
+            if not self._reading.is_closed():
+                self._reading.remove_reader(self._watch)
+            self._reading = None
+
+    def _begin_watch(self) -> bool:
+        if self._cannot_watch or not self._opened:
+            return False
+        try:
+            if not self._path.exists():
+                self._make_file()
+                self._seen = self._stamp()  # that we made it is no news
+            self._watch = inotify([self._path], IN_ATTRIB)
+        except (OSError, AttributeError):
+            self._cannot_watch = True  # no rights, no watch left, no inotify: look instead
+            return False
+        self._look_no_more()
+        return True
+
+    def _told(self) -> None:
+        if self._watch is None:
+            return
+        try:
+            os.read(self._watch, 4096)
+        except OSError:
+            return
+        if not self._path.exists():  # somebody removed it: watch its successor
+            self._end_watch()
+            self._read_watch()
+        self._look()
+
+    def _end_watch(self) -> None:
+        self._stop_reading()
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+
+    # Looking
+
+    def _look_later(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._next_look = loop.call_later(self._every, self._look_again)
+        self._looking = loop
+
+    def _look_no_more(self) -> None:
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+
+    def _look_again(self) -> None:
+        self._next_look = None
+        self._look()
+        if self._asleep:
+            self._look_later()
+
+    def _look(self) -> None:
+        stamp = self._stamp()
+        if stamp != self._seen:
+            self._seen = stamp
+            self.notify(1)
+
+    def _stamp(self) -> int:
+        try:
+            return self._path.stat().st_mtime_ns
+        except OSError:
+            return 0
+
+
+def inotify(paths: Iterable[Path], events: int) -> int:
+    """A file descriptor that becomes readable whenever one of the files has such an event."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    descriptor: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "inotify_init1")
+    for path in paths:
+        if libc.inotify_add_watch(descriptor, os.fsencode(path), events) < 0:
+            error = ctypes.get_errno()
+            os.close(descriptor)
+            raise OSError(error, "inotify_add_watch")
+    return descriptor

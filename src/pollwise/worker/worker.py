@@ -1,0 +1,244 @@
+"""The worker: handlers by kind, run against a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, HandlerError
+from pollwise.queues.base import Queue
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Events
+from pollwise.runtime.executor.handlers import Handler, Middleware, check_middleware, handler_for
+from pollwise.runtime.executor.plan import Plan
+from pollwise.runtime.executor.starting import (
+    MAX_CONCURRENCY,
+    MAX_LONG_CEILING,
+    MIN_LEASE,
+    Over,
+    check_strategy,
+    check_times,
+    check_whole,
+    no_runs,
+    own_name,
+    refuse_if_forbidden,
+)
+from pollwise.runtime.jobs import Job
+from pollwise.runtime.loop import LONG_CEILING
+from pollwise.runtime.signals import stopping_on_signals
+from pollwise.worker.run import Run
+
+F = TypeVar("F", bound=Callable[[Job], Any])
+
+__all__ = [
+    "MAX_CONCURRENCY",
+    "MAX_LONG_CEILING",
+    "MIN_LEASE",
+    "Worker",
+    "WorkerRunOptions",
+    "no_runs",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerRunOptions:
+    """How a worker runs.
+
+    polling: the strategy that paces the polls.
+    concurrency: how many handlers run at a time.
+    prefetch: how many jobs are claimed ahead of a free handler; None claims as many as handlers
+        finish in 100 ms, at most 256: short jobs by the hundred, long ones not at all.
+    lease: how long a claim holds without renewal. Leases are renewed while handlers run, so this
+        is the time after which the jobs of a killed worker go to others.
+    grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
+    timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
+    hints: let news of a put end a pause early.
+    long_ceiling: how long a pause may be while it is proven that hints arrive.
+    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    seed: makes jitter repeatable.
+    """
+
+    polling: Strategy = field(default_factory=Adaptive)
+    concurrency: int = 8
+    prefetch: int | None = None
+    lease: Duration = "60s"
+    grace: Duration = "30s"
+    timeout: Duration | None = None
+    hints: bool = True
+    long_ceiling: Duration = LONG_CEILING
+    signals: bool = True
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        check_strategy(self.polling)
+        check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
+        if self.prefetch is not None:
+            check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
+        check_times(self.lease, self.grace, self.timeout, self.long_ceiling)
+
+    def plan(self, name: str) -> Plan:
+        return Plan(
+            name=name,
+            polling=self.polling,
+            concurrency=self.concurrency,
+            prefetch=self.prefetch,
+            lease=seconds(self.lease, "lease"),
+            grace=seconds(self.grace, "grace"),
+            timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
+            hints=self.hints,
+            long_ceiling=seconds(self.long_ceiling, "long_ceiling"),
+            seed=self.seed,
+        )
+
+
+class Worker:
+    """Handlers by kind, run against a queue.
+
+        worker = Worker("sqlite:///jobs.db")
+
+        @worker.handle("resize")
+        async def resize(job): ...
+
+        worker.run()
+
+    queue: a queue, or the URL of one, which the worker then opens and closes itself.
+    options: how it runs, unless `run` is given others.
+    name: shown with its leases and events; made from host and process unless given.
+    """
+
+    def __init__(
+        self,
+        queue: Queue | str,
+        options: WorkerRunOptions | None = None,
+        *,
+        name: str | None = None,
+        events: Events | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(queue, str):
+            open_queue(queue)  # a wrong URL is refused now, not when the worker runs
+        elif not isinstance(queue, Queue):
+            raise ConfigError(f"queue = {queue!r} is neither a queue nor the URL of one")
+        self.queue = queue
+        self.options = _checked_options(options) or WorkerRunOptions()
+        self.name = name or own_name()
+        self.events = events or Events()
+        self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
+        self._handlers: dict[str, Handler] = {}
+        self._middleware: list[Middleware] = []
+        self._run: Run | None = None
+        self._stop_asked = False
+
+    def handle(
+        self,
+        kind: str,
+        *,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        breaker: Breaker | None = None,
+    ) -> Callable[[F], F]:
+        """Register the decorated function, async or plain, as the handler of `kind`.
+
+        retry: how its failures are retried: 5 attempts from 1 s to 60 s unless given.
+        timeout: how long a run may take. A plain function runs in a thread, which cannot be
+            stopped: its job is retried, its thread runs on and keeps its place.
+        breaker: while its runs keep failing, stop claiming this kind; then one trial job.
+        """
+
+        def register(function: F) -> F:
+            if kind in self._handlers:
+                taken = getattr(self._handlers[kind].function, "__name__", "another function")
+                raise HandlerError(f"kind {kind!r} has the handler {taken} already; one a kind")
+            self._handlers[kind] = handler_for(kind, function, retry, timeout, breaker)
+            return function
+
+        return register
+
+    def middleware(self, layer: Middleware) -> Middleware:
+        """Put `async def layer(job, proceed)` around every handler; the first is outermost.
+
+        It calls `await proceed(job)` to go on, and may raise what a handler may raise.
+        """
+        check_middleware(layer)
+        self._middleware.append(layer)
+        return layer
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds that have a handler."""
+        return tuple(self._handlers)
+
+    def run(self, options: WorkerRunOptions | None = None) -> Awaitable[None]:
+        """Work until stopped: blocking, or awaited where an event loop runs already."""
+        refuse_if_forbidden()
+        self._stop_asked = False
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            asyncio.run(self._main(options))
+            return Over()
+        return self._main(options)
+
+    def stop(self) -> None:
+        """Claim no more, finish within the grace, give the rest back. Again: without grace.
+
+        Handlers may call it, plain ones in their threads too.
+        """
+        self._stop_asked = True  # a run that was asked for may not have begun yet
+        if self._run is not None:
+            self._run.stop()
+
+    def state(self) -> dict[str, Any]:
+        """What the worker does now, as plain values; empty when it does not run."""
+        return {} if self._run is None else self._run.state()
+
+    async def _main(self, options: WorkerRunOptions | None) -> None:
+        chosen = _checked_options(options) or self.options
+        plan = self._checked(chosen)
+        queue = (
+            open_queue(self.queue, clock=self.clock) if isinstance(self.queue, str) else self.queue
+        )
+        try:
+            self._check_hold(plan.polling, queue)
+            self._run = Run(queue, plan, self._handlers, self._middleware, self.clock, self.events)
+            if self._stop_asked:
+                self._run.stop()
+            with stopping_on_signals(self.stop if chosen.signals else None):
+                await self._run.main()
+        finally:
+            self._run = None
+            if isinstance(self.queue, str):
+                await queue.close()
+
+    def _checked(self, options: WorkerRunOptions) -> Plan:
+        if self._run is not None:
+            raise ConfigError(f"the worker {self.name} runs already; make another one")
+        if not self._handlers:
+            raise HandlerError(
+                "the worker has no handler; register one with @worker.handle('kind')"
+            )
+        return options.plan(self.name)
+
+    @staticmethod
+    def _check_hold(strategy: Strategy, queue: Queue) -> None:
+        if strategy.longest_hold and not queue.capabilities.long_poll:
+            raise ConfigError(
+                f"{strategy!r} holds its polls, but {queue.url} cannot; "
+                "use a strategy without a hold"
+            )
+
+
+def _checked_options(options: WorkerRunOptions | None) -> WorkerRunOptions | None:
+    if options is not None and not isinstance(options, WorkerRunOptions):
+        raise ConfigError(
+            f"options = {options!r} must be WorkerRunOptions(concurrency=8, ...), or None"
+        )
+    return options

@@ -1,0 +1,529 @@
+"""Polls: cheap when empty, refused when too soon, held when asked, at a suggested pace."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pollwise.controller.options import ControllerOptions
+from pollwise.controller.workers.groups import Crowd, Pace
+from pollwise.errors import ConfigError
+from pollwise.runtime.events import PollAnswered
+from tests.controller.farm import Agent, Farm, claims, virtually_on_farm
+
+
+def test_an_empty_poll_says_when_to_come_again(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        said = await agent.poll()
+        assert said == {"job": None, "next_poll_s": 5, "cancel": [], "drain": False}
+        others = [await farm.register(f"other {n}") for n in range(9)]
+        for other in others:
+            await other.poll()
+        await asyncio.sleep(6)
+        assert (await agent.poll())["next_poll_s"] == 50  # ten of them look every 5 s in all
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_nothing_new_is_304(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        first = await agent.get()
+        etag = {"If-None-Match": first.headers["ETag"]}
+        await asyncio.sleep(6)
+        again = await agent.get(headers=etag)
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["ETag"] == first.headers["ETag"]
+        await farm.submit()
+        await asyncio.sleep(6)
+        found = await agent.get(headers=etag)
+        assert found.status_code == 200
+        assert found.json()["job"] is not None
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_too_soon_is_429_and_reaches_no_queue(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await farm.submit("other")  # so that there is something to claim at all
+        other = await farm.register()
+        await other.job()
+        await asyncio.sleep(2)
+        assert (await agent.poll())["job"] is None
+        before = claims(farm)
+        for _ in range(3):
+            answer = await agent.get()
+            assert answer.status_code == 429
+            assert answer.json()["error"]["code"] == "too_soon"
+            assert 1 <= int(answer.headers["Retry-After"]) <= 5
+            await asyncio.sleep(1)
+        answer = await agent.post(running=[])
+        assert answer.status_code == 429
+        assert claims(farm) == before
+        await asyncio.sleep(2)
+        assert (await agent.get()).status_code == 200
+        assert claims(farm) == before + 1
+        # What reports something, or asks for no job, is never too soon.
+        assert (await agent.post(max=0)).status_code == 200
+        assert (
+            await agent.post(finished=[{"job_id": "0" * 32, "status": "done"}])
+        ).status_code == 200
+        results = [event.result for event in farm.seen.of(PollAnswered)]
+        assert results.count("too_soon") == 4
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_news_ends_the_wait_of_who_polled_too_soon(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await farm.submit("build")
+        await agent.finish(await agent.job())
+        assert (await agent.poll())["job"] is None
+        assert (await agent.get()).status_code == 429
+        job = await farm.submit("build")
+        assert (await agent.job())["id"] == job["id"]
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_empty_polls_of_a_crowd_are_answered_from_memory(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agents = [await farm.register(f"agent {n}") for n in range(50)]
+        await farm.submit()
+        await agents[0].finish(await agents[0].job())
+        before = claims(farm)
+        for agent in agents:
+            assert (await agent.poll())["job"] is None
+        assert claims(farm) <= before + 1
+        await asyncio.sleep(6)
+        for agent in agents:
+            assert (await agent.poll())["job"] is None
+        assert claims(farm) <= before + 2
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_who_was_seen_is_written_in_batches(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agents = [await farm.register(f"agent {n}") for n in range(20)]
+        written: list[int] = []
+        seen = farm.controller.state.seen
+
+        async def counted(batch: Any) -> Any:
+            written.append(len(batch))
+            return await seen(batch)
+
+        farm.controller.state.seen = counted  # type: ignore[method-assign]
+        for _ in range(6):
+            for agent in agents:
+                await agent.get()
+            await asyncio.sleep(10)
+        assert len(written) <= 7
+        await asyncio.sleep(100)
+        online = await farm.call("GET", "/api/workers?status=online")
+        assert len(online["workers"]) == 20
+        await asyncio.sleep(60)
+        offline = await farm.call("GET", "/api/workers?status=offline&limit=7")
+        assert len(offline["workers"]) == 7
+        after = offline["next"]
+        rest = await farm.call("GET", f"/api/workers?status=offline&after={after}")
+        assert (len(rest["workers"]), rest["next"]) == (13, None)
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_silent_controller_does_nothing(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await farm.submit()
+        await agent.finish(await agent.job())
+        await asyncio.sleep(1000)
+        state = farm.controller.state
+        calls: list[str] = []
+        for name in ("seen", "stuck", "release_lapsed", "requirements", "finished_before"):
+            work = getattr(state, name)
+
+            async def counted(*given: Any, work: Any = work, name: str = name) -> Any:
+                calls.append(name)
+                return await work(*given)
+
+            setattr(state, name, counted)
+        await asyncio.sleep(86400)
+        assert calls == []
+
+    virtually_on_farm(main, tmp_path)
+
+
+# Holding
+
+
+def test_a_held_poll_gets_what_comes(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await farm.submit("first")
+        await agent.finish(await agent.job())
+        began = farm.clock.now()
+        held = asyncio.ensure_future(agent.job(wait=60))
+        await asyncio.sleep(20)
+        assert farm.controller.poller.held == 1
+        job = await farm.submit("build")
+        assert (await held)["id"] == job["id"]
+        assert farm.clock.now() - began == pytest.approx(20, abs=0.01)
+        assert farm.controller.poller.held == 0
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_held_poll_ends_empty_and_may_be_followed_at_once(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        for _ in range(3):
+            began = farm.clock.now()
+            assert (await agent.poll(wait=30))["job"] is None
+            assert farm.clock.now() - began == pytest.approx(30, abs=0.01)
+        began = farm.clock.now()
+        await agent.poll(wait=3600)
+        assert farm.clock.now() - began == pytest.approx(60, abs=0.01)
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_herd_is_not_woken_for_one_job(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agents = [await farm.register(f"agent {n}") for n in range(20)]
+        await farm.submit()
+        await agents[0].finish(await agents[0].job())
+        held = [asyncio.ensure_future(agent.poll(wait=60)) for agent in agents]
+        await asyncio.sleep(1)
+        before = claims(farm)
+        await farm.submit()
+        await asyncio.sleep(0.1)
+        assert sum(each.done() for each in held) == 1
+        assert claims(farm) <= before + 3
+        for _ in range(5):
+            await farm.submit()
+        await asyncio.sleep(0.1)
+        assert sum(each.done() for each in held) == 6
+        for each in await asyncio.gather(*held):
+            assert each["job"] is None or each["job"]["kind"] == "build"
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_held_poll_hears_of_a_new_requirement(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register(platform="ios")
+        held = asyncio.ensure_future(agent.job(wait=60))
+        await asyncio.sleep(1)
+        job = await farm.submit("never seen", requires={"platform": "ios"})
+        assert (await held)["id"] == job["id"]
+        assert farm.clock.now() == pytest.approx(1, abs=0.1)
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_newer_poll_takes_the_place_of_the_older(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        first = asyncio.ensure_future(agent.poll(wait=60))
+        await asyncio.sleep(10)
+        second = asyncio.ensure_future(agent.poll(wait=60))
+        await asyncio.sleep(1)
+        assert first.done()
+        job = await farm.submit()
+        assert (await second)["job"]["id"] == job["id"]
+        assert (await first)["job"] is None
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_cancel_ends_a_held_poll(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register(slots=2)
+        job = await farm.submit()
+        await agent.job()
+        held = asyncio.ensure_future(agent.poll(wait=60, running=job["id"]))
+        await asyncio.sleep(7)
+        await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
+        assert (await held)["cancel"] == [job["id"]]
+        assert farm.clock.now() == pytest.approx(7, abs=0.1)
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_job_that_falls_due_ends_a_held_poll(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        job = await farm.submit(delay_s=17)
+        held = await agent.job(wait=60)
+        assert held["id"] == job["id"]
+        assert farm.clock.now() == pytest.approx(17, abs=0.1)
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_only_so_many_polls_are_held(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agents = [await farm.register(f"agent {n}") for n in range(3)]
+        held = [asyncio.ensure_future(agent.poll(wait=30)) for agent in agents]
+        await asyncio.sleep(1)
+        assert sorted(each.done() for each in held) == [False, False, True]
+        await asyncio.gather(*held)
+
+    virtually_on_farm(main, tmp_path, waiting_max=2)
+
+
+def test_a_stop_answers_held_polls(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        held = asyncio.ensure_future(agent.poll(wait=60))
+        await asyncio.sleep(1)
+        farm.controller.stop_waiting()
+        assert (await held)["job"] is None
+        assert farm.clock.now() == pytest.approx(1, abs=0.1)
+
+    virtually_on_farm(main, tmp_path)
+
+
+# Matching
+
+
+def test_a_job_goes_only_to_who_can_take_it(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        small = await farm.register("small", memory_gb=4, platform=["ios", "macos"])
+        nobody = await farm.submit(requires={"memory_gb": ">=8", "platform": "ios"})
+        assert nobody["waiting_for"] == "no live worker has memory_gb >= 8"
+        assert (await small.poll())["job"] is None
+        stats = await farm.call("GET", "/api/stats")
+        [waiting] = stats["waiting"]
+        assert (waiting["count"], waiting["waiting_for"]) == (1, nobody["waiting_for"])
+        large = await farm.register("large", memory_gb=16, platform="ios")
+        await asyncio.sleep(3)
+        assert (await farm.job(nobody["id"]))["waiting_for"] is None
+        assert (await large.job())["id"] == nobody["id"]
+        await large.finish(nobody)
+        again = await farm.submit(requires={"memory_gb": ">=8"})
+        await asyncio.sleep(130)
+        assert (await farm.job(again["id"]))["waiting_for"] == "no live worker"
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_worker_that_names_kinds_gets_no_others(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        tester = await farm.register("tester", kinds=["test"])
+        build = await farm.submit("build")
+        assert build["waiting_for"] == "no live worker takes kind 'build'"
+        assert (await tester.poll())["job"] is None
+        test = await farm.submit("test")
+        assert (await tester.job())["id"] == test["id"]
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_drain(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        running = await farm.submit()
+        await agent.job()
+        view = await farm.call("POST", f"/api/workers/{agent.id}/drain")
+        assert (view["status"], view["drain"]) == ("draining", True)
+        assert "finishes what it runs, and stays registered" in view["what_follows"]
+        assert f'POST {{"drain": false}} to /api/workers/{agent.id}/drain' in view["what_follows"]
+        waiting = await farm.submit()
+        said = await agent.poll(running=running["id"])
+        assert (said["job"], said["drain"]) == (None, True)
+        assert (await farm.job(waiting["id"]))["waiting_for"] == "no live worker"
+        await agent.finish(running)
+        listed = await farm.call("GET", "/api/workers?status=draining")
+        assert [each["id"] for each in listed["workers"]] == [agent.id]
+        back = await farm.call("POST", f"/api/workers/{agent.id}/drain", json={"drain": False})
+        assert back["what_follows"] == "It gets jobs again, from its next poll on."
+        assert (await agent.job())["id"] == waiting["id"]
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_unregister_gives_back_what_runs(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent, other = await farm.register(), await farm.register()
+        job = await farm.submit()
+        await agent.job()
+        path = f"/api/workers/{agent.id}/unregister"
+        assert await farm.call("POST", path, headers=agent.headers) == {"given_back": 1}
+        assert (await agent.get()).status_code == 401
+        assert (await other.job())["attempt"] == 1  # nobody failed
+        await farm.call("POST", path, 404)
+        assert (await farm.job(job["id"]))["worker_id"] == other.id
+
+    virtually_on_farm(main, tmp_path)
+
+
+# What is asked
+
+
+@pytest.mark.parametrize(
+    ("query", "status"),
+    [
+        ("", 422),
+        ("worker_id=", 422),
+        ("worker_id={id}&max=-1", 422),
+        ("worker_id={id}&max=101", 422),
+        ("worker_id={id}&max=x", 422),
+        ("worker_id={id}&wait=nan", 422),
+        ("worker_id={id}&wait=-1", 422),
+        ("worker_id={id}&wait=1e999", 422),
+        ("worker_id={id}&token=secret", 422),
+        ("worker_id=" + "0" * 32, 404),
+        ("worker_id=..%2F..%2Fetc", 404),
+        ("worker_id=%ff%00", 404),
+        ("worker_id={id}&" + "&".join(["max=1"] * 30), 400),
+        ("worker_id={id}&running=" + ",".join(["a"] * 1001), 422),
+    ],
+)
+def test_a_bad_query_is_refused(tmp_path: Path, query: str, status: int) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        path = f"/api/workers/poll?{query.replace('{id}', agent.id)}"
+        answer = await farm.http.get(path, headers=agent.headers)
+        assert answer.status_code == status, answer.text
+        assert answer.json()["error"]["what_to_do"]
+
+    virtually_on_farm(main, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 422),
+        (b"{", 400),
+        (b"[" * 100_000, 400),
+        (b"[]", 422),
+        (b"{}", 422),
+        (b'{"worker_id": 7}', 422),
+        (b'{"worker_id": "ID", "more": 1}', 422),
+        (b'{"worker_id": "ID", "max": true}', 422),
+        (b'{"worker_id": "ID", "max": 1e3}', 422),
+        (b'{"worker_id": "ID", "wait": "soon"}', 422),
+        (b'{"worker_id": "ID", "running": {}}', 422),
+        (b'{"worker_id": "ID", "running": ["x"]}', 422),
+        (b'{"worker_id": "ID", "running": [{"job_id": "JOB", "progress": 101}]}', 422),
+        (b'{"worker_id": "ID", "running": [{"job_id": "JOB", "log": {"offset": -1}}]}', 422),
+        (b'{"worker_id": "ID", "finished": [{"job_id": "JOB", "status": "lost"}]}', 422),
+        (
+            b'{"worker_id":"ID","finished":[{"job_id":"JOB","status":"done","result":NaN}]}',
+            422,
+        ),
+        (b'{"worker_id": "\\ud800"}', 404),
+        (b'{"worker_id": "ID", "running": [{"job_id": "\\ud800"}]}', 422),
+        (b'{"worker_id": "ID", "finished": [{"job_id": "\\u0000", "status": "done"}]}', 422),
+        (b'{"worker_id": "' + b"x" * 2_000_000 + b'"}', 413),
+    ],
+    ids=lambda each: each[:60].decode() if isinstance(each, bytes) else str(each),
+)
+def test_a_bad_body_is_refused(tmp_path: Path, body: bytes, status: int) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        sent = body.replace(b"ID", agent.id.encode()).replace(b"JOB", b"0" * 32)
+        answer = await farm.http.post("/api/workers/poll", content=sent, headers=agent.headers)
+        assert answer.status_code == status, answer.text
+
+    virtually_on_farm(main, tmp_path)
+
+
+# Pace and crowds
+
+
+@given(st.integers(0, 10**9), st.floats(0, 100), st.floats(100, 3600), st.floats(0.01, 3600))
+def test_a_suggestion_is_within_its_bounds(
+    idle: int, least: float, most: float, target: float
+) -> None:
+    pace = Pace(ControllerOptions(min_interval=least, max_interval=most, target_pickup=target))
+    suggested = pace.suggested(idle)
+    assert least <= suggested <= max(most, least)
+    assert suggested <= max(90.0, least)  # below the time-out of a silent worker
+    assert pace.suggested(idle + 1) >= suggested
+    assert not math.isnan(suggested)
+
+
+def test_a_crowd_knows_that_it_is_empty_until_news_comes() -> None:
+    crowd = Crowd(frozenset({"build"}))
+    assert not crowd.is_empty(0.0)
+    crowd.found_nothing(crowd.news, 1.0)
+    assert crowd.is_empty(0.5)
+    assert not crowd.is_empty(1.0)
+    crowd.found_nothing(crowd.news, 3.0)
+    before = crowd.news
+    crowd.heard_news()
+    assert not crowd.is_empty(2.0)
+    crowd.found_nothing(before, 4.0)  # it began before the news
+    assert not crowd.is_empty(2.0)
+    assert Crowd(frozenset()).is_empty(0.0)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"min_interval": 200},
+        {"heartbeat_timeout": 0},
+        {"attempts": 0},
+        {"attempts": True},
+        {"body_limit": 1},
+        {"max_wait": 100},
+    ],
+)
+def test_contradictory_options_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        ControllerOptions(**given)
+
+
+def test_a_known_worker_takes_little_memory(tmp_path: Path) -> None:
+    import gc
+    import tracemalloc
+
+    async def main(farm: Farm) -> None:
+        registry = farm.controller.registry
+        await farm.submit()
+
+        async def add(count: int) -> list[Agent]:
+            return [
+                await farm.register(f"agent {n}", platform="ios", cores=8) for n in range(count)
+            ]
+
+        for agent in await add(10):
+            await agent.get()
+        gc.collect()
+        tracemalloc.start()
+        before = len(registry)
+        for agent in await add(200):
+            await agent.get()
+        await registry.write_down()
+        farm.controller.auth.forget()
+        farm.seen.clear()
+        gc.collect()
+        current, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert current / (len(registry) - before) < 4096
+
+    virtually_on_farm(main, tmp_path)
+
+
+def test_a_poll_that_is_held_long_enough_is_never_too_soon(tmp_path: Path) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register()
+        await agent.poll()
+        assert (await agent.get(wait=4)).status_code == 429
+        began = farm.clock.now()
+        assert (await agent.poll(wait=5))["job"] is None
+        assert farm.clock.now() - began == pytest.approx(5, abs=0.01)
+
+    virtually_on_farm(main, tmp_path)

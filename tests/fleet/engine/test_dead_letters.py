@@ -1,0 +1,103 @@
+"""When a target is given up on: after how many failures, whose number it is, and what it costs."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from pollwise.fleet import Rules, Target
+from pollwise.fleet.file import FleetFileError, read_text
+from pollwise.runtime.clock import VirtualClock
+from pollwise.settings import FleetSettings
+from tests.fleet.world import SAME, Watch, fleet_for, now, running
+from tests.support.kit import virtually
+
+OUTAGE = (100.0, 220.0)
+
+
+def seen_again_after(dead_after: int | None, rules: Rules | None = None) -> float:
+    """How long after an outage of two minutes its end is seen."""
+    watch = Watch()
+    seen: list[float] = []
+
+    def answer(target: Target) -> object:
+        if OUTAGE[0] <= now() < OUTAGE[1]:
+            return OSError("no answer")
+        seen.append(now())
+        return SAME
+
+    async def main(clock: VirtualClock) -> None:
+        fleet = fleet_for(clock, rules=rules)
+        fleet.add(Target("t", watch.probe(answer), "10s", dead_after=dead_after))
+        async with running(fleet):
+            await asyncio.sleep(2 * 3600)
+            assert fleet.state("t").condition == "closed"  # it comes back by itself
+
+    virtually(main)
+    return next(at for at in seen if at > OUTAGE[1]) - OUTAGE[1]
+
+
+def test_two_minutes_of_outage_make_a_dead_letter_seen_half_an_hour_later() -> None:
+    assert 1600 < seen_again_after(None) <= 1800
+
+
+def test_with_more_failures_allowed_the_end_is_seen_within_the_half_open_delay() -> None:
+    assert seen_again_after(20) <= 120
+    assert seen_again_after(None, Rules(dead_after=20)) <= 120
+    assert seen_again_after(5, Rules(dead_after=20)) > 1600  # the target's own counts
+
+
+def test_how_long_an_outage_may_last_is_what_the_tutorial_says() -> None:
+    def lasts(dead_after: int, u: float) -> float:
+        verdicts = [
+            Rules().failed(n, permanent=False, dead=False, soon=5.0, u=u, dead_after=dead_after)
+            for n in range(1, dead_after)
+        ]
+        assert all(not each.dead and each.delay <= 300 for each in verdicts)
+        return sum(each.delay for each in verdicts)
+
+    assert lasts(5, 0.0) == 100.0
+    assert 55 * 60 < lasts(20, 1.0) < lasts(20, 0.0) < 75 * 60  # "about an hour"
+
+
+def test_a_group_gives_its_targets_their_number_and_a_target_has_its_own() -> None:
+    text = """
+[group.far]
+type = "ping"
+dead_after = 20
+
+[[target]]
+name = "a"
+group = "far"
+address = "a.example"
+
+[[target]]
+name = "b"
+group = "far"
+address = "b.example"
+dead_after = 3
+
+[[target]]
+name = "c"
+type = "ping"
+address = "c.example"
+"""
+    found = {each.name: each.dead_after for each in read_text(text).targets}
+    assert found == {"a": 20, "b": 3, "c": None}
+
+
+@pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "true", "'many'", "10000000"])
+def test_a_number_that_is_none_is_refused_with_its_line(wrong: str) -> None:
+    text = f"[[target]]\nname = 'a'\ntype = 'ping'\naddress = 'h'\ndead_after = {wrong}\n"
+    with pytest.raises(FleetFileError) as told:
+        read_text(text)
+    [(line, what)] = told.value.problems
+    assert line == 5
+    assert "dead_after = " in what
+    assert "must be a whole number from 1 to 1000000" in what
+
+
+def test_the_settings_begin_with_the_rules_of_code() -> None:
+    settings = FleetSettings()
+    assert (settings.dead_after, settings.recheck) == (Rules().dead_after, Rules().recheck)

@@ -1,0 +1,35 @@
+"""docs/why/freshness.md: its constants are the code's, and a measured figure is a measured one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pollwise.core import shares
+from pollwise.core.forecast import changes
+
+ROOT = Path(__file__).parents[2]
+PAGE = " ".join((ROOT / "docs" / "why" / "freshness.md").read_text("utf-8").split())
+RESULTS = (ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize(
+    ("said", "is_so"),
+    [
+        ("some fifty of them count", changes.MEMORY == 50),
+        ("eight buckets to a doubling", shares.FINENESS == 8),
+        ("anew when an eighth of the beliefs has moved", shares.STALE_SHARE == 1 / 8),
+    ],
+)
+def test_what_the_page_counts_is_what_the_code_has(said: str, is_so: bool) -> None:
+    assert said in PAGE
+    assert is_so
+
+
+def test_every_figure_was_measured() -> None:
+    """Ratios, percentages and times: none that the fleet's section of the results has not."""
+    section = RESULTS.split("\n## fleet\n")[1].split("\n## ")[0]
+    figures = re.findall(r"\d+[.,]\d+|\d+ ?%|\d+ ?(?:µs|ms)\b", PAGE)
+    assert [each for each in figures if each not in section] == []

@@ -1,0 +1,116 @@
+"""How a target fares: laws of the arithmetic."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pollwise.core.breaker import Breaker
+from pollwise.core.retry import Retry
+from pollwise.errors import ConfigError, ProbeRefused
+from pollwise.fleet.engine.states import Rules, is_permanent, text_of
+
+RULES = Rules()
+units = st.floats(0, 1, exclude_max=True)
+counts = st.integers(1, 10_000)
+
+
+def after(failures: int, u: float = 0.0, **given: bool) -> tuple[float, bool]:
+    told = {"permanent": False, "dead": False, **given}
+    return RULES.failed(failures, soon=10.0, u=u, **told)
+
+
+def test_an_outage_from_the_first_failure_to_the_dead_letters() -> None:
+    assert [after(n) for n in range(1, 7)] == [
+        (5.0, False), (5.0, False), (30.0, False), (60.0, False), (1800.0, True), (1800.0, True),
+    ]  # fmt: skip
+
+
+@given(counts, units, st.integers(1, 20))
+def test_a_target_may_have_its_own_number_of_failures(failures: int, u: float, own: int) -> None:
+    delay, dead = RULES.failed(
+        failures, permanent=False, dead=False, soon=10.0, u=u, dead_after=own
+    )
+    assert dead is (failures >= own)
+    assert dead or delay <= RULES.breaker.ceiling
+
+
+@given(counts, units)
+def test_a_permanent_failure_is_a_dead_letter_at_once(failures: int, u: float) -> None:
+    assert after(failures, u, permanent=True) == (1800.0, True)
+
+
+@given(counts, units, st.booleans())
+def test_a_dead_letter_is_rechecked_every_half_hour(
+    failures: int, u: float, permanent: bool
+) -> None:
+    assert after(failures, u, dead=True, permanent=permanent) == (1800.0, True)
+
+
+@given(counts, units, st.floats(0.001, 1e6))
+def test_no_failure_is_answered_by_silence(failures: int, u: float, soon: float) -> None:
+    delay, dead = RULES.failed(failures, permanent=False, dead=False, soon=soon, u=u)
+    assert 0 < delay <= RULES.recheck
+    assert dead is (failures >= RULES.dead_after)
+    if failures <= RULES.confirmations:
+        assert delay <= min(soon, RULES.confirm), "confirmed sooner, not later"
+
+
+@given(counts, units)
+def test_a_half_open_probe_is_never_late(failures: int, u: float) -> None:
+    """A recovery is seen within the delay of the opening."""
+    rules = Rules(dead_after=10**6)
+    delay, _ = rules.failed(failures, permanent=False, dead=False, soon=1.0, u=u)
+    if failures >= rules.breaker.failures:
+        whole = rules.breaker.open_for(failures - rules.breaker.failures + 1)
+        assert 0.8 * whole <= delay <= whole <= 300.0
+
+
+@given(counts, units)
+def test_between_confirming_and_opening_it_backs_off(failures: int, u: float) -> None:
+    rules = Rules(breaker=Breaker(10, "30s"), dead_after=20)
+    delay, dead = rules.failed(failures, permanent=False, dead=False, soon=9.0, u=u)
+    if 2 < failures < 10:
+        middle = min(5.0 * 2 ** (failures - 3), 300.0)
+        assert 0.8 * middle <= delay <= min(1.2 * middle, 300.0)
+        assert not dead
+
+
+@given(counts, st.booleans(), st.booleans())
+def test_how_it_fares_is_one_word(failures: int, dead: bool, asked: bool) -> None:
+    rules = Rules(breaker=Breaker(6, "30s"), backoff=Retry.exponential("5s", "5m", attempts=None))
+    word = rules.condition(failures, dead=dead, asked=asked)
+    if dead:
+        assert word == "dead"
+    elif failures <= 2:
+        assert word == "confirming"
+    elif failures < 6:
+        assert word == "backing off"
+    else:
+        assert word == ("half-open" if asked else "open")
+    assert rules.condition(0, dead=False, asked=asked) == "closed"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"confirm": 0.0}, {"recheck": -1.0}, {"dead_after": 0}, {"confirmations": -1}],
+)
+def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(wrong))):
+        Rules(**wrong)  # type: ignore[arg-type]
+
+
+def test_who_raises_says_whether_asking_again_helps() -> None:
+    class Odd(Exception):
+        permanent = "yes"  # not True
+
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert is_permanent(ProbeRefused("401"))
+    assert not is_permanent(OSError())
+    assert not is_permanent(Odd())
+    assert text_of(Odd()) == "Odd: <an error that cannot be written>"
+    assert len(text_of(OSError("x" * 10_000))) == 500
+    assert text_of(KeyboardInterrupt()) == "KeyboardInterrupt"

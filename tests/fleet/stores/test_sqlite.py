@@ -1,0 +1,137 @@
+"""What a store of a fleet need not be able to do, it refuses in plain words; and who polls it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sqlite3
+from collections.abc import Awaitable, Callable
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from pollwise.errors import Unsupported
+from pollwise.fleet.stores.base import FleetStore, Saved
+from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
+from pollwise.fleet.stores.urls import open_store
+from pollwise.runtime.audit import AuditEntry
+from pollwise.storage.sql import migrations
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda store: store.claim("node", ["a"], 1, 30.0),
+        lambda store: store.renew("node", 30.0),
+        lambda store: store.give_back("node"),
+    ],
+)
+def test_a_store_for_one_node_cannot_be_shared(
+    tmp_path: Path, call: Callable[[FleetStore], Awaitable[object]]
+) -> None:
+    async def main() -> None:
+        store = SqliteFleetStore(tmp_path / "fleet.db")
+        with pytest.raises(
+            Unsupported, match=r"SqliteFleetStore cannot share a fleet.*; use .*Postgres"
+        ):
+            await call(store)
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_who_polls_a_file_is_known_as_long_as_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+
+    async def main() -> None:
+        polls, looks = (SqliteFleetStore(path) for _ in range(2))
+        assert await looks.nodes() == []
+        await polls.save([Saved("a"), Saved("b")])
+        await polls.enter()
+        nodes = await looks.nodes()
+        assert nodes is not None
+        [(name, lasts, held)] = nodes
+        assert (name, held) == (f"{socket.gethostname()}-{os.getpid()}", 2)
+        assert 0 < lasts <= 30
+        await polls.leave()
+        assert await looks.nodes() == []
+        # One that was killed: its process is gone, or it gave no sign of life for long.
+        await polls.enter()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE pollwise_fleet_runs SET at = at - 31")
+        assert await looks.nodes() == []
+        await polls.close()
+        await looks.close()
+
+    asyncio.run(main())
+
+
+def test_orders_tell_who_left_them(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = SqliteFleetStore(tmp_path / "fleet.db")
+        await store.order("pause", ["a", "b"], "cli: me@here")
+        await store.order("retry", ["a"])
+        assert await store.orders() == [
+            ("a", "pause", "cli: me@here"), ("b", "pause", "cli: me@here"), ("a", "retry", ""),
+        ]  # fmt: skip
+        assert await store.orders() == []
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_the_audit_is_kept_for_a_season(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+
+    async def main() -> None:
+        store, other = SqliteFleetStore(path), SqliteFleetStore(path, "another")
+        await store.audit(AuditEntry("me", "target.pause", "'a'"))
+        await other.audit(AuditEntry("me", "target.pause", "'b'"))
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("UPDATE pollwise_fleet_audit SET at = at - 91 * 86400")
+        await store.audit(AuditEntry("you", "target.resume", "'a'"))
+        assert [each.who for each in await store.list_audit(10)] == ["you"]
+        assert [each.what for each in await other.list_audit(10)] == ["'b'"]
+        await store.close()
+        await other.close()
+
+    asyncio.run(main())
+
+
+def test_a_file_of_before_gets_what_it_lacks(tmp_path: Path) -> None:
+    """The tables of version 2, with an order that nobody took yet."""
+    path = tmp_path / "fleet.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        for _, sql in migrations("pollwise.fleet.stores.sqlite")[:2]:
+            connection.executescript(sql)
+        connection.execute("CREATE TABLE pollwise_fleet_schema (version INTEGER NOT NULL)")
+        connection.execute("INSERT INTO pollwise_fleet_schema VALUES (2)")
+        connection.execute(
+            "INSERT INTO pollwise_fleet_orders (fleet, name, what) VALUES ('fleet', 'a', 'pause')"
+        )
+
+    async def main() -> None:
+        store = SqliteFleetStore(path)
+        assert await store.orders() == [("a", "pause", "")]
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_store_tells_its_fleet_and_where_it_is(tmp_path: Path) -> None:
+    async def main() -> None:
+        plain = SqliteFleetStore(tmp_path / "fleet.db")
+        assert (plain.name, plain.url) == ("fleet", f"sqlite:///{tmp_path}/fleet.db")
+        assert (plain.migration(), await plain.migrate()) == (None, [])
+        assert not plain.path.exists()
+        named = open_store(f"sqlite:///{tmp_path}/my%20fleet.db?fleet=a%26b")
+        assert named.name == "a&b"
+        assert named.url == f"sqlite:///{tmp_path}/my%20fleet.db?fleet=a%26b"
+        await named.save([Saved("x"), Saved("y")])
+        assert [each.name for each in await named.load(["y", "z"])] == ["y"]
+        await plain.close()
+        await named.close()
+
+    asyncio.run(main())

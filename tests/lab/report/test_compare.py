@@ -1,0 +1,409 @@
+"""Comparisons: what they say, and that pages and pictures show exactly that."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.errors import ConfigError, MissingExtra
+from pollwise.lab.needs import np
+from pollwise.lab.policies import USUAL, Terms, parse
+from pollwise.lab.prices import MONTH, PRICES, price_named
+from pollwise.lab.replay import limits
+from pollwise.lab.replay.engine import replay
+from pollwise.lab.replay.results import Trace
+from pollwise.lab.report import compare as report
+from pollwise.lab.report import plots
+from pollwise.lab.report.compare import Report, brief, compare, frontier, money
+from pollwise.lab.report.page import page
+from pollwise.lab.report.pictures import picture
+from pollwise.lab.report.plots import Mark, Shape, placed
+from pollwise.lab.traces.synthetic import workload
+
+PRICE = PRICES["s3-list"]
+TERMS = Terms(PRICE.dollars, 0.01 / 3600)
+
+
+@pytest.fixture(scope="module")
+def trace() -> Trace:
+    return workload("bursty", 1, 3.0)
+
+
+@pytest.fixture(scope="module")
+def made(trace: Trace) -> Report:
+    return compare(trace, parse(USUAL, TERMS), PRICE, TERMS)
+
+
+@pytest.fixture(scope="module")
+def facts(made: Report) -> dict[str, Any]:
+    return made.facts()
+
+
+@pytest.fixture(scope="module")
+def html(facts: dict[str, Any]) -> str:
+    return page(facts, "1.2.3", "pollwise lab compare bursty")
+
+
+# The figures
+
+
+def test_a_policy_has_the_figures_of_its_replay(trace: Trace, facts: dict[str, Any]) -> None:
+    done = replay(trace, Adaptive())
+    policy = next(each for each in facts["policies"] if each["family"] == "adaptive")
+    assert policy["polls"] == done.polls
+    assert policy["wait_mean_s"] == pytest.approx(done.mean_wait, rel=1e-4)
+    assert policy["wait_p95_s"] == pytest.approx(done.wait(0.95), rel=1e-4)
+    assert policy["wait_max_s"] == pytest.approx(done.wait(1), rel=1e-4)
+    month = MONTH / trace.span
+    assert policy["poll_dollars_a_month"] == pytest.approx(done.polls * 5e-6 * month, rel=1e-4)
+    cost = done.cost(TERMS.poll, TERMS.wait) * month
+    assert policy["dollars_a_month"] == pytest.approx(cost, rel=1e-4)
+
+
+def test_the_limits_are_those_of_the_trace(trace: Trace, facts: dict[str, Any]) -> None:
+    arrivals, ratio, month = trace.arrivals, TERMS.ratio, MONTH / trace.span * TERMS.wait
+    costs = {
+        "best fixed": limits.best_fixed(arrivals, ratio, trace.span)[1],
+        "sees arrivals": limits.sees_arrivals(arrivals, ratio).cost,
+        "clairvoyant": limits.optimum(arrivals, ratio).cost,
+    }
+    assert [limit["name"] for limit in facts["limits"]] == list(costs)
+    for limit in facts["limits"]:
+        assert limit["dollars_a_month"] == pytest.approx(costs[limit["name"]] * month, rel=1e-4)
+        assert limit["ratios"][limit["name"]] == 1.0
+        spent = limit["poll_dollars_a_month"]
+        waited = limit["wait_mean_s"] * len(arrivals) * month
+        assert spent + waited == pytest.approx(limit["dollars_a_month"], rel=1e-3)
+    for policy in facts["policies"]:
+        assert policy["ratios"]["clairvoyant"] >= 1
+        assert policy["ratios"]["clairvoyant"] >= policy["ratios"]["best fixed"]
+
+
+def test_the_cheapest_is_the_one_to_take(made: Report, facts: dict[str, Any]) -> None:
+    cheapest = min(facts["policies"], key=lambda policy: policy["dollars_a_month"])
+    assert facts["take"] == cheapest["name"] == made.chosen.name
+    assert [policy["take"] for policy in facts["policies"]].count(True) == 1
+    assert facts["headline"].startswith(f"Take {cheapest['name']}: ")
+    assert "less than fixed 500ms ($" in facts["headline"]
+
+
+def test_the_price_of_waiting_decides(trace: Trace) -> None:
+    both = [Fixed("100ms"), Fixed("30s")]
+    patient = compare(trace, both, PRICE, Terms(PRICE.dollars, 1e-9))
+    hurried = compare(trace, both, PRICE, Terms(PRICE.dollars, 1.0))
+    assert patient.chosen.name == "fixed 30s"
+    assert hurried.chosen.name == "fixed 100ms"
+
+
+def test_one_policy_alone_has_nothing_to_be_compared_with(trace: Trace) -> None:
+    alone = compare(trace, [Adaptive()], PRICE, TERMS)
+    assert re.fullmatch(r"Take adaptive 100ms to 5s: \$[0-9.]+ a month for polls and waiting\.",
+                        alone.headline)  # fmt: skip
+
+
+def test_a_fixed_interval_that_wins_is_compared_with_the_next(trace: Trace) -> None:
+    won = compare(trace, [Fixed("5s"), Adaptive("50ms", "100ms")], PRICE, TERMS)
+    assert won.headline.startswith("Take fixed 5s: ")
+    assert "less than adaptive 50ms to 100ms" in won.headline
+
+
+def test_free_polls(trace: Trace) -> None:
+    free = price_named("0/1")
+    facts = compare(trace, [Fixed("1s"), Adaptive()], free, Terms(0.0, TERMS.wait)).facts()
+    assert facts["limits"] == []
+    assert any("cost nothing" in note for note in facts["notes"])
+    assert Shape(facts).cost_key == "polls_an_hour"
+    assert "polls an hour" in page(facts, "1", "pollwise")
+    assert picture(facts, "svg")
+
+
+def test_held_polls_are_compared_too() -> None:
+    trace = workload("steady", 0, 0.2)
+    facts = compare(trace, [Fixed("1s"), Fixed("1s", hold="10s")], PRICE, TERMS).facts()
+    held = facts["policies"][1]
+    assert held["name"] == "fixed 1s hold=10s"
+    assert held["wait_mean_s"] < facts["policies"][0]["wait_mean_s"]
+    assert "fixed 1s hold=10s" not in [mark["name"] for mark in facts["frontier"]["fixed"]]
+
+
+def test_a_capacity_is_heeded(trace: Trace) -> None:
+    wide = compare(trace, [Fixed("10s")], PRICE, TERMS)
+    narrow = compare(trace, [Fixed("10s")], PRICE, TERMS, capacity=1)
+    assert narrow.lines[0].done.polls > wide.lines[0].done.polls
+
+
+def test_the_frontier_falls(made: Report) -> None:
+    for family in ("fixed", "adaptive", "batch_fill", "ewma", "worth"):
+        best = frontier(made.swept, family)
+        assert len(best) > 2
+        assert {line.family for line in best} == {family}
+        for one, next_one in itertools.pairwise(best):
+            assert one.done.polls < next_one.done.polls
+            assert one.done.mean_wait > next_one.done.mean_wait
+
+
+def test_rates_add_up(trace: Trace, facts: dict[str, Any]) -> None:
+    time = facts["time"]
+    assert sum(time["arrivals_a_second"]) * time["bin_s"] == pytest.approx(
+        len(trace.arrivals), rel=1e-3
+    )
+    for policy in facts["policies"]:
+        rates = time["polls_a_second"][policy["name"]]
+        assert len(rates) == report.BINS
+        assert sum(rates) * time["bin_s"] == pytest.approx(policy["polls"], rel=0.01)
+
+
+def test_waits_are_a_distribution(facts: dict[str, Any]) -> None:
+    for policy in facts["policies"]:
+        waits = facts["waits"]["seconds"][policy["name"]]
+        assert waits == sorted(waits)
+        assert waits[-1] == policy["wait_max_s"]
+        assert waits[report.LEVELS // 2 - 1] == policy["wait_p50_s"]
+        assert waits[int(0.95 * report.LEVELS) - 1] == policy["wait_p95_s"]
+
+
+def test_progress_is_told(trace: Trace) -> None:
+    told: list[tuple[int, int]] = []
+    compare(trace, [Fixed("2s")], PRICE, TERMS, progress=lambda *both: told.append(both))
+    assert [done for done, _ in told] == list(range(1, len(told) + 1))
+    assert told[-1][0] == told[-1][1]
+
+
+@pytest.mark.parametrize("arrivals", [[], [0.0]])
+def test_a_trace_without_a_stretch_of_time(arrivals: list[float]) -> None:
+    with pytest.raises(ConfigError, match="needs arrivals over a stretch of time"):
+        compare(Trace("short", np.array(arrivals), 0.0), [Fixed("1s")], PRICE, TERMS)
+
+
+@pytest.mark.parametrize(
+    ("dollars", "text"),
+    [
+        (0, "$0.00"), (1234.5, "$1,234.50"), (0.1, "$0.10"), (0.0123, "$0.012"),
+        (5e-6, "$0.000005"), (2.8e-6, "$0.0000028"),
+    ],
+)  # fmt: skip
+def test_money(dollars: float, text: str) -> None:
+    assert money(dollars) == text
+
+
+def test_brief() -> None:
+    assert [brief(each) for each in (0.00123, 0.4567, 12.345, 90)] == [
+        "1.23ms", "457ms", "12.3s", "1m30s",
+    ]  # fmt: skip
+
+
+# The page
+
+
+class Parsed(HTMLParser):
+    """What a browser would load, and the data inside."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.data: dict[str, Any] = {}
+        self.text = ""
+        self._inside: tuple[str, dict[str, str | None]] = ("", {})
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._inside = (tag, dict(attrs))
+        for name, value in attrs:
+            if name in {"src", "href", "srcset", "action", "data", "poster", "background"}:
+                self.loads.append(f"{tag} {name}={value}")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ("", {})
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self._inside
+        if tag == "script":
+            if attributes.get("type") == "application/json":
+                self.data[str(attributes["id"])] = json.loads(data)
+        elif tag != "style":
+            self.text += data
+
+
+def test_the_page_loads_nothing(html: str) -> None:
+    parsed = Parsed(html)
+    assert parsed.loads == []
+    assert not {"link", "img", "iframe", "object", "embed", "base", "form"} & set(parsed.tags)
+    style = html[html.index("<style>") : html.index("</style>")]
+    assert "url(" not in style
+    assert "@import" not in style
+    assert "default-src 'none'" in html
+    assert len(html) > 1_000_000  # Plotly's own code is inside
+
+
+def test_the_page_holds_the_facts(html: str, facts: dict[str, Any]) -> None:
+    assert Parsed(html).data["pollwise-report"] == json.loads(json.dumps(facts))
+
+
+def test_the_page_says_what_to_take_first(html: str, facts: dict[str, Any]) -> None:
+    text = Parsed(html).text
+    assert facts["headline"] in text
+    assert text.index(facts["headline"]) < text.index("Cost against waiting")
+    for policy in facts["policies"]:
+        assert policy["name"] in text
+        assert money(policy["dollars_a_month"]) in text
+    for limit in facts["limits"]:
+        assert limit["what"] in text
+
+
+def test_the_figures_show_the_facts(html: str, facts: dict[str, Any]) -> None:
+    data = Parsed(html).data
+    points = {
+        line["name"]: (line["x"][0], line["y"][0])
+        for line in data["figure-pareto"]["data"]
+        if line["mode"] == "markers"
+    }
+    for each in (*facts["policies"], *facts["limits"]):
+        assert points[each["name"]] == (each["poll_dollars_a_month"], each["wait_mean_s"])
+    notes = [each["text"] for each in data["figure-pareto"]["layout"]["annotations"]]
+    assert f"<b>take {facts['take']}</b>" in notes
+    waits = {line["name"]: line["x"] for line in data["figure-waits"]["data"]}
+    factor, _ = Shape(facts).rate_unit()
+    polls = {line["name"]: line["y"] for line in data["figure-time"]["data"]}
+    for name, seconds in facts["waits"]["seconds"].items():
+        assert waits[name] == [max(each, plots.SHORTEST) for each in seconds]
+        rates = facts["time"]["polls_a_second"][name]
+        assert [each or 0 for each in polls[name]] == pytest.approx([r * factor for r in rates])
+
+
+def test_the_button_changes_to_the_95th_percentile(html: str, facts: dict[str, Any]) -> None:
+    figure = Parsed(html).data["figure-pareto"]
+    mean, p95 = figure["layout"]["updatemenus"][0]["buttons"]
+    for button, key in ((mean, "wait_mean_s"), (p95, "wait_p95_s")):
+        ys = button["args"][0]["y"]
+        assert len(ys) == len(figure["data"])
+        by_name = {line["name"]: y for line, y in zip(figure["data"], ys, strict=True)}
+        for policy in facts["policies"]:
+            assert by_name[policy["name"]] == [policy[key]]
+
+
+def test_names_of_others_are_text(trace: Trace) -> None:
+    evil = "</script><script>alert(1)</script><img src=http://x>"
+    renamed = Trace(evil, trace.arrivals, trace.span)
+    facts = compare(renamed, [Fixed("5s")], PRICE, TERMS).facts()
+    parsed = Parsed(page(facts, "1", f"pollwise lab compare '{evil}'"))
+    assert parsed.loads == []
+    assert parsed.data["pollwise-report"]["trace"] == evil
+    assert parsed.tags.count("script") == 6  # the facts, three figures, Plotly, and the drawing
+
+
+# Pictures
+
+
+def test_png(facts: dict[str, Any]) -> None:
+    content = picture(facts, "png")
+    assert content.startswith(b"\x89PNG\r\n")
+    assert content == picture(facts, "png")
+
+
+def test_svg(facts: dict[str, Any]) -> None:
+    content = picture(facts, "svg")
+    assert ElementTree.fromstring(content).tag.endswith("svg")
+    assert content == picture(facts, "svg")
+    assert b"<dc:date>" not in content
+
+
+@pytest.mark.parametrize("name", ["plotly.graph_objects", "matplotlib"])
+def test_what_is_not_installed(
+    name: str, facts: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(MissingExtra, match=r"pip install 'pollwise\[lab\]'"):
+        picture(facts, "png") if name == "matplotlib" else page(facts, "1", "pollwise")
+
+
+NAMES = st.sampled_from(["worth", "fixed 500ms", "adaptive 100ms to 5s", "ewma 1s to 20s"])
+MARKS = st.builds(
+    Mark, NAMES, st.floats(1e-2, 1e3), st.floats(1e-3, 1e2), st.just("#000000"),
+    st.sampled_from(["policy", "limit", "take"]),
+)  # fmt: skip
+
+
+def boxes(marks: list[Mark]) -> list[tuple[float, float, float, float]]:
+    """Where labels lie, by the measure of `placed`."""
+    ranges = Shape({}).ranges(marks)
+    result = []
+    for mark, (dx, dy) in zip(marks, placed(marks, ranges), strict=True):
+        x = (math.log10(mark.x) - ranges[0][0]) / (ranges[0][1] - ranges[0][0])
+        y = (math.log10(mark.y) - ranges[1][0]) / (ranges[1][1] - ranges[1][0])
+        middle = x * plots.PLOT_WIDTH + dx, y * plots.PLOT_HEIGHT + dy
+        half = len(mark.label) * plots.LETTER_WIDTH / 2, plots.LETTER_HEIGHT / 2
+        result.append(
+            (middle[0] - half[0], middle[1] - half[1], middle[0] + half[0], middle[1] + half[1])
+        )
+    return result
+
+
+@given(st.lists(MARKS, min_size=1, max_size=8))
+def test_labels_do_not_lie_on_each_other(marks: list[Mark]) -> None:
+    for one, other in itertools.combinations(boxes(marks), 2):
+        apart = one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
+        assert apart, marks
+
+
+# Files
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("report.pdf", "must end in one of .html, .png, .svg"),
+        ("report", "must end in one of"),
+        ("nowhere/report.html", "there is no folder"),
+        ("folder.html", "is a folder"),
+    ],
+)
+def test_a_path_that_cannot_be_written(name: str, says: str, tmp_path: Path) -> None:
+    (tmp_path / "folder.html").mkdir()
+    with pytest.raises(ConfigError) as refused:
+        report.check_out(tmp_path / name)
+    assert says in str(refused.value)
+
+
+def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    for content in (b"one", b"two"):
+        report.check_out(path)
+        report.write(path, content)
+        assert path.read_bytes() == content
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+    assert path.stat().st_mode & 0o777 == 0o666 & ~report._umask()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
+def test_nothing_half_written_is_left(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_bytes(b"before")
+
+    def full(_: int) -> None:
+        raise error
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises((ConfigError, KeyboardInterrupt)) as raised:
+        report.write(path, b"x" * 100_000)
+    if isinstance(error, OSError):
+        assert "No space left on device" in str(raised.value)
+    assert path.read_bytes() == b"before"
+    assert list(tmp_path.iterdir()) == [path]

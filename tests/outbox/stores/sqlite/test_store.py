@@ -1,0 +1,578 @@
+"""What only the SQLite store of an outbox does: its tables, its locks, hints from its file."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.outbox.records import KeyEnd, NewRecord
+from pollwise.outbox.stores.sqlite.calls import UNREADABLE
+from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
+from pollwise.outbox.writers.put import put
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.hints import Hint
+from pollwise.runtime.jobs import NewJob
+from pollwise.storage.sqlite.watched_database import LOOKS, WatchedDatabase
+
+#: Seconds after which what should have happened fails its test.
+PATIENCE = 30.0
+
+
+async def opened(path: Path, **options: Any) -> SqliteOutboxStore:
+    store = SqliteOutboxStore(path, **options)
+    await store.migrate()
+    return store
+
+
+def connected(path: Path, journal: str = "wal") -> sqlite3.Connection:
+    """The application's own connection."""
+    connection = sqlite3.connect(path, timeout=PATIENCE, check_same_thread=False)
+    [(mode,)] = connection.execute(f"PRAGMA journal_mode = {journal}")
+    assert mode == journal
+    return connection
+
+
+# Its tables
+
+
+def test_nothing_is_done_to_a_file_before_it_is_migrated(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE orders (id)")
+    before = path.read_bytes()
+
+    async def main() -> None:
+        async with SqliteOutboxStore(path) as store:
+            for call in (store.stats(), store.claim("r", 1, 1, "30s"), store.put(NewRecord("a"))):
+                with pytest.raises(SchemaError) as refused:
+                    await call
+                assert str(refused.value) == (
+                    f"{path} has no tables of an outbox. Run `pollwise outbox migrate URL`."
+                )
+            assert path.read_bytes() == before
+            assert [file.name for file in tmp_path.iterdir()] == ["shop.db"]
+            assert await store.migrate() == [1]
+            assert await store.migrate() == []
+            assert (await store.stats()).ready == 0
+
+    asyncio.run(main())
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchall() == [("delete",)]
+
+
+def test_a_file_that_is_not_there_is_made_by_migrating_only(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with SqliteOutboxStore(path) as store:
+            with pytest.raises(StoreError) as refused:
+                await store.stats()
+            assert str(refused.value) == (
+                f"there is no database at {path}; check the path in the URL, or run `pollwise "
+                "outbox migrate URL`, which makes it"
+            )
+            assert not path.exists()
+            assert await store.migrate() == [1]
+
+    asyncio.run(main())
+
+
+def test_the_migration_can_be_run_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with SqliteOutboxStore(path) as store:
+            with closing(sqlite3.connect(path)) as connection:
+                connection.executescript(store.migration())
+            assert await store.migrate() == []
+            assert await store.put(NewRecord("a")) == ["1"]
+
+    asyncio.run(main())
+
+
+def test_newer_tables_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        await (await opened(path)).close()
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute("INSERT INTO pollwise_outbox_schema (version) VALUES (99)")
+        async with SqliteOutboxStore(path) as store:
+            for call in (store.migrate(), store.stats()):
+                with pytest.raises(SchemaError) as refused:
+                    await call
+                assert str(refused.value) == (
+                    f"{path}: the outbox's tables are of version 99; this code knows up to 1. "
+                    "Upgrade pollwise."
+                )
+
+    asyncio.run(main())
+
+
+def test_a_queue_and_two_outboxes_share_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with SqliteQueue(path) as queue, await opened(path) as one:
+            async with SqliteOutboxStore(path, "two") as two:
+                await queue.put(NewJob("job"))
+                await one.put(NewRecord("one", key="k"))
+                await two.put([NewRecord("two", key="k"), NewRecord("three")])
+                [claim] = await one.claim("r", 10, 10, "30s")
+                assert claim.run[0].record.kind == "one"
+                assert await two.settle([KeyEnd(claim, 1)]) == [claim], "not of this outbox"
+                assert await one.settle([KeyEnd(claim, 1)]) == []
+                assert (await two.stats()).ready == 2
+                assert len(await queue.claim("w", 10, "30s")) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        ("..", "path = '..' names no file; give one such as shop.db"),
+        ("", "path = '' names no file; give one such as shop.db"),
+        (
+            ":memory:",
+            (
+                "path = ':memory:' is a database of one connection, which no relay can see; give "
+                "a file"
+            ),
+        ),
+    ],
+)
+def test_a_path_that_names_no_file(path: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        SqliteOutboxStore(path)
+    assert str(refused.value) == told
+
+
+def test_what_is_no_database(tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("a note, nothing more " * 100)
+
+    async def main(path: Path, told: str) -> None:
+        async with SqliteOutboxStore(path) as store:
+            for call in (store.migrate(), store.stats()):
+                with pytest.raises(StoreError) as refused:
+                    await call
+                assert str(refused.value) == told
+
+    path = tmp_path / "text.db"
+    told = "It is not a SQLite database; correct the path in the URL."
+    asyncio.run(main(path, f"{path}: file is not a database. {told}"))
+    asyncio.run(main(tmp_path, f"{tmp_path} is a folder; name a file in it"))
+
+
+def test_a_closed_store_is_closed(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await opened(tmp_path / "shop.db")
+        await store.close()
+        await store.close()
+        with pytest.raises(StoreError) as refused:
+            await store.stats()
+        assert str(refused.value) == f"{store.url} is closed; open it again"
+
+    asyncio.run(main())
+
+
+def test_what_other_programs_put_stands_in_nobodys_way(tmp_path: Path) -> None:
+    """SQLite takes for text and JSON what Python does not."""
+    path = tmp_path / "shop.db"
+    strange = [
+        "'1" + 5000 * "0" + "'",
+        "'" + 990 * "[" + 990 * "]" + "'",
+        "CAST(x'22ff22' AS TEXT)",
+    ]
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                for payload in strange:
+                    connection.execute(
+                        f"INSERT INTO pollwise_outbox (kind, payload) VALUES ('e', {payload})"
+                    )
+            await store.put(NewRecord("e", "fine"))
+            claims = await store.claim("r", 10, 10, "30s")
+            found = [claim.run[0].record.payload for claim in claims]
+            assert found[0] == "1" + 5000 * "0"
+            assert found[2:] == ["\ufffd", "fine"]
+            assert len(await store.records()) == 4
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("strange", ["created_at = 9e999", "created_at = '2026-01-01'"])
+def test_a_time_that_is_none_stands_in_nobodys_way(tmp_path: Path, strange: str) -> None:
+    """In tables that were made before such a time was refused."""
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            await store.put([NewRecord("e", 1, key="a"), NewRecord("e", 2, key="b")])
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute("PRAGMA ignore_check_constraints = on")
+                connection.execute(f"UPDATE pollwise_outbox SET {strange} WHERE seq = 1")
+            assert (await store.stats()).ready == 2
+            assert [info.record.created_at > 0 for info in await store.records()] == [False, True]
+            claims = await asyncio.wait_for(store.claim("r", 10, 10, "30s"), PATIENCE)
+            assert [claim.run[0].record.payload for claim in claims] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_headers_that_cannot_be_read_stand_in_nobodys_way(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    strange = ['{"a": 1' + 5000 * "0" + "}", '{"a": ' + 990 * "[" + 990 * "]" + "}"]
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                for headers in strange:
+                    connection.execute(
+                        "INSERT INTO pollwise_outbox (kind, headers) VALUES ('e', ?)", [headers]
+                    )
+            await store.put(NewRecord("e", "fine"))
+            assert len(await store.claim("r", 10, 10, "30s")) == 3
+
+    asyncio.run(main())
+
+
+def test_a_record_whose_key_is_no_text_is_dead_and_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            with closing(sqlite3.connect(path)) as connection, connection:
+                connection.execute(
+                    "INSERT INTO pollwise_outbox (kind, \"key\") VALUES ('e', CAST(x'61ff' AS "
+                    "TEXT))"
+                )
+            await store.put([NewRecord("e", 1, key="a\ufffd"), NewRecord("e", 2, key="b")])
+            claims = await store.claim("r", 10, 10, "30s")
+            assert [claim.key for claim in claims] == ["a\ufffd", "b"], "which is text"
+            (dead,) = await store.records("dead")
+            assert (dead.record.id, dead.error) == ("1", UNREADABLE)
+            assert await store.retry(["1"]) == 1
+            assert await store.claim("r", 10, 10, "30s") == []
+            assert (await store.stats()).dead == 1, "again"
+            assert await store.skip(["1"]) == 1
+            assert (await store.stats()).dead == 0
+
+    asyncio.run(main())
+
+
+def test_a_store_stays_where_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = SqliteOutboxStore("shop.db")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+
+    async def main() -> None:
+        async with store:
+            await store.migrate()
+            with closing(sqlite3.connect(tmp_path / "shop.db")) as connection:
+                put(store.target(), connection, [NewRecord("e")])
+                connection.commit()
+            assert (await store.stats()).ready == 1
+
+    asyncio.run(main())
+    assert (tmp_path / "shop.db").exists()
+
+
+# Locks
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_writer_who_holds_the_lock_for_long_is_told(tmp_path: Path, journal: str) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path, timeout="20ms") as store:
+            with closing(connected(path, journal)) as connection:
+                await store.put(NewRecord("a"))
+                connection.execute("BEGIN IMMEDIATE")
+                with pytest.raises(StoreUnavailable) as refused:
+                    await store.claim("r", 1, 1, "30s")
+                assert str(refused.value) == (
+                    f"{path}: database is locked. Another process holds the write lock for long."
+                )
+                assert (await store.stats()).ready == 1, "a look needs no lock"
+                connection.rollback()
+                assert len(await store.claim("r", 1, 1, "30s")) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete"])
+def test_a_lock_is_waited_for(
+    tmp_path: Path, journal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path, timeout=PATIENCE) as store:
+            with closing(connected(path, journal)) as connection:
+                await store.put(NewRecord("a"))
+                connection.execute("BEGIN EXCLUSIVE")
+                tried = threading.Event()
+                monkeypatch.setattr(
+                    "pollwise.outbox.stores.sqlite.connection.time.sleep", lambda delay: tried.set()
+                )
+                call = asyncio.ensure_future(store.claim("r", 1, 1, "30s"))
+                assert await asyncio.to_thread(tried.wait, PATIENCE)
+                connection.rollback()
+                assert len(await call) == 1
+
+    asyncio.run(main())
+
+
+def test_an_idle_relay_takes_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path, timeout="20ms") as store:
+            await store.put([NewRecord("a", key="a"), NewRecord("a", key="a")])
+            [claim] = await store.claim("r", 1, 1, "30s")
+            await store.settle([KeyEnd(claim, 0, "dead", error="no")])
+            await store.claim("r", 10, 10, "30s")
+            with closing(connected(path)) as connection:
+                connection.execute("BEGIN IMMEDIATE")
+                assert await store.claim("r", 10, 10, "30s") == []
+
+    asyncio.run(main())
+
+
+def test_writers_and_relays_get_on(tmp_path: Path) -> None:
+    """Four threads write without a pause; the relay's calls never fail, and take their turn."""
+    path = tmp_path / "shop.db"
+    many = 100
+
+    def write(store: SqliteOutboxStore, number: int) -> None:
+        with closing(connected(path)) as connection:
+            for n in range(many):
+                put(store.target(), connection, [NewRecord("e", n, f"writer-{number}")])
+                connection.commit()
+
+    async def main() -> None:
+        async with await opened(path) as store:
+            connected(path).close()
+            writers = [asyncio.to_thread(write, store, number) for number in range(4)]
+            writing = asyncio.gather(*writers)
+            handled: dict[str | None, list[int]] = {}
+            while sum(map(len, handled.values())) < 4 * many:
+                claims = await store.claim("r", 10, 10, "30s")
+                for claim in claims:
+                    run = [held.record.payload for held in claim.run]
+                    handled.setdefault(claim.key, []).extend(run)
+                assert await store.settle([KeyEnd(c, len(c.run)) for c in claims]) == []
+            await writing
+            assert all(order == list(range(many)) for order in handled.values())
+
+    asyncio.run(main())
+
+
+# Hints
+
+
+@pytest.fixture(params=["told by the kernel", "looking"])
+def told_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "looking":
+
+        def no_watch_left(paths: list[Path], events: int) -> int:
+            raise OSError(24, f"no watch left for {paths}")
+
+        monkeypatch.setattr("pollwise.storage.sqlite.watched_database.inotify", no_watch_left)
+    elif not sys.platform.startswith("linux"):
+        pytest.skip("only Linux tells")
+    found: str = request.param
+    return found
+
+
+class Looks:
+    """The looks of a store at its tables, counted."""
+
+    def __init__(self, store: SqliteOutboxStore) -> None:
+        self.count = 0
+        self._hints = store.hints()
+        assert isinstance(self._hints, WatchedDatabase)
+        self._look, self._hints._look = self._hints._look, self._counted
+
+    async def _counted(self) -> bool:
+        self.count += 1
+        return await self._look()
+
+
+@contextmanager
+def asleep(store: SqliteOutboxStore) -> Iterator[Hint]:
+    """One who pauses."""
+    hint, hints = Hint(), store.hints()
+    hints.join(hint)
+    hints.asleep(hint)
+    try:
+        yield hint
+    finally:
+        hints.leave(hint)
+
+
+@pytest.mark.parametrize("journal", ["wal", "delete", "truncate"])
+def test_a_commit_ends_a_pause_and_a_put_does_not(
+    tmp_path: Path, told_by: str, journal: str
+) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path, watch="10ms") as store:
+            with closing(connected(path, journal)) as connection:
+                assert await store.claim("r", 1, 1, "30s") == []
+                looks = Looks(store)
+                with asleep(store) as hint:
+                    put(store.target(), connection, [NewRecord("a")])
+                    early = await Clock().sleep(0.1, hint)  # real time: nothing shall happen
+                    assert not early, "a record was told before its commit"
+                    connection.commit()
+                    assert await Clock().sleep(PATIENCE, hint), "no hint of the commit came"
+                assert looks.count
+                assert len(await store.claim("r", 1, 1, "30s")) == 1
+
+    asyncio.run(main())
+
+
+def test_a_rollback_and_other_peoples_data_end_no_pause(tmp_path: Path, told_by: str) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path, watch="10ms") as store:
+            with closing(connected(path)) as connection:
+                connection.execute("CREATE TABLE orders (id)")
+                await store.claim("r", 1, 1, "30s")
+                looks = Looks(store)
+                with asleep(store) as hint:
+                    connection.execute("INSERT INTO orders VALUES (17)")
+                    connection.commit()
+                    put(store.target(), connection, [NewRecord("a")])
+                    connection.rollback()
+                    woken = await Clock().sleep(2 * sum(LOOKS), hint)  # real time: likewise
+                    assert not woken, "woken for nothing"
+                    assert 1 <= looks.count <= 2 * len(LOOKS), "it looks a few times and then stops"
+
+    asyncio.run(main())
+
+
+def test_an_idle_file_is_not_looked_at(tmp_path: Path, told_by: str) -> None:
+    async def main(clock: VirtualClock) -> None:
+        async with await opened(tmp_path / "shop.db", clock=clock) as store:
+            await store.put(NewRecord("a"))
+            [claim] = await store.claim("r", 1, 1, "30s")
+            await store.settle([KeyEnd(claim, 1)])
+            looks = Looks(store)
+            with asleep(store) as hint:
+                assert not await clock.sleep(1000, hint)
+            assert looks.count <= len(LOOKS)
+            await clock.sleep(1000)
+            settled = looks.count
+            with asleep(store) as hint:
+                assert not await clock.sleep(1000, hint)
+            assert looks.count == settled
+
+    clock = VirtualClock()
+    clock.run(main(clock))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
+def test_a_busy_file_is_looked_at_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often the file changes, a second has a bounded number of looks and of awakenings."""
+    told = 0
+    method = WatchedDatabase._told
+
+    def counted(self: WatchedDatabase) -> None:
+        nonlocal told
+        told += 1
+        method(self)
+
+    monkeypatch.setattr(WatchedDatabase, "_told", counted)
+    path = tmp_path / "shop.db"
+
+    async def main(clock: VirtualClock) -> None:
+        async with await opened(path, clock=clock) as store:
+            with closing(connected(path)) as connection:
+                connection.execute("PRAGMA synchronous = OFF")
+                connection.execute("CREATE TABLE orders (id)")
+                await store.claim("r", 1, 1, "30s")
+                looks = Looks(store)
+                with asleep(store) as hint:
+                    for _ in range(500):
+                        connection.execute("INSERT INTO orders VALUES (17)")
+                        connection.commit()
+                        assert not await clock.sleep(0.002, hint)
+                assert 40 <= looks.count <= 101
+                assert 40 <= told <= 101
+
+    clock = VirtualClock()
+    clock.run(main(clock))
+
+
+def test_what_is_committed_while_nobody_pauses_ends_the_next_pause(
+    tmp_path: Path, told_by: str
+) -> None:
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path, watch="10ms") as store:
+            with closing(connected(path)) as connection:
+                await store.claim("r", 1, 1, "30s")
+                with asleep(store) as hint:
+                    await Clock().sleep(0, hint)
+                put(store.target(), connection, [NewRecord("a")])
+                connection.commit()
+                with asleep(store) as hint:
+                    assert await Clock().sleep(PATIENCE, hint), "the pause lasted to its end"
+
+    asyncio.run(main())
+
+
+def test_a_pause_on_another_event_loop_is_ended_too(tmp_path: Path, told_by: str) -> None:
+    path = tmp_path / "shop.db"
+    store = SqliteOutboxStore(path, watch="10ms")
+
+    async def pause() -> None:
+        await store.migrate()
+        with closing(connected(path)) as connection:
+            claims = await store.claim("r", 10, 1, "30s")
+            await store.settle([KeyEnd(claim, 1) for claim in claims])
+            with asleep(store) as hint:
+                put(store.target(), connection, [NewRecord("a")])
+                connection.commit()
+                assert await Clock().sleep(PATIENCE, hint), "the pause lasted to its end"
+
+    asyncio.run(pause())
+    asyncio.run(pause())
+    asyncio.run(store.close())
+
+
+def test_a_retry_in_another_process_is_known_here(tmp_path: Path) -> None:
+    """Whoever pauses learns from the file when something of another relay's falls due."""
+    path = tmp_path / "shop.db"
+
+    async def main() -> None:
+        async with await opened(path, watch="10ms") as store, SqliteOutboxStore(path) as other:
+            await store.put(NewRecord("a", key="k"))
+            [claim] = await other.claim("other", 1, 1, "30s")
+            assert await store.claim("r", 1, 1, "30s") == []
+            with asleep(store) as hint:
+                await other.settle([KeyEnd(claim, 0, "retry", 0.2)])
+                assert await Clock().sleep(PATIENCE, hint), "the pause lasted to its end"
+
+    asyncio.run(main())

@@ -1,0 +1,422 @@
+"""What every store of an outbox does: the suite. Dead records, views, relays; and a model."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollwise.outbox.records import KeyClaim, KeyEnd, NewRecord, OutboxStats
+from pollwise.outbox.stores.base import RELAY_LIVE, OutboxStore
+from tests.outbox.stores.benches import STORES, StoreBench, bench_of
+from tests.outbox.stores.test_stores import by_key, claim, ids, payloads, put
+
+
+@pytest.fixture(params=STORES)
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBench:
+    return bench_of(request.param, request, tmp_path)
+
+
+async def kill(store: OutboxStore, *keys: str | None, error: str = "bad") -> None:
+    """Make the first records of these keys dead."""
+    ends = [
+        KeyEnd(each, 0, "dead", error=error, progress="P") if each.key in keys else KeyEnd(each, 0)
+        for each in await claim(store)
+    ]
+    assert await store.settle(ends) == []
+
+
+def counts(stats: OutboxStats) -> dict[str, int]:
+    names = ("ready", "leased", "waiting", "dead", "done", "keys_blocked", "behind")
+    return {name: getattr(stats, name) for name in names if getattr(stats, name)}
+
+
+# Dead records
+
+
+def test_a_dead_record_blocks_its_key(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        first, *_ = await put(store, "a", "a", "b")
+        await kill(store, "a")
+        await put(store, "a")
+        assert [each.key for each in await claim(store)] == ["b"]
+        assert counts(await store.stats()) == {
+            "ready": 2, "leased": 1, "dead": 1, "keys_blocked": 1, "behind": 2,
+        }  # fmt: skip
+        [blocked] = await store.blocked()
+        assert (blocked.key, blocked.record_id, blocked.kind) == ("a", first, "e")
+        assert (blocked.error, blocked.behind) == ("bad", 2)
+        assert blocked.since == bench.clock.epoch()
+
+    bench.run(main())
+
+
+def test_a_dead_record_lets_its_key_pass(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store(on_dead="skip")
+        await put(store, "a", "a", "a")
+        [held] = await claim(store)
+        await store.settle([KeyEnd(held, 1, "dead", error="bad")])
+        [held] = await claim(store)
+        assert payloads(held) == [2]
+        await store.settle([KeyEnd(held, 1)])
+        assert counts(await store.stats()) == {"dead": 1}
+        assert await store.blocked() == []
+        [dead] = await store.records("dead")
+        assert (dead.record.payload, dead.error) == (1, "bad")
+
+    bench.run(main())
+
+
+@pytest.mark.parametrize("on_dead", ["block", "skip"])
+def test_a_dead_record_without_a_key_blocks_nobody(bench: StoreBench, on_dead: str) -> None:
+    async def main() -> None:
+        store = await bench.store(on_dead=on_dead)
+        [first] = await put(store, None)
+        await kill(store, None)
+        assert counts(await store.stats()) == {"dead": 1}
+        assert await store.blocked() == []
+        assert await store.retry([first]) == 1
+        [held] = await claim(store)
+        assert (held.key, ids(held), held.run[0].fresh) == (None, [first], True)
+        assert await store.settle([KeyEnd(held, 1)]) == []
+        assert await store.records() == []
+
+    bench.run(main())
+
+
+def test_retry_takes_a_dead_record_up_again_in_its_place(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        await put(store, "a", "a", "b")
+        await kill(store, "a", "b")
+        assert await store.retry(keys=["a", "nobody"]) == 1
+        assert await store.retry(keys=["a"]) == 0
+        [held] = await claim(store)
+        assert payloads(held) == [0, 1]
+        assert [(each.progress, each.fresh) for each in held.run] == [("P", True), ("", False)]
+        await store.settle([KeyEnd(held, 0, "retry")])
+        [held] = await claim(store)
+        assert held.run[0].fresh, "until progress is written"
+        await store.settle([KeyEnd(held, 0, "retry", progress="Q")])
+        [held] = await claim(store)
+        assert (held.run[0].progress, held.run[0].fresh) == ("Q", False)
+        assert counts(await store.stats()) == {
+            "ready": 1, "leased": 1, "dead": 1, "keys_blocked": 1,
+        }  # fmt: skip
+
+    bench.run(main())
+
+
+def test_skip_deletes_a_dead_record_and_its_key_goes_on(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        made = await put(store, "a", "a", "b", None)
+        await kill(store, "a", "b", None)
+        assert await store.skip([made[0], made[1]]) == 1, "what is not dead is left"
+        [held] = await claim(store)
+        assert (held.key, payloads(held)) == ("a", [1])
+        await store.settle([KeyEnd(held, 1)])
+        assert await store.skip() == 2
+        assert counts(await store.stats()) == {}
+        await put(store, "b")
+        assert [each.key for each in await claim(store)] == ["b"]
+
+    bench.run(main())
+
+
+def test_retry_of_all_and_what_is_put_behind(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        keys = [f"k{n}" for n in range(20)]
+        await put(store, *keys, None, None)
+        await kill(store, *keys, None)
+        await put(store, *keys)
+        assert counts(await store.stats())["behind"] == 20
+        assert await store.retry() == 22
+        claims = await claim(store)
+        assert len(claims) == 22
+        assert sorted(len(each.run) for each in claims) == [1, 1, *[2] * 20]
+        assert await store.settle([KeyEnd(each, len(each.run)) for each in claims]) == []
+        assert counts(await store.stats()) == {}
+
+    bench.run(main())
+
+
+def test_a_retry_while_the_key_is_held_is_seen_when_it_is_free(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store(on_dead="skip")
+        await put(store, "a", "a")
+        [held] = await claim(store, run=1)
+        await store.settle([KeyEnd(held, 0, "dead", error="bad")])
+        [held] = await claim(store)
+        assert payloads(held) == [1]
+        assert await store.retry() == 1
+        assert await claim(store) == []
+        await store.settle([KeyEnd(held, 1)])
+        [held] = await claim(store)
+        assert payloads(held) == [0]
+
+    bench.run(main())
+
+
+def test_blocked_keys_are_shown_in_pages(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        keys = sorted(["z", "ä", "Z", "a b", "k1", "k10", "k2"])
+        await put(store, *keys)
+        await kill(store, *keys)
+        seen: list[str] = []
+        while page := await store.blocked(3, after=seen[-1] if seen else None):
+            assert len(page) <= 3
+            seen += [each.key for each in page]
+        assert seen == keys
+
+    bench.run(main())
+
+
+# Views
+
+
+def test_done_records_are_kept_as_long_as_was_said(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store(keep="1h")
+        await put(store, "a", "a", None)
+        claims = await claim(store)
+        await store.settle([KeyEnd(each, len(each.run)) for each in claims])
+        assert counts(await store.stats()) == {"done": 3}
+        assert [each.state for each in await store.records()] == ["done"] * 3
+        await bench.elapse(3599)
+        assert await store.prune() == 0
+        await bench.elapse(2)
+        assert await store.prune() == 3
+        assert await store.records() == []
+        assert await claim(store) == []
+
+    bench.run(main())
+
+
+def test_done_records_are_gone_at_once_unless_kept(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        await put(store, "a")
+        [held] = await claim(store)
+        await store.settle([KeyEnd(held, 1)])
+        assert await store.records() == []
+        assert await store.prune() == 0
+
+    bench.run(main())
+
+
+def test_records_are_shown_by_state_kind_and_key_in_pages(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store(keep="1h")
+        await put(store, "a", "b", "c", "d", "a", "b", None, kind="one")
+        await put(store, "e", "a", kind="two")
+        claims = await by_key(store)
+        await store.settle(
+            [
+                KeyEnd(claims["b"], 0, "retry", delay=5.0),
+                KeyEnd(claims["c"], 0, "dead", error="bad"),
+                KeyEnd(claims["d"], 1),
+                KeyEnd(claims[None], 0),
+                KeyEnd(claims["e"], 0),
+            ]
+        )
+        found = {}
+        for state in ("ready", "leased", "waiting", "dead", "done"):
+            page = await store.records(state)
+            found[state] = [(info.record.kind, info.record.key) for info in page]
+        assert found == {
+            "ready": [("one", "a"), ("one", "b"), ("one", None), ("two", "e"), ("two", "a")],
+            "leased": [("one", "a")],
+            "waiting": [("one", "b")],
+            "dead": [("one", "c")],
+            "done": [("one", "d")],
+        }
+        assert len(await store.records(kind="two")) == 2
+        assert len(await store.records(key="a")) == 3
+        assert len(await store.records("ready", kind="one", key="a")) == 1
+        assert len(await store.records("dead", kind="two")) == 0
+        [leased] = await store.records("leased")
+        assert (leased.relay, leased.since) == ("relay", bench.clock.epoch() + 30)
+        first = await store.records(limit=4)
+        rest = await store.records(limit=50, after=first[-1].record.id)
+        assert [i.record.payload for i in first + rest] == [0, 1, 2, 3, 4, 5, 6, 0, 1]
+        await bench.elapse(31)
+        assert counts(await store.stats()) == {"ready": 7, "dead": 1, "done": 1, "keys_blocked": 1}
+
+    bench.run(main())
+
+
+def test_the_oldest_age_is_of_what_is_to_be_handled(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        await put(store, "a")
+        await bench.elapse(10)
+        await put(store, "b")
+        assert (await store.stats()).oldest_age == pytest.approx(10)
+        await kill(store, "a")
+        await bench.elapse(5)
+        assert (await store.stats()).oldest_age == pytest.approx(5)
+
+    bench.run(main())
+
+
+def test_relays_know_of_each_other_while_they_live(bench: StoreBench) -> None:
+    async def main() -> None:
+        one, two = await bench.store(), await bench.store()
+        now = bench.clock.epoch()
+        assert await one.announce_handlers("r1", {"mail": ["order.*"]}, 7.0) == []
+        [other] = await two.announce_handlers("r2", {"mail": ["*"], "bill": ["a", "b"]}, 2.0)
+        assert (other.relay, dict(other.handlers)) == ("r1", {"mail": ("order.*",)})
+        assert other.started_at == pytest.approx(now - 7)
+        assert other.seen_at == pytest.approx(now)
+        assert not other.newer
+        await bench.elapse(RELAY_LIVE - 1)
+        [other] = await one.announce_handlers("r1", {"mail": ["x"]}, RELAY_LIVE + 6)
+        assert dict(other.handlers) == {"mail": ("*",), "bill": ("a", "b")}
+        assert other.newer
+        await bench.elapse(2)
+        assert await one.announce_handlers("r1", {"mail": ["x"]}, RELAY_LIVE + 8) == [], "r2 left"
+        assert await one.announce_handlers("r1", {}, RELAY_LIVE + 8) == []
+        assert await two.announce_handlers("r2", {"mail": ["*"]}, 2.0) == [], "r1 said goodbye"
+
+    bench.run(main())
+
+
+def test_which_relay_is_newer_goes_by_its_first_announcement(bench: StoreBench) -> None:
+    """Whatever their own clocks make of their age later, a moment that stood still included."""
+
+    async def main() -> None:
+        store, one = await bench.store(), {"mail": ["*"]}
+        await store.announce_handlers("a", one, 0.0)
+        await bench.elapse(5)
+        [other] = await store.announce_handlers("b", one, 0.0)
+        assert not other.newer
+        for relay, newer in (("a", True), ("b", False), ("a", True)):
+            await bench.elapse(5)
+            [other] = await store.announce_handlers(relay, one, 0.0)
+            assert other.newer is newer
+        await bench.elapse(5)
+        [_] = await store.announce_handlers("b", {}, 0.0)
+        [other] = await store.announce_handlers("b", one, 1000.0)
+        assert other.newer, "b is another run, which began before"
+
+    bench.run(main())
+
+
+# The model: whatever is done, every store does what the one in memory does.
+
+KEYS = ("a", "b", "c", "d", None, None)
+
+
+class Twins:
+    """A store and the model, told the same; ids and tokens are theirs."""
+
+    def __init__(self, store: OutboxStore, model: OutboxStore, rng: random.Random) -> None:
+        self._both = (model, store)
+        self._rng = rng
+        self._names: tuple[dict[str, str], dict[str, str]] = ({}, {})  # the ids of each, as ours
+        self._claims: list[tuple[KeyClaim, KeyClaim]] = []
+        self._put = 0
+
+    async def step(self, clock: Any) -> str:
+        does = self._rng.choices(
+            (self.put, self.claim, self.settle, self.extend, self.redrive, self.look),
+            (4, 4, 6, 1, 1, 2),
+        )[0]
+        if self._rng.random() < 0.3:
+            await clock.advance(self._rng.choice((0.5, 3.0, 12.0, 31.0)))
+        await does()
+        return does.__name__
+
+    async def put(self) -> None:
+        keys = self._rng.choices(KEYS, k=self._rng.randrange(1, 8))
+        new = [NewRecord("e", self._put + n, key) for n, key in enumerate(keys)]
+        for store, names in zip(self._both, self._names, strict=True):
+            for n, made in enumerate(await store.put(new)):
+                names[made] = str(self._put + n)
+        self._put += len(keys)
+
+    async def claim(self) -> None:
+        run = self._rng.randrange(1, 5)
+        pairs = [{self._named(c, i): c for c in await each.claim("r", 1000, run, 30.0)}
+                 for i, each in enumerate(self._both)]  # fmt: skip
+        assert pairs[0].keys() == pairs[1].keys()
+        self._claims += [(pairs[0][name], pairs[1][name]) for name in pairs[0]]
+
+    def _named(self, claim: KeyClaim, which: int) -> tuple[Any, ...]:
+        run = [(self._names[which][h.record.id], h.progress, h.fresh) for h in claim.run]
+        return (claim.key, claim.until, claim.lapses, tuple(run))
+
+    async def settle(self) -> None:
+        some = [each for each in self._claims if self._rng.random() < 0.6]
+        if self._rng.random() < 0.8:  # else they are settled once more
+            self._claims = [each for each in self._claims if each not in some]
+        drawn = []
+        for pair in some:
+            length = len(pair[0].run)
+            verdict = self._rng.choice(("free", "free", "retry", "dead"))
+            most = length if verdict == "free" else length - 1
+            done = self._rng.randint(0, most)
+            progress = None if done == length else self._rng.choice((None, "p", "q"))
+            delay = self._rng.choice((0.0, 2.0, 20.0))
+            drawn.append((pair, done, verdict, delay, self._rng.choice((None, "E")), progress))
+        lost = []
+        for which, store in enumerate(self._both):
+            ends = [KeyEnd(pair[which], *rest) for pair, *rest in drawn]  # type: ignore[arg-type]
+            gone = await store.settle(ends)
+            lost.append([place for place, end in enumerate(ends) if end.claim in gone])
+        assert lost[0] == lost[1]
+
+    async def extend(self) -> None:
+        lost = []
+        for which, store in enumerate(self._both):
+            held = [pair[which] for pair in self._claims]
+            gone = await store.extend(held, 30.0)
+            lost.append([place for place, claim in enumerate(held) if claim in gone])
+        assert lost[0] == lost[1]
+
+    async def redrive(self) -> None:
+        keys = self._rng.choice((None, ["a", "b"]))
+        name = self._rng.choice(("retry", "skip"))
+        one, two = [await getattr(store, name)(None, keys) for store in self._both]
+        assert one == two
+
+    async def look(self) -> None:
+        stats, records, states, blocked = [], [], [], []
+        for which, store in enumerate(self._both):
+            names = self._names[which]
+            stats.append(await store.stats())
+            page = await store.records(limit=1000)
+            records.append([(names[i.record.id], i.error, i.progress) for i in page])
+            # By key: what is retried while its key is held stands before what is held, or not.
+            states.append(sorted((i.record.key or "", i.state, i.relay or "") for i in page))
+            blocked.append([(b.key, names[b.record_id], b.behind) for b in await store.blocked()])
+        assert stats[0] == stats[1]
+        assert records[0] == records[1]
+        assert states[0] == states[1]
+        assert blocked[0] == blocked[1]
+
+
+@pytest.mark.parametrize("on_dead", ["block", "skip"])
+@pytest.mark.parametrize("keep", [None, "1h"])
+def test_a_store_does_as_the_model_does(bench: StoreBench, on_dead: Any, keep: str | None) -> None:
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # shown when the test fails
+
+    async def main() -> None:
+        store = await bench.store(on_dead=on_dead, keep=keep)
+        model = StoreBench(None)
+        model.clock = bench.clock
+        rng = random.Random(seed)
+        twins = Twins(store, await model.store(on_dead=on_dead, keep=keep), rng)
+        for _ in range(120):
+            await twins.step(bench.clock)
+        await twins.look()
+
+    bench.run(main())

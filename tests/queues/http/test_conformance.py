@@ -1,0 +1,103 @@
+"""`http://` queues keep the contract: in virtual time on our own event loop, and over uvicorn."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollwise.controller.http.queues.routes import QueueApi
+from pollwise.queues.http.queue import HttpQueue
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
+from tests.queues.benches import VirtualBench
+from tests.queues.http.stub import Served, inside, make_api, make_app
+
+
+@pytest.fixture(scope="module")
+def token(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("token") / "token"
+    file.write_text("admin\n")
+    return file
+
+
+class InsideBench(VirtualBench):
+    def __init__(self, clock: VirtualClock, store: Path | None, token: Path) -> None:
+        super().__init__(clock)
+        self._store = store
+        self._token = token
+        self._api: QueueApi | None = None
+
+    async def queue(self, **options: Any) -> HttpQueue:
+        if self._api is None:
+            self._api = make_api(self._store, self.clock)
+        return self.keep(inside(self._api, self._token, self.clock, **options))
+
+    async def close(self) -> None:
+        await super().close()
+        if self._api is not None:
+            await self._api.close()
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+def test_contract_in_virtual_time(check: Check, store: str, token: Path, tmp_path: Path) -> None:
+    clock = VirtualClock()
+    bench = InsideBench(clock, tmp_path / "jobs.db" if store == "sqlite" else None, token)
+    try:
+        clock.run(run(check, bench))
+    except NotCapable as reason:
+        pytest.skip(str(reason))
+
+
+class RealBench(Bench):
+    def __init__(self, url: str, token: Path) -> None:
+        self._url = url
+        self._token = token
+        self._name = f"bench-{uuid.uuid4().hex}"
+
+    async def queue(self, **options: Any) -> HttpQueue:
+        return self.keep(HttpQueue(self._url, self._name, token_file=self._token, **options))
+
+    async def elapse(self, units: float) -> None:
+        await Clock().sleep(units * self.unit)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    store = tmp_path_factory.mktemp("served")  # news of a file is news of all queues in it
+    with Served(lambda: make_app(make_api(store, Clock()))) as served:
+        yield served
+
+
+@pytest.mark.timeout(120)
+def test_contract_over_uvicorn(served: Served, token: Path) -> None:
+    """All clauses, many at a time: most of them wait most of the time."""
+    failed: dict[str, str] = {}
+
+    async def one(check: Check, turn: asyncio.Semaphore) -> None:
+        # The moments are by the clock, however long a call takes on a machine that is busy.
+        for unit in (1.0,) if name_of(check) == "run_at" else (0.2, 0.5, 1.0):
+            async with turn:
+                bench = RealBench(served.url, token)
+                bench.unit = unit
+                try:
+                    await run(check, bench)
+                except NotCapable:
+                    return
+                except AssertionError as error:
+                    failed[name_of(check)] = repr(error)
+                else:
+                    failed.pop(name_of(check), None)
+                    return
+
+    async def main() -> None:
+        turn = asyncio.Semaphore(8)
+        await asyncio.gather(*(one(check, turn) for check in CHECKS))
+
+    asyncio.run(main())
+    assert not failed, "\n".join(f"{name}: {error}" for name, error in failed.items())

@@ -1,0 +1,614 @@
+"""What `http://` queues do besides the contract: addresses, tokens, errors, lost answers, hints."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+import pollwise
+from pollwise.controller.http.queues.routes import QueueApi
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.errors import (
+    ConfigError,
+    JobError,
+    LeaseLost,
+    PayloadError,
+    StoreError,
+    StoreUnavailable,
+    UniqueConflict,
+)
+from pollwise.queues.http.client import Refused, TokenSource
+from pollwise.queues.http.queue import HttpQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.sqs.queue import SqsQueue
+from pollwise.queues.urls import open_queue
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.events import HintsLost, HintsProven, PollFinished
+from pollwise.runtime.jobs import Job, NewJob, Settlement
+from pollwise.worker import Worker
+from tests.queues.benches import migrated
+from tests.queues.http.stub import Served, authorise, dial_inside, inside, make_api, make_app
+from tests.support.daemons import HOST
+from tests.support.kit import Seen, options, working
+from tests.support.nginx import Nginx
+from tests.support.proxy import Proxy
+from tests.support.servers import Postgres, Servers
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> Path:
+    file = tmp_path / "token"
+    file.write_text("admin\n")
+    return file
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    store = tmp_path / "served.db"
+    with Served(lambda: make_app(make_api(store, Clock()))) as served:
+        yield served
+
+
+# Addresses: the schemes are shared with SQS
+
+
+@pytest.mark.parametrize(
+    ("url", "base", "name"),
+    [
+        ("http://localhost:8420", "http://localhost:8420", "default"),
+        ("http://localhost:8420/", "http://localhost:8420", "default"),
+        ("https://builds.example.com/?queue=mail", "https://builds.example.com", "mail"),
+        ("https://example.com/farm/?queue=a", "https://example.com/farm", "a"),
+        ("https://example.com/a/farm", "https://example.com/a/farm", "default"),
+        ("http://[::1]:8420?queue=a%20b", "http://[::1]:8420", "a b"),
+    ],
+)
+def test_the_address_of_a_controller(url: str, base: str, name: str) -> None:
+    queue = open_queue(url)
+    assert isinstance(queue, HttpQueue)
+    assert (queue._http.base, queue.name) == (base, name)
+    again = open_queue(queue.url)
+    assert (again.url, again.name) == (queue.url, name)
+
+
+def test_options_of_an_address(token: Path) -> None:
+    queue = open_queue(f"http://host?queue=a&token_file={token}&timeout=5s&keep=1h")
+    assert isinstance(queue, HttpQueue)
+    assert (queue.keep, queue.token()) == (3600, "admin")
+    assert open_queue(queue.url).url == queue.url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs",
+        "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs?dead=x",
+        "http://localhost:4566/000000000000/jobs",
+        "http://localhost:4566/queue/eu-west-1/000000000000/jobs",
+        "https://sqs.test/1/jobs",
+    ],
+)
+def test_the_url_of_an_sqs_queue(url: str) -> None:
+    assert isinstance(open_queue(url), SqsQueue)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("http://host?token=hunter2", "a token does not belong into a URL"),
+        ("http://hunter2@host", "credentials"),
+        ("http://me:hunter2@host", "credentials"),
+        ("http://host?region=eu", "is an option of SQS"),
+        ("http://host/?que=a", "did you mean 'queue'?"),
+        ("http://", "no address of a controller"),
+        ("http://host:x", "port"),
+        ("http://host?queue=agents", "the controller's own jobs"),
+        ("http://host?queue=", "queue = ''"),
+        ("https://sqs.eu-west-1.amazonaws.com/jobs", "no URL of an SQS queue"),
+    ],
+)
+def test_addresses_that_are_refused(url: str, says: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_queue(url)
+    assert says in str(raised.value)
+    assert "hunter2" not in str(raised.value)
+
+
+# Tokens
+
+
+def test_where_the_token_comes_from(tmp_path: Path) -> None:
+    file = tmp_path / "t"
+    file.write_text(" abc\n")
+    assert TokenSource(file, {"POLLWISE_TOKEN": "x"}).read() == "abc"
+    assert TokenSource(None, {"POLLWISE_TOKEN": "x"}).read() == "x"
+    assert TokenSource(None, {"POLLWISE_TOKEN_FILE": str(file)}).read() == "abc"
+    file.write_text("other")
+    assert TokenSource(file).read() == "other"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [(None, "cannot be read"), ("", "holds no token"), ("hun ter2", "holds no token"),
+     ("hunter2\nhunter2", "holds no token"), ("hunter2" * 200, "holds no token"),
+     ("hunter2\u00e9", "not ASCII")],
+)  # fmt: skip
+def test_a_file_without_a_token(tmp_path: Path, text: str | None, says: str) -> None:
+    file = tmp_path / "t"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    with pytest.raises(ConfigError, match=says) as raised:
+        TokenSource(file).read()
+    assert "hunter2" not in str(raised.value)
+    with pytest.raises(ConfigError, match="POLLWISE_TOKEN_FILE"):
+        TokenSource(None, {}).read()
+
+
+def test_a_rotated_token_is_read_anew(token: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with inside(make_api(None, clock), token, clock) as queue:
+            await queue.put(NewJob("a"))
+            queue._token = "old"
+            assert (await queue.stats()).ready == 1
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize(
+    ("scope", "may", "may_not"),
+    [
+        ("submit", ("put", "stats", "list"), ("claim", "redrive")),
+        ("worker", ("claim", "stats"), ("put", "list", "drop")),
+        ("none", (), ("put", "claim", "stats", "list", "redrive", "drop")),
+    ],
+)
+def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple[str, ...]) -> None:
+    clock = VirtualClock()
+    file = tmp_path / "scope"
+    file.write_text(scope)
+
+    async def main() -> None:
+        async with inside(make_api(None, clock), file, clock) as queue:
+            calls: dict[str, Any] = {
+                "put": lambda: queue.put(NewJob("a")),
+                "claim": lambda: queue.claim("w", 1, 30),
+                "stats": queue.stats,
+                "list": queue.list,
+                "redrive": queue.redrive,
+                "drop": queue.drop,
+            }
+            for name in may:
+                await calls[name]()
+            for name in may_not:
+                with pytest.raises(StoreError, match=r"answered 40[13]") as raised:
+                    await calls[name]()
+                assert raised.value.permanent
+
+    clock.run(main())
+
+
+# Errors
+
+
+def test_refusals_are_those_of_any_queue(token: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        async with inside(api, token, clock) as queue:
+            await queue.put(NewJob("a", 1, unique="u"))
+            with pytest.raises(UniqueConflict, match="stands for job"):
+                await queue.put(NewJob("a", 2, unique="u"))
+            [claim] = await queue.claim("w", 1, 30)
+            await queue.settle([Settlement.done(claim)])
+            with pytest.raises(LeaseLost) as lost:
+                await queue.settle([Settlement.done(claim)])
+            assert lost.value.lost == (claim.job.id,)
+            with pytest.raises(LeaseLost):
+                await queue.extend([claim], 30)
+            with pytest.raises(ConfigError, match="after"):
+                await queue.list(after="x")
+        async with inside(api, token, clock, max_payload_bytes=10**9) as queue:
+            with pytest.raises(PayloadError, match="max_payload_bytes"):
+                await queue.put(NewJob("a", "x" * 2_000_000))
+            with pytest.raises(PayloadError, match="16777216"):
+                await queue.put([NewJob("a", "x" * 900_000) for _ in range(20)])
+
+    clock.run(main())
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "error", "says"),
+    [
+        (200, b"<html>", {}, StoreError, "no JSON object"),
+        (200, b"[]", {}, StoreError, "no JSON object"),
+        (301, b"", {"Location": "https://u:hunter2@x/"}, StoreError, "points to https://u:"),
+        (404, b"<html>", {}, StoreError, "whether the address is that of a controller"),
+        (413, b"<html>", {}, PayloadError, "a proxy before it"),
+        (418, b"te\x1b[31ma\npot", {}, StoreError, "te [31ma pot"),
+        (429, b"{}", {"Retry-After": "7"}, StoreUnavailable, "429"),
+        (500, b"oops", {}, StoreUnavailable, "500: oops"),
+        (502, b"<html>", {}, StoreUnavailable, "a proxy says"),
+        (503, b"{}", {}, StoreUnavailable, "503"),
+        (500, b'{"error": {"code": "store_refused", "message": "m"}}', {}, StoreError, "m"),
+        (422, b'{"error": {"code": "job", "message": "bad"}}', {}, JobError, "bad"),
+    ],
+)
+def test_answers_of_strangers(
+    token: Path,
+    status: int,
+    body: bytes,
+    headers: dict[str, str],
+    error: type[Exception],
+    says: str,
+) -> None:
+    async def answer(_: Any) -> Response:
+        return PlainTextResponse(body, status, headers)
+
+    app = Starlette(routes=[Route("/{path:path}", answer, methods=["POST", "GET"])])
+
+    async def main() -> None:
+        queue = HttpQueue("http://x", token_file=token, transport=httpx.ASGITransport(app))
+        with pytest.raises(error) as raised:
+            await queue.claim("w", 1, 30)
+        assert says in str(raised.value)
+        assert "hunter2" not in str(raised.value)
+        assert getattr(raised.value, "permanent", True) is (error is not StoreUnavailable)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_a_controller_that_is_not_there(token: Path) -> None:
+    async def main() -> None:
+        async with HttpQueue(f"http://{HOST}:9", token_file=token) as queue:
+            with pytest.raises(StoreUnavailable, match="cannot be reached"):
+                await queue.put(NewJob("a"))
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "says"),
+    [
+        ("put", [], "no JSON object"),
+        ("put", {"jobs": 1}, "must be a list"),
+        ("put", {"jobs": [{}]}, "with a `kind`"),
+        ("put", {"jobs": [{"kind": "a", "x": 1}]}, "no field 'x'"),
+        ("put", {"jobs": [{"kind": "a", "delay": "soon"}]}, "delay"),
+        ("put", {"jobs": [{"kind": "a"}], "nonce": "x"}, "nonce"),
+        ("claim", {"limit": 1}, "worker"),
+        ("claim", {"worker": "w", "limit": "many"}, "limit"),
+        ("claim", {"worker": "w", "lease": []}, "lease"),
+        ("claim", {"worker": "w", "lease": -1}, "lease"),
+        ("claim", {"worker": "w", "kinds": "a"}, "kinds"),
+        ("claim", {"worker": "w", "probe": 7}, "message"),
+        ("settle", {}, "settlements"),
+        ("settle", {"settlements": [{"id": "1", "token": "x"}]}, "token"),
+        ("settle", {"settlements": [{"id": "1", "token": 2**70}]}, "token"),
+        ("settle", {"settlements": [{"id": "1", "token": 1, "verdict": "x"}]}, "verdict"),
+        ("extend", {"claims": [7], "lease": 1}, "object"),
+        ("redrive", {"ids": "a"}, "ids"),
+        ("news", {"message": "x" * 9000}, "message"),
+    ],
+)
+def test_what_the_controller_refuses_to_read(path: str, body: Any, says: str) -> None:
+    async def main() -> None:
+        api = make_api(None, Clock())
+        transport = httpx.ASGITransport(make_app(api))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            headers = {"Authorization": "Bearer admin"}
+            answer = await http.post(f"/api/queue/q/{path}", json=body, headers=headers)
+            assert answer.status_code in (400, 422), answer.text
+            assert says in answer.json()["error"]["message"]
+            refused = await http.post(f"/api/queue/q/{path}", json=body)
+            assert refused.status_code == 401
+            own = await http.post(f"/api/queue/agents/{path}", json={}, headers=headers)
+            assert (own.status_code, own.json()["error"]["code"]) == (403, "controllers_own")
+        await api.close()
+
+    asyncio.run(main())
+
+
+# Lost answers
+
+
+def test_a_lost_answer_is_asked_for_again(served: Served, token: Path) -> None:
+    async def main() -> None:
+        with Proxy(served.port) as proxy:
+            url = f"http://{HOST}:{proxy.port}"
+            async with HttpQueue(url, "lost", token_file=token) as queue:
+                await queue.put(NewJob("a", 0))
+                proxy.lose_answer(to=b"/put")
+                ids = await queue.put([NewJob("a", 1), NewJob("a", 2)])
+                assert len(ids) == 2
+                assert (await queue.stats()).ready == 3, "put once"
+                proxy.lose_answer(to=b"/claim", fate="reset")
+                claims = await queue.claim("w", 2, 60)
+                assert [claim.job.payload for claim in claims] == [0, 1]
+                assert [claim.job.attempt for claim in claims] == [1, 1]
+                assert (await queue.stats()).leased == 2, "claimed once"
+                proxy.lose_answer(to=b"/settle")
+                await queue.settle([Settlement.done(claim) for claim in claims])
+                with pytest.raises(LeaseLost):
+                    await queue.settle([Settlement.done(claims[0])])
+                proxy.lose_answer(to=b"/stats")
+                assert (await queue.stats()).ready == 1
+
+    asyncio.run(main())
+
+
+def test_what_became_of_a_put_is_not_guessed_after_a_restart(tmp_path: Path, token: Path) -> None:
+    store = tmp_path / "jobs.db"
+    served = Served(lambda: make_app(make_api(store, Clock())))
+
+    async def main() -> None:
+        with Proxy(served.port) as proxy:
+            async with HttpQueue(f"http://{HOST}:{proxy.port}", token_file=token) as queue:
+                await queue.put(NewJob("a", 0))
+                await asyncio.to_thread(served.stop)
+                served.start()  # another controller at the same place
+                proxy.lose_answer(to=b"/put")
+                with pytest.raises(StoreUnavailable, match="went away before it answered"):
+                    await queue.put(NewJob("a", 1))
+                assert (await queue.stats()).ready == 2
+
+    try:
+        asyncio.run(main())
+    finally:
+        served.stop()
+
+
+def test_a_held_claim_whose_client_is_gone_claims_nothing(served: Served, token: Path) -> None:
+    async def main() -> None:
+        async with HttpQueue(served.url, "held", token_file=token) as queue:
+            with Proxy(served.port) as proxy:
+                url = f"http://{HOST}:{proxy.port}"
+                async with HttpQueue(url, "held", token_file=token) as other:
+                    held = asyncio.ensure_future(other.claim("gone", 1, 60, 15))
+                    await happens(lambda: proxy.counts.requests > 0)
+                    proxy.hold()  # half-open: it cannot say that it is gone
+                    held.cancel()
+                    proxy.cut()
+                    proxy.release()
+                    await asyncio.wait([held])
+            await queue.put(NewJob("a"))
+            [claim] = await queue.claim("w", 1, 60, 10)
+            assert claim.job.attempt == 1
+
+    asyncio.run(main())
+
+
+# Workers and hints
+
+
+async def happens(so: Callable[[], bool]) -> None:
+    """Wait for what another thread or process does."""
+    async with asyncio.timeout(20):
+        while not so():
+            await asyncio.sleep(0.01)  # real time: a server is at work
+
+
+async def at_rest(seen: Seen) -> None:
+    """Wait until a worker found nothing, though it would have heard of anything."""
+    await happens(lambda: bool(seen.of(HintsProven)))
+    await happens(lambda: [poll.found for poll in seen.of(PollFinished)][-1:] == [0])
+
+
+def test_a_worker_over_http_is_woken_by_a_put_elsewhere(served: Served, token: Path) -> None:
+    async def main() -> None:
+        seen = Seen()
+        done = asyncio.Event()
+        queue = HttpQueue(served.url, "work", token_file=token)
+        worker = Worker(queue, events=seen.events)
+
+        @worker.handle("mail")
+        async def mail(job: Job) -> None:
+            if job.payload == 99:
+                done.set()
+
+        chosen = options(polling=Adaptive("50ms", "60s"))
+        async with HttpQueue(served.url, "work", token_file=token) as other:
+            async with working(worker, chosen):
+                async with asyncio.timeout(20):
+                    await at_rest(seen)
+                    await other.put([NewJob("mail", n) for n in range(100)])
+                    await done.wait()
+            stats = await other.stats()
+            assert (stats.ready, stats.leased) == (0, 0)
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_nginx_without_upgrades_costs_hints_and_nothing_else(
+    served: Served, token: Path, servers: Servers
+) -> None:
+    nginx = servers.begin(Nginx(servers, served.port, upgrades=False, idle=30), {})
+
+    async def main() -> None:
+        seen = Seen()
+        done = asyncio.Event()
+        queue = HttpQueue(nginx.url, "blocked", token_file=token)
+        worker = Worker(queue, events=seen.events)
+
+        @worker.handle("mail")
+        async def mail(job: Job) -> None:
+            done.set()
+
+        async with HttpQueue(nginx.url, "blocked", token_file=token) as other:
+            async with working(worker, options(polling=Adaptive("50ms", "500ms"))):
+                async with asyncio.timeout(20):
+                    await happens(lambda: bool(seen.of(HintsLost)))
+                    await other.put(NewJob("mail"))
+                    await done.wait()
+                assert "Upgrade" in seen.of(HintsLost)[0].advice
+                assert queue.hints().proven_at is None
+        await queue.close()
+
+    asyncio.run(main())
+    nginx.close()
+
+
+def test_a_token_that_holds_no_longer_ends_a_worker_with_what_to_do(
+    served: Served, token: Path
+) -> None:
+    token.write_text("nobodys")
+
+    async def main() -> None:
+        queue = HttpQueue(served.url, "mail", token_file=token)
+        worker = Worker(queue)
+
+        @worker.handle("mail")
+        async def mail(job: Job) -> None: ...
+
+        with pytest.raises(StoreError) as error:
+            async with asyncio.timeout(20):
+                await worker.run(options())
+        assert type(error.value) is StoreError, "as from any other queue"
+        said = str(error.value)
+        assert "answered 401" in said
+        assert "The token of the queue 'mail' holds no longer" in said
+        assert "token_file" in said
+        assert "nobodys" not in said
+        await queue.close()
+
+    asyncio.run(main())
+
+
+def test_hints_that_are_refused_are_no_fault_of_a_proxy(served: Served, token: Path) -> None:
+    token.write_text("nobodys")
+
+    async def main() -> None:
+        async with HttpQueue(served.url, "mail", token_file=token) as queue:
+            line = queue._channel._line
+            with pytest.raises(Refused) as refused:
+                await line.listen(lambda _: None, lambda: None)
+            assert "token of the queue 'mail'" in refused.value.advice
+            assert "nginx" not in refused.value.advice
+            closed = queue.advice_on(Refused("no", 403, "queue_not_open"))
+            assert closed is not None
+            assert "controller.queues" in closed
+            assert queue.advice_on(Refused("no", 404, "")) is None, "it may be a proxy's"
+
+    asyncio.run(main())
+
+
+def test_curl_will_do(served: Served) -> None:
+    headers = {"Authorization": "Bearer admin"}
+    with httpx.Client(base_url=f"{served.url}/api/queue/plain", headers=headers) as http:
+        assert http.post("/put", json={"jobs": [{"kind": "a"}]}).json()["fresh"] == 1
+        [claim] = http.post("/claim", json={"worker": "me"}).json()["claims"]
+        settled = {**claim, "verdict": "done"}
+        assert http.post("/settle", json={"settlements": [settled]}).json() == {"lost": []}
+        lost = http.post("/settle", json={"settlements": [settled]}).json()
+        assert lost == {"lost": [claim["id"]]}
+        about = http.get(f"{served.url}/api/queue/plain").json()
+        assert about["capabilities"]["keys"] is True
+        assert json.loads(http.get("/stats").text)["ready"] == 0
+
+
+def test_it_is_opened_by_its_url(served: Served, token: Path) -> None:
+    async def main() -> None:
+        async with pollwise.open(f"{served.url}?queue=opened&token_file={token}") as queue:
+            await queue.put(NewJob("a", {"é": "☃"}))
+            [claim] = await queue.claim("w", 1, 30)
+            assert claim.job.payload == {"é": "☃"}
+
+    asyncio.run(main())
+
+
+# Several controllers
+
+
+def test_news_goes_from_one_controller_to_another(postgres: Postgres, token: Path) -> None:
+    dsn = migrated(postgres.dsn())
+    name = f"bench-{uuid.uuid4().hex}"
+
+    def app() -> Starlette:
+        api = QueueApi(lambda queue, keep: PostgresQueue(dsn, queue, keep=keep), authorise, Clock())
+        return make_app(api)
+
+    async def main(here: str, there: str) -> None:
+        seen, done = Seen(), asyncio.Event()
+        queue = HttpQueue(here, name, token_file=token)
+        worker = Worker(queue, events=seen.events)
+
+        @worker.handle("mail")
+        async def mail(job: Job) -> None:
+            done.set()
+
+        async with HttpQueue(there, name, token_file=token) as other:
+            async with working(worker, options(polling=Adaptive("50ms", "60s"))):
+                async with asyncio.timeout(30):
+                    await happens(lambda: queue.hints().proven_at is not None)
+                    for put in (other, PostgresQueue(dsn, name)):
+                        await at_rest(seen)
+                        done.clear()
+                        await put.put(NewJob("mail"))
+                        began = Clock().now()
+                        await done.wait()
+                        assert Clock().now() - began < 5, "it was told, long before its ceiling"
+                    await put.close()
+        await queue.close()
+
+    with Served(app) as one, Served(app) as two:
+        asyncio.run(main(one.url, two.url))
+
+
+def test_a_stop_does_not_wait_for_what_is_held(token: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        api = make_api(None, clock)
+        async with inside(api, token, clock) as queue:
+            held = asyncio.ensure_future(queue.claim("w", 1, 60, 15))
+            await clock.sleep(1)
+            socket = await queue.dial()
+            api.stop_waiting()
+            await clock.sleep(0.1)
+            with pytest.raises(StoreUnavailable):
+                while True:
+                    await socket.receive()
+            held.cancel()
+            await asyncio.wait([held])
+            assert clock.now() < 5
+            await socket.close()
+        await api.close()
+
+    clock.run(main())
+
+
+def test_every_route_wants_a_token() -> None:
+    async def main() -> None:
+        api = make_api(None, Clock())
+        app = make_app(api)
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://x"
+        ) as http:
+            for route in api.routes():
+                path = getattr(route, "path", "").replace("{name}", "q")
+                path = path.replace("{job_id:path}", "1")
+                if isinstance(route, Route):
+                    for method in route.methods or ():
+                        for headers in ({}, {"Authorization": "Bearer x"}, {"Authorization": "x"}):
+                            answer = await http.request(method, path, headers=headers)
+                            assert answer.status_code == 401, f"{method} {path}"
+                else:
+                    with pytest.raises(StoreUnavailable, match="4401"):
+                        await dial_inside(app, path, "x")
+        await api.close()
+
+    asyncio.run(main())

@@ -1,0 +1,492 @@
+"""Crashes at every request, before and after its effect: nothing lost, no two live leases, and in
+the end nothing left lying about."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from pollwise.errors import LeaseLost, PollwiseError, StoreError, StoreUnavailable
+from pollwise.queues.objects.core import TRIES
+from pollwise.queues.objects.queue import ObjectQueue
+from pollwise.queues.objects.store import Store
+from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.jobs import Claim, NewJob, Settlement
+from tests.queues.objects.stores import Chaotic, Crash, Crashing, Flaky, VirtualStore, Wrapped
+from tests.support.kit import virtually
+
+LEASE = 30.0
+
+
+class World:
+    """A bucket, a healthy handle, and one that is going to die."""
+
+    def __init__(self, clock: VirtualClock, keep: float | None = None) -> None:
+        self.clock = clock
+        self.keep = keep
+        self.bucket = VirtualStore(clock)
+        self.healthy = self.handle(self.bucket)
+        self.ended: set[Any] = set()  # payloads whose end was acknowledged
+
+    def handle(self, store: Any) -> ObjectQueue:
+        return ObjectQueue(store, clock=self.clock, keep=self.keep)
+
+    async def drain(self) -> Counter[Any]:
+        """What runs, when healthy workers go on for long enough; all of it is done then."""
+        ran: Counter[Any] = Counter()
+        for _ in range(12):
+            await self.clock.advance(LEASE)
+            claims = await self.healthy.claim("healthy", 100, LEASE)
+            ran.update(claim.job.payload for claim in claims)
+            await self.healthy.settle([Settlement.done(claim) for claim in claims])
+        return ran
+
+    async def tidy(self) -> list[str]:
+        """What is left in the bucket when there was time to clean up."""
+        for _ in range(6):
+            await self.clock.advance(61)
+            await self.healthy.claim("healthy", 100, LEASE)
+        await self.healthy.close()
+        return [n for n in self.bucket.objects if "/probe/" not in n]
+
+
+Operation = Callable[[ObjectQueue, list[Claim]], Awaitable[Any]]
+JOBS = 3
+
+
+def settle(*verdicts: str) -> Operation:
+    async def call(queue: ObjectQueue, claims: list[Claim]) -> None:
+        ways: dict[str, Callable[[Claim], Settlement]] = {
+            "done": Settlement.done,
+            "retry": lambda claim: Settlement.retry(claim, 1, "again"),
+            "back": Settlement.give_back,
+            "dead": lambda claim: Settlement.dead(claim, "broken"),
+        }
+        batch = zip(claims, itertools.cycle(verdicts), strict=False)
+        await queue.settle([ways[verdict](claim) for claim, verdict in batch])
+
+    return call
+
+
+async def put_more(queue: ObjectQueue, claims: list[Claim]) -> None:
+    await queue.put([NewJob("job", f"more{n}") for n in range(JOBS)])
+
+
+async def claim_some(queue: ObjectQueue, claims: list[Claim]) -> None:
+    await queue.claim("victim", 2, LEASE)
+
+
+async def claim_twice(queue: ObjectQueue, claims: list[Claim]) -> None:
+    await queue.claim("victim", 1, LEASE)
+    await queue.claim("victim", 5, LEASE)
+
+
+async def extend(queue: ObjectQueue, claims: list[Claim]) -> None:
+    await queue.extend(claims[:2], LEASE)
+
+
+OPERATIONS: dict[str, tuple[Operation, bool]] = {  # and whether it needs claims
+    "put": (put_more, False),
+    "claim": (claim_some, False),
+    "claim twice": (claim_twice, False),
+    "extend": (extend, True),
+    "done": (settle("done"), True),
+    "retry": (settle("retry"), True),
+    "give back": (settle("back"), True),
+    "dead": (settle("dead"), True),
+    "mixed": (settle("done", "retry", "dead"), True),
+    "some": (lambda queue, claims: settle("done")(queue, claims[:1]), True),
+    "some dead": (lambda queue, claims: settle("dead")(queue, claims[1:2]), True),
+}
+
+
+def every_crash(run: Callable[[int, bool], bool]) -> None:
+    """Run with a crash at each request in turn, until one run has none."""
+    for after in (False, True):
+        for at in itertools.count(1):
+            if not run(at, after):
+                break
+            assert at < 200, "it never ends"
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["one put", "single puts"])
+@pytest.mark.parametrize("unique", [False, True], ids=["plain", "unique"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_crash_loses_nothing(name: str, unique: bool, together: bool) -> None:
+    operation, needs_claims = OPERATIONS[name]
+
+    async def main(clock: VirtualClock, at: int, after: bool) -> bool:
+        world = World(clock)
+        jobs = [NewJob("job", n, unique=f"u{n}" if unique else None) for n in range(JOBS)]
+        for batch in [jobs] if together else [[job] for job in jobs]:
+            await world.healthy.put(batch)
+        dying = Crashing(world.bucket, 10**9, after=after)
+        victim = world.handle(dying)
+        claims = await victim.claim("victim", JOBS, LEASE) if needs_claims else []
+        await victim.stats()
+        dying.left = at
+        survived = True
+        try:
+            await operation(victim, claims)
+        except StoreError:
+            survived = False
+        await victim.close()  # what it does in the background dies with it
+        crashed = dying.crashed
+        ran = await world.drain()
+        dead = {view.job.payload for view in await world.healthy.dead()}
+        assert max(ran.values(), default=0) <= 1, f"{ran} ran twice, one after the other"
+        if name == "put":
+            more = sum(f"more{n}" in ran for n in range(JOBS))
+            assert more in ((JOBS,) if survived else (0, JOBS)), f"{more} of the put came"
+        settled = {"done", "dead", "mixed", "some", "some dead"}
+        for n in range(JOBS):
+            if name not in settled:
+                assert ran[n] == 1, f"{n} is lost; {at} {after}"
+            elif name == "dead":
+                assert (n in dead) != (ran[n] == 1), f"{n}: dead {dead}, ran {ran}"
+            elif survived and name == "done":
+                assert not ran[n], f"{n} ran again although it was settled"
+        if name == "some":
+            assert ran[1] == ran[2] == 1
+        if name == "some dead":
+            assert ran[0] == ran[2] == 1
+            assert (1 in dead) != (ran[1] == 1)
+        if name == "mixed":
+            assert ran[1] == 1, "what is retried is lost"
+            assert (2 in dead) != (ran[2] == 1)
+        if unique and not dead:  # all are free again
+            await asyncio.wait_for(world.healthy.put(jobs), 1000)
+            assert sum((await world.drain()).values()) == JOBS
+        await world.healthy.drop()
+        left = await world.tidy()
+        assert not left, f"left lying about after a crash at {at}, after = {after}: {left}"
+        return crashed
+
+    every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
+
+
+def test_a_crash_in_a_put_with_unique() -> None:
+    async def main(clock: VirtualClock, at: int, after: bool) -> bool:
+        world = World(clock)
+        await world.healthy.put(NewJob("job", "held", unique="held"))
+        jobs = [NewJob("job", n, unique=f"u{n}") for n in range(2)]
+        jobs += [NewJob("job", "plain"), NewJob("job", "held", unique="held")]
+        dying = Crashing(world.bucket, 10**9, after=after)
+        victim = world.handle(dying)
+        await victim.stats()
+        dying.left = at
+        with_put: list[str] = []
+        with suppress(StoreError):
+            with_put = await victim.put(jobs)
+        await victim.close()
+        crashed = dying.crashed
+        again = await world.healthy.put(jobs)  # waits until it is sure about the crashed one
+        assert not with_put or again[0] == with_put[0]
+        ran = await world.drain()
+        assert ran[0] == ran[1] == ran["held"] == 1, f"{ran}, crashed at {at}, after = {after}"
+        assert ran["plain"] in (1, 2)
+        assert not await world.tidy()
+        return crashed
+
+    every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
+
+
+@pytest.mark.parametrize("what", ["redrive", "drop", "prune"])
+def test_a_crash_with_records(what: str) -> None:
+    async def main(clock: VirtualClock, at: int, after: bool) -> bool:
+        world = World(clock, keep=5 if what == "prune" else None)
+        await world.healthy.put([NewJob("job", n, unique=f"u{n}") for n in range(JOBS)])
+        claims = await world.healthy.claim("healthy", JOBS, LEASE)
+        verdict = Settlement.done if what == "prune" else lambda c: Settlement.dead(c, "broken")
+        await world.healthy.settle([verdict(claim) for claim in claims])
+        await clock.advance(10)
+        dying = Crashing(world.bucket, 10**9, after=after)
+        victim = world.handle(dying)
+        await victim.stats()
+        dying.left = at
+        survived = True
+        try:
+            await getattr(victim, what)()
+        except StoreError:
+            survived = False
+        await victim.close()
+        crashed = dying.crashed
+        ran = await world.drain()
+        if what == "redrive":
+            ran += Counter()
+            await world.healthy.redrive()
+            again = await world.drain()
+            assert all(ran[n] + again[n] >= 1 for n in range(JOBS)), f"lost: {ran} {again}"
+            if survived:
+                assert not again
+        else:
+            assert not ran
+            await world.healthy.drop()
+            await clock.advance(100)
+            while await world.healthy.prune():
+                pass
+        left = await world.tidy()
+        assert not [n for n in left if "/unique/" not in n], left
+        await asyncio.sleep(0)
+        return crashed
+
+    every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
+
+
+def test_a_failed_request_is_not_noticed() -> None:
+    """Each request fails once, before or after its effect: all goes as if it had not."""
+
+    async def main(clock: VirtualClock, at: int, after: bool) -> bool:
+        bucket = VirtualStore(clock)
+        store = Flaky(bucket, at, after=after)
+        queue = ObjectQueue(store, clock=clock)
+        jobs = [NewJob("job", n, unique=f"u{n}" if n % 2 else None) for n in range(4)]
+        put = await queue.put(jobs) + await queue.put(NewJob("job", 4))
+        assert len(set(put)) == 5
+        claims = await queue.claim("w", 10, LEASE)
+        assert [claim.job.payload for claim in claims] == [0, 1, 2, 3, 4]
+        await queue.extend(claims, LEASE)
+        done, back = Settlement.done, Settlement.retry
+        await queue.settle(
+            [done(claims[0]), back(claims[1]), Settlement.dead(claims[2], "x"), back(claims[4])]
+        )
+        again = await queue.claim("w", 10, LEASE)
+        assert {(c.job.payload, c.job.attempt) for c in again} == {(1, 2), (4, 2)}
+        await queue.settle([done(claims[3]), *map(done, again)])
+        assert await queue.redrive() == 1
+        [last] = await queue.claim("w", 10, LEASE)
+        await queue.settle([done(last)])
+        with pytest.raises(LeaseLost):
+            await queue.settle([done(last)])
+        await queue.close()
+        assert not [n for n in bucket.objects if "/probe/" not in n]
+        return store.left <= 0
+
+    every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
+
+
+class Outage(Wrapped):
+    """All tries of the n-th write fail, the first of them before its effect or after."""
+
+    def __init__(self, inner: Store, at: int, *, after: bool) -> None:
+        super().__init__(inner)
+        self.at = at
+        self._after = after
+        self._seen: Counter[str] = Counter()
+
+    @property
+    def happened(self) -> bool:
+        return len(self._seen) >= self.at
+
+    async def create(self, name: str, body: bytes) -> bool:
+        self._seen[name] += 1
+        failing = list(self._seen).index(name) + 1 == self.at and self._seen[name] <= TRIES
+        if failing and self._after and self._seen[name] == 1:
+            await self.inner.create(name, body)
+        if failing:
+            raise StoreUnavailable("an outage")
+        return await self.inner.create(name, body)
+
+
+@pytest.mark.parametrize(
+    "verdicts",
+    [("done",), ("dead",), ("retry",), ("done", "retry"), ("done", "retry", "dead", "back")],
+    ids=" ".join,
+)
+def test_a_settlement_that_is_tried_again_is_not_lost(verdicts: tuple[str, ...]) -> None:
+    """A call that failed is made again under the same lease: what it did counts as done."""
+
+    async def main(clock: VirtualClock, at: int, after: bool) -> bool:
+        bucket = VirtualStore(clock)
+        store = Outage(bucket, 10**9, after=after)
+        queue = ObjectQueue(store, clock=clock)
+        await queue.put([NewJob("job", n) for n in range(4)])
+        claims = await queue.claim("w", 4, LEASE)
+        store._seen.clear()
+        store.at = at
+        for _ in range(3):
+            try:
+                await settle(*verdicts)(queue, claims)
+            except StoreUnavailable:
+                await clock.advance(0.5)
+            else:
+                break
+        happened, store.at = store.happened, 10**9
+        await clock.advance(3 * LEASE)
+        again = await queue.claim("w", 4, LEASE)
+        each = Counter(verdicts[n % len(verdicts)] for n in range(4))
+        assert len(again) == each["retry"] + each["back"]
+        await clock.advance(1)  # what that claim saw lying about is being moved
+        assert len(await queue.dead()) == each["dead"]
+        await queue.close()
+        return happened
+
+    every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
+
+
+def test_what_another_handle_settles_shows_at_once() -> None:
+    async def main(clock: VirtualClock) -> None:
+        bucket = VirtualStore(clock)
+        one, other = (ObjectQueue(bucket, clock=clock) for _ in range(2))
+        await one.put([NewJob("job", n) for n in range(3)])
+        claims = await one.claim("w", 2, LEASE)
+        await other.settle([Settlement.dead(claims[1], "broken")])  # while the first goes on
+        assert [view.job.payload for view in await one.dead()] == [1]
+        await other.close()
+        await one.close()
+
+    virtually(main)
+
+
+class Ledger:
+    """What workers did: no two live leases on a job, nothing run again once it was settled."""
+
+    def __init__(self) -> None:
+        self.leases: dict[str, list[tuple[float, float, int]]] = {}
+        self.done: dict[Any, float] = {}
+        self.runs: Counter[Any] = Counter()
+
+    def claimed(self, claim: Claim, now: float) -> None:
+        self.runs[claim.job.payload] += 1
+        for began, until, token in self.leases.get(claim.job.id, ()):
+            assert until <= now, (
+                f"{claim.job.id} claimed at {now} (token {claim.token}) under a live lease "
+                f"from {began} to {until} (token {token})"
+            )
+        assert claim.job.payload not in self.done, f"{claim.job.payload} runs although it is done"
+        self.leases.setdefault(claim.job.id, []).append((now, claim.until, claim.token))
+
+    def ended(self, claim: Claim) -> None:
+        kept = [lease for lease in self.leases[claim.job.id] if lease[2] != claim.token]
+        self.leases[claim.job.id] = kept
+
+
+class Seeded:
+    """In place of `secrets`, so that a seed runs the same each time."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.randbits = rng.getrandbits
+        self._rng = rng
+
+    def token_hex(self, size: int) -> str:
+        return self._rng.randbytes(size).hex()
+
+
+def chaos(seed: int, jobs: int = 120, workers: int = 6, grain: float = 0.0) -> Counter[Any]:
+    """Workers over a network that drops, delays and duplicates; some of them die."""
+    rng = random.Random(seed)
+
+    async def main(clock: VirtualClock) -> Counter[Any]:
+        bucket = VirtualStore(clock, latency=0.02, grain=grain, ahead=rng.uniform(-900, 900))
+        if grain:
+            bucket.grain = None
+        ledger = Ledger()
+        acknowledged: set[Any] = set()
+        over = False
+
+        async def produce() -> None:
+            # Its answers are not lost: a put that is tried again may find that its job was put, run
+            # and done already, and puts it twice. That is what at least once means.
+            queue = handle(Chaotic(bucket, rng, lose=False), clock)
+            for start in range(0, jobs, 6):
+                size = rng.choice([1, 1, 6])
+                batch = [NewJob("job", start + n, delay=rng.choice([0, 0, 3])) for n in range(size)]
+                try:
+                    await queue.put(batch)
+                except StoreError:
+                    continue
+                acknowledged.update(job.payload for job in batch)
+                await clock.advance(rng.random())
+
+        async def work(name: str) -> None:
+            while not over:
+                store = Chaotic(bucket, rng)
+                queue = handle(store, clock)
+                asyncio.get_running_loop().call_later(rng.expovariate(1 / 40), store.die)
+                try:
+                    while not over:
+                        await live(queue, name)
+                except Crash:
+                    continue
+
+        async def live(queue: ObjectQueue, name: str) -> None:
+            try:
+                claims = await queue.claim(name, rng.choice([1, 3, 20]), 5)
+            except Crash:
+                raise
+            except StoreError:
+                return
+            for claim in claims:
+                ledger.claimed(claim, clock.epoch())
+            await clock.advance(rng.choice([0.05, 0.5, 4.0, 8.0]))
+            for part in (claims[: len(claims) // 2], claims[len(claims) // 2 :]):
+                fate = rng.random()
+                if not 0.2 <= fate < 0.3:
+                    for claim in part:  # it runs no more once its settlement is on the way
+                        ledger.ended(claim)
+                try:
+                    if fate < 0.2 and part:
+                        await queue.settle([Settlement.retry(c, rng.choice([0, 1])) for c in part])
+                    elif fate < 0.3 and part:
+                        await queue.extend(part, 5)
+                        continue
+                    elif part:
+                        await queue.settle([Settlement.done(claim) for claim in part])
+                        ledger.done.update({c.job.payload: clock.epoch() for c in part})
+                except LeaseLost as error:
+                    kept = [claim for claim in part if claim.job.id not in error.lost]
+                    if fate >= 0.3:
+                        ledger.done.update({c.job.payload: clock.epoch() for c in kept})
+                except PollwiseError:  # it may be settled or not
+                    if isinstance(queue._core.store, Chaotic) and queue._core.store.dead:
+                        raise Crash("dead") from None
+                    return
+            if not claims:
+                await clock.advance(0.5)
+
+        crew = [asyncio.ensure_future(work(f"w{n}")) for n in range(workers)]
+        await produce()
+        deadline = clock.now() + 3600
+        watcher = handle(bucket, clock)
+        while clock.now() < deadline and not acknowledged <= set(ledger.done):
+            await clock.advance(5)
+            stats = await watcher.stats()
+            if not stats.ready + stats.leased + stats.delayed:
+                break
+        over = True
+        await asyncio.gather(*crew)
+        never = acknowledged - set(ledger.runs)
+        assert not never, f"lost: {never}"
+        return ledger.runs
+
+    def handle(store: Any, clock: VirtualClock) -> ObjectQueue:
+        queue = ObjectQueue(store, clock=clock)
+        queue._core.rng.seed(rng.random())
+        return queue
+
+    with patch("pollwise.queues.objects.names.secrets", Seeded(rng)):
+        return virtually(main)
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("grain", [0.0, 1.0], ids=["exact", "whole seconds"])
+def test_chaos(seed: int, grain: float) -> None:
+    chaos(seed, grain=grain)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(0)
+def test_chaos_for_long() -> None:
+    for seed in range(1000, 2000):
+        try:
+            chaos(seed, grain=seed % 2)
+        except BaseException as error:
+            raise AssertionError(f"chaos({seed}, grain={seed % 2})") from error

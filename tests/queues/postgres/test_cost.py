@@ -1,0 +1,148 @@
+"""What a call of a PostgresQueue costs, also with a backlog; and the vacuum that keeps it so."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.runtime.jobs import NewJob, Settlement
+from tests.queues.benches import migrated
+from tests.queues.postgres.kit import GRANTS, drain, fresh, run
+from tests.support.daemons import wait_until
+from tests.support.servers import Postgres
+
+
+def test_one_statement_a_call(dsn: str) -> None:
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            await queue.stats()
+
+            async def cost(call: Coroutine[Any, Any, Any]) -> Any:
+                before = queue.database.connections.count
+                result = await call
+                assert queue.database.connections.count == before + 1
+                return result
+
+            jobs = [NewJob("ab"[n % 2], n, key=f"k{n % 3}", unique=f"u{n}") for n in range(9)]
+            await cost(queue.put(jobs))
+            await cost(queue.put(jobs))  # all twins
+            claims = await cost(queue.claim("w", 10, 60))
+            assert len(claims) == 3
+            await cost(queue.extend(claims, 60))
+            ways = [Settlement.done(claims[0]), Settlement.dead(claims[1], "x")]
+            await cost(queue.settle([*ways, Settlement.retry(claims[2], 5)]))
+            await cost(queue.stats())
+            await cost(queue.redrive())
+
+    run(main)
+
+
+def blocks_of(postgres: Postgres, backlog: int, keyed: bool) -> dict[str, int]:
+    """How many blocks of the table and its indexes a claim and a settlement look at."""
+    dsn = migrated(postgres.create_database(f"cost{backlog}{keyed}"))
+    key = "'k' || i % 1000" if keyed else "NULL"
+    postgres.execute(
+        "INSERT INTO pollwise.jobs (queue, kind, payload, state, since, run_at, created_at, key)"
+        f" SELECT 'cost', 'job', 'null', CASE WHEN {keyed} AND i > 1000 THEN 2 ELSE 0 END,"
+        f" i, i, i, {key} FROM generate_series(1, {backlog}) AS i",
+        dbname=f"cost{backlog}{keyed}",
+    )
+    spent: dict[str, int] = {}
+
+    async def main() -> None:
+        async with PostgresQueue(dsn, "cost", connections=1) as queue:
+
+            async def touched() -> int:
+                statement = (
+                    b"SELECT sum(pg_stat_get_blocks_fetched(c.oid))::bigint FROM pg_class AS c"
+                    b" WHERE c.relnamespace = 'pollwise'::regnamespace"
+                )
+                await queue.database.connections.rows(b"SELECT pg_stat_force_next_flush()")
+                await queue.database.connections.rows(b"SELECT pg_stat_clear_snapshot()")
+                [(blocks,)] = await queue.database.connections.rows(statement)
+                return int(blocks)
+
+            for turn in range(3):  # the first warms the caches up
+                before = await touched()
+                claims = await queue.claim("w", 20, 60, kinds=["job"])
+                assert len(claims) == 20
+                spent["claim"] = await touched() - before
+                before = await touched()
+                await queue.settle([Settlement.done(claim) for claim in claims])
+                spent["settle"] = await touched() - before
+                before = await touched()
+                await queue.put([NewJob("job", turn, key=f"k{n}") for n in range(20)])
+                spent["put"] = await touched() - before
+
+    asyncio.run(main())
+    return spent
+
+
+@pytest.mark.parametrize("keyed", [False, True])
+def test_calls_do_not_cost_more_with_a_backlog(postgres: Postgres, keyed: bool) -> None:
+    small, large = (blocks_of(postgres, backlog, keyed) for backlog in (2_000, 100_000))
+    for call, blocks in small.items():
+        # A larger table has indexes that are a level higher, no more.
+        assert large[call] <= blocks * 1.6 + 10, f"{call}: {small} at 2,000 and {large} at 100,000"
+
+
+def test_the_table_is_vacuumed_beside_the_work(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pollwise.storage.postgres.database.VACUUM_EVERY", 50)
+    dsn = migrated(postgres.create_database("vacuum"))
+    count = (
+        "SELECT pg_stat_force_next_flush(), vacuum_count FROM pg_stat_user_tables"
+        " WHERE relname = 'jobs'"
+    )
+
+    async def main() -> None:
+        async with PostgresQueue(dsn) as queue:
+            await queue.put([NewJob("job", n) for n in range(100)])
+            await drain(queue)
+            assert queue.database._vacuum is not None
+            await queue.database._vacuum
+
+    run(main)
+    wait_until(lambda: postgres.execute(count, dbname="vacuum")[0][1] == 1, "the vacuum")
+
+
+def test_a_role_that_may_not_vacuum_does_not_try(
+    postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pollwise.storage.postgres.database.VACUUM_EVERY", 50)
+    postgres.create_role("sweeper", "hunter2")
+    migrated(postgres.dsn(), "swept")
+    postgres.execute(GRANTS.replace("granted", "swept").replace("runner", "sweeper"))
+
+    async def main() -> None:
+        async with fresh(postgres.dsn(user="sweeper"), schema="swept") as queue:
+            await queue.put([NewJob("job", n) for n in range(100)])
+            await drain(queue)
+            assert queue.database._vacuum is not None
+            await queue.database._vacuum
+
+    run(main)
+    assert "permission denied to vacuum" not in postgres.log()
+
+
+def test_what_keys_cost_does_not_grow_with_their_line(postgres: Postgres) -> None:
+    """A key with a long line of blocked jobs costs what one with a short line costs."""
+
+    async def main() -> None:
+        took = []
+        for line in (10, 5000):
+            async with fresh(migrated(postgres.dsn())) as queue:
+                await queue.put([NewJob("job", n, key="k") for n in range(line)])
+                [(plan,)] = await queue.database.connections.rows(
+                    b"SELECT count(*) FROM pollwise.jobs WHERE queue = $1 AND state <> 2",
+                    [queue.name.encode()],
+                )
+                took.append(plan)
+        assert took == [1, 1], "only the first of a key is looked at by claims"
+
+    run(main)

@@ -1,0 +1,200 @@
+"""What the hot statements of SQLite cost: an index for each, and no growth with the backlog.
+
+Cost is counted in steps of SQLite's virtual machine, so that the tests do not depend on the
+machine they run on.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.storage.sql import statements
+from pollwise.testing import VirtualClock
+from tests.support.sqlite_cost import Meter, plan_of
+
+STATEMENTS = statements("pollwise.queues.sqlite")
+
+
+def sql_of(name: str) -> str:
+    """A statement as it is run: the claims are put together from parts."""
+    if name not in ("claim", "claim_arm", "claim_arm_many"):
+        return STATEMENTS[name]
+    arm = STATEMENTS["claim_arm_many"]
+    if name != "claim_arm_many":
+        arm = " UNION ALL ".join(STATEMENTS["claim_arm"].replace("{n}", n) for n in "012")
+    return STATEMENTS["claim"].replace("{arms}", arm)
+
+
+@pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "claim_arm"])
+def test_statements_use_an_index(name: str) -> None:
+    plan = plan_of("pollwise.queues.sqlite", sql_of(name))
+    scans = [step for step in plan if re.search(r"SCAN (pollwise_jobs|other)", step)]
+    assert not scans, f"{name} reads the whole table: {plan}"
+
+
+Backlog = Callable[[SqliteQueue, int], Awaitable[Any]]
+
+
+async def behind_a_key(queue: SqliteQueue, count: int) -> None:
+    await queue.put(NewJob("mine", key="blocked"))
+    await queue.claim("other", 1, 1e5)
+    await queue.put([NewJob("mine", key="blocked") for _ in range(count)])
+
+
+async def of_other_kinds(queue: SqliteQueue, count: int) -> None:
+    await queue.put([NewJob(f"other{n % 3}", priority=5) for n in range(count)])
+
+
+async def delayed(queue: SqliteQueue, count: int) -> None:
+    await queue.put([NewJob("mine", delay=1e6 + n) for n in range(count)])
+
+
+async def leased(queue: SqliteQueue, count: int) -> None:
+    await queue.put([NewJob("mine") for _ in range(count)])
+    assert len(await queue.claim("other", count, 1e5)) == count
+
+
+async def dead(queue: SqliteQueue, count: int) -> None:
+    await queue.put([NewJob("mine") for _ in range(count)])
+    claims = await queue.claim("other", count, 1e5)
+    await queue.settle([Settlement.dead(claim, "broken") for claim in claims])
+
+
+async def unique(queue: SqliteQueue, count: int) -> None:
+    await queue.put([NewJob("other", unique=str(n)) for n in range(count)])
+
+
+async def ready(queue: SqliteQueue, count: int) -> None:
+    await queue.put([NewJob("mine", priority=-1) for _ in range(count)])
+
+
+async def other_queues(queue: SqliteQueue, count: int) -> None:
+    async with SqliteQueue(queue.path, "another", clock=queue.clock, synchronous="off") as other:
+        await other.put([NewJob("mine", key=f"key{n % 5}") for n in range(count)])
+
+
+BACKLOGS: list[Backlog] = [
+    behind_a_key, of_other_kinds, delayed, leased, dead, unique, ready, other_queues,
+]  # fmt: skip
+
+
+async def costs(queue: SqliteQueue) -> dict[str, int]:
+    """The steps of each call of a job's life."""
+    meter, spent = Meter(), {}
+    with meter.reading(queue._store.connect()):
+        assert await queue.claim("w", 5, 60, kinds=["none"]) == []
+    spent["empty claim"] = meter.steps
+    jobs = [NewJob("mine", n, priority=9, key=f"own{n}", unique=f"own{n}") for n in range(4)]
+    with meter.reading(queue._store.connect()):
+        ids = await queue.put(jobs)
+    spent["put"] = meter.steps
+    with meter.reading(queue._store.connect()):
+        assert await queue.put(jobs[:1]) == ids[:1]
+    spent["put of a twin"] = meter.steps
+    with meter.reading(queue._store.connect()):
+        claims = await queue.claim("w", 4, 60, kinds=["mine", "none"])
+    assert [claim.job.id for claim in claims] == ids
+    spent["claim"] = meter.steps
+    with meter.reading(queue._store.connect()):
+        await queue.extend(claims, 60)
+    spent["extend"] = meter.steps
+    with meter.reading(queue._store.connect()):
+        assert await queue.peek(ids[0]) is not None
+    spent["peek"] = meter.steps
+    for verdict, settlements in {
+        "give back": [Settlement.give_back(claims[3])],
+        "retry": [Settlement.retry(claims[2], 60, "again")],
+        "done": [Settlement.done(claims[0])],
+        "dead": [Settlement.dead(claims[1], "broken")],
+    }.items():
+        with meter.reading(queue._store.connect()):
+            await queue.settle(settlements)
+        spent[verdict] = meter.steps
+    with meter.reading(queue._store.connect()):
+        claims = await queue.claim("w", 1, 60)
+    assert [claim.job.id for claim in claims] == ids[3:]
+    spent["claim of any kind"] = meter.steps
+    return spent
+
+
+def measure(path: Path, backlog: Backlog, count: int) -> dict[str, int]:
+    clock = VirtualClock()
+
+    async def main() -> dict[str, int]:
+        queue = SqliteQueue(path, clock=clock, synchronous="off")
+        try:
+            await queue.stats()
+            await backlog(queue, count)
+            return await costs(queue)
+        finally:
+            await queue.close()
+
+    return clock.run(main())
+
+
+@pytest.mark.parametrize("backlog", BACKLOGS, ids=lambda backlog: backlog.__name__)
+def test_calls_do_not_cost_more_with_a_backlog(tmp_path: Path, backlog: Backlog) -> None:
+    small = measure(tmp_path / "small.db", backlog, 20)
+    large = measure(tmp_path / "large.db", backlog, 3000)
+    grown = {call: (small[call], large[call]) for call in small if large[call] > small[call] * 1.2}
+    assert not grown, f"steps with a backlog of 20 and of 3000: {grown}"
+
+
+def test_a_key_costs_the_same_however_long_its_line(tmp_path: Path) -> None:
+    async def main(count: int) -> dict[str, int]:
+        queue = SqliteQueue(tmp_path / f"{count}.db", synchronous="off", clock=clock)
+        meter, spent = Meter(), {}
+        try:
+            await queue.put([NewJob("mine", key="k") for _ in range(count)])
+            with meter.reading(queue._store.connect()):
+                await queue.put(NewJob("mine", key="k"))
+            spent["put"] = meter.steps
+            for verdict in (Settlement.done, lambda claim: Settlement.dead(claim, "broken")):
+                with meter.reading(queue._store.connect()):
+                    [claim] = await queue.claim("w", 5, 60)
+                spent[f"claim {len(spent)}"] = meter.steps
+                with meter.reading(queue._store.connect()):
+                    await queue.settle([verdict(claim)])
+                spent[f"settle {len(spent)}"] = meter.steps
+            with meter.reading(queue._store.connect()):
+                assert await queue.redrive() == 1
+            spent["redrive"] = meter.steps
+            return spent
+        finally:
+            await queue.close()
+
+    clock = VirtualClock()
+    small, large = clock.run(main(20)), clock.run(main(3000))
+    grown = {call: (small[call], large[call]) for call in small if large[call] > small[call] * 1.2}
+    assert not grown, f"steps with 20 and with 3000 jobs of a key: {grown}"
+
+
+def test_a_claim_costs_in_proportion_to_what_it_gets(tmp_path: Path) -> None:
+    async def main(size: int) -> tuple[int, int]:
+        queue = SqliteQueue(tmp_path / f"{size}.db", synchronous="off", clock=clock)
+        meter = Meter()
+        try:
+            await queue.put([NewJob("mine", n) for n in range(5000)])
+            with meter.reading(queue._store.connect()):
+                claims = await queue.claim("w", size, 60, kinds=["mine"])
+            claimed = meter.steps
+            with meter.reading(queue._store.connect()):
+                await queue.settle([Settlement.done(claim) for claim in claims])
+            return claimed, meter.steps
+        finally:
+            await queue.close()
+
+    clock = VirtualClock()
+    few, many = clock.run(main(50)), clock.run(main(2000))
+    for call, one, other in zip(("claim", "settle"), few, many, strict=True):
+        a_job, of_many = one / 50, other / 2000
+        assert of_many < a_job * 1.5, (
+            f"{call}: {a_job:.0f} steps a job of 50, {of_many:.0f} of 2000"
+        )

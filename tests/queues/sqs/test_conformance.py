@@ -1,0 +1,85 @@
+"""SQS keeps the contract, as far as its capabilities go: standard and FIFO queues.
+
+The checks run side by side against one server whose time passes ten times as fast, each on a queue
+of its own; the tests then tell what came of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
+from pollwise.testing.conformance import CHECKS, Bench, Check, NotCapable, name_of, run
+from tests.support.clouds import CREDENTIALS, MiniStack
+from tests.support.fast import FastClock
+
+#: How many checks run at a time.
+AT_A_TIME = 4
+
+
+class SqsBench(Bench):
+    def __init__(self, server: MiniStack, clock: FastClock, name: str) -> None:
+        self.server, self.clock, self.name = server, clock, name
+        self._made = False
+
+    async def queue(self, **options: Any) -> SqsQueue:
+        kind = SqsFifoQueue if self.name.endswith(".fifo") else SqsQueue
+        given = {"endpoint": self.server.endpoint, "linger": 0, "timeout": "100s", **options}
+        queue = self.keep(kind(self.name, clock=self.clock, **given))
+        if not self._made:
+            await queue.create(max_receives=1000)
+            self._made = True
+        return queue
+
+    async def elapse(self, units: float) -> None:
+        await self.clock.sleep(units * self.unit)
+
+
+Results = dict[str, BaseException | None]
+
+
+@pytest.fixture(scope="module")
+def results(fast_ministack: MiniStack) -> Iterator[dict[str, Results]]:
+    server = fast_ministack
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        patch.delenv("AWS_ENDPOINT_URL", raising=False)
+        assert server.began is not None
+        clock = FastClock(server.began)
+        yield {suffix: clock.run(_run_all(server, clock, suffix)) for suffix in ("", ".fifo")}
+
+
+async def _run_all(server: MiniStack, clock: FastClock, suffix: str) -> Results:
+    gate = asyncio.Semaphore(AT_A_TIME)
+
+    async def one(check: Check, turn: str = "") -> BaseException | None:
+        async with gate:
+            try:
+                await run(check, SqsBench(server, clock, f"{name_of(check)}{turn}{suffix}"))
+            except Exception as error:
+                return error
+            return None
+
+    outcomes = await asyncio.gather(*(one(check) for check in CHECKS))
+    results = {}
+    for check, came in zip(CHECKS, outcomes, strict=True):
+        # When this machine stalls for a tenth of a second, a second is gone here: what failed
+        # beside others has to fail by itself, too.
+        again = came is not None and not isinstance(came, NotCapable)
+        results[name_of(check)] = await one(check, "-again") if again else came
+    return results
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=name_of)
+@pytest.mark.parametrize("suffix", ["", ".fifo"], ids=["standard", "fifo"])
+def test_contract(suffix: str, check: Check, results: dict[str, Results]) -> None:
+    came = results[suffix][name_of(check)]
+    if isinstance(came, NotCapable):
+        pytest.skip(str(came))
+    if came is not None:
+        raise came

@@ -1,0 +1,521 @@
+"""The hint channel: proven end to end, lost and healed, and no herd. On a line made of memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.events import HintsLost, HintsProven
+from pollwise.runtime.hints import Hint
+from pollwise.runtime.loop import Batch, Options, PollLoop
+from pollwise.storage.channel import LOOK_AFTER, RIDE_EVERY, TELL_EVERY, Channel, Line
+from tests.support.kit import Seen
+
+T = TypeVar("T")
+
+#: Long enough for everything that is about to happen to have happened, in virtual seconds.
+SOON = 1.0
+
+
+class Exchange:
+    """Carries messages between lines; each fault is one switch."""
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[str], None]] = []
+        self.sent: list[str] = []
+        self.swallows = False  # as a pooler does: everything looks well, nothing arrives
+        self.refuses = False  # nobody gets a connection
+        self.cut = asyncio.Event()
+
+    def carry(self, message: str) -> None:
+        self.sent.append(message)
+        if not self.swallows:
+            for heard in list(self.listeners):
+                asyncio.get_running_loop().call_soon(heard, message)
+
+    def words(self) -> list[str]:
+        return [json.loads(message)[0] for message in self.sent]
+
+    def cut_all(self) -> None:
+        self.cut.set()
+        self.cut = asyncio.Event()
+
+
+class MemoryLine(Line):
+    advice = "look at the exchange"
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.closed = False
+
+    async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
+        if self.exchange.refuses:
+            raise ConnectionRefusedError("nobody is there")
+        self.exchange.listeners.append(heard)
+        ready()
+        try:
+            await self.exchange.cut.wait()
+            raise ConnectionResetError("the line was cut")
+        finally:
+            self.exchange.listeners.remove(heard)
+
+    async def send(self, message: str) -> None:
+        if self.exchange.refuses:
+            raise ConnectionRefusedError("nobody is there")
+        self.exchange.carry(message)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class Process:
+    """A process with one poller, whose polls carry probes as a queue's claims do."""
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        wants: frozenset[str] | None = None,
+        strategy: Strategy | None = None,
+    ) -> None:
+        self.exchange = exchange
+        self.seen = Seen()
+        self.polls: list[float] = []
+        self.probes = 0
+        self.waiting: list[str] = []
+        self.busy = asyncio.Event()
+        self.busy.set()
+        # The system's clock in a virtual loop: virtual time need not stand still for a probe.
+        self.channel = Channel(MemoryLine(exchange), Clock())
+        options = Options(
+            events=self.seen.events,
+            hints=self.channel,
+            wants=wants,
+            random=random.Random(1),
+            spread=False,
+        )
+        self.loop = PollLoop(self._poll, strategy or Adaptive("100ms", "5s"), "jobs", options)
+        self.task = asyncio.create_task(self._work())
+
+    async def _poll(self, hold: float) -> Batch[str]:
+        self.polls.append(asyncio.get_running_loop().time())
+        probe = self.channel.probe()
+        if probe is not None:
+            self.probes += 1
+            self.exchange.carry(probe)
+        found, self.waiting = self.waiting, []
+        return Batch(found, 10)
+
+    async def _work(self) -> None:
+        async for _ in self.loop:
+            await self.busy.wait()
+
+    def polls_since(self, when: float) -> int:
+        return sum(at >= when for at in self.polls)
+
+    async def end(self) -> None:
+        self.loop.stop()
+        await self.task
+        await self.channel.aclose()
+
+
+@asynccontextmanager
+async def processes(
+    count: int = 1, wants: frozenset[str] | None = None, strategy: Strategy | None = None
+) -> AsyncIterator[tuple[Exchange, list[Process]]]:
+    exchange = Exchange()
+    started = [Process(exchange, wants, strategy) for _ in range(count)]
+    try:
+        yield exchange, started
+    finally:
+        exchange.refuses = exchange.swallows = False
+        for process in started:
+            process.busy.set()
+            await process.end()
+
+
+def under(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    return VirtualClock().run(main())
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_a_proven_channel_makes_pauses_long_and_the_polls_carry_the_probe() -> None:
+    async def main() -> None:
+        async with processes() as (exchange, [process]):
+            await asyncio.sleep(60)
+            began, sent, probes = now(), len(exchange.sent), process.probes
+            await asyncio.sleep(3600)
+            polls = process.polls_since(began)
+            assert 60 <= polls <= 67, "polls an hour: one in 54 to 60 s"
+            assert len(exchange.sent) - sent == process.probes - probes == polls, (
+                "each poll carries a probe, and nothing else is sent"
+            )
+            assert len(process.seen.of(HintsProven)) == 1
+            assert not process.seen.of(HintsLost)
+
+    under(main)
+
+
+def test_a_fixed_interval_stays_fixed() -> None:
+    async def main() -> None:
+        async with processes(strategy=Fixed("10s")) as (_, [process]):
+            await asyncio.sleep(3605)
+            assert process.seen.of(HintsProven)
+            assert process.polls_since(5) == 360
+
+    under(main)
+
+
+def test_a_pooler_that_swallows_messages_is_noticed_told_once_and_the_short_ceiling_holds() -> None:
+    async def main() -> None:
+        async with processes() as (exchange, [process]):
+            exchange.swallows = True
+            await asyncio.sleep(6)
+            [lost] = process.seen.of(HintsLost)
+            assert "did not come back within 5 s" in lost.reason
+            assert lost.advice == "look at the exchange"
+            began = now()
+            await asyncio.sleep(600)
+            assert process.polls_since(began) >= 600 / 5.1, "a poll every 4.5 to 5 s"
+            assert len(process.seen.of(HintsLost)) == 1, "told once, however long it lasts"
+            exchange.swallows = False
+            await asyncio.sleep(60)
+            assert process.seen.names().count("HintsProven") == 1, "it heals by itself"
+            began = now()
+            await asyncio.sleep(600)
+            assert process.polls_since(began) <= 12
+
+    under(main)
+
+
+def test_a_cut_line_wakes_the_sleepers_at_once_and_heals() -> None:
+    async def main() -> None:
+        async with processes() as (exchange, [process]):
+            await asyncio.sleep(90)
+            exchange.refuses = True
+            cut = now()
+            exchange.cut_all()
+            await asyncio.sleep(SOON)
+            [lost] = process.seen.of(HintsLost)
+            assert "the line was cut" in lost.reason
+            assert process.polls_since(cut) >= 1, "what was put meanwhile is found"
+            await asyncio.sleep(120)
+            exchange.refuses = False
+            await asyncio.sleep(31)
+            assert len(process.seen.of(HintsProven)) == 2
+            assert len(process.seen.of(HintsLost)) == 1
+
+    under(main)
+
+
+def test_a_line_that_falls_silent_is_noticed_within_one_probe_interval() -> None:
+    async def main() -> None:
+        async with processes() as (exchange, [process]):
+            await asyncio.sleep(61)
+            exchange.swallows = True
+            await asyncio.sleep(60 + 5)
+            assert len(process.seen.of(HintsLost)) == 1
+
+    under(main)
+
+
+def test_a_poll_that_began_before_the_proof_is_not_trusted() -> None:
+    async def main() -> None:  # what it missed may have been put before anybody listened
+        async with processes() as (exchange, [process]):
+            exchange.swallows = True
+            await asyncio.sleep(30)
+            exchange.swallows = False
+            while not process.seen.of(HintsProven):
+                await asyncio.sleep(0.01)
+            proven = now()
+            await asyncio.sleep(10)
+            assert process.polls_since(proven) >= 1, "one more poll by the short ceiling"
+
+    under(main)
+
+
+@pytest.mark.parametrize("others", [1, 2, 7, 49])
+def test_one_job_does_not_wake_a_herd(others: int) -> None:
+    async def main() -> None:
+        async with processes(others) as (exchange, started):
+            putter = Channel(MemoryLine(exchange), Clock())
+            await asyncio.sleep(120)  # each has heard the others' probes
+            chosen = set()
+            for _ in range(20):
+                before = [process.loop.counts.hinted for process in started]
+                message = putter.ride(1, {"job"})
+                assert message is not None
+                exchange.carry(message)
+                await asyncio.sleep(LOOK_AFTER / 2)
+                [first] = woken_since(before, started)
+                chosen.add(first)
+                await asyncio.sleep(LOOK_AFTER)
+                looked = woken_since(before, started)
+                assert len(looked) == min(others, 2), "one more, should the chosen one be dead"
+                await asyncio.sleep(5)
+                assert woken_since(before, started) == looked, "it said so, and that was all"
+            assert len(chosen) >= min(others, 4), "not always the same"
+
+    under(main)
+
+
+def woken_since(before: list[int], started: list[Process]) -> list[int]:
+    """The places of those whose pauses hints ended."""
+    after = [process.loop.counts.hinted for process in started]
+    return [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if new > old]
+
+
+def test_news_of_many_jobs_wakes_as_many() -> None:
+    async def main() -> None:
+        async with processes(10) as (exchange, started):
+            putter = Channel(MemoryLine(exchange), Clock())
+            await asyncio.sleep(120)
+            before = [process.loop.counts.hinted for process in started]
+            exchange.carry(putter.news(4, {"job"}))
+            await asyncio.sleep(LOOK_AFTER / 2)
+            assert len(woken_since(before, started)) == 4
+
+    under(main)
+
+
+def test_a_busy_process_passes_the_news_on() -> None:
+    async def main() -> None:
+        async with processes(12) as (exchange, started):
+            putter = Channel(MemoryLine(exchange), Clock())
+            await asyncio.sleep(120)
+            *busy, free = started
+            for process in busy:
+                process.busy.clear()
+                process.waiting = ["work"]
+                process.channel.notify(1)
+            await asyncio.sleep(SOON)
+            for _ in range(10):
+                began = now()
+                exchange.carry(putter.news(1, {"job"}))
+                await asyncio.sleep(LOOK_AFTER / 2)
+                assert free.polls_since(began), "eleven are busy, and the one who sleeps is found"
+                await asyncio.sleep(5)
+            passed = [json.loads(m) for m in exchange.sent if json.loads(m)[0] == "news"]
+            assert len(passed) <= 10 * 4, "one message, and at most three to pass it on"
+
+    under(main)
+
+
+def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
+    async def main() -> None:
+        async with processes(7) as (exchange, started):
+            putter = Channel(MemoryLine(exchange), Clock())
+            await asyncio.sleep(120)
+            for process in started[:6]:  # killed: without a word
+                process.task.cancel()
+                process.channel.close()
+                await asyncio.wait([process.task])
+            del started[:6]
+            [alive] = started
+            waits = []
+            for _ in range(30):
+                before, began = alive.loop.counts.hinted, now()
+                exchange.carry(putter.news(1, {"job"}))
+                while alive.loop.counts.hinted == before:
+                    await asyncio.sleep(0.01)
+                    assert now() < began + LOOK_AFTER * 6.5, (
+                        "each has its turn, and this is the last"
+                    )
+                waits.append(now() - began)
+                await asyncio.sleep(6)
+            assert max(waits) > LOOK_AFTER / 2, "somebody dead was chosen now and then"
+            await asyncio.sleep(180)
+            for _ in range(10):
+                before = alive.loop.counts.hinted
+                exchange.carry(putter.news(1, {"job"}))
+                await asyncio.sleep(LOOK_AFTER / 2)
+                assert alive.loop.counts.hinted > before, "they count as gone"
+                await asyncio.sleep(3)
+
+    under(main)
+
+
+def test_who_leaves_says_goodbye() -> None:
+    async def main() -> None:
+        async with processes(2) as (exchange, started):
+            putter = Channel(MemoryLine(exchange), Clock())
+            await asyncio.sleep(120)
+            await started.pop().end()
+            assert exchange.words()[-1] == "bye"
+            for _ in range(10):
+                began = now()
+                exchange.carry(putter.news(1, {"job"}))
+                await asyncio.sleep(LOOK_AFTER / 2)
+                assert started[0].polls_since(began)
+                await asyncio.sleep(3)
+
+    under(main)
+
+
+def test_a_line_that_is_ready_only_when_the_channel_closes_is_not_probed() -> None:
+    class LateLine(MemoryLine):
+        async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ready()  # the answer was there already when the cancellation came
+
+    async def main() -> None:
+        exchange = Exchange()
+        channel = Channel(LateLine(exchange), Clock())
+        hint = Hint()
+        channel.join(hint)
+        channel.asleep(hint)
+        await asyncio.sleep(SOON)
+        await channel.aclose()
+        await asyncio.sleep(SOON)
+        assert exchange.sent == []
+
+    VirtualClock().run(main())
+
+
+def test_news_goes_to_those_who_want_it() -> None:
+    async def main() -> None:
+        exchange = Exchange()
+        mail = [Process(exchange, frozenset({"mail"})) for _ in range(3)]
+        pdf = Process(exchange, frozenset({"pdf"}))
+        putter = Channel(MemoryLine(exchange), Clock())
+        await asyncio.sleep(120)
+        for _ in range(10):
+            began = now()
+            exchange.carry(putter.news(1, {"pdf"}))
+            await asyncio.sleep(LOOK_AFTER / 2)
+            assert pdf.polls_since(began), "the only one who wants it"
+            await asyncio.sleep(3)
+        for process in (*mail, pdf):
+            await process.end()
+
+    under(main)
+
+
+def test_who_sleeps_here_takes_it_and_nobody_else_is_told() -> None:
+    async def main() -> None:
+        async with processes(3) as (exchange, [here, *_]):
+            await asyncio.sleep(90)
+            sent = len(exchange.sent)
+            assert here.channel.ride(1, {"job"}) is None
+            here.channel.tell_others(1, {"job"})
+            began = now()
+            here.channel.notify(1, {"job"})
+            await asyncio.sleep(TELL_EVERY)
+            assert here.polls_since(began) == 1
+            assert exchange.words()[sent:].count("news") == 0
+            assert here.channel.ride(2, {"job"}) is not None, "two jobs, and one who sleeps here"
+
+    under(main)
+
+
+def test_news_is_coalesced() -> None:
+    async def main() -> None:
+        exchange = Exchange()
+        putter = Channel(MemoryLine(exchange), Clock())
+        rode = 0
+        for _ in range(1000):  # for a second
+            if putter.ride(1, {"job"}) is None:
+                putter.tell_others(1, {"job"})
+            else:
+                rode += 1
+            await asyncio.sleep(0.001)
+        await putter.aclose()
+        told = [json.loads(message) for message in exchange.sent]
+        assert rode <= 1 / RIDE_EVERY + 1
+        assert len(told) <= 1 / TELL_EVERY + 1
+        assert rode + sum(message[3] for message in told) == 1000, "no job is left untold"
+
+    under(main)
+
+
+def test_a_process_that_only_puts_does_not_listen() -> None:
+    async def main() -> None:
+        exchange = Exchange()
+        putter = Channel(MemoryLine(exchange), Clock())
+        putter.tell_others(1, {"job"})
+        await asyncio.sleep(SOON)
+        assert exchange.words() == ["news"]
+        assert not exchange.listeners
+        await putter.aclose()
+        assert exchange.words() == ["news"], "it was never counted on, so it says no goodbye"
+
+    under(main)
+
+
+def test_very_many_kinds_become_any() -> None:
+    async def main() -> None:
+        channel = Channel(MemoryLine(Exchange()), Clock())
+        message = channel.news(1, [f"kind-{n}" for n in range(1000)])
+        assert len(message) < 4000
+        assert json.loads(message)[4] is None
+
+    under(main)
+
+
+ANYTHING: list[Any] = [
+    *("news", "probe", "looked", "bye", "x", "\ud800"),
+    *(1, -1, True, 3 * 10**8, 10**400),
+    *(None, [], ["k"], [[]], [1], ["\ud800"]),
+]
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.one_of(
+        st.text(max_size=50),
+        st.lists(
+            st.sampled_from(ANYTHING),
+            max_size=6,
+        ).map(json.dumps),
+    )
+)
+@example('["probe","x","n",[[]]]')
+@example('["probe","\\ud800","n",null]')
+@example('["news","x","s",1,[1],0]')
+@example('["news","x","s",1,null,300000000]')
+@example("[" * 100_000)
+def test_foreign_messages_change_nothing(text: str) -> None:
+    async def main() -> None:
+        async with processes() as (exchange, [process]):
+            await asyncio.sleep(SOON)
+            exchange.carry(text)
+            exchange.carry(Channel(MemoryLine(exchange), Clock()).news(1, ["job"]))
+            await asyncio.sleep(120)
+            assert not process.task.done()
+            assert not process.seen.of(HintsLost)
+
+    under(main)
+
+
+def test_the_channel_moves_to_another_event_loop() -> None:
+    exchange, seen = Exchange(), Seen()
+    channel = Channel(MemoryLine(exchange), Clock())
+    channel.report_to("jobs", seen.events)
+
+    async def main() -> None:
+        exchange.cut = asyncio.Event()  # an event belongs to one loop
+        hint = Hint()
+        channel.join(hint)
+        channel.asleep(hint)
+        await asyncio.sleep(SOON)
+        channel.leave(hint)
+
+    under(main)
+    under(main)
+    assert len(seen.of(HintsProven)) == 2
