@@ -66,8 +66,8 @@ class Case:
         return Worth(
             poll_cost=self.ratio if ratio is None else ratio,
             wait_cost=1.0,
-            floor=self.interval * FLOOR,
-            ceiling=self.interval * CEILING,
+            min_interval=self.interval * FLOOR,
+            max_interval=self.interval * CEILING,
         )
 
 
@@ -112,16 +112,16 @@ def cases(found: list[Trace]) -> Iterator[Case]:
 
 def scaled(strategy: Strategy, case: Case) -> Strategy:
     """A rival at its defaults, with the middle of its bounds at the case's interval."""
-    by = case.interval / math.sqrt(strategy.floor * strategy.ceiling)
+    by = case.interval / math.sqrt(strategy.min_interval * strategy.max_interval)
     if isinstance(strategy, Ewma):
         return ewma(by, strategy.alpha)
-    return type(strategy)(strategy.floor * by, strategy.ceiling * by)  # type: ignore[call-arg]
+    return type(strategy)(strategy.min_interval * by, strategy.max_interval * by)  # type: ignore[call-arg]
 
 
 def ewma(by: float, alpha: float) -> Ewma:
     return Ewma(
-        idle=20 * by, low=15 * by, medium=10 * by, high=5 * by, very_high=by,
-        half_life=30 * by, alpha=alpha,
+        idle_interval=20 * by, low_interval=15 * by, medium_interval=10 * by, high_interval=5 * by,
+        very_high_interval=by, half_life=30 * by, alpha=alpha,
     )  # fmt: skip
 
 
@@ -135,10 +135,10 @@ def grid(case: Case) -> list[Strategy]:
         if low < high
     ]
     settings: list[Strategy] = [
-        Adaptive(low, high, multiplier=m) for low, high in bounds for m in (1.4, 3.0)
+        Adaptive(low, high, backoff_multiplier=m) for low, high in bounds for m in (1.4, 3.0)
     ]
     settings = settings[:44]
-    settings += [BatchFill(low, high, batch=b) for low, high in bounds[::2] for b in (2, 10)]
+    settings += [BatchFill(low, high, batch_size=b) for low, high in bounds[::2] for b in (2, 10)]
     settings += [ewma(t * by / 5, a) for by in (0.2, 0.4, 0.7, 1, 1.5, 2.5, 4) for a in (0.1, 0.3)]
     return settings
 
@@ -251,7 +251,7 @@ def budget(quick: bool) -> tuple[float, float]:
     steady = synthetic.workload("steady", seed=SEED, hours=hours)
     crowd = synthetic.workload("flash-crowd", seed=SEED, hours=hours)
     wanted = steady.rate * 3600 / 3
-    strategy = Worth.budget(polls_per_hour=wanted, ceiling="1h")
+    strategy = Worth.budget(polls_per_hour=wanted, max_interval="1h")
     misses = [abs(share - 1) for share in windows(strategy, steady, wanted)]
     return max(misses), max(windows(strategy, crowd, wanted))
 

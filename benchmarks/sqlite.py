@@ -38,7 +38,7 @@ FSYNC = {
     ("huey", "off"): ["--fsync", "off"],
     ("huey", "on"): ["--fsync", "on"],
 }
-#: Pollwise's floor, and how often it looks for news from other processes, in milliseconds.
+#: Pollwise's min_interval, and how often it looks for news from other processes, in milliseconds.
 FLOOR = 100
 
 

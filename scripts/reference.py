@@ -183,8 +183,7 @@ def strategies_page() -> str:
     parts = ["# Strategies", "Each is a recipe; its arguments are checked when it is made."]
     for name, strategy in STRATEGIES.items():
         parts += [f"## {strategy.__name__}", describe(strategy, strategy.__name__)]
-        keys = ((f"`{key}`", f"`{argument}`") for key, argument in strategy.settings.items())
-        parts += [f'In settings, `strategy = "{name}"`:', table(("key", "argument"), keys)]
+        parts.append(f'In settings: `strategy = "{name}"`, and the arguments by their names.')
     return "\n\n".join(parts)
 
 
@@ -442,9 +441,9 @@ def tradeoff() -> str:
     for strategy, use in TRADEOFFS:
         polls = idle_polls(strategy) * MONTH / IDLE_SECONDS
         dollars = [f"${polls * PRICES[name].dollars:,.2f}" for name in ("s3-list", "sqs")]
-        worst = short(strategy.ceiling)
-        shown = f"{strategy.name} {short(strategy.floor)}"
-        if strategy.floor < strategy.ceiling:
+        worst = short(strategy.max_interval)
+        shown = f"{strategy.name} {short(strategy.min_interval)}"
+        if strategy.min_interval < strategy.max_interval:
             shown += f" to {worst}"
         rows.append((shown, f"{polls:,.0f}", *dollars, f"up to {worst}", use))
     columns = ("polling", "idle polls a month", "on S3 (LIST)", "on SQS", "first wait", "for")

@@ -12,6 +12,7 @@ skipped, but never in CI.
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 
@@ -141,3 +142,17 @@ def skipped_if_missing() -> Generator[None, None, None]:
         if os.environ.get("CI"):
             raise
         pytest.skip(str(missing))
+
+
+@pytest.fixture
+def dsn(postgres: Postgres) -> str:
+    """A shared database that has the tables of queues."""
+    from tests.queues.benches import migrated
+
+    return migrated(postgres.dsn())
+
+
+@pytest.fixture
+def name() -> str:
+    """The name of a queue that nobody else uses."""
+    return f"test-{secrets.token_hex(6)}"

@@ -128,7 +128,9 @@ def budgeted(mix: Mix, budget: float) -> Unseen:
 
 
 def freshness(mix: Mix, scale: float, most: float) -> Unseen:
-    """Freshness without a budget: base 10, floor 5 and ceiling 300 of some unit of time."""
+    """Freshness without a budget: base 10, min_interval 5 and max_interval 300 of some unit
+    of time.
+    """
     strategy = Freshness(10 * scale, 5 * scale, 300 * scale)
     pacers = [strategy.pacer() for _ in mix.changes]
 
@@ -140,12 +142,15 @@ def freshness(mix: Mix, scale: float, most: float) -> Unseen:
 
 def pulse(mix: Mix, scale: float, most: float) -> Unseen:
     """Pulse's own formula, for targets that always answer and never queue: score 0, no errors."""
-    floor, ceiling = 5 * scale, 300 * scale
+    min_interval, max_interval = 5 * scale, 300 * scale
     intervals = [10 * scale] * len(mix.changes)
 
     def after(target: int, now: float, changed: bool) -> float:
-        wanted = 0.6 * (floor + (ceiling - floor) * (1 - 0.0)) + 0.4 * intervals[target]
-        intervals[target] = min(max(wanted, floor), ceiling)
+        wanted = (
+            0.6 * (min_interval + (max_interval - min_interval) * (1 - 0.0))
+            + 0.4 * intervals[target]
+        )
+        intervals[target] = min(max(wanted, min_interval), max_interval)
         return intervals[target]
 
     return replayed(mix, spread(mix, 10 * scale), after, most)
@@ -154,7 +159,10 @@ def pulse(mix: Mix, scale: float, most: float) -> Unseen:
 def at_budget(policy: Callable[[Mix, float, float], Unseen], mix: Mix, budget: float) -> Unseen:
     """The policy at the scale of time at which it polls as often as the budget says."""
     polls, even = budget * mix.seconds, len(mix.changes) / budget
-    low, high = even / 320, even / 4  # all at the ceiling of 300, or all at the floor of 5
+    low, high = (
+        even / 320,
+        even / 4,
+    )  # all at the max_interval of 300, or all at the min_interval of 5
     while True:
         middle = math.sqrt(low * high)
         tried = policy(mix, middle, polls * 1.1)

@@ -79,7 +79,7 @@ def test_check_says_what_polling_comes_out(monkeypatch: pytest.MonkeyPatch) -> N
     assert 'min_interval = "50ms"\n' in result.out
     facts = good("config", "check", "--json").json()
     assert facts["valid"] is True
-    assert "floor=0.05" in facts["polling"]
+    assert "min_interval=0.05" in facts["polling"]
 
 
 def test_the_old_interval_is_taken_with_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,11 +94,11 @@ def test_every_strategy_finds_the_jobs(name: str, hints: bool, folder: Path) -> 
     seen = seen_of(chosen, folder)
     assert seen.seconds() == pytest.approx(120, abs=0.1)
     assert seen.polls >= seen.empty + 1
-    ceiling = chosen.strategy.ceiling
-    due = sum(at + ceiling * 1.2 < 120 for at in seen.arrivals)
+    max_interval = chosen.strategy.max_interval
+    due = sum(at + max_interval * 1.2 < 120 for at in seen.arrivals)
     assert due <= seen.found <= len(seen.arrivals)
     assert len(seen.waits) == seen.found
-    assert max(seen.waits) <= ceiling * 1.1 + 0.001
+    assert max(seen.waits) <= max_interval * 1.1 + 0.001
     if hints:
         assert max(seen.waits) < 0.2
     facts = demo._facts(chosen, seen, demo._rows(chosen, seen))
@@ -144,11 +144,11 @@ def drawn(seen: Seen, chosen: Plan, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_the_view_has_all_its_figures_and_breaks_no_line(name: str, width: int) -> None:
     chosen = plan(name, seconds=86400, price=price_named("0.005/1000"))
-    seen = Seen(VirtualClock(), started=0.0, ended=86399.0, interval=chosen.strategy.ceiling)
+    seen = Seen(VirtualClock(), started=0.0, ended=86399.0, interval=chosen.strategy.max_interval)
     seen.arrivals = [float(at) for at in range(0, 86000, 2)]
     seen.waits = [1.234] * 40_000
     seen.polls, seen.empty, seen.found = 123_456, 100_000, 40_000
-    seen.intervals.extend([chosen.strategy.ceiling] * 60)
+    seen.intervals.extend([chosen.strategy.max_interval] * 60)
     head, interval, blank, titles, ours, often, seldom, foot = drawn(seen, chosen, width)
     assert head.startswith("pollwise demo  86399 of 86400 s   43000 jobs put   hints off")
     assert interval.startswith("interval now ")
@@ -204,7 +204,7 @@ def test_the_live_view_and_the_summary_in_a_terminal(scratch: Path) -> None:
     env = {"TMPDIR": str(scratch)}
     with Screen(100, 30, "demo", "--seconds", "3", env=env) as screen:
         screen.until(r"interval now")
-        assert [path.name[:12] for path in scratch.iterdir()] == ["pollwise-demo-"]
+        assert [path.name[:14] for path in scratch.iterdir()] == ["pollwise-demo-"]
         assert screen.end() == 0
     text = "\n".join(screen.lines)
     for fragment in ("interval now", "between 100ms and 5s", "hints off", "Ctrl-C ends it"):

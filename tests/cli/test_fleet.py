@@ -31,14 +31,14 @@ FILE = """
 name = "fine"
 type = "command"
 run = ["echo", "hello"]
-base = "1s"
-floor = "1s"
+base_interval = "1s"
+min_interval = "1s"
 
 [[target]]
 name = "broken"
 type = "command"
 run = ["false"]
-floor = "1s"
+min_interval = "1s"
 group = "shaky"
 
 [[target]]

@@ -201,7 +201,7 @@ def test_a_target_that_does_not_hold_is_a_warning(folder: Path) -> None:
     bunched = [second for begin in range(0, 6000, 100) for second in [begin] * 20]
     stamps = [*bunched, *range(6000, 10_000, 3)]
     (folder / "t.csv").write_text("\n".join(map(str, stamps)))
-    shown = good("lab", "tune", "t.csv", "--target", "p95=1s", "--ceiling", "100s")
+    shown = good("lab", "tune", "t.csv", "--target", "p95=1s", "--max-interval", "100s")
     assert shown.err.startswith("warning: On the rest of the trace the target is missed by")
     assert "[worker.polling]" in shown.out
 
@@ -255,7 +255,10 @@ BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
         ["tune", "steady", "--target", "p95=1s", "--strategy", "fxed"], ("did you mean 'fixed'?",),
     ),
     "a part": (["tune", "steady", "--target", "p95=1s", "--train", "1"], ("between 0 and 1",)),
-    "a floor": (["tune", "steady", "--target", "p95=1s", "--floor", "0"], ("--floor", "above 0")),
+    "a min_interval": (
+        ["tune", "steady", "--target", "p95=1s", "--min-interval", "0"],
+        ("--min-interval", "above 0"),
+    ),
     "no workers": (["cost", "--workers", "0"], ("workers = 0",)),
     "no shards": (["cost", "--shards", "-1"], ("shards = -1",)),
     "a price of costs": (["cost", "--price", "free"], ("known: s3-list",)),

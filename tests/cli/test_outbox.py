@@ -81,7 +81,7 @@ def test_migrate_makes_the_tables_once(url: str) -> None:
     refused = pollwise("outbox", "stats", url)
     assert refused.code == 2
     assert "pollwise outbox migrate" in refused.err
-    folder = "outbox_sqlite" if url.startswith("sqlite") else "outbox_postgres"
+    folder = f"pollwise.outbox.stores.{'sqlite' if url.startswith('sqlite') else 'postgres'}"
     versions = [version for version, _ in migrations(folder)]
     assert good("outbox", "migrate", url, "--json").json() == {"applied": versions}
     assert good("outbox", "migrate", url).out == "nothing to do: the tables are up to date\n"

@@ -122,7 +122,7 @@ def test_a_worker_from_submit_to_sigterm() -> None:
     assert {"job_started", "job_done", "job_dead", "pace_changed"} <= set(actions)
     assert "poll_finished" not in actions
     assert entries[1]["concurrency"] == 3
-    assert entries[1]["strategy"].startswith("Adaptive(floor=0.02, ")
+    assert entries[1]["strategy"].startswith("Adaptive(min_interval=0.02, ")
 
     values = dict(re.findall(r"^(\w+(?:\{[^}]*\})?) (\S+)$", text, re.MULTILINE))
     for name in ("poll_interval_seconds", "poll_total", "poll_empty_total", "backoff_total"):

@@ -180,7 +180,7 @@ def test_leases_are_not_renewed_at_each_contact(on: OnFarm) -> None:
             await asyncio.sleep(1)
             await agent.heartbeat(job["id"])
         if "calls" in vars(farm.queue):
-            assert farm.queue.calls["extend"] == 2
+            assert farm.queue.calls["renew"] == 2
 
     on(main)
 
@@ -412,7 +412,7 @@ def test_a_submission_that_broke_off_is_completed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
-@pytest.mark.parametrize("call", ["claim", "settle", "extend"])
+@pytest.mark.parametrize("call", ["claim", "settle", "renew"])
 def test_a_queue_that_fails_once_loses_nothing(tmp_path: Path, call: str, after: bool) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pollwise.core.breaker import Breaker, Circuit
 from pollwise.errors import ConfigError
 
-BREAKER = Breaker(failures=3, delay="30s", ceiling="5m")
+BREAKER = Breaker(failures=3, delay="30s", max_delay="5m")
 
 
 def closed() -> Circuit:
@@ -44,9 +44,9 @@ def on_trial(at: float = 30.0) -> Circuit:
     ("breaker", "lengths"),
     [
         (Breaker(), [30, 60, 120, 240, 300, 300]),
-        (Breaker(delay="10s", ceiling="1m", multiplier=3), [10, 30, 60, 60]),
-        (Breaker(delay="10s", ceiling="1m", multiplier=1), [10, 10, 10]),
-        (Breaker(delay="10s", ceiling="10s"), [10, 10]),
+        (Breaker(delay="10s", max_delay="1m", multiplier=3), [10, 30, 60, 60]),
+        (Breaker(delay="10s", max_delay="1m", multiplier=1), [10, 10, 10]),
+        (Breaker(delay="10s", max_delay="10s"), [10, 10]),
     ],
     ids=repr,
 )
@@ -70,7 +70,7 @@ def test_no_number_of_openings_overflows(openings: int) -> None:
 def test_openings_are_bounded_and_never_shrink(
     delay: float, more: float, multiplier: float, n: int, later: int
 ) -> None:
-    breaker = Breaker(delay=delay, ceiling=delay + more, multiplier=multiplier)
+    breaker = Breaker(delay=delay, max_delay=delay + more, multiplier=multiplier)
     assert delay <= breaker.open_for(n) <= breaker.open_for(n + later) <= delay + more
 
 
@@ -86,8 +86,11 @@ def test_a_recipe_is_a_value() -> None:
 @pytest.mark.parametrize(
     ("breaker", "text"),
     [
-        (Breaker(), "Breaker(3, '30s', ceiling='5m')"),
-        (Breaker(5, 1 / 3, multiplier=1.5), f"Breaker(5, {1 / 3!r}, ceiling='5m', multiplier=1.5)"),
+        (Breaker(), "Breaker(3, '30s', max_delay='5m')"),
+        (
+            Breaker(5, 1 / 3, multiplier=1.5),
+            f"Breaker(5, {1 / 3!r}, max_delay='5m', multiplier=1.5)",
+        ),
     ],
 )
 def test_repr_is_the_call_that_makes_it(breaker: Breaker, text: str) -> None:
@@ -107,8 +110,8 @@ def test_repr_is_the_call_that_makes_it(breaker: Breaker, text: str) -> None:
         ({"delay": "-1s"}, "delay = '-1s'"),
         ({"delay": "later"}, "delay = 'later'"),
         ({"delay": math.nan}, "delay = nan"),
-        ({"ceiling": "29s"}, "ceiling = '29s' must be at least delay = '30s'"),
-        ({"ceiling": math.inf}, "ceiling = inf"),
+        ({"max_delay": "29s"}, "max_delay = '29s' must be at least delay = '30s'"),
+        ({"max_delay": math.inf}, "max_delay = inf"),
         ({"multiplier": 0.9}, r"multiplier = 0\.9"),
         ({"multiplier": math.inf}, "multiplier = inf"),
         ({"multiplier": "2"}, "multiplier = '2'"),

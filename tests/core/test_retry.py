@@ -25,7 +25,7 @@ classes = st.sampled_from(sorted(BUILTINS.values(), key=repr))
 
 @st.composite
 def retries(draw: st.DrawFn) -> Retry:
-    first, ceiling = sorted([draw(lengths), draw(lengths)])
+    first, max_delay = sorted([draw(lengths), draw(lengths)])
     common: dict[str, Any] = {
         "attempts": draw(st.none() | st.integers(1, 100)),
         "jitter": draw(shares),
@@ -35,9 +35,9 @@ def retries(draw: st.DrawFn) -> Retry:
     match draw(st.sampled_from(["exponential", "linear", "fixed", "never"])):
         case "exponential":
             multiplier = draw(st.floats(1, 100))
-            return Retry.exponential(first, ceiling, multiplier=multiplier, **common)
+            return Retry.exponential(first, max_delay, multiplier=multiplier, **common)
         case "linear":
-            return Retry.linear(first, ceiling, **common)
+            return Retry.linear(first, max_delay, **common)
         case "fixed":
             return Retry.fixed(first, **common)
         case _:
@@ -77,14 +77,14 @@ def test_delays(retry: Retry, delays: list[float]) -> None:
         (Retry.exponential(), 1, 0.25, 0.875),
         (Retry.exponential(), 1, 0.75, 1.125),
         (Retry.exponential(), 3, 0.0, 3.0),
-        # At the ceiling only the lower half is left: [45, 60].
+        # At the max_delay only the lower half is left: [45, 60].
         (Retry.exponential(), 7, 0.0, 45.0),
         (Retry.exponential(), 7, 0.5, 52.5),
         (Retry.exponential(), 700, 0.8, 57.0),
-        # Near it, what the ceiling leaves: 50 ± 25 % is [37.5, 62.5], cut to [37.5, 60].
+        # Near it, what the max_delay leaves: 50 ± 25 % is [37.5, 62.5], cut to [37.5, 60].
         (Retry.linear("10s", "60s"), 5, 0.5, 48.75),
         (Retry.linear("10s", "60s"), 6, 0.0, 45.0),
-        # A fixed delay has no ceiling, so its jitter goes both ways.
+        # A fixed delay has no max_delay, so its jitter goes both ways.
         (Retry.fixed("4s", jitter=0.5), 9, 0.0, 2.0),
         (Retry.fixed("4s", jitter=0.5), 9, 0.5, 4.0),
         (Retry.fixed("4s", jitter=0.5), 9, 0.75, 5.0),
@@ -112,7 +112,7 @@ def test_a_delay_is_within_its_bounds_for_any_number_of_failures(
     retry: Retry, failures: int, u: float
 ) -> None:
     delay = retry.delay(failures, u)
-    assert 0 <= delay <= retry.ceiling
+    assert 0 <= delay <= retry.max_delay
     assert math.isfinite(delay)
 
 
@@ -247,16 +247,19 @@ def test_repr_is_the_call_that_makes_it(retry: Retry) -> None:
 @pytest.mark.parametrize(
     ("retry", "text"),
     [
-        (Retry.exponential(), "Retry.exponential('1s', ceiling='1m', attempts=5)"),
+        (Retry.exponential(), "Retry.exponential('1s', max_delay='1m', attempts=5)"),
         (
             Retry.exponential("250ms", "90s", multiplier=3, attempts=None, jitter=0.1),
-            "Retry.exponential('250ms', ceiling='1m30s', multiplier=3, attempts=None, jitter=0.1)",
+            (
+                "Retry.exponential('250ms', max_delay='1m30s', multiplier=3, attempts=None, "
+                "jitter=0.1)"
+            ),
         ),
         (
             Retry.linear(include=OSError),
-            "Retry.linear('5s', ceiling='1m', attempts=5, include=OSError)",
+            "Retry.linear('5s', max_delay='1m', attempts=5, include=OSError)",
         ),
-        (Retry.linear(jitter=0), "Retry.linear('5s', ceiling='1m', attempts=5, jitter=0)"),
+        (Retry.linear(jitter=0), "Retry.linear('5s', max_delay='1m', attempts=5, jitter=0)"),
         (
             Retry.fixed(1.00001, exclude=(OSError, StoreUnavailable)),
             "Retry.fixed(1.00001, attempts=5, exclude=(OSError, pollwise.errors.StoreUnavailable))",
@@ -292,10 +295,10 @@ def test_a_recipe_cannot_change_and_can_be_copied() -> None:
         (Retry.exponential, {"first": 0}, "first = 0 s must be above 0"),
         (Retry.exponential, {"first": "-1s"}, "first = '-1s'"),
         (Retry.exponential, {"first": "soon"}, "first = 'soon'"),
-        (Retry.exponential, {"first": "2m"}, "first = 120 s .* at most ceiling = 60 s"),
-        (Retry.exponential, {"ceiling": "10ms"}, "ceiling = 0.01 s"),
-        (Retry.exponential, {"ceiling": math.inf}, "ceiling = inf"),
-        (Retry.exponential, {"ceiling": None}, "ceiling = None"),
+        (Retry.exponential, {"first": "2m"}, "first = 120 s .* at most max_delay = 60 s"),
+        (Retry.exponential, {"max_delay": "10ms"}, "max_delay = 0.01 s"),
+        (Retry.exponential, {"max_delay": math.inf}, "max_delay = inf"),
+        (Retry.exponential, {"max_delay": None}, "max_delay = None"),
         (Retry.exponential, {"multiplier": 0.5}, "multiplier = 0.5"),
         (Retry.exponential, {"multiplier": math.nan}, "multiplier = nan"),
         (Retry.exponential, {"multiplier": math.inf}, "multiplier = inf"),

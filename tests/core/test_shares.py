@@ -27,11 +27,14 @@ changes = st.floats(1e-6, 1e4)
 
 
 def shared(
-    budget: float, rates: Sequence[float], form: Form = "delay", ceiling: float = 1e9
+    budget: float, rates: Sequence[float], form: Form = "delay", max_interval: float = 1e9
 ) -> list[float]:
     """The polls a second of targets that change at these rates, all else equal."""
     shares = Shares(budget, form)
-    taken = [shares.join(1.0, floor=1e-9, ceiling=ceiling, change=each) for each in rates]
+    taken = [
+        shares.join(1.0, min_interval=1e-9, max_interval=max_interval, change=each)
+        for each in rates
+    ]
     return [1 / shares.interval(each) for each in taken]
 
 
@@ -98,16 +101,16 @@ def test_freshness_polls_hopeless_targets_all_alike() -> None:
 
 def test_a_weight_counts_as_so_many_changes() -> None:
     shares = Shares(3.0)
-    heavy = shares.join(4.0, floor=1e-9, ceiling=1e9, change=0.1)
-    light = shares.join(1.0, floor=1e-9, ceiling=1e9, change=0.1)
+    heavy = shares.join(4.0, min_interval=1e-9, max_interval=1e9, change=0.1)
+    light = shares.join(1.0, min_interval=1e-9, max_interval=1e9, change=0.1)
     assert shares.interval(light) == pytest.approx(2 * shares.interval(heavy))
 
 
 def test_nobody_starves_and_nobody_is_polled_below_the_floor() -> None:
     shares = Shares(1.0)
-    dead = shares.join(1.0, floor=1.0, ceiling=300.0, change=1e-12)
-    wild = shares.join(1.0, floor=5.0, ceiling=300.0, change=1e6)
-    others = [shares.join(1.0, floor=1.0, ceiling=300.0, change=0.1) for _ in range(20)]
+    dead = shares.join(1.0, min_interval=1.0, max_interval=300.0, change=1e-12)
+    wild = shares.join(1.0, min_interval=5.0, max_interval=300.0, change=1e6)
+    others = [shares.join(1.0, min_interval=1.0, max_interval=300.0, change=0.1) for _ in range(20)]
     assert shares.interval(dead) == 300.0
     assert shares.interval(wild) == 5.0
     left = 1.0 - 1 / 300 - 1 / 5

@@ -59,7 +59,7 @@ def test_switched_off_while_it_runs_each_target_goes_at_its_base_interval() -> N
         fleet = fleet_for(clock)
         fleet.add(
             Target("plain", watch.probe()),
-            Target("own", watch.probe(), base="7s", floor="5s"),
+            Target("own", watch.probe(), base_interval="7s", min_interval="5s"),
             Target("fixed", watch.probe(), "13s"),
         )
         control = Control(fleet, loader())
@@ -258,7 +258,11 @@ def test_who_asked_for_what_is_told_by_whoever_carries_it_out(folder: Path) -> N
 @pytest.mark.parametrize(
     ("group", "changes", "said"),
     [
-        (None, {"floor": "1s"}, ["'floor' cannot be changed; did you mean min_interval?"]),
+        (
+            None,
+            {"min_intervall": "1s"},
+            ["'min_intervall' cannot be changed; did you mean min_interval?"],
+        ),
         (None, {"enabld": 1}, ["did you mean enabled? these can: enabled, base_interval"]),
         (None, {"budget": 1}, ["'budget' cannot be changed; these can: enabled,"]),
         (None, {"enabled": "perhaps"}, ["enabled = 'perhaps' must be true or false"]),

@@ -73,8 +73,8 @@ def test_off_every_target_is_polled_at_its_base_interval_exactly(settings: Given
     fleet = settings('[fleet.polling]\nenabled = false\nbase_interval = "20s"').fleet
     pace = paces(fleet)[None]
     assert pace.of(Target("a", probe)) == Fixed("20s")
-    assert pace.of(Target("b", probe, base="7s")) == Fixed("7s")
-    assert pace.of(Target("c", probe, floor="30s", ceiling="60s")) == Fixed("30s")
+    assert pace.of(Target("b", probe, base_interval="7s")) == Fixed("7s")
+    assert pace.of(Target("c", probe, min_interval="30s", max_interval="60s")) == Fixed("30s")
     assert pace.of(Target("d", probe, "90s")) == Fixed("90s")
     assert pace.of(Target("e", probe, Freshness("15s"))) == Fixed("15s")
 
@@ -114,7 +114,7 @@ def test_what_was_changed_of_a_group_counts_too(settings: Given) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[fleet.polling]\nfloor = 1", "settings call it fleet.polling.min_interval"),
+        ("[fleet.polling]\nmin_intervall = 1", "did you mean fleet.polling.min_interval?"),
         ("[fleet.polling]\nenabld = 1", "did you mean fleet.polling.enabled?"),
         (
             "[fleet.polling]\nenabled = 'perhaps'",

@@ -30,9 +30,12 @@ async def probe(target: Target, context: object) -> None: ...
         ({"probe": 7}, "probe = 7"),
         ({"interval": "0s"}, "'t': interval"),
         ({"interval": "soon"}, "is not a duration"),
-        ({"interval": "5s", "floor": "1s"}, "contradict"),
-        ({"floor": "10s", "ceiling": "5s"}, "'t': floor = 10.0 is above ceiling = 5.0"),
-        ({"base": "1h"}, "'t': base"),
+        ({"interval": "5s", "min_interval": "1s"}, "contradict"),
+        (
+            {"min_interval": "10s", "max_interval": "5s"},
+            "'t': min_interval = 10.0 is above max_interval = 5.0",
+        ),
+        ({"base_interval": "1h"}, "'t': base"),
         ({"weight": 0}, "weight = 0"),
         ({"priority": 1.5}, "priority = 1.5"),
         ({"timeout": "2h"}, "above the limit"),
@@ -55,9 +58,9 @@ def test_a_duration_is_a_fixed_interval() -> None:
     fleets = Freshness("20s", "10s", "10m")
     assert Target("t", probe, "90s").strategy(fleets) == Fixed("90s")
     assert Target("t", probe).strategy(fleets) is fleets
-    assert Target("t", probe, ceiling="1m").strategy(fleets) == Freshness("20s", "10s", "1m")
-    assert Target("t", probe, ceiling="8s").strategy(fleets) == Freshness("8s", "8s", "8s")
-    assert Target("t", probe, floor="20m").strategy(fleets) == Freshness("20m", "20m", "20m")
+    assert Target("t", probe, max_interval="1m").strategy(fleets) == Freshness("20s", "10s", "1m")
+    assert Target("t", probe, max_interval="8s").strategy(fleets) == Freshness("8s", "8s", "8s")
+    assert Target("t", probe, min_interval="20m").strategy(fleets) == Freshness("20m", "20m", "20m")
 
 
 def test_a_target_does_not_print_its_options() -> None:

@@ -87,7 +87,7 @@ def test_the_tradeoffs_are_in_the_order_of_the_page(trades: list[Tradeoff]) -> N
 @pytest.mark.parametrize("number", range(4))
 def test_items_wait_up_to_the_ceiling_and_no_longer(number: int, trades: list[Tradeoff]) -> None:
     row = trades[number]
-    assert 0.98 * row.strategy.ceiling < row.longest_wait <= row.strategy.ceiling + 1e-6
+    assert 0.98 * row.strategy.max_interval < row.longest_wait <= row.strategy.max_interval + 1e-6
     assert trades[3].strategy == Fixed("100ms")
 
 

@@ -14,7 +14,10 @@ def run(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("module", ["replay", "limits", "traces", "synthetic", "fast"])
+@pytest.mark.parametrize(
+    "module",
+    ["replay.engine", "replay.limits", "traces.reading", "traces.synthetic", "replay.fast"],
+)
 def test_without_numpy_the_lab_says_what_to_install(module: str) -> None:
     done = run(WITHOUT.format(name="numpy") + f"import pollwise.lab.{module}")
     assert "MissingExtra: the lab needs an extra: pip install 'pollwise[lab]'" in done.stderr

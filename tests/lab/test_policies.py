@@ -25,18 +25,27 @@ TERMS = Terms(5e-6, 0.01 / 3600)
         (" Adaptive ", Adaptive()),
         ("adaptive 200ms 10s", Adaptive("200ms", "10s")),
         ("adaptive 200ms to 10s", Adaptive("200ms", "10s")),
-        ("adaptive max_interval=30s", Adaptive(ceiling="30s")),
-        ("adaptive backoff_multiplier=1.5", Adaptive(multiplier=1.5)),
+        ("adaptive max_interval=30s", Adaptive(max_interval="30s")),
+        ("adaptive backoff_multiplier=1.5", Adaptive(backoff_multiplier=1.5)),
         ("fixed 500ms", Fixed("500ms")),
         ("fixed 2", Fixed(2)),
         ("fixed 0 hold=20s", Fixed(0, hold="20s")),
-        ("batch-fill 1s 4s batch_size=20", BatchFill("1s", "4s", batch=20)),
+        ("batch-fill 1s 4s batch_size=20", BatchFill("1s", "4s", batch_size=20)),
         ("ewma", Ewma()),
         ("ewma alpha=0.5", Ewma(alpha=0.5)),
-        ("ewma idle_interval=25s", Ewma(idle=25)),
-        ("ewma 2s to 40s", Ewma(very_high=2, high=10, medium=20, low=30, idle=40)),
+        ("ewma idle_interval=25s", Ewma(idle_interval=25)),
+        (
+            "ewma 2s to 40s",
+            Ewma(
+                very_high_interval=2,
+                high_interval=10,
+                medium_interval=20,
+                low_interval=30,
+                idle_interval=40,
+            ),
+        ),
         ("worth", Worth(poll_cost=5e-6, wait_cost=0.01 / 3600)),
-        ("worth max_interval=5m", Worth(poll_cost=5e-6, wait_cost=0.01 / 3600, ceiling="5m")),
+        ("worth max_interval=5m", Worth(poll_cost=5e-6, wait_cost=0.01 / 3600, max_interval="5m")),
         ("worth wait_cost=1e-3", Worth(poll_cost=5e-6, wait_cost=1e-3)),
         ("worth p95_wait=2s", Worth(p95_wait="2s")),
         ("worth polls_per_hour=720", Worth(polls_per_hour=720)),
@@ -75,8 +84,8 @@ def test_a_policy_named_twice_is_compared_once() -> None:
         ("adaptive max_intervall=5s", "did you mean 'max_interval'?"),
         ("fixed x", "interval = 'x' in 'fixed x' is not a duration"),
         ("ewma alpha=much", "must be a number"),
-        ("adaptive 5s 1s", "floor = 5.0 is above ceiling = 1.0"),
-        ("ewma 5s 1s", "floor = 5.0 is above ceiling = 1.0"),
+        ("adaptive 5s 1s", "min_interval = 5.0 is above max_interval = 1.0"),
+        ("ewma 5s 1s", "min_interval = 5.0 is above max_interval = 1.0"),
         ("fixed 0", "polls without any pause"),
         ("worth p95_wait=2s polls_per_hour=3", "2 goals"),
     ],
@@ -115,14 +124,16 @@ def test_every_point_of_a_space_is_a_strategy_within_its_bounds(
             strategy = tried.strategy(each)
             assert strategy.name == name
             # Settings are rounded to two digits, so that people can read them.
-            assert 0.94 * low <= strategy.floor
-            assert strategy.ceiling <= 1.06 * high
+            assert 0.94 * low <= strategy.min_interval
+            assert strategy.max_interval <= 1.06 * high
 
 
 def test_a_grid_reaches_both_ends() -> None:
     assert Axis("interval", 0.1, 10.0).points(3) == pytest.approx([0.1, 1.0, 10.0])
     assert Axis("interval", 2.0, 2.0).points(3) == [2.0]
-    tried = {each.floor for each in map(space("fixed", 0.1, 10, TERMS).strategy, [(0.1,), (10,)])}
+    tried = {
+        each.min_interval for each in map(space("fixed", 0.1, 10, TERMS).strategy, [(0.1,), (10,)])
+    }
     assert tried == {0.1, 10.0}
 
 

@@ -51,19 +51,19 @@ def test_the_fixed_interval_for_a_percentile(steady: Trace) -> None:
 
 def test_the_fixed_interval_for_a_mean(steady: Trace) -> None:
     found = tuned(steady, "fixed", "mean=500ms")
-    assert found.strategy.floor == pytest.approx(1.0, rel=0.04)
+    assert found.strategy.min_interval == pytest.approx(1.0, rel=0.04)
 
 
 def test_the_fixed_interval_for_a_budget(steady: Trace) -> None:
     found = tuned(steady, "fixed", "budget=720/hour")
-    assert found.strategy.floor == pytest.approx(5.0, rel=0.01)
+    assert found.strategy.min_interval == pytest.approx(5.0, rel=0.01)
     assert found.trained.polls_an_hour <= 720
 
 
 def test_items_by_the_clock() -> None:
     """One every 10 s, on the poll: polling every 10 s finds each at once, for the least."""
     arrivals = np.arange(0.0, 20_000.0, 10.0)
-    found = tuned(Trace("clock", arrivals, 20_000.0), "fixed", "mean=10ms", ceiling=60.0)
+    found = tuned(Trace("clock", arrivals, 20_000.0), "fixed", "mean=10ms", max_interval=60.0)
     assert found.trained.mean_wait <= 0.01
     assert found.trained.polls_an_hour == pytest.approx(360, rel=0.01)
 
@@ -113,7 +113,7 @@ def test_a_target_that_does_not_hold_is_said_to_be_missed() -> None:
     bunched = np.repeat(np.arange(0.0, 6000.0, 100.0), 20)
     spread = np.arange(6000.0, 10_000.0, 3.1)
     trace = Trace("turned", np.concatenate([bunched, spread]), 10_000.0)
-    found = tuned(trace, "adaptive", "p95=1s", ceiling=100.0)
+    found = tuned(trace, "adaptive", "p95=1s", max_interval=100.0)
     assert not found.holds
     assert "is missed by" in found.verdict
     assert found.facts()["holds"] is False
@@ -205,20 +205,20 @@ def test_a_latency_out_of_reach_names_the_nearest(steady: Trace) -> None:
         tuned(steady, "adaptive", "p95=1ms")
     said = str(refused.value)
     assert "no setting of adaptive reaches p95=1ms; the nearest is p95 = 9." in said
-    assert "lower --floor below 10ms" in said
+    assert "lower --min_interval below 10ms" in said
     with pytest.raises(ConfigError, match=r"the nearest is p95 = 95"):
-        tuned(steady, "fixed", "p95=100ms", floor=1.0)
+        tuned(steady, "fixed", "p95=100ms", min_interval=1.0)
 
 
 def test_a_budget_out_of_reach_names_the_nearest(steady: Trace) -> None:
     with pytest.raises(ConfigError) as refused:
-        tuned(steady, "fixed", "budget=100/hour", ceiling=10.0)
+        tuned(steady, "fixed", "budget=100/hour", max_interval=10.0)
     assert "the nearest is 360 polls an hour, by fixed 10s; raise the budget" in str(refused.value)
 
 
 def test_bounds_that_contradict_each_other(steady: Trace) -> None:
-    with pytest.raises(ConfigError, match="floor = 2s is above ceiling = 1s"):
-        tuned(steady, "fixed", "p95=2s", floor=2.0, ceiling=1.0)
+    with pytest.raises(ConfigError, match="min_interval = 2s is above max_interval = 1s"):
+        tuned(steady, "fixed", "p95=2s", min_interval=2.0, max_interval=1.0)
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -1.0, 2.0])

@@ -59,11 +59,13 @@ def test_set_up_again_does_not_log_twice(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_text_has_time_level_action_and_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = written(monkeypatch, "info", "text")
-    Events().emit(WorkerStarted("q", "w", ("a", "b"), 8, "Adaptive(floor=0.1, ceiling=5.0)"))
+    Events().emit(
+        WorkerStarted("q", "w", ("a", "b"), 8, "Adaptive(min_interval=0.1, max_interval=5.0)")
+    )
     line = stream.getvalue()
     assert line.endswith(
         " INFO worker_started source=q worker=w kinds=a,b concurrency=8 "
-        "strategy='Adaptive(floor=0.1, ceiling=5.0)'\n"
+        "strategy='Adaptive(min_interval=0.1, max_interval=5.0)'\n"
     )
 
 

@@ -584,7 +584,7 @@ def test_a_relay_says_by_which_batch_it_is_paced() -> None:
         async with outbox.running():
             await bench.clock.advance(1)
         (told,) = bench.events(RelayStarted)
-        assert told.strategy == repr(BatchFill(batch=25))
+        assert told.strategy == repr(BatchFill(batch_size=25))
 
     bench.run(main())
 

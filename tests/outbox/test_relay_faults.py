@@ -63,8 +63,8 @@ class Flaky(OutboxStore):
     async def _settle(self, *arguments: Any) -> Any:
         return await self._shaken("_settle", *arguments)
 
-    async def _extend(self, *arguments: Any) -> Any:
-        return await self._shaken("_extend", *arguments)
+    async def _renew(self, *arguments: Any) -> Any:
+        return await self._shaken("_renew", *arguments)
 
     async def _announce_handlers(self, *arguments: Any) -> Any:
         return await self._shaken("_announce_handlers", *arguments)
@@ -358,11 +358,11 @@ def test_an_unknown_kind_is_left_to_a_newer_relay_that_has_just_come() -> None:
 
 
 def test_no_poll_is_made_for_others_while_a_relay_is_alone() -> None:
-    """An idle relay whose hints are proven polls once in `long_ceiling`; nothing else."""
+    """An idle relay whose hints are proven polls once in `long_interval`; nothing else."""
     bench = Bench()
 
     async def main() -> None:
-        outbox = bench.outbox(long_ceiling="1h")
+        outbox = bench.outbox(long_interval="1h")
         outbox.handle("*")(bench.recorder("publish"))
         hints = type(bench.store.hints())
         async with outbox.running():
@@ -454,8 +454,8 @@ class Line(MemoryOutboxStore):
     async def _settle(self, *arguments: Any) -> Any:
         return await self._through()._settle(*arguments)
 
-    async def _extend(self, *arguments: Any) -> Any:
-        return await self._through()._extend(*arguments)
+    async def _renew(self, *arguments: Any) -> Any:
+        return await self._through()._renew(*arguments)
 
     async def _announce_handlers(self, *arguments: Any) -> Any:
         return await self._through()._announce_handlers(*arguments)
@@ -520,7 +520,7 @@ def test_a_relay_that_finds_its_own_lease_run_out_never_handles_a_key_twice_at_a
     overlaps: list[list[int]] = []
 
     class NoRenewal(MemoryOutboxStore):
-        async def _extend(self, *_: Any) -> Any:
+        async def _renew(self, *_: Any) -> Any:
             raise StoreUnavailable("the line is dead")
 
     bench.store = NoRenewal(clock=bench.clock)

@@ -81,9 +81,9 @@ def test_a_queue_that_denies_everything_is_asked_for_the_rest() -> None:
 
     clock = VirtualClock()
     report = clock.run(exercise(lambda: ModestBench(clock)))
-    # `peek` is each store's own to refuse; this one can.
+    # `get` is each store's own to refuse; this one can.
     assert set(report.failed) <= {"what_a_store_cannot_do_is_refused"}, report
-    for name in ("put_claim_settle", "lease_runs_out", "retry_waits", "give_back", "redrive_some"):
+    for name in ("put_claim_settle", "lease_runs_out", "retry_waits", "give_back", "retry_some"):
         assert name in report.passed
 
 
@@ -167,9 +167,9 @@ class Silent(MemoryQueue):
 class Immortal(MemoryQueue):
     """Redrives without fresh attempts."""
 
-    async def _redrive(self, ids: Any) -> int:
+    async def _retry(self, ids: Any) -> int:
         attempts = {record.seq: record.attempt for record in self._dead(ids)}
-        count = await super()._redrive(ids)
+        count = await super()._retry(ids)
         for seq, attempt in attempts.items():
             self._records[seq].attempt = attempt
         return count
@@ -186,7 +186,7 @@ BROKEN: dict[type[MemoryQueue], str] = {
     Loud: "a_herd_is_not_woken",
     Stranding: "cancelled_claim_claims_nothing",
     Silent: "lost_names_the_refused",
-    Immortal: "redrive_all",
+    Immortal: "retry_all",
 }
 
 

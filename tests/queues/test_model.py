@@ -67,9 +67,9 @@ programs = st.lists(
         claims,
         step("settle", picks=st.lists(st.tuples(st.integers(0, 40), verdicts, delays), max_size=4)),
         step("settle", picks=st.lists(st.tuples(st.integers(0, 3), verdicts, delays), max_size=3)),
-        step("extend", picks=picks, lease=st.sampled_from([1, 5])),
+        step("renew", picks=picks, lease=st.sampled_from([1, 5])),
         step("elapse", units=st.sampled_from([0.5, 1, 1, 2, 5])),
-        step("redrive", picks=st.none() | picks),
+        step("retry", picks=st.none() | picks),
         step("drop", picks=st.none() | picks),
         step("prune"),
     ),
@@ -125,13 +125,13 @@ class Side:
                         batch.append(Settlement.give_back(claim, delay))
         await queue.settle(batch)
 
-    async def _extend(self, queue: Queue, picks: list[int], lease: float) -> Any:
+    async def _renew(self, queue: Queue, picks: list[int], lease: float) -> Any:
         if self.claims:
             chosen = [self.claims[-1 - pick % len(self.claims)] for pick in picks]
-            await queue.extend(chosen, lease)
+            await queue.renew(chosen, lease)
 
-    async def _redrive(self, queue: Queue, picks: list[int] | None) -> Any:
-        return await queue.redrive(self._some_ids(picks))
+    async def _retry(self, queue: Queue, picks: list[int] | None) -> Any:
+        return await queue.retry(self._some_ids(picks))
 
     async def _drop(self, queue: Queue, picks: list[int] | None) -> Any:
         return await queue.drop(self._some_ids(picks))
@@ -145,7 +145,7 @@ class Side:
     async def view(self) -> tuple[Any, dict[int, dict[str, Any]]]:
         """The stats, and every job."""
         queue = next(self.handles)
-        shown = {self.numbers[v.job.id]: self._info(v) for v in await queue.list(limit=1000)}
+        shown = {self.numbers[v.job.id]: self._info(v) for v in await queue.jobs(limit=1000)}
         return await queue.stats(), shown
 
     def _info(self, view: JobInfo) -> dict[str, Any]:

@@ -119,7 +119,7 @@ def test_virtual_time_stands_still_while_a_thread_works() -> None:
 
 
 def test_an_await_that_nobody_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pollwise.clock, "STUCK_AFTER", 0.01)
+    monkeypatch.setattr(pollwise.runtime.clock, "STUCK_AFTER", 0.01)
 
     async def main(_: VirtualClock) -> None:
         await asyncio.get_running_loop().create_future()
@@ -129,7 +129,7 @@ def test_an_await_that_nobody_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_thread_that_waits_for_virtual_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pollwise.clock, "STUCK_AFTER", 0.01)
+    monkeypatch.setattr(pollwise.runtime.clock, "STUCK_AFTER", 0.01)
     gate = threading.Event()
 
     async def main(clock: VirtualClock) -> None:
@@ -167,7 +167,7 @@ def idle(seed: int, span: float = DAY) -> tuple[int, list[Event]]:
 
 def test_a_day_of_idling_polls_at_the_ceiling() -> None:
     polls, _ = idle(seed=1)
-    # The ceiling is 5 s and jitter takes off up to a tenth of it: 4.75 s on the average.
+    # The max_interval is 5 s and jitter takes off up to a tenth of it: 4.75 s on the average.
     assert DAY / 5 < polls < DAY / 4.5
     assert polls == pytest.approx(DAY / 4.75, rel=0.01)
 

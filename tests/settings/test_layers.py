@@ -46,7 +46,7 @@ def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
     assert (outbox.batch, outbox.run) == (options.batch, options.run)
     assert outbox.concurrency == options.concurrency
     assert (outbox.lease, outbox.grace) == (seconds(options.lease), seconds(options.grace))
-    assert (outbox.timeout, outbox.long_ceiling) == (options.timeout, options.long_ceiling)
+    assert (outbox.timeout, outbox.long_interval) == (options.timeout, options.long_interval)
     assert outbox.polling == options.polling == BatchFill("1s", "8s")
 
 
@@ -57,7 +57,7 @@ def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
         ("run", [1, 1000], [0, 1001]),
         ("concurrency", [1, 1000], [0, 1001]),
         ("lease", [0.1, "7d"], [0.09, "8d"]),
-        ("long_ceiling", [0.001, 3600], [0, 3601]),
+        ("long_interval", [0.001, 3600], [0, 3601]),
     ],
 )
 def test_every_number_of_the_outbox_has_limits(
@@ -139,7 +139,7 @@ def test_keys_of_one_table_may_come_from_different_layers(folder: Folder) -> Non
     )
     assert (settings.worker.lease, settings.worker.grace) == (120.0, 5.0)
     assert settings.worker.timeout == 3600.0
-    assert settings.worker.polling == Adaptive("1s", "20s", multiplier=3)
+    assert settings.worker.polling == Adaptive("1s", "20s", backoff_multiplier=3)
 
 
 def test_the_environment_is_read_when_asked_for(
@@ -259,7 +259,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("outbox.lease", "30s", "default"),
         ("outbox.grace", "30s", "default"),
         ("outbox.timeout", "none", "default"),
-        ("outbox.long_ceiling", "1m", "default"),
+        ("outbox.long_interval", "1m", "default"),
         ("outbox.metrics_port", "none", "default"),
         ("outbox.metrics_host", "127.0.0.1", "default"),
         ("outbox.log_level", "info", "default"),
@@ -277,7 +277,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("worker.lease", "1m30s", "pollwise.toml"),
         ("worker.grace", "30s", "default"),
         ("worker.timeout", "none", "default"),
-        ("worker.long_ceiling", "1m", "default"),
+        ("worker.long_interval", "1m", "default"),
         ("worker.metrics_port", "none", "default"),
         ("worker.metrics_host", "127.0.0.1", "default"),
         ("worker.log_level", "info", "default"),

@@ -21,13 +21,16 @@ from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError
 from pollwise.settings import STRATEGIES, Row, documented_keys, load, polling_table, strategy_named
 from pollwise.settings.keys import polling_tables
+from pollwise.settings.strategies import parameter_names
 from tests.settings.folder import GOALS, Folder, goals_of, unused
 
 # Strategies over layers.
 
 
 def test_parameters_without_a_strategy_are_those_of_adaptive(folder: Folder) -> None:
-    assert folder.load("[worker.polling]\nmax_interval = 9").worker.polling == Adaptive(ceiling=9)
+    assert folder.load("[worker.polling]\nmax_interval = 9").worker.polling == Adaptive(
+        max_interval=9
+    )
     assert folder.refusal("[worker.polling]\ninterval = 9") == (
         "worker.polling.interval = 9 (pollwise.toml) belongs to strategy fixed, but the strategy "
         "is "
@@ -180,26 +183,35 @@ holds = st.floats(0, 1e6)
 
 @st.composite
 def any_strategy(draw: st.DrawFn) -> Strategy:
-    floor, ceiling = sorted([draw(lengths), draw(lengths)])
+    min_interval, max_interval = sorted([draw(lengths), draw(lengths)])
     match draw(st.sampled_from(sorted(STRATEGIES))):
         case "fixed":
             return Fixed(draw(lengths), hold=draw(holds))
         case "adaptive":
             multiplier = draw(st.floats(1, 1e308, exclude_min=True))
-            return Adaptive(floor, ceiling, multiplier=multiplier, hold=draw(holds))
+            return Adaptive(
+                min_interval, max_interval, backoff_multiplier=multiplier, hold=draw(holds)
+            )
         case "batch_fill":
-            return BatchFill(floor, ceiling, batch=draw(st.integers(1, 10**18)), hold=draw(holds))
+            return BatchFill(
+                min_interval,
+                max_interval,
+                batch_size=draw(st.integers(1, 10**18)),
+                hold=draw(holds),
+            )
         case "freshness":
-            return Freshness(draw(st.floats(floor, ceiling)), floor, ceiling)
+            return Freshness(
+                draw(st.floats(min_interval, max_interval)), min_interval, max_interval
+            )
         case "ewma":
             waits = sorted(draw(st.lists(lengths, min_size=5, max_size=5)))
             very_high, high, medium, low, idle = waits
             return Ewma(
-                idle=idle,
-                low=low,
-                medium=medium,
-                high=high,
-                very_high=very_high,
+                idle_interval=idle,
+                low_interval=low,
+                medium_interval=medium,
+                high_interval=high,
+                very_high_interval=very_high,
                 alpha=draw(st.floats(0, 1, exclude_min=True)),
                 drop_after=draw(st.integers(1, 10**9)),
                 half_life=draw(lengths),
@@ -207,9 +219,16 @@ def any_strategy(draw: st.DrawFn) -> Strategy:
             )
         case "worth":
             if draw(st.booleans()):
-                return Worth.latency(mean=2 * ceiling, floor=floor, ceiling=ceiling)
+                return Worth.latency(
+                    mean=2 * max_interval, min_interval=min_interval, max_interval=max_interval
+                )
             costs = st.floats(1e-9, 1e9)
-            return Worth(poll_cost=draw(costs), wait_cost=draw(costs), floor=floor, ceiling=ceiling)
+            return Worth(
+                poll_cost=draw(costs),
+                wait_cost=draw(costs),
+                min_interval=min_interval,
+                max_interval=max_interval,
+            )
         case other:
             raise NotImplementedError(f"say how to draw {other}")
 
@@ -222,7 +241,7 @@ def table_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @given(strategy=any_strategy())
 @example(strategy=Adaptive())
 @example(strategy=Fixed(0, hold=20))
-@example(strategy=Adaptive("1us", 1e9 / 7, multiplier=1e300))
+@example(strategy=Adaptive("1us", 1e9 / 7, backoff_multiplier=1e300))
 @example(strategy=Ewma.high_volume(held=True))
 def test_the_table_of_a_strategy_gives_it_again(table_file: Path, strategy: Strategy) -> None:
     table_file.write_text(polling_table(strategy), encoding="utf-8")
@@ -263,7 +282,7 @@ def test_the_documented_keys_are_complete(folder: Folder) -> None:
         documented = [each for each in rows if each.strategy in {"", name}]
         assert [each.key for each in documented] == [each.key for each in shown]
         parameters = [each for each in documented if each.strategy]
-        assert len(parameters) == len(strategy.settings) * len(polling_tables())
+        assert len(parameters) == len(parameter_names(strategy)) * len(polling_tables())
         defaults = {each.key: each.value for each in shown if each.key.count(".") > 1}
         for each in parameters:
             assert each.key in chosen or each.default == defaults[each.key]

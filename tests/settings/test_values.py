@@ -92,9 +92,12 @@ def test_both_forms_in_two_layers_are_not(folder: Folder) -> None:
     [
         ({"STRATEGY": "fixed", "INTERVAL_MS": "200"}, Fixed("200ms")),
         ({"STRATEGY": "FIXED", "INTERVAL": "2"}, Fixed(2)),
-        ({"MIN_INTERVAL_MS": "200", "BACKOFF_MULTIPLIER": "1.5"}, Adaptive(0.2, multiplier=1.5)),
-        ({"BACKOFF_MULTIPLIER": "10"}, Adaptive(multiplier=10)),
-        ({"STRATEGY": "batch_fill", "BATCH_SIZE": "25"}, BatchFill(batch=25)),
+        (
+            {"MIN_INTERVAL_MS": "200", "BACKOFF_MULTIPLIER": "1.5"},
+            Adaptive(0.2, backoff_multiplier=1.5),
+        ),
+        ({"BACKOFF_MULTIPLIER": "10"}, Adaptive(backoff_multiplier=10)),
+        ({"STRATEGY": "batch_fill", "BATCH_SIZE": "25"}, BatchFill(batch_size=25)),
         ({"STRATEGY": "ewma", "HELD": "true", "DROP_AFTER": "3"}, Ewma(held=True, drop_after=3)),
         ({"STRATEGY": "ewma", "HELD": "no", "HALF_LIFE": "1m"}, Ewma(half_life=60)),
     ],
@@ -169,7 +172,9 @@ def test_what_a_strategy_refuses_is_said_in_the_words_of_settings(
     refusal = folder.refusal(overrides=chosen)
     assert f"worker.polling.{key} = {value!r} (argument)" in refusal
     assert said in refusal
-    assert not re.search(r"(?<![\w.])(floor|ceiling|batch|idle|high|very_high) = ", refusal)
+    assert not re.search(
+        r"(?<![\w.])(min_interval|max_interval|batch|idle|high|very_high) = ", refusal
+    )
 
 
 def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) -> None:
@@ -215,11 +220,14 @@ def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) ->
         ),
         ("worker = 4", "is a table; write [worker]"),
         ("[worker.lease]\nlong = 1", "worker.lease = {…} (pollwise.toml) is a dict; give"),
-        ("[worker.polling]\nfloor = '1s'", "settings call it worker.polling.min_interval"),
-        ("[worker.polling]\nceiling_ms = 5", "settings call it worker.polling.max_interval_ms"),
-        ("[worker.polling]\nmultiplier = 3", "settings call it worker.polling.backoff_multiplier"),
-        ("[worker.polling]\nbatch = 3", "settings call it worker.polling.batch_size"),
-        ("[worker.polling]\nvery_high = 3", "settings call it worker.polling.very_high_interval"),
+        (
+            "[worker.polling]\nfloor = '1s'",
+            "is no setting; [worker.polling] has strategy, min_interval",
+        ),
+        ("[worker.polling]\nmax_intervall_ms = 5", "did you mean worker.polling.max_interval_ms?"),
+        ("[worker.polling]\nmultiplier = 3", "did you mean worker.polling.backoff_multiplier?"),
+        ("[worker.polling]\nbatch = 3", "did you mean worker.polling.batch_size?"),
+        ("[worker.polling]\nvery_high = 3", "did you mean worker.polling.very_high_interval?"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest(folder: Folder, toml: str, said: str) -> None:
@@ -239,8 +247,8 @@ def test_an_unknown_argument_is_refused_with_the_nearest(folder: Folder) -> None
         ("POLLWISE_POLLING_MIN_INTERVALL", "did you mean POLLWISE_POLLING_MIN_INTERVAL?"),
         ("POLLWISE_WORKER_CONCURENCY", "did you mean POLLWISE_WORKER_CONCURRENCY?"),
         ("POLLWISE_CONCURRENCY", "did you mean POLLWISE_WORKER_CONCURRENCY?"),
-        ("POLLWISE_POLLING_FLOOR", "settings call it POLLWISE_POLLING_MIN_INTERVAL"),
-        ("POLLWISE_WORKER_POLLING_BATCH", "settings call it POLLWISE_POLLING_BATCH_SIZE"),
+        ("POLLWISE_POLLING_MINIMUM_INTERVAL", "did you mean POLLWISE_POLLING_MIN_INTERVAL?"),
+        ("POLLWISE_WORKER_POLLING_BATCH", "did you mean POLLWISE_WORKER_POLLING_BATCH_SIZE?"),
         ("POLLWISE_ZZZ", "unset it; settings begin with POLLWISE_POLLING_ or POLLWISE_WORKER_"),
         ("POLLWISE_", "unset it"),
     ],

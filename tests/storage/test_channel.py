@@ -243,7 +243,7 @@ def test_a_poll_that_began_before_the_proof_is_not_trusted() -> None:
                 await asyncio.sleep(0.01)
             proven = now()
             await asyncio.sleep(10)
-            assert process.polls_since(proven) >= 1, "one more poll by the short ceiling"
+            assert process.polls_since(proven) >= 1, "one more poll by the short max_interval"
 
     under(main)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.support.daemons import HOST, Keeper, Missing, Server, free_port
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 #: What every client of the servers has in its environment.
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test",

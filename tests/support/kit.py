@@ -126,9 +126,9 @@ class Counted(Queue):
         real, batch = super().settle, list(settlements)
         await self._counted("settle", lambda: real(batch))
 
-    async def extend(self, claims: Iterable[Claim], lease: Duration) -> None:
-        real, batch = super().extend, list(claims)
-        await self._counted("extend", lambda: real(batch, lease))
+    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
+        real, batch = super().renew, list(claims)
+        await self._counted("renew", lambda: real(batch, lease))
 
     async def prune(self) -> int:
         return await self._counted("prune", super().prune)

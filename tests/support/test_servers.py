@@ -20,7 +20,7 @@ from tests.support import servers as module
 from tests.support.daemons import HOST, Missing, ServerFailed, free_port, wait_until
 from tests.support.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Redis, Servers
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_newest_postgres_answers(postgres: Postgres) -> None:

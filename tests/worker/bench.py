@@ -35,7 +35,7 @@ from tests.support.proxy import Proxy
 from tests.support.servers import OwnPostgres, OwnRedis, Postgres, Redis
 
 T = TypeVar("T")
-Call = Literal["claim", "settle", "extend"]
+Call = Literal["claim", "settle", "renew"]
 
 STORES = ("postgres", "redis")
 #: How long a handler takes, in seconds of the clock.
@@ -151,9 +151,9 @@ class Noted(Queue):
             )
         return claims
 
-    async def extend(self, claims: Iterable[Claim], lease: Duration) -> None:
+    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
         batch, before = list(claims), self._server_now()
-        lost = await self._lost_in("extend", super().extend(batch, lease))
+        lost = await self._lost_in("renew", super().renew(batch, lease))
         for claim in batch:
             if claim.job.id not in lost:
                 self.story.lease(claim).until = before + seconds(lease, "lease")

@@ -36,7 +36,7 @@ from tests.support.kit import (
     working,
 )
 
-BREAKER = Breaker(failures=3, delay="60s", ceiling="10m")
+BREAKER = Breaker(failures=3, delay="60s", max_delay="10m")
 RETRY = Retry.fixed("1s", attempts=5)
 
 
@@ -94,7 +94,7 @@ def test_an_open_breaker_spares_the_attempts_and_lets_other_kinds_flow(
                 assert {e.reason for e in back} == {"the breaker of its kind is open"}
                 stats = await queue.stats()
                 assert (stats.ready, stats.leased, stats.dead) == (40, 0, 0)
-                attempts = [info.job.attempt for info in await queue.list(limit=100)]
+                attempts = [info.job.attempt for info in await queue.jobs(limit=100)]
                 assert sum(attempts) == ran
                 # For hours on end: one trial at a time, ever less often.
                 await clock.advance(3 * 3600)
@@ -279,7 +279,7 @@ def test_a_trial_without_a_verdict_is_followed_by_another() -> None:
 
 def test_a_trial_that_had_used_up_its_attempts_makes_way_for_another() -> None:
     async def main(clock: VirtualClock) -> None:
-        bench = Bench(clock, breaker=Breaker(1, "60s", ceiling="1h"))
+        bench = Bench(clock, breaker=Breaker(1, "60s", max_delay="1h"))
         await bench.queue.put(NewJob("shaky", priority=9))
         for lease in (1, 1, 1, 1, 30):  # five workers died over it, the last one just now
             await bench.queue.claim("victim", 1, lease)

@@ -91,7 +91,7 @@ def test_a_subscription_that_hangs(redis: Redis, monkeypatch: pytest.MonkeyPatch
 
 
 def test_behind_a_pooler_in_transaction_mode(pgbouncer: PgBouncer, postgres: Postgres) -> None:
-    """Told once what to do, and jobs are found by the strategy's own ceiling."""
+    """Told once what to do, and jobs are found by the strategy's own max_interval."""
     direct = migrated(postgres.dsn())
 
     async def main(listen: str | None) -> Fleet:
@@ -116,7 +116,7 @@ def test_behind_a_pooler_in_transaction_mode(pgbouncer: PgBouncer, postgres: Pos
     fleet = asyncio.run(main(direct))
     assert len(fleet.of(HintsProven)) == 2
     assert not fleet.of(HintsLost)
-    assert max(event.delay for event in fleet.of(PollFinished)) > 30, "the long ceiling is used"
+    assert max(event.delay for event in fleet.of(PollFinished)) > 30, "the long interval is used"
 
 
 # With the server

@@ -36,7 +36,7 @@ def test_the_check_sees_two_live_leases(second: dict[str, Any], ok: bool) -> Non
     records: list[dict[str, Any]] = [
         {"what": "run", "job": "1"},
         {"what": "claim", "job": "1", "token": 1, "at": 10.0, "until": 11.0},
-        {"what": "extend", "job": "1", "token": 1, "at": 10.1, "until": 11.1},
+        {"what": "renew", "job": "1", "token": 1, "at": 10.1, "until": 11.1},
         {"what": "claim", "job": "1", "until": 12.0, **second},
     ]
     others = [str(n) for n in range(2, JOBS + 1)]

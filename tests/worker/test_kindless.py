@@ -47,7 +47,7 @@ def test_what_has_no_handler_goes_back_for_others() -> None:
             polls = queue.calls["claim"]
             assert [event.delay for event in seen.of(JobUnhandled)] == [1.0] * 4
             assert polls < 60
-        [theirs] = await queue.list()
+        [theirs] = await queue.jobs()
         assert (theirs.job.kind, theirs.state) == ("theirs", "delayed")
 
     virtually(main)
@@ -84,7 +84,7 @@ def test_what_is_no_job_at_all_is_a_dead_letter() -> None:
         await queue.put([NewJob("raw", {"body": "<xml/>"}), NewJob("ours")])
         async with working(worker, options()):
             await until(lambda: bool(seen.of(JobDead) and seen.of(JobDone)))
-        [dead] = await queue.dead()
+        [dead] = await queue.jobs("dead")
         assert dead.job.payload == {"body": "<xml/>"}
         assert "'raw'" in (dead.error or "")
 
@@ -196,7 +196,7 @@ def test_a_stop_does_not_wait_for_more() -> None:
             await until(lambda: bool(seen.of(JobDone)))
             began = clock.now()
         assert clock.now() - began < 1
-        assert await queue.list() == []
+        assert await queue.jobs() == []
 
     virtually(main)
 

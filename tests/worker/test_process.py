@@ -69,7 +69,7 @@ def put(database: Path, *jobs: NewJob) -> None:
 def left(database: Path) -> list[JobInfo]:
     async def main() -> list[JobInfo]:
         async with SqliteQueue(database) as queue:
-            return await queue.list()
+            return await queue.jobs()
 
     return asyncio.run(main())
 

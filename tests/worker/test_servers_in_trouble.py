@@ -54,11 +54,11 @@ def seeded() -> int:
         ("postgres", "immediate", "settle"),
         ("postgres", "kill", "claim"),
         ("postgres", "kill", "settle"),
-        ("postgres", "kill", "extend"),
+        ("postgres", "kill", "renew"),
         ("redis", "fast", "settle"),
         ("redis", "kill", "claim"),
         ("redis", "kill", "settle"),
-        ("redis", "kill", "extend"),
+        ("redis", "kill", "renew"),
     ],
 )
 def test_a_server_that_ends_in_the_middle_of_a_call(
@@ -67,7 +67,7 @@ def test_a_server_that_ends_in_the_middle_of_a_call(
     server, seed = server_of(store, own_postgres, own_redis), seeded()
 
     async def main(clock: VirtualClock) -> None:
-        long = call == "extend"  # long enough to be renewed, and then nobody has room to poll
+        long = call == "renew"  # long enough to be renewed, and then nobody has room to poll
         fleet = fleet_of(clock, server, seed=seed, took=15 if long else 1)
         async with fleet.at_work():
             await fleet.put(JOBS)
@@ -102,7 +102,7 @@ def test_a_server_that_is_away_for_longer_than_the_leases(
         async with fleet.at_work(lease="10s"):
             await fleet.put(JOBS)
             await until(lambda: bool(fleet.story.leases))
-            fleet.queues[0].strikes["extend"] = server.kill
+            fleet.queues[0].strikes["renew"] = server.kill
             await until(lambda: not server.running)
             await clock.advance(600)
             server.start()
@@ -263,7 +263,7 @@ class Trouble:
         ]  # fmt: skip
         if lose_answers:
             faults += [self._lose, self._lose]
-        victim, call = rng.choice(self._fleet.queues), rng.choice(["claim", "settle", "extend"])
+        victim, call = rng.choice(self._fleet.queues), rng.choice(["claim", "settle", "renew"])
         victim.strikes[call] = rng.choice(faults)
         await clock.advance(rng.uniform(0, 15))
         victim.strikes.clear()
@@ -277,7 +277,7 @@ class Trouble:
 
     def _lose(self) -> None:
         store = "redis" if isinstance(self._server, Redis) else "postgres"
-        call: Call = self._rng.choice(["claim", "settle", "extend"])
+        call: Call = self._rng.choice(["claim", "settle", "renew"])
         lose(self._proxy, self._rng.choice(["answer", "request"]), request_of(store, call))
 
 

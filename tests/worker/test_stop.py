@@ -85,7 +85,7 @@ def test_a_stop_waits_for_the_running_and_gives_the_waiting_back_at_once() -> No
         assert bench.seen.of(WorkerStopping) == [WorkerStopping("default", "w", 2, 30.0)]
         assert bench.seen[-1] == WorkerStopped("default", "w", 2)
         # Given back is no attempt.
-        assert {i.job.attempt for i in await bench.queue.list()} == {0}
+        assert {i.job.attempt for i in await bench.queue.jobs()} == {0}
 
     virtually(main)
 
@@ -119,7 +119,7 @@ def test_what_outlasts_the_grace_is_cancelled_and_given_back_uncounted() -> None
         assert len(bench.seen.of(JobDone)) == 1
         [back] = bench.seen.of(JobGivenBack)
         assert (back.attempt, back.reason) == (1, "the worker stops")
-        [info] = await bench.queue.list()
+        [info] = await bench.queue.jobs()
         assert (info.state, info.job.attempt, info.error) == ("ready", 0, None)
 
     virtually(main)
@@ -177,7 +177,7 @@ def test_a_handler_that_will_not_end_is_left_behind_and_not_listened_to() -> Non
         await clock.advance(2000)  # it ends now, and its job is somebody else's
         assert list(bench.seen) == told
         assert bench.queue.calls == calls  # type: ignore[attr-defined]
-        [info] = await bench.queue.list()
+        [info] = await bench.queue.jobs()
         assert (info.state, info.job.attempt) == ("ready", 0)
 
     virtually(main)
@@ -228,7 +228,7 @@ def test_a_stop_while_the_store_is_down_tries_a_few_times_and_leaves_the_lease()
         await queue.put(NewJob("sleep", 1))
         task = bench.start(lease="60s")
         await until(lambda: bool(bench.seen.of(JobStarted)))
-        queue.failing = ("settle", "extend")
+        queue.failing = ("settle", "renew")
         await clock.advance(40)  # the retries are far apart by now
         tries = queue.calls["settle"]
         bench.worker.stop()
@@ -303,7 +303,7 @@ def test_an_end_at_any_step_leaves_nothing_claimed(store: str, how: str, tmp_pat
                 assert stats.ready == 6 - len(done(bench)), f"{how} at step {step}: {stats}"
                 assert not bench.seen.of(JobLost), f"{how} at step {step}"
                 assert len(bench.seen.of(WorkerStopped)) == len(bench.seen.of(WorkerStopping)) <= 1
-                assert {i.job.attempt for i in await queue.list()} <= {0}
+                assert {i.job.attempt for i in await queue.jobs()} <= {0}
 
         return interrupted_at(step, main)
 

@@ -96,7 +96,7 @@ def test_a_store_that_is_down_for_a_while_is_left_alone_and_then_all_is_done() -
         await queue.put([NewJob("x") for _ in range(12)])
         async with working(worker, options(concurrency=4, prefetch=0, lease="10m")):
             await clock.advance(2)
-            queue.failing = ("claim", "settle", "extend")
+            queue.failing = ("claim", "settle", "renew")
             before = queue.calls.total()
             await clock.advance(300)
             # From 1 s to 60 s for claims, to 5 s for the settlements that wait.
@@ -233,7 +233,7 @@ def test_a_lost_lease_cancels_the_handler_and_a_late_settle_changes_nothing() ->
         [job_id] = await it.queue.put(NewJob("x"))
         async with working(it.worker, options(lease="30s")):
             await until(lambda: bool(it.seen.of(JobStarted)))
-            it.queue.failing = ("extend", "claim")
+            it.queue.failing = ("renew", "claim")
             await clock.advance(31)
             it.queue.failing = ("claim",)
             [claim] = await MemoryQueue.claim(it.queue, "thief", 1, 1000)
@@ -241,7 +241,7 @@ def test_a_lost_lease_cancels_the_handler_and_a_late_settle_changes_nothing() ->
             assert ends == ["cancelled"]
             assert [e.job for e in it.seen.of(JobLost)] == [job_id]
             assert it.worker.state()["running"] == 0
-            info = await it.queue.peek(job_id)
+            info = await it.queue.get(job_id)
             assert info is not None
             assert (info.state, info.worker) == ("leased", "thief")
             await it.queue.settle([Settlement.done(claim)])
@@ -266,7 +266,7 @@ def test_a_handler_that_goes_on_under_a_lost_lease_is_not_listened_to(raises: bo
         await it.queue.put(NewJob("x"))
         async with working(it.worker, options(lease="30s", concurrency=2)):
             await until(lambda: bool(it.seen.of(JobStarted)))
-            it.queue.failing = ("extend",)
+            it.queue.failing = ("renew",)
             await clock.advance(35)
             it.queue.failing = ()
             await clock.advance(20)
@@ -294,7 +294,7 @@ def test_what_waits_for_a_place_and_loses_its_lease_is_not_run() -> None:
         await it.queue.put([NewJob("x"), NewJob("x")])
         async with working(it.worker, options(lease="30s", concurrency=1, prefetch=1)):
             await until(lambda: bool(it.seen.of(JobStarted)))
-            it.queue.failing = ("extend", "claim")
+            it.queue.failing = ("renew", "claim")
             await clock.advance(31)
             await MemoryQueue.claim(it.queue, "thief", 2, 1000)
             it.queue.failing = ("claim",)
@@ -308,7 +308,7 @@ def test_what_waits_for_a_place_and_loses_its_lease_is_not_run() -> None:
 
 def test_a_lease_that_is_lost_as_its_handler_is_about_to_begin_gives_its_place_free() -> None:
     class Gone(CountedMemory):
-        async def extend(self, claims: Any, lease: Any) -> None:
+        async def renew(self, claims: Any, lease: Any) -> None:
             await asyncio.sleep(5)
             raise LeaseLost(["2"])
 
@@ -342,7 +342,7 @@ def test_a_lease_that_ran_out_and_was_not_taken_is_taken_back() -> None:
         await it.queue.put(NewJob("x"))
         async with working(it.worker, options(lease="30s")):
             await until(lambda: bool(it.seen.of(JobStarted)))
-            it.queue.failing = ("extend", "claim")
+            it.queue.failing = ("renew", "claim")
             await clock.advance(45)
             it.queue.failing = ("claim",)
             await clock.advance(30)
@@ -374,7 +374,7 @@ def test_a_job_that_kills_its_workers_is_dead_after_its_attempts(
             async with working(worker, options()):
                 await until_empty(queue)
             assert not ran
-            [info] = await queue.dead()
+            [info] = await queue.jobs("dead")
             assert info.job.id == job_id
             assert info.error == "its worker died or lost its lease 3 times"
             assert not seen.of(JobStarted)

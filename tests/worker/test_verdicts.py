@@ -59,7 +59,7 @@ def worked_off(
             await queue.put(NewJob("other"))  # it still works
             await until_empty(queue)
         assert (await queue.stats()).leased == 0
-        return await queue.dead()
+        return await queue.jobs("dead")
 
     return seen, virtually(main)
 

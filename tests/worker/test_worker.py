@@ -216,7 +216,7 @@ def test_a_failing_job_is_retried_by_its_handlers_policy_then_dead_with_its_erro
         async with bench.queue:
             async with working(bench.worker, options()):
                 await until_empty(bench.queue)
-            [info] = await bench.queue.dead()
+            [info] = await bench.queue.jobs("dead")
         assert info.job.id == job_id
         assert info.error == "ValueError: attempt 4"
         assert [attempt for attempt, _ in began] == [1, 2, 3, 4]
@@ -338,10 +338,10 @@ def test_leases_are_renewed_only_while_something_is_held(store: str, tmp_path: P
             async with working(bench.worker, options(lease="30s")):
                 await bench.queue.put(NewJob("x"))
                 await until_empty(bench.queue)
-                renewed = queue.calls["extend"]
+                renewed = queue.calls["renew"]
                 assert renewed in (9, 10)
                 await clock.advance(3600)
-                assert queue.calls["extend"] == renewed
+                assert queue.calls["renew"] == renewed
 
     virtually(main)
 

@@ -21,7 +21,7 @@ LOG_MAX = 64 * 1024 * 1024
 BATCH = 256 * 1024
 GATHER = 0.5
 #: How sending is tried again.
-RETRY = Retry.exponential("1s", ceiling="30s", attempts=None)
+RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 
 
 class Log:

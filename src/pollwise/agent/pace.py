@@ -43,12 +43,12 @@ class Suggested(Strategy):
     settings: ClassVar[Mapping[str, str]] = {}
 
     @property
-    def floor(self) -> float:
-        return min(self.told.least, self.otherwise.floor)
+    def min_interval(self) -> float:
+        return min(self.told.least, self.otherwise.min_interval)
 
     @property
-    def ceiling(self) -> float:
-        return max(self.otherwise.ceiling, self.told.next_poll or 0.0)
+    def max_interval(self) -> float:
+        return max(self.otherwise.max_interval, self.told.next_poll or 0.0)
 
     @property
     def longest_hold(self) -> float:
@@ -70,7 +70,7 @@ class SuggestedPacer(Pacer):
         pause = self._otherwise.after(outcome)
         told = self._strategy.told
         delay = pause.delay if told.next_poll is None else told.next_poll
-        delay = max(min(delay, told.most), self._strategy.floor)
+        delay = max(min(delay, told.most), self._strategy.min_interval)
         return Pause(delay, 0.0, pause.changes if told.next_poll is None else ())
 
     def state(self) -> dict[str, Plain]:

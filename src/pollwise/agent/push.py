@@ -20,7 +20,7 @@ from pollwise.runtime.events import Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hints
 
 #: How the WebSocket is opened again.
-RETRY = Retry.exponential("1s", ceiling="60s", attempts=None)
+RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 ADVICE = (
     "Look whether a proxy before the controller passes WebSockets on (nginx: proxy_http_version "
     "1.1 and the headers Upgrade and Connection); until then the agent polls."
@@ -77,7 +77,7 @@ class Push(Hints):
                 self.notify()  # the next poll registers again, and begins anew
             except PollwiseError as error:
                 self._note_lost(error)
-            failures = 1 if self._clock.now() - began > RETRY.ceiling else failures + 1
+            failures = 1 if self._clock.now() - began > RETRY.max_delay else failures + 1
             await self._clock.sleep(RETRY.delay(failures, self._random.random()))
 
     async def _listen(self, began: float) -> None:

@@ -253,11 +253,11 @@ def view(plan: Plan, seen: Seen, width: int) -> Group:
     interval = Text.assemble(
         "interval now ",
         (f"{short(seen.interval):>6}", "bold cyan"),
-        f"  between {short(strategy.floor)} and {short(strategy.ceiling)}  ",
+        f"  between {short(strategy.min_interval)} and {short(strategy.max_interval)}  ",
     )
     room = max(width - len(interval), 0)
     recent = list(seen.intervals)[-room:] if room else []
-    interval.append(_spark(recent, strategy.ceiling), "cyan")
+    interval.append(_spark(recent, strategy.max_interval), "cyan")
     return Group(head, interval, Text(), _table(_rows(plan, seen)), _foot(plan))
 
 
@@ -266,8 +266,8 @@ def _foot(plan: Plan) -> Text:
     return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
 
-def _spark(values: Sequence[float], ceiling: float) -> str:
-    top, last = max(ceiling, 1e-9), len(BLOCKS) - 1
+def _spark(values: Sequence[float], max_interval: float) -> str:
+    top, last = max(max_interval, 1e-9), len(BLOCKS) - 1
     return "".join(BLOCKS[min(math.ceil(value / top * last), last)] for value in values)
 
 

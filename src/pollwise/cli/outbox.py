@@ -121,7 +121,7 @@ RUN_OPTIONS = (
     "lease",
     "grace",
     "timeout",
-    "long_ceiling",
+    "long_interval",
 )
 
 

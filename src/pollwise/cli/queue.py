@@ -136,7 +136,7 @@ def show(url: Url, job_id: Id, as_json: Json = False) -> None:
 
     Example: pollwise queue show sqlite:///jobs.db 17
     """
-    info = with_queue(url, lambda queue: queue.peek(job_id))
+    info = with_queue(url, lambda queue: queue.get(job_id))
     if info is None:
         fail(
             f"no job {job_id} in {without_secrets(url)}; it may be done (finished jobs are "
@@ -214,7 +214,7 @@ def dead_retry(url: Url, ids: Ids = None, everything: All = False, as_json: Json
     Example: pollwise dead retry sqlite:///jobs.db 17 18
     """
     wanted = _chosen(ids, everything)
-    _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.redrive)), as_json)
+    _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.retry)), as_json)
 
 
 @dead_app.command("drop")
@@ -245,7 +245,7 @@ async def _each(
         some = len(set(wanted)) - count
         return count, [f"{some} of {len(set(wanted))}"] if some else []
     for job_id in dict.fromkeys(wanted or ()):
-        info = await queue.peek(job_id)
+        info = await queue.get(job_id)
         if info is None or info.state != "dead":
             strangers.append(job_id)
     return await act(wanted), strangers
@@ -263,7 +263,7 @@ def _report(what: str, count: int, strangers: list[str], as_json: bool) -> None:
 
 
 def _page(url: str, state: Any, kind: str | None, limit: int, after: str | None) -> list[JobInfo]:
-    return with_queue(url, lambda queue: queue.list(state, kind=kind, limit=limit, after=after))
+    return with_queue(url, lambda queue: queue.jobs(state, kind=kind, limit=limit, after=after))
 
 
 def _say_more(page: list[JobInfo], limit: int) -> None:

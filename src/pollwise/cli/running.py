@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("pollwise")
 
 #: How a process that died is started again.
-RESTART = Retry.exponential("1s", ceiling="30s", attempts=None)
+RESTART = Retry.exponential("1s", max_delay="30s", attempts=None)
 MAX_PORT = 65535
 #: Commands that have commands.
 GROUPS = ("outbox",)
@@ -262,7 +262,7 @@ class Supervisor:
                 _note(logging.INFO, "process_stopped", text, process=number, pid=process.pid)
                 return
             lived = self._clock.now() - began
-            deaths = 1 if lived > RESTART.ceiling else deaths + 1
+            deaths = 1 if lived > RESTART.max_delay else deaths + 1
             await self._restart_later(number, process.pid, code, RESTART.delay(deaths))
 
     async def _restart_later(self, number: int, pid: int, code: int, delay: float) -> None:

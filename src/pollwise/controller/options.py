@@ -17,7 +17,7 @@ ATTEMPTS_MAX = 100
 WAIT_MAX = 60.0
 
 #: How long a failed job waits for its next attempt, unless told otherwise.
-RETRY = Retry.exponential("5s", ceiling="10m", attempts=None)
+RETRY = Retry.exponential("5s", max_delay="10m", attempts=None)
 
 _SPANS = {
     # name: (least, most) seconds

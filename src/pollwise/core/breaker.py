@@ -9,7 +9,7 @@ ends as a dead letter for a fault that was not its own.
 
 Three rules keep it honest. Asking changes nothing: `state` and `allows` are pure, only reports
 move the circuit, and half-open is read off the time. The delay of an opening is bounded without
-ever being shifted or multiplied past its ceiling, so the ten-thousandth failure protects as the
+ever being shifted or multiplied past its max_delay, so the ten-thousandth failure protects as the
 first did. And only news of the present counts against an open circuit: work that began before it
 opened may report late, and then neither prolongs the opening nor ends it.
 """
@@ -32,36 +32,36 @@ class Breaker:
 
     - `failures`: how many failures in a row open the circuit.
     - `delay`: how long the first opening lasts before a trial is let through.
-    - `ceiling`: the longest an opening may last.
+    - `max_delay`: the longest an opening may last.
     - `multiplier`: how much longer each opening lasts than the one before, until one trial
       succeeds; 1 keeps them all at `delay`.
 
-    >>> breaker = Breaker(failures=3, delay="30s", ceiling="5m")
+    >>> breaker = Breaker(failures=3, delay="30s", max_delay="5m")
     >>> [breaker.open_for(n) for n in (1, 2, 3, 4, 5, 10**9)]
     [30.0, 60.0, 120.0, 240.0, 300.0, 300.0]
     """
 
     failures: int
     delay: float
-    ceiling: float
+    max_delay: float
     multiplier: float
 
     def __init__(
         self,
         failures: int = 3,
         delay: Duration = "30s",
-        ceiling: Duration = "5m",
+        max_delay: Duration = "5m",
         *,
         multiplier: float = 2.0,
     ) -> None:
         check_count(failures, "failures", "so many in a row open the circuit")
         check_multiplier(multiplier)
-        first, last = seconds(delay, "delay", positive=True), seconds(ceiling, "ceiling")
+        first, last = seconds(delay, "delay", positive=True), seconds(max_delay, "max_delay")
         if last < first:
-            raise ConfigError(f"ceiling = {ceiling!r} must be at least delay = {delay!r}")
+            raise ConfigError(f"max_delay = {max_delay!r} must be at least delay = {delay!r}")
         object.__setattr__(self, "failures", failures)
         object.__setattr__(self, "delay", first)
-        object.__setattr__(self, "ceiling", last)
+        object.__setattr__(self, "max_delay", last)
         object.__setattr__(self, "multiplier", multiplier)
 
     def circuit(self) -> Circuit:
@@ -70,13 +70,13 @@ class Breaker:
 
     def open_for(self, openings: int) -> float:
         """Return how long the opening number `openings` (1 is the first) lasts, in seconds."""
-        return grown(self.delay, self.multiplier, max(0, openings - 1), self.ceiling)
+        return grown(self.delay, self.multiplier, max(0, openings - 1), self.max_delay)
 
     def __repr__(self) -> str:
         multiplier = "" if self.multiplier == 2 else f", multiplier={self.multiplier!r}"
         return (
             f"Breaker({self.failures}, {duration_repr(self.delay)}, "
-            f"ceiling={duration_repr(self.ceiling)}{multiplier})"
+            f"max_delay={duration_repr(self.max_delay)}{multiplier})"
         )
 
 

@@ -50,9 +50,10 @@ class Change:
 class Pause:
     """What a pacer answers: how long to sleep, and how long the next poll may block.
 
-    delay: seconds of sleep before the next poll, within the strategy's floor and ceiling.
-    hold: seconds the next poll may block at the server (long polling); 0 asks for a short poll.
-    changes: what turned in the pacer's course. It explains the pause and is not part of it.
+    delay: seconds of sleep before the next poll, within the strategy's min_interval and
+    max_interval. hold: seconds the next poll may block at the server (long polling); 0 asks for a
+    short poll. changes: what turned in the pacer's course. It explains the pause and is not part
+    of it.
     """
 
     delay: float

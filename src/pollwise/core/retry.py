@@ -3,9 +3,9 @@
 Failing is not the same as finding nothing, so retries back off on their own and leave the
 pace of polling alone. Two mistakes are common enough to shape this module. A back-off that is
 computed as first · multiplierⁿ overflows once n is large, and then waits for ever or not at all:
-here the exponent stops at the ceiling, so any number of failures is safe. And jitter that is
+here the exponent stops at the max_delay, so any number of failures is safe. And jitter that is
 added before the cap is lost at the cap, which is where everybody waits in a long outage: here
-it is drawn from what the ceiling leaves of [(1 - jitter) · d, (1 + jitter) · d].
+it is drawn from what the max_delay leaves of [(1 - jitter) · d, (1 + jitter) · d].
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Errors = type[BaseException] | Iterable[type[BaseException]]
 
 _FIRST = {"exponential": "first", "linear": "step", "fixed": "delay"}
 _JITTER = {"exponential": 0.25, "linear": 0.25}
-_UTMOST_GROWTH = 1e300  # a ratio ceiling/first above this counts as this: powers stay finite
+_UTMOST_GROWTH = 1e300  # a ratio max_delay/first above this counts as this: powers stay finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -36,7 +36,7 @@ class Retry:
     The constructors share these arguments:
 
     - `attempts`: how often to run in all, the first run included; None is without limit.
-    - `jitter`: the share by which a delay may vary either way, in [0, 1), within the ceiling.
+    - `jitter`: the share by which a delay may vary either way, in [0, 1), within the max_delay.
     - `include`: the errors worth another attempt; `exclude`: those among them that are not.
       One class or several. An error with an attribute `permanent = True` is never retried.
 
@@ -47,7 +47,7 @@ class Retry:
 
     shape: Shape
     first: float
-    ceiling: float = math.inf
+    max_delay: float = math.inf
     multiplier: float = 1.0
     attempts: int | None
     jitter: float = 0.0
@@ -58,7 +58,7 @@ class Retry:
     def exponential(
         cls,
         first: Duration = "1s",
-        ceiling: Duration = "60s",
+        max_delay: Duration = "60s",
         *,
         multiplier: float = 2.0,
         attempts: int | None = 5,
@@ -66,11 +66,11 @@ class Retry:
         include: Errors = (Exception,),
         exclude: Errors = (),
     ) -> Retry:
-        """Wait `first`, then `multiplier` times longer after each failure, up to `ceiling`."""
+        """Wait `first`, then `multiplier` times longer after each failure, up to `max_delay`."""
         return cls(
             shape="exponential",
             first=seconds(first, "first"),
-            ceiling=seconds(ceiling, "ceiling"),
+            max_delay=seconds(max_delay, "max_delay"),
             multiplier=multiplier,
             attempts=attempts,
             jitter=jitter,
@@ -82,18 +82,18 @@ class Retry:
     def linear(
         cls,
         step: Duration = "5s",
-        ceiling: Duration = "60s",
+        max_delay: Duration = "60s",
         *,
         attempts: int | None = 5,
         jitter: float = 0.25,
         include: Errors = (Exception,),
         exclude: Errors = (),
     ) -> Retry:
-        """Wait `step`, then `step` longer after each failure, up to `ceiling`."""
+        """Wait `step`, then `step` longer after each failure, up to `max_delay`."""
         return cls(
             shape="linear",
             first=seconds(step, "step"),
-            ceiling=seconds(ceiling, "ceiling"),
+            max_delay=seconds(max_delay, "max_delay"),
             attempts=attempts,
             jitter=jitter,
             include=_classes(include, "include"),
@@ -126,10 +126,10 @@ class Retry:
         return cls(shape="never", first=0.0, attempts=1)
 
     def __post_init__(self) -> None:
-        if self.shape != "never" and not 0 < self.first <= self.ceiling:
+        if self.shape != "never" and not 0 < self.first <= self.max_delay:
             raise ConfigError(
                 f"{_FIRST[self.shape]} = {self.first:g} s must be above 0 "
-                f"and at most ceiling = {self.ceiling:g} s"
+                f"and at most max_delay = {self.max_delay:g} s"
             )
         check_multiplier(self.multiplier)
         if self.attempts is not None:
@@ -144,7 +144,7 @@ class Retry:
         """
         if failures < 1:
             raise ConfigError(f"failures = {failures!r} must be 1 or more: a retry follows one")
-        return jittered(self._pause(failures), 0.0, self.ceiling, u, self.jitter)
+        return jittered(self._pause(failures), 0.0, self.max_delay, u, self.jitter)
 
     def exhausted(self, failures: int) -> bool:
         """Tell whether `failures` failures have used up all attempts."""
@@ -158,10 +158,12 @@ class Retry:
 
     def _pause(self, failures: int) -> float:
         if self.shape == "exponential":
-            return grown(self.first, self.multiplier, failures - 1, self.ceiling)
+            return grown(self.first, self.multiplier, failures - 1, self.max_delay)
         if self.shape == "linear":
-            enough = min(self.ceiling / self.first, _UTMOST_GROWTH)
-            return min(self.first * failures, self.ceiling) if failures < enough else self.ceiling
+            enough = min(self.max_delay / self.first, _UTMOST_GROWTH)
+            return (
+                min(self.first * failures, self.max_delay) if failures < enough else self.max_delay
+            )
         return self.first
 
     def __repr__(self) -> str:
@@ -169,7 +171,7 @@ class Retry:
             return "Retry.never()"
         shown = [duration_repr(self.first)]
         if self.shape != "fixed":
-            shown.append(f"ceiling={duration_repr(self.ceiling)}")
+            shown.append(f"max_delay={duration_repr(self.max_delay)}")
         if self.shape == "exponential" and self.multiplier != 2:
             shown.append(f"multiplier={self.multiplier!r}")
         shown.append(f"attempts={self.attempts!r}")
@@ -182,18 +184,18 @@ class Retry:
         return f"Retry.{self.shape}({', '.join(shown)})"
 
 
-def grown(first: float, multiplier: float, steps: int, ceiling: float) -> float:
-    """Return first · multiplier^steps, at most `ceiling`, for any number of steps.
+def grown(first: float, multiplier: float, steps: int, max_delay: float) -> float:
+    """Return first · multiplier^steps, at most `max_delay`, for any number of steps.
 
-    The power is only taken where it stays below the ceiling, so it cannot overflow.
+    The power is only taken where it stays below the max_delay, so it cannot overflow.
 
     >>> grown(1.0, 2.0, 5, 60.0), grown(1.0, 2.0, 10**9, 60.0)
     (32.0, 60.0)
     """
     if multiplier == 1:
         return first
-    enough = math.log(min(ceiling / first, _UTMOST_GROWTH)) / math.log(multiplier)
-    return min(first * multiplier**steps, ceiling) if steps < enough else ceiling
+    enough = math.log(min(max_delay / first, _UTMOST_GROWTH)) / math.log(multiplier)
+    return min(first * multiplier**steps, max_delay) if steps < enough else max_delay
 
 
 def check_multiplier(multiplier: float) -> None:

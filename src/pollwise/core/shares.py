@@ -11,8 +11,8 @@ best rates are known for two goals, given each target's rate of change λ and we
   can be polled are all polled alike: a lost cause gets no more for being hopeless.
 
 κ is what one more poll a second would be worth, the same for everybody; it is found by bisection,
-so that all rates together make the budget. Each rate is kept within the target's own floor and
-ceiling: the ceiling is what keeps the quietest from starving.
+so that all rates together make the budget. Each rate is kept within the target's own min_interval
+and max_interval: the max_interval is what keeps the quietest from starving.
 
 Beliefs change with every poll, and a fleet may have a million targets, so nothing here walks over
 all of them: targets of about the same rate of change share a bucket, and κ is found over buckets.
@@ -56,26 +56,28 @@ RATES: Mapping[Form, Callable[[float, float, float], float]] = {
 class Share:
     """One target's share of a budget."""
 
-    __slots__ = ("bucket", "ceiling", "change", "floor", "weight")
+    __slots__ = ("bucket", "change", "max_interval", "min_interval", "weight")
 
-    def __init__(self, weight: float, floor: float, ceiling: float, change: float) -> None:
+    def __init__(
+        self, weight: float, min_interval: float, max_interval: float, change: float
+    ) -> None:
         self.weight = weight
-        self.floor = floor
-        self.ceiling = ceiling
+        self.min_interval = min_interval
+        self.max_interval = max_interval
         self.change = change
         self.bucket: _Bucket | None = None
 
 
 class _Bucket:
-    """Targets of one weight, floor and ceiling that change about equally often."""
+    """Targets of one weight, min_interval and max_interval that change about equally often."""
 
-    __slots__ = ("ceiling", "change", "count", "floor", "key", "weight")
+    __slots__ = ("change", "count", "key", "max_interval", "min_interval", "weight")
 
     def __init__(self, key: tuple[float, float, float, int], share: Share) -> None:
         self.key = key
         self.weight = share.weight
-        self.floor = share.floor
-        self.ceiling = share.ceiling
+        self.min_interval = share.min_interval
+        self.max_interval = share.max_interval
         self.count = 0
         self.change = 0.0  # of all together
 
@@ -84,8 +86,8 @@ class Shares:
     """A budget, shared out.
 
     >>> shares = Shares(budget=11.0)
-    >>> quick = shares.join(1.0, floor=0.01, ceiling=100.0, change=1.0)
-    >>> slow = shares.join(1.0, floor=0.01, ceiling=100.0, change=0.01)
+    >>> quick = shares.join(1.0, min_interval=0.01, max_interval=100.0, change=1.0)
+    >>> slow = shares.join(1.0, min_interval=0.01, max_interval=100.0, change=0.01)
     >>> [round(1 / shares.interval(each), 3) for each in (quick, slow)]
     [10.0, 1.0]
     """
@@ -118,12 +120,14 @@ class Shares:
 
     @property
     def least(self) -> float:
-        """The polls a second that the ceilings ask for; more than the budget cannot be had."""
-        return sum(bucket.count / bucket.ceiling for bucket in self._buckets.values())
+        """The polls a second that the max_intervals ask for; more than the budget cannot be had."""
+        return sum(bucket.count / bucket.max_interval for bucket in self._buckets.values())
 
-    def join(self, weight: float, floor: float, ceiling: float, change: float) -> Share:
-        """Take part: with an interval from `floor` to `ceiling`, and `change` changes a second."""
-        share = Share(weight, floor, ceiling, change)
+    def join(self, weight: float, min_interval: float, max_interval: float, change: float) -> Share:
+        """Take part: with an interval from `min_interval` to `max_interval`, and `change`
+        changes a second.
+        """
+        share = Share(weight, min_interval, max_interval, change)
         self._enter(share)
         self._count += 1
         self._kappa = None
@@ -147,13 +151,13 @@ class Shares:
         if kappa is None or self._moved > max(STALE_LEAST, self._count * STALE_SHARE):
             kappa = self._solved()
         rate = self._rate(share.change, share.weight, kappa)
-        if rate * share.ceiling <= 1.0:
-            return share.ceiling
-        return max(1.0 / rate, share.floor)
+        if rate * share.max_interval <= 1.0:
+            return share.max_interval
+        return max(1.0 / rate, share.min_interval)
 
     def _enter(self, share: Share) -> None:
         place = round(math.log2(share.change) * FINENESS)
-        key = (share.weight, share.floor, share.ceiling, place)
+        key = (share.weight, share.min_interval, share.max_interval, place)
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = _Bucket(key, share)
@@ -192,5 +196,7 @@ class Shares:
         spent = 0.0
         for bucket in self._buckets.values():
             rate = self._rate(bucket.change / bucket.count, bucket.weight, kappa)
-            spent += bucket.count * min(max(rate, 1.0 / bucket.ceiling), 1.0 / bucket.floor)
+            spent += bucket.count * min(
+                max(rate, 1.0 / bucket.max_interval), 1.0 / bucket.min_interval
+            )
         return spent

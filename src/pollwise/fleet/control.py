@@ -34,8 +34,8 @@ _MISNOMERS = {
     "base": "base_interval",
     "interval": "base_interval",
     "poll_interval": "base_interval",
-    "floor": "min_interval",
-    "ceiling": "max_interval",
+    "min_interval": "min_interval",
+    "max_interval": "max_interval",
 }
 UNSTORED = "this process, until it ends"
 #: Who asked where nobody says: code of the process itself, or another one by way of the store.

@@ -37,12 +37,12 @@ from pollwise.fleet.toml_lines import Lines, Problem, Table, parsed
 
 #: What a target's table may have besides the options of its probe.
 PLAN_KEYS = (
-    "base", "ceiling", "dead_after", "floor", "host", "interval", "labels", "priority", "quiet",
-    "timeout", "weight",
+    "base_interval", "dead_after", "host", "interval", "labels", "max_interval", "min_interval",
+    "priority", "quiet", "timeout", "weight",
 )  # fmt: skip
 ACTION_KEYS = ("put", "webhook")
 _OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, *ACTION_KEYS)
-_BOUNDS = ("base", "floor", "ceiling")
+_BOUNDS = ("base", "min_interval", "max_interval")
 _VARIABLE = re.compile(r"\$(\$)?\{([^{}\n]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TOLD_MAX = 100

@@ -143,7 +143,7 @@ class Target:
         its `options`.
     interval: a duration is kept exactly, without jitter or drift; a strategy paces the target by
         itself; None takes the fleet's strategy.
-    base, floor, ceiling: what differs from the fleet's `Freshness` for this target.
+    base_interval, min_interval, max_interval: what differs from the fleet's `Freshness`.
     weight: how much a change here counts against one elsewhere, where a budget is shared.
     priority: of those that are due together, the higher goes first.
     timeout: the whole poll, connecting and reading included, ends after so long.
@@ -162,9 +162,9 @@ class Target:
     name: str
     probe: Probe | str
     interval: Strategy | None
-    base: float | None
-    floor: float | None
-    ceiling: float | None
+    base_interval: float | None
+    min_interval: float | None
+    max_interval: float | None
     weight: float
     priority: int
     timeout: float
@@ -183,9 +183,9 @@ class Target:
         probe: Probe | str,
         interval: Duration | Strategy | None = None,
         *,
-        base: Duration | None = None,
-        floor: Duration | None = None,
-        ceiling: Duration | None = None,
+        base_interval: Duration | None = None,
+        min_interval: Duration | None = None,
+        max_interval: Duration | None = None,
         weight: float = 1.0,
         priority: int = 0,
         timeout: Duration = "30s",
@@ -204,7 +204,11 @@ class Target:
                 f"target {name!r}: probe = {shown(probe)} is neither an async function of "
                 "(target, context) nor the name of a probe's type such as 'http'"
             )
-        bounds = (("base", base), ("floor", floor), ("ceiling", ceiling))
+        bounds = (
+            ("base_interval", base_interval),
+            ("min_interval", min_interval),
+            ("max_interval", max_interval),
+        )
         given = {key: each for key, each in bounds if each is not None}
         if interval is not None and given:
             raise ConfigError(
@@ -254,18 +258,22 @@ class Target:
         """What paces this target in a fleet with the strategy `fleets`."""
         if self.interval is not None:
             return self.interval
-        if self.base is None and self.floor is None and self.ceiling is None:
+        if self.base_interval is None and self.min_interval is None and self.max_interval is None:
             return fleets
         over = fleets if isinstance(fleets, Freshness) else Freshness()
-        floor = over.floor if self.floor is None else self.floor
-        ceiling = over.ceiling if self.ceiling is None else self.ceiling
-        if self.floor is not None and self.ceiling is None:
-            ceiling = max(ceiling, floor)
-        if self.ceiling is not None and self.floor is None:
-            floor = min(floor, ceiling)
-        base = min(max(over.base, floor), ceiling) if self.base is None else self.base
+        min_interval = over.min_interval if self.min_interval is None else self.min_interval
+        max_interval = over.max_interval if self.max_interval is None else self.max_interval
+        if self.min_interval is not None and self.max_interval is None:
+            max_interval = max(max_interval, min_interval)
+        if self.max_interval is not None and self.min_interval is None:
+            min_interval = min(min_interval, max_interval)
+        base_interval = (
+            min(max(over.base_interval, min_interval), max_interval)
+            if self.base_interval is None
+            else self.base_interval
+        )
         try:
-            return Freshness(base, floor, ceiling)
+            return Freshness(base_interval, min_interval, max_interval)
         except ConfigError as error:
             raise ConfigError(f"target {self.name!r}: {error}") from None
 

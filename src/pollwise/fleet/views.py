@@ -174,8 +174,9 @@ def health_of(
         problems.append(f"{stuck} poll(s) go on though they were cancelled at their deadline")
     if budget is not None and budget.asked > budget.polls:
         problems.append(
-            f"fixed intervals, rechecks and ceilings ask for {budget.asked:.3g} polls a second, "
-            f"the budget is {budget.polls:.3g}: raise it, or the ceilings"
+            f"fixed intervals, rechecks and max_intervals ask for {budget.asked:.3g} polls a "
+            f"second, "
+            f"the budget is {budget.polls:.3g}: raise it, or the max_intervals"
         )
     return FleetHealth(
         name=name,

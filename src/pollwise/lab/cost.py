@@ -5,9 +5,9 @@ names, so it LISTs, at 12.5 times the price, and once for each shard of its queu
 
 The page's figures are rounded to two digits, and its dollars come from the rounded polls. Its
 adaptive rows mix two settings: "mostly idle" and "50 % busy" follow from the picture at its head
-(500 ms to 30 s), "always busy" from the 100 ms floor of its examples. Busy means here that every
-poll finds something, mostly idle that this is so for one hour a day. The rows that its examples
-would have given stand below them.
+(500 ms to 30 s), "always busy" from the 100 ms min_interval of its examples. Busy means here that
+every poll finds something, mostly idle that this is so for one hour a day. The rows that its
+examples would have given stand below them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ ASSUMED = (
     "A month has 30 days. The page rounds polls to two digits and prices the rounded number.",
     "Busy: every poll finds something. Mostly idle: busy one hour a day. 50 % busy: twelve.",
     "Mostly idle and 50 % busy come out as on the page at the 500ms to 30s of its picture.",
-    "At the 100ms floor of its examples they are the last two rows, which the page does not have.",
+    "At the 100ms of its examples they are the last two rows, which the page does not have.",
     "A poll in truth: one LIST for each shard; what is found is read and claimed besides.",
 )
 
@@ -123,7 +123,7 @@ def rows() -> list[Row]:
             row.busy,
             row.page_polls,
             row.page_dollars,
-            _a_month(replay(_day(row.strategy.floor, row.busy), row.strategy, Situation())),
+            _a_month(replay(_day(row.strategy.min_interval, row.busy), row.strategy, Situation())),
         )
         for row in ROWS
     ]
@@ -133,8 +133,8 @@ def tradeoffs() -> list[Tradeoff]:
     """The page's table of trade-offs: an idle day, and items that each end a silence."""
     result = []
     for row in TRADEOFFS:
-        idle = replay(_day(row.strategy.floor, 0), row.strategy, Situation())
-        late = replay(_lonely_items(row.strategy.ceiling), row.strategy, Situation())
+        idle = replay(_day(row.strategy.min_interval, 0), row.strategy, Situation())
+        late = replay(_lonely_items(row.strategy.max_interval), row.strategy, Situation())
         longest = late.wait(1.0)
         result.append(
             Tradeoff(row.strategy, row.page_cost, row.page_wait, row.use, _a_month(idle), longest)
@@ -146,19 +146,19 @@ def _a_month(done: Replay) -> float:
     return done.polls / done.span * MONTH
 
 
-def _day(floor: float, busy_hours: float) -> Trace:
+def _day(min_interval: float, busy_hours: float) -> Trace:
     """A day that begins idle and ends busy: then there are two items for every poll to find."""
     begin = DAY - busy_hours * HOUR
-    arrivals = np.arange(begin, DAY, floor / 2) if busy_hours else np.empty(0)
+    arrivals = np.arange(begin, DAY, min_interval / 2) if busy_hours else np.empty(0)
     return Trace(f"busy {busy_hours:g} of 24 hours", arrivals, DAY)
 
 
-def _lonely_items(ceiling: float, count: int = 500) -> Trace:
+def _lonely_items(max_interval: float, count: int = 500) -> Trace:
     """Items so far apart that each meets an idle worker, and at every point of its pause."""
     golden = (math.sqrt(5) - 1) / 2
-    gaps = ceiling * (10 + np.modf(np.arange(1, count + 1) * golden)[0])
+    gaps = max_interval * (10 + np.modf(np.arange(1, count + 1) * golden)[0])
     arrivals = np.cumsum(gaps)
-    return Trace("lonely items", arrivals, float(arrivals[-1]) + 2 * ceiling)
+    return Trace("lonely items", arrivals, float(arrivals[-1]) + 2 * max_interval)
 
 
 def check_counts(workers: int, shards: int) -> None:

@@ -38,7 +38,7 @@ _PLAIN = {"fixed": ("interval",), "worth": ()}
 # What Worth can be told to go by instead of costs.
 _GOALS = {"polls_per_hour", "dollars_per_month", "price", "mean_wait", "p95_wait"}
 # How Ewma's classes lie between the shortest interval and the longest, by its own defaults.
-_CLASSES = {"low": 14 / 19, "medium": 9 / 19, "high": 4 / 19}
+_CLASSES = {"low_interval": 14 / 19, "medium_interval": 9 / 19, "high_interval": 4 / 19}
 
 
 @dataclass(frozen=True)
@@ -125,24 +125,23 @@ def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
 
 
 def _built(text: str, kind: type[Strategy], values: Mapping[str, str]) -> Strategy:
-    takes = {each.key: (each.argument, each.reader) for each in parameters(kind)}
+    takes = {each.key: each.reader for each in parameters(kind)}
     if kind is Ewma:
-        takes |= {key: (key, Span()) for key in _ENDS}
+        takes |= {key: Span() for key in _ENDS}
     arguments: dict[str, Any] = {}
     for key, value in values.items():
         if key not in takes:
             near = difflib.get_close_matches(key, takes, 1)
             advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(takes)}"
             raise ConfigError(f"{kind.name} has no {key!r} ({text.strip()}); {advice}")
-        argument, reader = takes[key]
         try:
-            arguments[argument] = reader.read(value)
+            arguments[key] = takes[key].read(value)
         except ValueError as error:
             raise ConfigError(f"{key} = {value!r} in {text.strip()!r} {error}") from None
     if kind is Ewma:
         usual_ends = Ewma()
-        low = arguments.pop("min_interval", usual_ends.very_high)
-        high = arguments.pop("max_interval", usual_ends.idle)
+        low = arguments.pop("min_interval", usual_ends.very_high_interval)
+        high = arguments.pop("max_interval", usual_ends.idle_interval)
         arguments = {**_classes(*bounds(low, high)), **arguments}
     return kind(**arguments)
 
@@ -151,7 +150,7 @@ def _classes(low: float, high: float) -> dict[str, Any]:
     """Ewma's intervals between two ends, spaced as its own defaults are."""
     between = {name: low + (high - low) * share for name, share in _CLASSES.items()}
     exact = {name: rounded(value, 4) for name, value in between.items()}
-    return {"idle": high, **_in_order(exact, high), "very_high": low}
+    return {"idle_interval": high, **_in_order(exact, high), "very_high_interval": low}
 
 
 def _costs(terms: Terms, values: Mapping[str, str]) -> dict[str, str]:
@@ -167,7 +166,7 @@ def label(strategy: Strategy, terms: Terms | None = None) -> str:
     terms: costs that go without saying.
     """
     kind, text = type(strategy), Span().text
-    without_saying = {each.argument: each.reader.read(each.default) for each in parameters(kind)}
+    without_saying = {each.key: each.reader.read(each.default) for each in parameters(kind)}
     words = [strategy.name]
     if isinstance(strategy, Fixed):
         words.append(text(strategy.interval))
@@ -176,14 +175,17 @@ def label(strategy: Strategy, terms: Terms | None = None) -> str:
         if terms is not None and strategy.poll_cost is not None:
             without_saying |= {"poll_cost": terms.poll_cost, "wait_cost": terms.wait}
     elif isinstance(strategy, Ewma):
-        words += [text(strategy.very_high), "to", text(strategy.idle)]
-        without_saying |= _classes(strategy.very_high, strategy.idle)
+        words += [text(strategy.very_high_interval), "to", text(strategy.idle_interval)]
+        without_saying |= _classes(strategy.very_high_interval, strategy.idle_interval)
     else:
-        words += [text(strategy.floor), "to", text(strategy.ceiling)]
-        without_saying |= {"floor": strategy.floor, "ceiling": strategy.ceiling}
+        words += [text(strategy.min_interval), "to", text(strategy.max_interval)]
+        without_saying |= {
+            "min_interval": strategy.min_interval,
+            "max_interval": strategy.max_interval,
+        }
     for each in parameters(kind):
-        value = getattr(strategy, each.argument)
-        if value != without_saying[each.argument]:
+        value = getattr(strategy, each.key)
+        if value != without_saying[each.key]:
             words.append(f"{each.key}={each.reader.text(value)}")
     return " ".join(words)
 
@@ -242,14 +244,14 @@ def rounded(value: float, digits: int = DIGITS) -> float:
     return float(f"{value:.{digits}g}")
 
 
-def space(name: str, floor: float, ceiling: float, terms: Terms) -> Space:
+def space(name: str, min_interval: float, max_interval: float, terms: Terms) -> Space:
     """The settings of a strategy to try, with delays between two bounds."""
     kind = strategy_kind(name)
-    interval = Axis("interval", floor, ceiling)
-    stretch = Axis("stretch", 1.0, max(ceiling / floor, 1.0))
+    interval = Axis("interval", min_interval, max_interval)
+    stretch = Axis("stretch", 1.0, max(max_interval / min_interval, 1.0))
 
     def high(low: float, factor: float) -> float:
-        return max(rounded(min(low * factor, ceiling)), rounded(low))
+        return max(rounded(min(low * factor, max_interval)), rounded(low))
 
     def ewma(low: float, factor: float, alpha: float) -> Strategy:
         return Ewma(alpha=rounded(alpha), **_classes(rounded(low), high(low, factor)))
@@ -258,10 +260,10 @@ def space(name: str, floor: float, ceiling: float, terms: Terms) -> Space:
         return Space((interval,), (41,), lambda each: Fixed(rounded(each, 3)))
     if kind is Adaptive:
         return Space(
-            (interval, stretch, Axis("multiplier", 1.2, 4.0)),
+            (interval, stretch, Axis("backoff_multiplier", 1.2, 4.0)),
             (9, 8, 3),
             lambda low, factor, growth: Adaptive(
-                rounded(low), high(low, factor), multiplier=rounded(growth)
+                rounded(low), high(low, factor), backoff_multiplier=rounded(growth)
             ),
         )
     if kind is BatchFill:
@@ -278,7 +280,10 @@ def space(name: str, floor: float, ceiling: float, terms: Terms) -> Space:
         (Axis("wait cost", poll * 1e-4, poll * 1e4),),
         (17,),
         lambda cost: Worth(
-            poll_cost=poll, wait_cost=rounded(cost), floor=rounded(floor), ceiling=rounded(ceiling)
+            poll_cost=poll,
+            wait_cost=rounded(cost),
+            min_interval=rounded(min_interval),
+            max_interval=rounded(max_interval),
         ),
     )
 

@@ -219,50 +219,51 @@ def tune(
     terms: Terms,
     *,
     share: float = SHARE,
-    floor: float = FLOOR,
-    ceiling: float | None = None,
+    min_interval: float = FLOOR,
+    max_interval: float | None = None,
     capacity: int | None = None,
     progress: Progress | None = None,
 ) -> Tuned:
     """Find settings of a strategy on the first part of a trace, and test them on the rest.
 
-    floor, ceiling: bounds of every delay that is tried.
+    min_interval, max_interval: bounds of every delay that is tried.
     """
     first, rest = split(trace, share)
-    low, high = _bounds(target, floor, ceiling)
+    low, high = _bounds(target, min_interval, max_interval)
     search = _Search(
         first, target, space(name, low, high, terms), Situation(capacity=capacity), progress
     )
     best = search.walk() if len(search.space.axes) == 1 else search.around(search.grid())
     trained = search.done[best]
     if target.excess(trained) > 0:
-        raise _unreachable(target, best, trained, floor, high)
+        raise _unreachable(target, best, trained, min_interval, high)
     tested = replay(rest, best, search.situation)
     default = replay(rest, parse_one(best.name, terms), search.situation)
     return Tuned(target, best, price, share, len(search.done), trained, tested, default)
 
 
-def _bounds(target: Target, floor: float, ceiling: float | None) -> tuple[float, float]:
+def _bounds(target: Target, min_interval: float, max_interval: float | None) -> tuple[float, float]:
     """Delays worth trying: from a fraction of the target to a multiple of it."""
     about = HOUR / target.value if target.is_budget else target.value
-    low = max(floor, about / DEPTH)
-    high = max(min(about * REACH, LONGEST), floor) if ceiling is None else ceiling
-    if ceiling is not None and ceiling < floor:
+    low = max(min_interval, about / DEPTH)
+    high = max(min(about * REACH, LONGEST), min_interval) if max_interval is None else max_interval
+    if max_interval is not None and max_interval < min_interval:
         raise ConfigError(
-            f"floor = {short(floor)} is above ceiling = {short(ceiling)}; lower the floor or "
-            "raise the ceiling"
+            f"min_interval = {short(min_interval)} is above max_interval = "
+            f"{short(max_interval)}; lower the min_interval or "
+            "raise the max_interval"
         )
     return min(low, high), high
 
 
 def _unreachable(
-    target: Target, best: Strategy, done: Replay, floor: float, ceiling: float
+    target: Target, best: Strategy, done: Replay, min_interval: float, max_interval: float
 ) -> ConfigError:
     nearest = target.says(target.measured(done))
     if target.is_budget:
-        advice = f"raise the budget, or --ceiling above {short(ceiling)}"
+        advice = f"raise the budget, or --max_interval above {short(max_interval)}"
     else:
-        advice = f"relax the target, or lower --floor below {short(floor)}"
+        advice = f"relax the target, or lower --min_interval below {short(min_interval)}"
     return ConfigError(
         f"no setting of {best.name} reaches {target.text}; the nearest is {nearest}, by "
         f"{label(best)}; {advice}"

@@ -32,7 +32,7 @@ _ATTRIBUTES = frozenset(
         *("time", "partitionkey", "data", "data_base64"),
     }
 )
-#: What an extension may be called: more is not carried by every transport.
+#: What an renewal may be called: more is not carried by every transport.
 _EXTENSION = re.compile(r"[a-z0-9]{1,20}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -115,7 +115,7 @@ class CloudEvents:
         headers = {}
         for name, value in record.headers.items():
             if name in (tracing.TRACEPARENT, tracing.TRACESTATE):
-                continue  # an extension, or not what it should be
+                continue  # an renewal, or not what it should be
             if name not in _ATTRIBUTES and _EXTENSION.fullmatch(name) and value:
                 attributes[name] = value
             else:

@@ -25,7 +25,7 @@ from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
 
 #: How a failing handler is tried again unless it says otherwise.
-RECORD_RETRY = Retry.exponential("2s", ceiling="60s", attempts=4)
+RECORD_RETRY = Retry.exponential("2s", max_delay="60s", attempts=4)
 #: What the progress of a handler takes besides its name, without an error, in bytes.
 ROOM_OF_EACH = 100
 #: Kinds whose handlers are remembered.

@@ -31,7 +31,7 @@ from pollwise.runtime.executor.threads import HandlerThreads
 
 #: How a record that no handler matches is looked at again: for about ten minutes, in which a relay
 #: that has its handler may be deployed. Then it is dead.
-UNHANDLED_RETRY = Retry.exponential("1s", ceiling="60s", attempts=15)
+UNHANDLED_RETRY = Retry.exponential("1s", max_delay="60s", attempts=15)
 #: A handler is not held back for so little, in seconds: clocks differ.
 SOON = 0.05
 #: The longest that a receiver may ask to be left alone (`retry_after`), in seconds.

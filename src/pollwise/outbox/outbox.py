@@ -47,7 +47,7 @@ from pollwise.runtime.executor.starting import (
     own_name,
     refuse_if_forbidden,
 )
-from pollwise.runtime.loop import LONG_CEILING
+from pollwise.runtime.loop import LONG_INTERVAL
 from pollwise.runtime.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -69,7 +69,7 @@ class OutboxRunOptions:
     grace: how long a stop waits for handlers before it cancels them and gives their keys back.
     timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
     hints: let news of a commit end a pause early.
-    long_ceiling: how long a pause may be while it is proven that hints arrive.
+    long_interval: how long a pause may be while it is proven that hints arrive.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
     seed: makes jitter repeatable.
     """
@@ -82,7 +82,7 @@ class OutboxRunOptions:
     grace: Duration = "30s"
     timeout: Duration | None = None
     hints: bool = True
-    long_ceiling: Duration = LONG_CEILING
+    long_interval: Duration = LONG_INTERVAL
     signals: bool = True
     seed: int | None = None
 
@@ -96,12 +96,12 @@ class OutboxRunOptions:
         check_whole(self.batch, "batch", 1, MAX_KEYS)
         check_whole(self.run, "run", 1, MAX_RUN)
         check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
-        check_times(self.lease, self.grace, self.timeout, self.long_ceiling)
+        check_times(self.lease, self.grace, self.timeout, self.long_interval)
 
     def plan(self, name: str) -> RelayPlan:
         polling = self.polling
         if isinstance(polling, BatchFill):  # it goes by the capacity of the polls: let it say so
-            polling = replace(polling, batch=self.batch)
+            polling = replace(polling, batch_size=self.batch)
         return RelayPlan(
             name=name,
             polling=polling,
@@ -111,7 +111,7 @@ class OutboxRunOptions:
             grace=seconds(self.grace, "grace"),
             timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
             hints=self.hints,
-            long_ceiling=seconds(self.long_ceiling, "long_ceiling"),
+            long_interval=seconds(self.long_interval, "long_interval"),
             seed=self.seed,
             batch=self.batch,
             run=self.run,

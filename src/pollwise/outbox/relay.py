@@ -421,7 +421,7 @@ class Relay(Runner[HeldKey, KeyClaim]):
         if not claims:
             self._chores.rest("renew leases")
             return
-        for claim in await self._outbox.extend(claims.values(), self._plan.lease):
+        for claim in await self._outbox.renew(claims.values(), self._plan.lease):
             if claim.name in held and held[claim.name].claim is claim:
                 self._lose(held[claim.name])
 

@@ -12,7 +12,6 @@ first, so that every store refuses the same things in the same words.
 from __future__ import annotations
 
 import asyncio
-import builtins
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -44,7 +43,7 @@ from pollwise.runtime.jobs import (
 MAX_PAYLOAD_BYTES = 1024 * 1024
 #: The most jobs in one put, claim or settle.
 MAX_BATCH = 10_000
-#: The most jobs that `list` and `dead` return at once.
+#: The most jobs that `jobs` returns at once.
 MAX_PAGE = 1_000
 #: How long closing waits for what is being given back, in seconds; then its leases run out.
 GIVE_BACK_WITHIN = 5.0
@@ -60,7 +59,7 @@ class Capabilities:
         else repeats are recognised for a while only.
     ordered: jobs are claimed in the order they fell due, and were put; else nearly so.
     kinds: a claim can ask for some kinds only.
-    views: `peek` and `list` show any job; else only `dead` shows jobs, the dead letters.
+    views: `get` and `jobs` show any job; else `jobs("dead")` shows the dead ones, and no others.
     keep: finished jobs can be kept for a look back.
     uncounted: a job that is given back has not used up an attempt.
     fenced: the store itself refuses a settlement under an old token; else one that comes after
@@ -229,13 +228,13 @@ class Queue(ABC):
         if lost:
             raise LeaseLost(lost)
 
-    async def extend(self, claims: Iterable[Claim], lease: Duration) -> None:
+    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
         """Renew the leases of claims, from now. Raises `LeaseLost` for those that are lost."""
         batch = list(claims)
-        check_batch(batch, "extend")
+        check_batch(batch, "renew")
         if not batch:
             return
-        lost = await self._extend(batch, checked_lease(lease))
+        lost = await self._renew(batch, checked_lease(lease))
         if lost:
             raise LeaseLost(lost)
 
@@ -244,17 +243,17 @@ class Queue(ABC):
         """How many jobs are in which state."""
 
     @abstractmethod
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         """One job, or None when there is none with this id (any more)."""
 
-    async def list(
+    async def jobs(
         self,
         state: State | None = None,
         *,
         kind: str | None = None,
         limit: int = 50,
         after: str | None = None,
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         """A page of jobs in the order they were put; `after` is the last id of the page before."""
         if state is not None and state not in STATES:
             raise ConfigError(f"state = {state!r} is none of {', '.join(STATES)}")
@@ -262,17 +261,11 @@ class Queue(ABC):
             raise ConfigError(f"limit = {limit!r} must be from 1 to {MAX_PAGE}")
         if state != "dead" and not self.capabilities.views:
             raise self._no_views("list jobs")
-        return await self._list(state, kind, limit, after)
+        return await self._list_jobs(state, kind, limit, after)
 
-    async def dead(
-        self, *, kind: str | None = None, limit: int = 50, after: str | None = None
-    ) -> builtins.list[JobInfo]:
-        """A page of the dead letters."""
-        return await self.list("dead", kind=kind, limit=limit, after=after)
-
-    async def redrive(self, ids: Sequence[str] | None = None) -> int:
+    async def retry(self, ids: Sequence[str] | None = None) -> int:
         """Make dead jobs ready again with fresh attempts (all, when None); return how many."""
-        count = await self._redrive(distinct(ids, "ids"))
+        count = await self._retry(distinct(ids, "ids"))
         if count:
             self._announce(count)
         return count
@@ -287,7 +280,7 @@ class Queue(ABC):
             return 0
         return await self._prune(self.keep)
 
-    async def migrate(self) -> builtins.list[int]:
+    async def migrate(self) -> list[int]:
         """Make or renew the store's tables; return the versions that were applied.
 
         Nothing to do for a store that sees to it by itself.
@@ -317,7 +310,7 @@ class Queue(ABC):
     # What a store implements.
 
     @abstractmethod
-    async def _put(self, jobs: builtins.list[NewJob]) -> tuple[builtins.list[str], int]:
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         """Put all or none; return the ids, and how many of the jobs are new."""
 
     @abstractmethod
@@ -328,23 +321,23 @@ class Queue(ABC):
         lease: float,
         hold: float,
         kinds: Sequence[str] | None,
-    ) -> builtins.list[Claim]: ...
+    ) -> list[Claim]: ...
 
     @abstractmethod
-    async def _settle(self, settlements: builtins.list[Settlement]) -> builtins.list[str]:
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
         """Settle those whose lease holds; return the ids of the others."""
 
     @abstractmethod
-    async def _extend(self, claims: builtins.list[Claim], lease: float) -> builtins.list[str]:
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
         """Renew the leases that hold; return the ids of the others."""
 
     @abstractmethod
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]: ...
+    ) -> list[JobInfo]: ...
 
     @abstractmethod
-    async def _redrive(self, ids: Sequence[str] | None) -> int: ...
+    async def _retry(self, ids: Sequence[str] | None) -> int: ...
 
     @abstractmethod
     async def _drop(self, ids: Sequence[str] | None) -> int: ...
@@ -385,7 +378,7 @@ class Queue(ABC):
         lease: float,
         hold: float,
         kinds: Sequence[str] | None,
-    ) -> builtins.list[Claim]:
+    ) -> list[Claim]:
         """Claim so that a cancellation cannot strand what the store hands out meanwhile."""
         call = asyncio.ensure_future(self._claim(worker, limit, lease, hold, kinds))
         try:
@@ -400,7 +393,7 @@ class Queue(ABC):
             await asyncio.shield(task)
             raise
 
-    async def _give_back(self, call: asyncio.Future[builtins.list[Claim]]) -> None:
+    async def _give_back(self, call: asyncio.Future[list[Claim]]) -> None:
         """Give back what a claim that nobody waits for any more brings in."""
         # Errors are no news to whoever cancelled; should giving back fail, the leases run out.
         with suppress(asyncio.CancelledError, Exception):
@@ -409,10 +402,10 @@ class Queue(ABC):
     def _no_views(self, what: str) -> Unsupported:
         return Unsupported(
             f"{self.url} cannot {what}: its store shows a job only to who claims it. `stats` "
-            "counts them, and `dead` shows the dead letters"
+            'counts them, and `jobs("dead")` shows the dead ones'
         )
 
-    def _checked_jobs(self, jobs: NewJob | Iterable[NewJob]) -> builtins.list[NewJob]:
+    def _checked_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
         batch = [jobs] if isinstance(jobs, NewJob) else list(jobs)
         for job in batch:
             self._check(job)

@@ -5,7 +5,6 @@ It is also the model that the others are compared with: plain dictionaries and h
 
 from __future__ import annotations
 
-import builtins
 import heapq
 import json
 from collections import deque
@@ -263,7 +262,7 @@ class MemoryQueue(Queue):
             return None
         return record if record.state in ("leased", "ready") else None
 
-    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
         until = self.clock.epoch() + lease
         lost = []
         for claim in claims:
@@ -291,13 +290,13 @@ class MemoryQueue(Queue):
         over = record.state in ("delayed", "leased") and record.since <= now
         return "ready" if over else record.state
 
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         record = self._records.get(number_of(job_id))
         return None if record is None else self._info(record)
 
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         page: list[JobInfo] = []
         for record in self._by_seq(place_after(after)):
             info = self._info(record)
@@ -310,7 +309,7 @@ class MemoryQueue(Queue):
     def _by_seq(self, after: int) -> Iterator[_Record]:
         return (record for seq, record in self._records.items() if seq > after)
 
-    async def _redrive(self, ids: Sequence[str] | None) -> int:
+    async def _retry(self, ids: Sequence[str] | None) -> int:
         now = self.clock.epoch()
         dead = self._dead(ids)
         for record in dead:

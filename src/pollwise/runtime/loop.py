@@ -25,7 +25,7 @@ from pollwise.runtime.hints import Hint, Hints
 T = TypeVar("T")
 
 #: How a failed poll is retried: from 1 s to 60 s, without end, apart from the pacer.
-POLL_RETRY = Retry.exponential("1s", ceiling="60s", attempts=None)
+POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Counts:
 
 
 #: The longest pause while hints are proven to arrive, in seconds.
-LONG_CEILING = 60.0
+LONG_INTERVAL = 60.0
 
 #: One look at a source. The argument is the hold: how long the look may block for something.
 Source = Callable[[float], Awaitable[Batch[T]]]
@@ -60,8 +60,9 @@ class Options:
     """How a loop runs; every field has a default that a library user rarely changes.
 
     hints: what may end a pause early.
-    long_ceiling: how long a pause may be after an empty poll, in seconds, while it is proven that
-        hints arrive; else, and for a strategy whose floor is its ceiling, the strategy decides.
+    long_interval: how long a pause may be after an empty poll, in seconds, while it is proven that
+        hints arrive; else, and for a strategy whose min_interval is its max_interval, the strategy
+        decides.
     wants: the kinds of items that the source looks for, so that news of others does not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
     drain: follow a full batch by the next poll at once.
@@ -73,7 +74,7 @@ class Options:
     random: random.Random = field(default_factory=random.Random)
     events: Events = field(default_factory=Events)
     hints: Hints | None = None
-    long_ceiling: float = LONG_CEILING
+    long_interval: float = LONG_INTERVAL
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
     drain: bool = True
@@ -238,24 +239,29 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             options.events.emit(PaceChanged(self.name, change.what, change.before, change.after))
 
     def _interval_of(self, pause: Pause, outcome: Outcome, began: float) -> float:
-        """The pacer's delay; or the long ceiling, when nothing was there and news would come.
+        """The pacer's delay; or the long interval, when nothing was there and news would come.
 
         Only a poll that began after the proof counts: news of what it missed cannot be lost.
         """
         hints, strategy = self._options.hints, self.strategy
-        if hints is None or outcome.found or pause.hold or strategy.floor == strategy.ceiling:
+        if (
+            hints is None
+            or outcome.found
+            or pause.hold
+            or strategy.min_interval == strategy.max_interval
+        ):
             return pause.delay
         proven_at = hints.proven_at
         if proven_at is None or proven_at > began:
             return pause.delay
-        return max(self._options.long_ceiling, pause.delay)
+        return max(self._options.long_interval, pause.delay)
 
     def _delay_of(self, interval: float, outcome: Outcome) -> float:
         if outcome.full and self._options.drain:
             return 0.0
         strategy = self.strategy
         u = self._options.random.random()
-        return jittered(interval, strategy.floor, max(strategy.ceiling, interval), u)
+        return jittered(interval, strategy.min_interval, max(strategy.max_interval, interval), u)
 
 
 def poll(

@@ -3,7 +3,7 @@ arguments.
 
     settings = load()
     settings.worker.concurrency     # 8
-    settings.worker.polling         # Adaptive(floor=0.1, ceiling=5.0, …)
+    settings.worker.polling         # Adaptive(min_interval=0.1, max_interval=5.0, …)
     settings.table()                # every value and where it came from
 
 Everything is read when `load` is called, never at import, and refused before anything starts: with

@@ -28,8 +28,6 @@ _START = f"{TABLE}."
 READERS: Mapping[str, Reader] = {
     "enabled": Truth(), "base_interval": Span(), "min_interval": Span(), "max_interval": Span(),
 }  # fmt: skip
-#: What the arguments of `Freshness` are called in settings.
-_ARGUMENTS = {"base": "base_interval", "floor": "min_interval", "ceiling": "max_interval"}
 #: How many groups are listed where none is meant for sure.
 LISTED = 10
 _NAMES = "|".join(READERS)
@@ -54,15 +52,16 @@ class GroupPolling:
         if self.base_interval is self.min_interval is self.max_interval is None:
             return fleets
         over = fleets if isinstance(fleets, Freshness) else Freshness()
-        floor = over.floor if self.min_interval is None else self.min_interval
-        ceiling = over.ceiling if self.max_interval is None else self.max_interval
+        min_interval = over.min_interval if self.min_interval is None else self.min_interval
+        max_interval = over.max_interval if self.max_interval is None else self.max_interval
         if self.max_interval is None:
-            ceiling = max(ceiling, floor)
+            max_interval = max(max_interval, min_interval)
         if self.min_interval is None:
-            floor = min(floor, ceiling)
-        base = self.base_interval
-        return Freshness(min(max(over.base, floor), ceiling) if base is None else base,
-                         floor, ceiling)  # fmt: skip
+            min_interval = min(min_interval, max_interval)
+        base_interval = self.base_interval
+        if base_interval is None:
+            base_interval = min(max(over.base_interval, min_interval), max_interval)
+        return Freshness(base_interval, min_interval, max_interval)
 
     def rows(self, group: str) -> Iterator[tuple[str, str]]:
         """What it sets, by key, as text."""
@@ -182,18 +181,16 @@ def no_group(group: str, known: Sequence[str]) -> str:
 
 
 def _in_settings_words(error: str, group: str, used: Mapping[str, Given]) -> str:
-    """Put keys and origins in place of what code calls them: whoever wrote `min_interval` knows
-    of no floor."""
+    """Put the full key and its origin in place of each argument that an error names."""
 
     def word(found: re.Match[str]) -> str:
-        name = _ARGUMENTS[found[1]]
+        name = found[1]
         given = used.get(key_of(group, name))
         if given is not None:
             return str(given)
         return f"{name} = {READERS[name].text(float(found[2]))} (as for all targets)"
 
-    said = re.sub(rf"\b({'|'.join(_ARGUMENTS)}) = ([\d.e+-]+)", word, error)
-    return re.sub(r"\bthe (floor|ceiling)\b", lambda found: _ARGUMENTS[found[1]], said)
+    return re.sub(rf"\b({_NAMES}) = ([\d.e+-]+)", word, error)
 
 
 def _as_variable(group: str) -> str:

@@ -130,8 +130,6 @@ def advice_for_key(written: str) -> str:
     """What to write instead of a key that does not exist."""
     if written in tables():
         return f"is a table; write [{written}] and its keys: {_keys_in(written)}"
-    if written in _misnomers():
-        return f"is no setting; settings call it {_misnomers()[written]}"
     of_group = groups.advice(written)
     if of_group:
         return of_group
@@ -152,9 +150,6 @@ def advice_for_table(written: str) -> str:
 
 def advice_for_variable(name: str) -> str:
     """What to set instead of a variable that does not exist."""
-    for written, instead in _misnomers().items():
-        if name in variables_of(written):
-            return f"settings call it {variables_of(instead)[0]}"
     of_worker = PREFIX + f"{SHORT_FOR}{name.removeprefix(PREFIX)}".upper().replace(".", "_")
     if of_worker in variables():
         return f"did you mean {of_worker}?"
@@ -179,22 +174,16 @@ def _readers() -> Iterable[tuple[str, Reader]]:
                 yield f"{key}.{each.key}", each.reader
 
 
-@cache
-def _misnomers() -> Mapping[str, str]:
-    """What code calls a parameter -> what settings call it, where they differ."""
-    found: dict[str, str] = {}
-    for table in polling_tables():
-        for strategy in STRATEGIES.values():
-            for each in parameters(strategy):
-                for end in ("", MILLISECONDS) if is_duration(each.reader) else ("",):
-                    found.setdefault(f"{table}.{each.argument}{end}", f"{table}.{each.key}{end}")
-    return {wrong: right for wrong, right in found.items() if wrong not in spellings()}
-
-
 def _nearest_key(written: str) -> str | None:
-    """The key that was probably meant: by its last part, in its own table before the others."""
+    """The key that was probably meant: one of its section with the same last part, else one with
+    a similar last part, in its own table before the others.
+    """
     table, _, last = written.rpartition(".")
     current = [each for each in spellings() if not _is_old(each)]
+    section = table.partition(".")[0]
+    for each in current:
+        if each.startswith(f"{section}.") and each.endswith(f".{last}"):
+            return each
     for place in (table, None):
         by_last: dict[str, list[str]] = {}
         for each in current:

@@ -117,7 +117,7 @@ class Settings(BaseSettings):
     def _polling_rows(self, table: str, strategy: Strategy) -> Iterator[Row]:
         yield self._row(f"{table}.strategy", strategy.name)
         for each in parameters(type(strategy)):
-            value = getattr(strategy, each.argument)
+            value = getattr(strategy, each.key)
             yield self._row(f"{table}.{each.key}", each.reader.text(value))
         yield from (row for row in self._unused if row.key.startswith(f"{table}."))
 

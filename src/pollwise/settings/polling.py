@@ -17,7 +17,7 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.errors import ConfigError
 from pollwise.settings.layers import Given, Layer
 from pollwise.settings.models import DEFAULT, Row, default_strategy, plain_keys
-from pollwise.settings.strategies import STRATEGIES, parameters, strategies_with
+from pollwise.settings.strategies import STRATEGIES, parameter_names, parameters, strategies_with
 from pollwise.settings.values import Word, shown
 
 
@@ -49,7 +49,7 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
             inside, _, last = given.key.rpartition(".")
             if inside != table or given.key == key or given.key in plain_keys():
                 continue
-            if last in STRATEGIES[name].settings:
+            if last in parameter_names(STRATEGIES[name]):
                 result.used[given.key] = given
             elif depth < deciding:
                 result.unused.append(_unused(given))
@@ -88,7 +88,7 @@ def _built(strategy: type[Strategy], table: str, result: Polling) -> Strategy | 
         if given is None:
             continue
         try:
-            arguments[each.argument] = each.reader.read(given.value)
+            arguments[each.key] = each.reader.read(given.value)
         except ValueError as error:
             result.problems.append(f"{given} {error}")
     if result.problems:
@@ -108,19 +108,14 @@ def _in_settings_words(
     arguments: Mapping[str, Any],
     used: Mapping[str, Given],
 ) -> str:
-    """Put keys and origins in place of the constructor's arguments.
-
-    A strategy says `floor = 5.0 is above ceiling = '1s'`, which is right in code; whoever wrote a
-    file knows `min_interval` and needs to know which of the two stands where.
-    """
+    """Put the full key and its origin in place of each argument that an error names."""
     words: dict[str, str] = {}
     for each in parameters(strategy):
         key = f"{table}.{each.key}"
-        passed = arguments.get(each.argument, each.default)
-        words[f"{each.argument} = {durations.shown(passed)}"] = str(
+        passed = arguments.get(each.key, each.default)
+        words[f"{each.key} = {durations.shown(passed)}"] = str(
             used.get(key, f"{key} = {each.default_text} ({DEFAULT})")
         )
-        words[f"the {each.argument}"] = each.key
     longest_first = sorted(words, key=len, reverse=True)
     pattern = rf"(?<!\w)(?:{'|'.join(map(re.escape, longest_first))})(?!\w)"
     said, changes = re.subn(pattern, lambda found: words[found[0]], error)

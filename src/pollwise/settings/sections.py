@@ -26,7 +26,7 @@ MIN_LEASE = 0.1
 MAX_GRACE = 86400.0
 MIN_TIMEOUT = 0.001
 MAX_TIMEOUT = 7 * 86400.0
-MAX_LONG_CEILING = 3600.0
+MAX_LONG_INTERVAL = 3600.0
 MAX_KEYS = 1000
 MAX_RUN = 1000
 MAX_PORT = 65535
@@ -52,10 +52,10 @@ HandlerTimeout = Annotated[
 ]
 LongCeiling = Annotated[
     float,
-    Span(MIN_TIMEOUT, MAX_LONG_CEILING),
+    Span(MIN_TIMEOUT, MAX_LONG_INTERVAL),
     Field(
         description="The longest pause while it is proven that hints arrive; "
-        "else the strategy's own ceiling holds."
+        "else the strategy's own max_interval holds."
     ),
 ]
 MetricsPort = Annotated[
@@ -99,7 +99,7 @@ class WorkerSettings(Section):
         description="How long a stop waits for handlers before it gives their jobs back.",
     )
     timeout: HandlerTimeout = None
-    long_ceiling: LongCeiling = 60.0
+    long_interval: LongCeiling = 60.0
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"
@@ -219,7 +219,7 @@ class OutboxSettings(Section):
         description="How long a stop waits for handlers before it gives their keys back.",
     )
     timeout: HandlerTimeout = None
-    long_ceiling: LongCeiling = 60.0
+    long_interval: LongCeiling = 60.0
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"

@@ -43,10 +43,9 @@ FIXED_STRATEGY = Fixed.name
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of a strategy: `key` is what settings call the constructor's `argument`."""
+    """One parameter of a strategy: a key in settings, and an argument of its constructor."""
 
     key: str
-    argument: str
     reader: Reader
     default: Any  # `inspect.Parameter.empty` where the strategy must be told
     meaning: str
@@ -65,11 +64,14 @@ def parameters(strategy: type[Strategy]) -> tuple[Parameter, ...]:
     hints = get_type_hints(strategy.__init__)
     meanings = _meanings(strategy)
     return tuple(
-        Parameter(
-            key, argument, _reader(hints[argument]), takes[argument].default, meanings[argument]
-        )
-        for key, argument in strategy.settings.items()
+        Parameter(key, _reader(hints[key]), each.default, meanings[key])
+        for key, each in takes.items()
     )
+
+
+def parameter_names(strategy: type[Strategy]) -> tuple[str, ...]:
+    """The keys of a strategy in settings: the arguments of its constructor."""
+    return tuple(inspect.signature(strategy).parameters)
 
 
 def strategy_named(name: str) -> Strategy:
@@ -85,7 +87,7 @@ def strategy_named(name: str) -> Strategy:
 
 def strategies_with(key: str) -> list[str]:
     """The names of the strategies that have a parameter of this name."""
-    return [name for name, strategy in STRATEGIES.items() if key in strategy.settings]
+    return [name for name, strategy in STRATEGIES.items() if key in parameter_names(strategy)]
 
 
 def polling_table(strategy: Strategy, table: str = "worker.polling") -> str:
@@ -97,7 +99,7 @@ def polling_table(strategy: Strategy, table: str = "worker.polling") -> str:
         )
     lines = [f"[{table}]", f"strategy = {quoted(strategy.name)}"]
     for each in parameters(type(strategy)):
-        value = getattr(strategy, each.argument)
+        value = getattr(strategy, each.key)
         if value is not None:  # TOML has no word for what is not given
             lines.append(f"{each.key} = {each.reader.toml(value)}")
     return "\n".join(lines) + "\n"
@@ -121,7 +123,7 @@ def _reader(hint: Any) -> Reader:
 
 def _meanings(strategy: type[Strategy]) -> dict[str, str]:
     """What the class says about each argument: the `name: meaning` lines of its docstring."""
-    meanings = dict.fromkeys(strategy.settings.values(), "")
+    meanings = dict.fromkeys(parameter_names(strategy), "")
     about: list[str] = []
     lines = (inspect.getdoc(strategy) or "").splitlines()
     for line in lines:

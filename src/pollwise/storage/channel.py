@@ -3,7 +3,7 @@
 A store brings a `Line` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
 
 - **Proven or not.** It sends itself a probe the way news travels, and only while that comes back
-  does the loop trust it with the long ceiling. A pooler that swallows LISTEN, a cut connection, a
+  does the loop trust it with the long interval. A pooler that swallows LISTEN, a cut connection, a
   paused server: the probe does not return, sleepers are woken to poll for themselves, a person is
   told once, and the channel keeps trying. The probe rides on a poll, so it costs no statement.
 - **No herd.** Probes tell the processes of each other. News of n jobs is for n of them, which all
@@ -60,7 +60,7 @@ OTHERS_MAX = 10_000
 #: The longest list of kinds in a message, in characters; longer ones count as "any".
 KINDS_LENGTH_MAX = 2000
 #: How a lost line is opened again.
-LISTEN_RETRY = Retry.exponential("1s", ceiling="30s", attempts=None)
+LISTEN_RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 
 
 class Line(ABC):
@@ -296,7 +296,7 @@ class Channel(Hints):
         if not self._lost:
             self._lost = True
             self._report(HintsLost, reason, advice)
-        # News may have been lost: everybody looks, and then goes by its strategy's own ceiling.
+        # Hints may have been lost: everybody polls, and then goes by its strategy's own interval.
         self.wake_all()
 
     def _forget(self) -> None:

@@ -306,7 +306,7 @@ class Run(Runner[Held, Claim]):
             self._chores.rest("renew leases")
             return
         try:
-            await self._queue.extend(claims.values(), self._plan.lease)
+            await self._queue.renew(claims.values(), self._plan.lease)
         except LeaseLost as error:
             for job_id in error.lost:
                 if job_id in held:

@@ -21,7 +21,7 @@ from pollwise.runtime.executor.handlers import Handler, Middleware, check_middle
 from pollwise.runtime.executor.plan import Plan
 from pollwise.runtime.executor.starting import (
     MAX_CONCURRENCY,
-    MAX_LONG_CEILING,
+    MAX_LONG_INTERVAL,
     MIN_LEASE,
     Over,
     check_strategy,
@@ -32,7 +32,7 @@ from pollwise.runtime.executor.starting import (
     refuse_if_forbidden,
 )
 from pollwise.runtime.jobs import Job
-from pollwise.runtime.loop import LONG_CEILING
+from pollwise.runtime.loop import LONG_INTERVAL
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.run import Run
 
@@ -40,7 +40,7 @@ F = TypeVar("F", bound=Callable[[Job], Any])
 
 __all__ = [
     "MAX_CONCURRENCY",
-    "MAX_LONG_CEILING",
+    "MAX_LONG_INTERVAL",
     "MIN_LEASE",
     "Worker",
     "WorkerRunOptions",
@@ -61,7 +61,7 @@ class WorkerRunOptions:
     grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
     timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
     hints: let news of a put end a pause early.
-    long_ceiling: how long a pause may be while it is proven that hints arrive.
+    long_interval: how long a pause may be while it is proven that hints arrive.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
     seed: makes jitter repeatable.
     """
@@ -73,7 +73,7 @@ class WorkerRunOptions:
     grace: Duration = "30s"
     timeout: Duration | None = None
     hints: bool = True
-    long_ceiling: Duration = LONG_CEILING
+    long_interval: Duration = LONG_INTERVAL
     signals: bool = True
     seed: int | None = None
 
@@ -82,7 +82,7 @@ class WorkerRunOptions:
         check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
         if self.prefetch is not None:
             check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
-        check_times(self.lease, self.grace, self.timeout, self.long_ceiling)
+        check_times(self.lease, self.grace, self.timeout, self.long_interval)
 
     def plan(self, name: str) -> Plan:
         return Plan(
@@ -94,7 +94,7 @@ class WorkerRunOptions:
             grace=seconds(self.grace, "grace"),
             timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
             hints=self.hints,
-            long_ceiling=seconds(self.long_ceiling, "long_ceiling"),
+            long_interval=seconds(self.long_interval, "long_interval"),
             seed=self.seed,
         )
 

@@ -22,7 +22,7 @@ from tests.support.daemons import HOST, Keeper, free_port
 from tests.support.nginx import TEMPORARY, Nginx
 from tests.support.servers import Servers
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "behind-nginx.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "how-to" / "behind-nginx.md"
 
 
 class AsDocumented(Nginx):

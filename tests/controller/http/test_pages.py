@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.daemons import free_port, wait_until
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
 FENCE = re.compile(r"^```sh(?: title=\"(\w+)\")?\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 #: What a block in a terminal of its own says when it is ready, and where to look.

@@ -210,7 +210,7 @@ nested = st.fixed_dictionaries(
 
 @pytest.mark.parametrize(
     "call",
-    ["put", "claim", "cancel", "settle", "extend", "prune", "redrive", "drop", "news"],
+    ["put", "claim", "cancel", "settle", "renew", "prune", "retry", "drop", "news"],
 )
 def test_no_call_of_a_raw_queue_makes_it_fail(grounds: Grounds, call: str) -> None:
     @settings(max_examples=40, derandomize=True, database=None, deadline=None)

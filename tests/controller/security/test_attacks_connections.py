@@ -43,7 +43,7 @@ SLOW = {
     "a body that was not asked for": (BODY, b""),
     "a body that drips after the refusal": (BODY, b"x"),
     "chunks that drip after the refusal": (CHUNKED, b"1\r\nx\r\n"),
-    "an extension of a chunk": (CHUNKED + b"1;x=", b"x"),
+    "an renewal of a chunk": (CHUNKED + b"1;x=", b"x"),
     "a trailer without end": (CHUNKED + b"0\r\nX: ", b"x"),
     "a body on a GET": (WHOLE[:-2] + b"Content-Length: 99999\r\n\r\n", b"x"),
 }

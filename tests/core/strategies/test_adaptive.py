@@ -27,7 +27,7 @@ EMPTY, HIT = 0, 1
             id="idle, the default",
         ),
         pytest.param(
-            # The page's other ceiling: 100 ms × 2⁸ = 25.6 s, × 2⁹ = 51.2 s is cut to 30 s.
+            # The page's other max_interval: 100 ms × 2⁸ = 25.6 s, × 2⁹ = 51.2 s is cut to 30 s.
             Adaptive("100ms", "30s"),
             [EMPTY] * 10,
             [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30],
@@ -49,7 +49,7 @@ EMPTY, HIT = 0, 1
             id="idle, near real time",
         ),
         pytest.param(
-            # Reset from anywhere: halfway, at the ceiling, at the floor. The first empty poll
+            # Reset from anywhere: halfway, at max_interval, at min_interval. The first empty poll
             # after a hit is followed by 100 ms × 2.
             Adaptive("100ms", "5s"),
             [EMPTY, EMPTY, HIT, EMPTY, HIT, HIT, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, 7],
@@ -64,20 +64,22 @@ EMPTY, HIT = 0, 1
             id="any hit",
         ),
         pytest.param(
-            Adaptive("1s", "100s", multiplier=3),
+            Adaptive("1s", "100s", backoff_multiplier=3),
             [EMPTY] * 6,
             [3, 9, 27, 81, 100, 100],
             id="tripling",
         ),
         pytest.param(
             # In whole milliseconds 1 × 1.5 would stay 1 for ever.
-            Adaptive("1ms", "10ms", multiplier=1.5),
+            Adaptive("1ms", "10ms", backoff_multiplier=1.5),
             [EMPTY] * 7,
             [0.0015, 0.00225, 0.003375, 0.0050625, 0.00759375, 0.01, 0.01],
             id="below a millisecond",
         ),
         pytest.param(Adaptive("3s", "3s"), [EMPTY, HIT, EMPTY], [3, 3, 3], id="no room"),
-        pytest.param(Adaptive(1, 1e308, multiplier=1e308), [EMPTY] * 3, [1e308] * 3, id="overflow"),
+        pytest.param(
+            Adaptive(1, 1e308, backoff_multiplier=1e308), [EMPTY] * 3, [1e308] * 3, id="overflow"
+        ),
     ],
 )
 def test_intervals(strategy: Adaptive, founds: list[int], expected: list[float]) -> None:
@@ -93,7 +95,7 @@ def test_it_starts_at_the_floor() -> None:
 
 
 def test_defaults_are_those_of_the_page() -> None:
-    assert Adaptive() == Adaptive("100ms", "5s", multiplier=2.0, hold=0)
+    assert Adaptive() == Adaptive("100ms", "5s", backoff_multiplier=2.0, hold=0)
 
 
 def test_a_hold_goes_with_every_poll() -> None:
@@ -118,14 +120,14 @@ def test_a_failed_poll_is_not_an_empty_one() -> None:
 
 def test_changes_come_exactly_when_the_interval_turns() -> None:
     expected: list[list[Turn]] = [
-        [],  # a hit at the floor
+        [],  # a hit at the min_interval
         [("back-off", 1.0, 2.0)],
         [("back-off", 2.0, 4.0)],
         [("back-off", 4.0, 5.0)],
-        [],  # at the ceiling
+        [],  # at the max_interval
         [],
         [("reset", 5.0, 1.0)],
-        [],  # at the floor
+        [],  # at the min_interval
         [("back-off", 1.0, 2.0)],
     ]
     founds = [HIT, EMPTY, EMPTY, EMPTY, EMPTY, EMPTY, HIT, HIT, EMPTY]
@@ -144,24 +146,54 @@ def test_state() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"floor": 0}, "floor = 0 must be above 0; give a number of seconds"),
-        ({"floor": "-100ms"}, "floor = '-100ms' must be above 0; give a number of seconds"),
-        ({"floor": "fast"}, "floor = 'fast' is not a duration; give a number of seconds"),
-        ({"ceiling": 0}, "ceiling = 0 must be above 0; give a number of seconds"),
-        ({"ceiling": math.inf}, "ceiling = inf is not finite; give a number of seconds"),
+        ({"min_interval": 0}, "min_interval = 0 must be above 0; give a number of seconds"),
         (
-            {"floor": "10s", "ceiling": "5s"},
-            "floor = '10s' is above ceiling = '5s'; lower the floor or raise the ceiling",
+            {"min_interval": "-100ms"},
+            "min_interval = '-100ms' must be above 0; give a number of seconds",
         ),
-        ({"multiplier": 1}, "multiplier = 1 must be above 1 and finite: each empty poll"),
-        ({"multiplier": 0.5}, "multiplier = 0.5 must be above 1 and finite: each empty poll"),
-        ({"multiplier": -2}, "multiplier = -2 must be above 1 and finite: each empty poll"),
-        ({"multiplier": math.nan}, "multiplier = nan must be above 1 and finite: each"),
-        ({"multiplier": math.inf}, "multiplier = inf must be above 1 and finite: each"),
-        ({"multiplier": 10**400}, "multiplier = 1000000000"),
-        ({"multiplier": 10**5000}, "multiplier = <int too long to write> must be above 1"),
-        ({"multiplier": "2"}, "multiplier = '2' must be above 1 and finite: each empty poll"),
-        ({"multiplier": True}, "multiplier = True must be above 1 and finite: each empty poll"),
+        (
+            {"min_interval": "fast"},
+            "min_interval = 'fast' is not a duration; give a number of seconds",
+        ),
+        ({"max_interval": 0}, "max_interval = 0 must be above 0; give a number of seconds"),
+        ({"max_interval": math.inf}, "max_interval = inf is not finite; give a number of seconds"),
+        (
+            {"min_interval": "10s", "max_interval": "5s"},
+            "min_interval = '10s' is above max_interval = '5s'; lower min_interval or raise",
+        ),
+        (
+            {"backoff_multiplier": 1},
+            "backoff_multiplier = 1 must be above 1 and finite: each empty poll",
+        ),
+        (
+            {"backoff_multiplier": 0.5},
+            "backoff_multiplier = 0.5 must be above 1 and finite: each empty poll",
+        ),
+        (
+            {"backoff_multiplier": -2},
+            "backoff_multiplier = -2 must be above 1 and finite: each empty poll",
+        ),
+        (
+            {"backoff_multiplier": math.nan},
+            "backoff_multiplier = nan must be above 1 and finite: each",
+        ),
+        (
+            {"backoff_multiplier": math.inf},
+            "backoff_multiplier = inf must be above 1 and finite: each",
+        ),
+        ({"backoff_multiplier": 10**400}, "backoff_multiplier = 1000000000"),
+        (
+            {"backoff_multiplier": 10**5000},
+            "backoff_multiplier = <int too long to write> must be above 1",
+        ),
+        (
+            {"backoff_multiplier": "2"},
+            "backoff_multiplier = '2' must be above 1 and finite: each empty poll",
+        ),
+        (
+            {"backoff_multiplier": True},
+            "backoff_multiplier = True must be above 1 and finite: each empty poll",
+        ),
         ({"hold": -1}, "hold = -1 must be 0 or more; give a number of seconds"),
     ],
 )

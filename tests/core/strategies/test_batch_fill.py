@@ -26,7 +26,7 @@ from tests.core.strategies.pacing import Turn, delays, feed, saw, turns
 )
 def test_each_fill_of_a_batch_of_ten(found: int, expected: float) -> None:
     # The empty poll brings it from 1 s to 2 s, so that it can go both ways.
-    assert delays(BatchFill("1s", "8s", batch=10), [0, found]) == [2.0, expected]
+    assert delays(BatchFill("1s", "8s", batch_size=10), [0, found]) == [2.0, expected]
 
 
 @pytest.mark.parametrize(
@@ -35,7 +35,7 @@ def test_each_fill_of_a_batch_of_ten(found: int, expected: float) -> None:
         pytest.param(BatchFill(), [0] * 5, [2, 4, 8, 8, 8], id="idle, the default"),
         pytest.param(
             # The page's example. 500 ms × 2⁵ = 16 s, × 2⁶ = 32 s is cut to 30 s.
-            BatchFill("500ms", "30s", batch=20),
+            BatchFill("500ms", "30s", batch_size=20),
             [0] * 8,
             [1, 2, 4, 8, 16, 30, 30, 30],
             id="idle, up to 30 s",
@@ -87,7 +87,7 @@ def test_intervals(strategy: BatchFill, founds: list[int], expected: list[float]
     ids=shown,
 )
 def test_the_capacity_of_the_poll_counts(found: int, capacity: int | None, expected: float) -> None:
-    pacer = BatchFill("1s", "8s", batch=20).pacer()
+    pacer = BatchFill("1s", "8s", batch_size=20).pacer()
     pacer.after(saw(0))
     assert pacer.after(saw(found, capacity)).delay == expected
 
@@ -97,7 +97,7 @@ def test_it_starts_at_the_floor() -> None:
 
 
 def test_defaults_are_those_of_the_page() -> None:
-    assert BatchFill() == BatchFill("1s", "8s", batch=10, hold=0)
+    assert BatchFill() == BatchFill("1s", "8s", batch_size=10, hold=0)
 
 
 def test_a_hold_goes_with_every_poll() -> None:
@@ -120,15 +120,15 @@ def test_a_failed_poll_is_not_an_empty_one() -> None:
 
 def test_changes_come_exactly_when_the_interval_turns() -> None:
     expected: list[list[Turn]] = [
-        [],  # full at the floor
+        [],  # full at the min_interval
         [("back-off", 1.0, 2.0)],
         [("back-off", 2.0, 3.0)],
-        [],  # at the ceiling
+        [],  # at the max_interval
         [],  # kept
         [("speed-up", 3.0, 1.5)],
         [],  # kept
         [("speed-up", 1.5, 1.0)],
-        [],  # at the floor
+        [],  # at the min_interval
     ]
     founds = [10, 0, 2, 1, 5, 10, 3, 10, 10]
     assert [turns(pause) for pause in feed(BatchFill("1s", "3s").pacer(), founds)] == expected
@@ -146,19 +146,31 @@ def test_state() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"floor": 0}, "floor = 0 must be above 0; give a number of seconds"),
-        ({"ceiling": "8x"}, "ceiling = '8x' is not a duration; give a number of seconds"),
+        ({"min_interval": 0}, "min_interval = 0 must be above 0; give a number of seconds"),
+        ({"max_interval": "8x"}, "max_interval = '8x' is not a duration; give a number of seconds"),
         (
-            {"floor": 9, "ceiling": "8s"},
-            "floor = 9 is above ceiling = '8s'; lower the floor or raise the ceiling",
+            {"min_interval": 9, "max_interval": "8s"},
+            "min_interval = 9 is above max_interval = '8s'; lower min_interval or raise",
         ),
-        ({"batch": 0}, "batch = 0 must be a whole number of at least 1: a batch holds items"),
-        ({"batch": -5}, "batch = -5 must be a whole number of at least 1: a batch holds items"),
-        ({"batch": 2.5}, "batch = 2.5 must be a whole number of at least 1: a batch holds items"),
-        ({"batch": "10"}, "batch = '10' must be a whole number of at least 1: a batch"),
-        ({"batch": True}, "batch = True must be a whole number of at least 1: a batch"),
-        ({"batch": None}, "batch = None must be a whole number of at least 1: a batch"),
-        ({"batch": -(10**5000)}, "batch = <int too long to write> must be a whole number"),
+        (
+            {"batch_size": 0},
+            "batch_size = 0 must be a whole number of at least 1: a batch holds items",
+        ),
+        (
+            {"batch_size": -5},
+            "batch_size = -5 must be a whole number of at least 1: a batch holds items",
+        ),
+        (
+            {"batch_size": 2.5},
+            "batch_size = 2.5 must be a whole number of at least 1: a batch holds items",
+        ),
+        ({"batch_size": "10"}, "batch_size = '10' must be a whole number of at least 1: a batch"),
+        ({"batch_size": True}, "batch_size = True must be a whole number of at least 1: a batch"),
+        ({"batch_size": None}, "batch_size = None must be a whole number of at least 1: a batch"),
+        (
+            {"batch_size": -(10**5000)},
+            "batch_size = <int too long to write> must be a whole number",
+        ),
         ({"hold": -1}, "hold = -1 must be 0 or more; give a number of seconds"),
     ],
 )

@@ -109,9 +109,15 @@ def test_classes(capacity: int | None, rows: list[tuple[int, str]]) -> None:
 
 
 def test_each_class_has_its_interval() -> None:
-    strategy = Ewma(idle=50, low=40, medium=30, high=20, very_high=10)
+    strategy = Ewma(
+        idle_interval=50,
+        low_interval=40,
+        medium_interval=30,
+        high_interval=20,
+        very_high_interval=10,
+    )
     assert [strategy.interval_of(name) for name in CLASSES] == [50, 40, 30, 20, 10]
-    assert (strategy.floor, strategy.ceiling, strategy.longest_hold) == (10, 50, 0)
+    assert (strategy.min_interval, strategy.max_interval, strategy.longest_hold) == (10, 50, 0)
 
 
 @pytest.mark.parametrize(
@@ -471,7 +477,7 @@ def test_held_intervals_are_holds() -> None:
     pauses = [pacer.first(), *feed(pacer, [1, 3, 9, 10])]
     assert pauses == [Pause(0.0, hold) for hold in (IDLE, LOW, MEDIUM, HIGH, VERY_HIGH)]
     assert pacer.state()["interval"] == VERY_HIGH
-    assert (strategy.floor, strategy.ceiling, strategy.longest_hold) == (0.0, 0.0, IDLE)
+    assert (strategy.min_interval, strategy.max_interval, strategy.longest_hold) == (0.0, 0.0, IDLE)
 
 
 @pytest.mark.parametrize(
@@ -497,7 +503,7 @@ def test_presets(strategy: Ewma, waits: tuple[float, ...], alpha: float, drop_af
 def test_presets_can_be_held() -> None:
     for preset in (Ewma.conservative, Ewma.responsive, Ewma.high_volume):
         assert preset(held=True).held
-        assert preset(held=True).longest_hold == preset().idle
+        assert preset(held=True).longest_hold == preset().idle_interval
 
 
 def test_decayed() -> None:
@@ -512,17 +518,29 @@ def test_decayed() -> None:
     [
         *(
             ({name: 0}, f"{name} = 0 must be above 0; give a number of seconds")
-            for name in (*CLASSES, "half_life")
+            for name in (*(f"{each}_interval" for each in CLASSES), "half_life")
         ),
-        ({"idle": "20 sec"}, "idle = '20 sec' is not a duration; give a number of seconds"),
+        (
+            {"idle_interval": "20 sec"},
+            "idle_interval = '20 sec' is not a duration; give a number of seconds",
+        ),
         ({"half_life": math.nan}, "half_life = nan is not finite; give a number of seconds"),
         (
-            {"low": "30s"},
-            "low = '30s' is longer than idle = '20s'; a busier class needs an interval no longer",
+            {"low_interval": "30s"},
+            "low_interval = '30s' is longer than idle_interval = '20s'; a busier class needs",
         ),
-        ({"medium": 16}, "medium = 16 is longer than low = '15s'; a busier class needs"),
-        ({"high": 11}, "high = 11 is longer than medium = '10s'; a busier class needs"),
-        ({"very_high": 6}, "very_high = 6 is longer than high = '5s'; a busier class needs"),
+        (
+            {"medium_interval": 16},
+            "medium_interval = 16 is longer than low_interval = '15s'; a busier class needs",
+        ),
+        (
+            {"high_interval": 11},
+            "high_interval = 11 is longer than medium_interval = '10s'; a busier class needs",
+        ),
+        (
+            {"very_high_interval": 6},
+            "very_high_interval = 6 is longer than high_interval = '5s'; a busier class needs",
+        ),
         ({"alpha": 0}, "alpha = 0 must be above 0 and at most 1: the weight of the newest batch"),
         ({"alpha": 1.01}, "alpha = 1.01 must be above 0 and at most 1: the weight"),
         ({"alpha": -0.3}, "alpha = -0.3 must be above 0 and at most 1: the weight"),
@@ -543,10 +561,18 @@ def test_refused(arguments: dict[str, Any], message: str) -> None:
 
 
 def test_equal_intervals_are_allowed() -> None:
-    strategy = Ewma(idle=5, low=5, medium=5, high=5, very_high=5)
-    assert (strategy.floor, strategy.ceiling) == (5.0, 5.0)
+    strategy = Ewma(
+        idle_interval=5, low_interval=5, medium_interval=5, high_interval=5, very_high_interval=5
+    )
+    assert (strategy.min_interval, strategy.max_interval) == (5.0, 5.0)
 
 
 def test_a_class_of_the_same_interval_is_told_without_a_turn_of_the_interval() -> None:
-    pacer = Ewma(low=10, medium=10, idle=10, high=10, very_high=10).pacer()
+    pacer = Ewma(
+        low_interval=10,
+        medium_interval=10,
+        idle_interval=10,
+        high_interval=10,
+        very_high_interval=10,
+    ).pacer()
     assert turns(pacer.after(saw(3))) == [("class", "idle", "low")]

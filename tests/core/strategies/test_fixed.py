@@ -27,7 +27,7 @@ from tests.core.strategies.pacing import delays, feed, saw
 def test_intervals(strategy: Fixed, interval: float) -> None:
     assert strategy.pacer().first() == Pause(interval)
     assert delays(strategy, [0, 0, 0, 10, 3, 0, 10, 10, 0]) == [interval] * 9
-    assert strategy.floor == strategy.ceiling == strategy.interval == interval
+    assert strategy.min_interval == strategy.max_interval == strategy.interval == interval
 
 
 def test_a_hold_goes_with_every_poll() -> None:

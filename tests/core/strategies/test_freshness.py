@@ -39,7 +39,7 @@ def test_it_begins_at_its_base() -> None:
     ("every", "expected"), [(1.0, 5.0), (10.0, 10.0), (160.0, 40.0), (1e6, 300.0)]
 )
 def test_the_interval_follows_how_often_the_reading_changes(every: float, expected: float) -> None:
-    """√(base × the mean time between changes), within floor and ceiling."""
+    """√(base × the mean time between changes), within min_interval and max_interval."""
     ends = [watched(FRESH.pacer(), 1 / every, 300, seed) for seed in range(9)]
     assert sorted(ends)[4] == pytest.approx(expected, rel=0.3), f"seeds 0-8: {ends}"
 
@@ -63,7 +63,7 @@ def test_a_target_that_turns_busy_is_followed_and_one_that_turns_quiet_is_left()
 
 
 def test_each_error_shortens_the_interval_and_successes_forgive_it() -> None:
-    pacer = Freshness(base="60s").pacer()
+    pacer = Freshness(base_interval="60s").pacer()
     pacer.after(saw(0, at=0.0))
     before = pacer.after(saw(0, at=60.0)).delay
     failed = [pacer.after(saw(0, at=60.0 + n, failed=True)).delay for n in (1, 2, 3)]
@@ -86,9 +86,9 @@ def test_a_failure_teaches_nothing_about_changes() -> None:
 
 
 def test_the_staler_the_sooner() -> None:
-    """Long without a success, each failure brings the interval nearer to the floor."""
+    """Long without a success, each failure brings the interval nearer to the min_interval."""
     assert [FRESH.score(age) for age in (-1.0, 0.0, 75.0, 300.0, 1e9)] == [0, 0, 0.25, 1, 1]
-    pacer = Freshness(base="100s").pacer()
+    pacer = Freshness(base_interval="100s").pacer()
     pacer.after(saw(0, at=0.0))
     delays = [pacer.after(saw(0, at=at, failed=True)).delay for at in (100.0, 200.0, 300.0, 400.0)]
     assert delays == sorted(delays, reverse=True)
@@ -107,14 +107,14 @@ def test_a_target_never_reached_is_as_stale_as_can_be() -> None:
 
 def test_polls_that_wait_for_a_place_stretch_it() -> None:
     def after(queued: int) -> float:
-        pacer = Freshness(base="60s").pacer()
+        pacer = Freshness(base_interval="60s").pacer()
         pacer.after(saw(0, at=0.0))
         pacer.queued = queued
         return pacer.after(saw(0, at=60.0)).delay
 
     alone = after(0)
     assert after(1) == alone
-    target = (alone - 0.4 * Freshness(base="60s").pacer().first().delay) / 0.6
+    target = (alone - 0.4 * Freshness(base_interval="60s").pacer().first().delay) / 0.6
     assert target > 0
     assert after(2) > alone
     assert after(11) > after(2)
@@ -153,5 +153,7 @@ def test_the_state_shows_the_rate_of_change(base: float, at: float) -> None:
 
 @pytest.mark.parametrize("base", ["1s", "6m"])
 def test_the_base_lies_between_floor_and_ceiling(base: str) -> None:
-    with pytest.raises(ConfigError, match=f"base = '{base}' must be from floor = '5s' to"):
+    with pytest.raises(
+        ConfigError, match=f"base_interval = '{base}' must be from min_interval = '5s' to"
+    ):
         Freshness(base)

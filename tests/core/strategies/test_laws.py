@@ -37,22 +37,22 @@ def ordered(count: int) -> st.SearchStrategy[list[float]]:
 
 fixed = st.builds(Fixed, lengths, hold=holds)
 adaptive = st.builds(
-    lambda pair, multiplier, hold: Adaptive(*pair, multiplier=multiplier, hold=hold),
+    lambda pair, multiplier, hold: Adaptive(*pair, backoff_multiplier=multiplier, hold=hold),
     ordered(2),
     st.floats(1, 1e6, exclude_min=True),
     holds,
 )
 batch_fill = st.builds(
-    lambda pair, batch, hold: BatchFill(*pair, batch=batch, hold=hold),
+    lambda pair, batch, hold: BatchFill(*pair, batch_size=batch, hold=hold),
     ordered(2),
     st.integers(1, 1000),
     holds,
 )
 ewma = st.builds(
     lambda five, alpha, drop_after, half_life, held: Ewma(
-        very_high=five[0], high=five[1], medium=five[2], low=five[3], idle=five[4],
-        alpha=alpha, drop_after=drop_after, half_life=half_life, held=held,
-    ),
+        very_high_interval=five[0], high_interval=five[1], medium_interval=five[2],
+        low_interval=five[3], idle_interval=five[4], alpha=alpha, drop_after=drop_after,
+        half_life=half_life, held=held, ),
     ordered(5),
     st.floats(0, 1, exclude_min=True),
     st.integers(1, 20),
@@ -60,7 +60,8 @@ ewma = st.builds(
     st.booleans(),
 )  # fmt: skip
 freshness = st.builds(
-    lambda three: Freshness(floor=three[0], base=three[1], ceiling=three[2]), ordered(3)
+    lambda three: Freshness(min_interval=three[0], base_interval=three[1], max_interval=three[2]),
+    ordered(3),
 )
 #: Those to which a failed poll is no evidence, and an empty one no reason to hurry.
 calm = fixed | adaptive | batch_fill | ewma
@@ -101,11 +102,11 @@ def walk(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, Any, Any]]:
 @given(recipes, histories())
 @example(Ewma(alpha=1), [saw(10**400, 1), saw(0, 0), saw(10**400, 10**400), saw(0), saw(0, at=9)])
 @example(BatchFill(), [saw(10**400, 1), saw(10**400, None), saw(5, 0), saw(0, 0)])
-@example(Adaptive(5e-324, 1e308, multiplier=1e308), [saw(0)] * 4)
+@example(Adaptive(5e-324, 1e308, backoff_multiplier=1e308), [saw(0)] * 4)
 @example(Ewma(half_life=5e-324), [saw(1), saw(0), saw(0, at=5e-324), saw(0, at=1e308)])
 def test_pauses_keep_within_the_bounds(strategy: Strategy, history: list[Outcome]) -> None:
     for pause, _, _ in walk(strategy.pacer(), history):
-        assert strategy.floor <= pause.delay <= strategy.ceiling
+        assert strategy.min_interval <= pause.delay <= strategy.max_interval
         assert 0 <= pause.hold <= strategy.longest_hold
 
 
@@ -163,20 +164,20 @@ def test_the_interval_never_shrinks_while_idle(
 
 
 @given(adaptive | batch_fill, histories())
-def test_idleness_ends_at_the_ceiling(
+def test_idleness_ends_at_max_interval(
     strategy: Adaptive | BatchFill, history: list[Outcome]
 ) -> None:
-    factor = min(getattr(strategy, "multiplier", 2.0), 2.0)
+    factor = min(getattr(strategy, "backoff_multiplier", 2.0), 2.0)
     assume(factor > 1.001)
-    assume(strategy.ceiling < strategy.floor * factor**100)  # what 100 polls can walk
+    assume(strategy.max_interval < strategy.min_interval * factor**100)  # what 100 polls can walk
     pacer = strategy.pacer()
     for outcome in history:
         pacer.after(outcome)
     pauses = [pacer.after(saw(0)) for _ in range(102)]
-    assert pauses[-1].delay == strategy.ceiling
+    assert pauses[-1].delay == strategy.max_interval
     assert pauses[-1].changes == ()
     for earlier, later in pairwise(pauses):  # and strictly grows on the way there
-        assert earlier.delay < later.delay or earlier.delay == strategy.ceiling
+        assert earlier.delay < later.delay or earlier.delay == strategy.max_interval
 
 
 @given(ewma, histories())
@@ -187,7 +188,7 @@ def test_an_average_fades_to_idle(strategy: Ewma, history: list[Outcome]) -> Non
     at = max([0.0, *(outcome.at for outcome in history)])
     pacer.after(saw(0, at=at))
     pause = pacer.after(saw(0, at=at * 2 + 1e9))  # 1000 half-lives later, and more
-    assert max(pause.delay, pause.hold) == strategy.idle
+    assert max(pause.delay, pause.hold) == strategy.idle_interval
     assert pacer.state()["average"] == 0.0
     assert pacer.state()["class"] == "idle"
 
@@ -199,9 +200,11 @@ def test_adaptive_resets_when_busy(
     pacer = strategy.pacer()
     for outcome in history:
         pacer.after(outcome)
-    assert pacer.after(saw(found, capacity)).delay == strategy.floor
+    assert pacer.after(saw(found, capacity)).delay == strategy.min_interval
     following = pacer.after(saw(0)).delay
-    assert following == min(strategy.floor * strategy.multiplier, strategy.ceiling)
+    assert following == min(
+        strategy.min_interval * strategy.backoff_multiplier, strategy.max_interval
+    )
 
 
 @given(batch_fill, histories(), st.integers(1, 10**400))
@@ -210,7 +213,7 @@ def test_batch_fill_halves_when_full(
 ) -> None:
     pacer = strategy.pacer()
     before = [pacer.first(), *map(pacer.after, history)][-1].delay
-    assert pacer.after(saw(capacity, capacity)).delay == max(before / 2, strategy.floor)
+    assert pacer.after(saw(capacity, capacity)).delay == max(before / 2, strategy.min_interval)
 
 
 # Decay does not depend on how time is sliced.
@@ -259,16 +262,18 @@ def test_jitter_keeps_within_the_bounds(
     strategy: Strategy, history: list[Outcome], u: float
 ) -> None:
     for pause, _, _ in walk(strategy.pacer(), history):
-        drawn = jittered(pause.delay, strategy.floor, strategy.ceiling, u)
-        assert strategy.floor <= drawn <= strategy.ceiling
+        drawn = jittered(pause.delay, strategy.min_interval, strategy.max_interval, u)
+        assert strategy.min_interval <= drawn <= strategy.max_interval
         assert pause.delay * 0.9 <= drawn <= pause.delay * 1.1
 
 
 @given(adaptive | batch_fill | ewma, st.floats(0, 0.4), st.floats(0.5, 1, exclude_max=True))
 def test_idle_pollers_do_not_march_in_step(strategy: Strategy, u: float, v: float) -> None:
-    floor, ceiling = strategy.floor, strategy.ceiling
-    assume(ceiling > floor * 1.0001)
-    assert jittered(ceiling, floor, ceiling, u) < jittered(ceiling, floor, ceiling, v)
+    min_interval, max_interval = strategy.min_interval, strategy.max_interval
+    assume(max_interval > min_interval * 1.0001)
+    assert jittered(max_interval, min_interval, max_interval, u) < jittered(
+        max_interval, min_interval, max_interval, v
+    )
 
 
 # Changes tell what turned, and nothing else.
@@ -377,20 +382,24 @@ def test_equality_is_by_what_it_does(one: Any, other: Any) -> None:
 def test_strategies_can_be_kept_in_sets() -> None:
     several: list[Strategy] = [kind() for kind in KINDS * 2]
     assert len({*several, Fixed("500ms"), Adaptive(0.1, 5), BatchFill("1s", "8s")}) == len(KINDS)
-    assert len({Adaptive(), Adaptive(multiplier=3), Adaptive(hold=1), Adaptive("1ms")}) == 4
+    assert len({Adaptive(), Adaptive(backoff_multiplier=3), Adaptive(hold=1), Adaptive("1ms")}) == 4
 
 
 @pytest.mark.parametrize(
     ("strategy", "text"),
     [
         (Fixed(), "Fixed(interval=0.5, hold=0.0)"),
-        (Adaptive(), "Adaptive(floor=0.1, ceiling=5.0, multiplier=2.0, hold=0.0)"),
-        (BatchFill(), "BatchFill(floor=1.0, ceiling=8.0, batch=10, hold=0.0)"),
-        (Freshness(), "Freshness(base=10.0, floor=5.0, ceiling=300.0)"),
         (
-            Ewma(low=9, medium=8, high=7),
+            Adaptive(),
+            "Adaptive(min_interval=0.1, max_interval=5.0, backoff_multiplier=2.0, hold=0.0)",
+        ),
+        (BatchFill(), "BatchFill(min_interval=1.0, max_interval=8.0, batch_size=10, hold=0.0)"),
+        (Freshness(), "Freshness(base_interval=10.0, min_interval=5.0, max_interval=300.0)"),
+        (
+            Ewma(low_interval=9, medium_interval=8, high_interval=7),
             (
-                "Ewma(idle=20.0, low=9.0, medium=8.0, high=7.0, very_high=1.0, alpha=0.3, "
+                "Ewma(idle_interval=20.0, low_interval=9.0, medium_interval=8.0, "
+                "high_interval=7.0, very_high_interval=1.0, alpha=0.3, "
                 "drop_after=10, half_life=30.0, held=False)"
             ),
         ),
@@ -410,14 +419,13 @@ def test_a_changed_copy_is_checked_too(kind: type[Any]) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_settings_name_the_arguments_of_the_constructor(kind: type[Any]) -> None:
+def test_fields_are_the_arguments_of_the_constructor(kind: type[Any]) -> None:
     parameters = inspect.signature(kind).parameters
-    assert sorted(kind.settings.values()) == sorted(parameters)
     assert {field.name for field in dataclasses.fields(kind)} == set(parameters)
-    for key, argument in kind.settings.items():
-        default = parameters[argument].default
+    for argument, parameter in parameters.items():
+        default = parameter.default
         assert getattr(kind(**{argument: default}), argument) == getattr(kind(), argument)
-        if key.endswith("interval"):  # the promise is that these are durations
+        if argument.endswith("interval"):  # the promise is that these are durations
             assert isinstance(default, str)
 
 

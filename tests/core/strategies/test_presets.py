@@ -21,7 +21,7 @@ def test_adaptive() -> None:
         max_interval_ms=30000,
         backoff_multiplier=2.0,
     )
-    assert strategy == Adaptive("100ms", "30s", multiplier=2)
+    assert strategy == Adaptive("100ms", "30s", backoff_multiplier=2)
     # 100 ms doubles to 25.6 s; 51.2 s is cut to 30 s.
     assert delays(strategy, [0] * 9) == [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30]
 
@@ -31,14 +31,14 @@ def test_fixed() -> None:
 
 
 def test_defaults_are_those_of_the_page() -> None:
-    assert PollingStrategy.adaptive() == Adaptive("100ms", "5s", multiplier=2) == Adaptive()
+    assert PollingStrategy.adaptive() == Adaptive("100ms", "5s", backoff_multiplier=2) == Adaptive()
     assert PollingStrategy.fixed() == Fixed("500ms") == Fixed()
 
 
 def test_each_argument_arrives() -> None:
     strategy = PollingStrategy.adaptive(min_interval_ms=100, max_interval_ms=30000)
     assert strategy == Adaptive("100ms", "30s")
-    assert PollingStrategy.adaptive(backoff_multiplier=3) == Adaptive(multiplier=3)
+    assert PollingStrategy.adaptive(backoff_multiplier=3) == Adaptive(backoff_multiplier=3)
 
 
 @pytest.mark.parametrize("ms", [1, 9, 17, 250, 999, 1234, 0.5, 86_400_000])
@@ -80,4 +80,4 @@ def test_fixed_refuses(interval: Any) -> None:
 
 def test_bounds_may_be_equal() -> None:
     strategy = PollingStrategy.adaptive(min_interval_ms=5000)
-    assert strategy.floor == strategy.ceiling == 5.0
+    assert strategy.min_interval == strategy.max_interval == 5.0

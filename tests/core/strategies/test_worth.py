@@ -26,18 +26,18 @@ positive = st.floats(1e-300, 1e300)
 lengths = st.floats(1e-3, 1e6)
 pairs = st.lists(lengths, min_size=2, max_size=2).map(sorted)
 priced = st.builds(
-    lambda c, w, pair: Worth(poll_cost=c, wait_cost=w, floor=pair[0], ceiling=pair[1]),
+    lambda c, w, pair: Worth(poll_cost=c, wait_cost=w, min_interval=pair[0], max_interval=pair[1]),
     positive, positive, pairs,
 )  # fmt: skip
 budgets = st.builds(
     lambda factor, pair: Worth.budget(
-        polls_per_hour=3601 * factor / pair[1], floor=pair[0], ceiling=pair[1]
+        polls_per_hour=3601 * factor / pair[1], min_interval=pair[0], max_interval=pair[1]
     ),
     st.floats(1, 1e9), pairs,
 )  # fmt: skip
 latencies = st.builds(
-    lambda wait, pair, key: Worth(floor=pair[0], ceiling=pair[1], **{key: wait + pair[0]}),
-    st.floats(0, 1e300), pairs, st.sampled_from(["mean_wait", "p95_wait"]),
+    lambda wait, pair, key: Worth(min_interval=pair[0], max_interval=pair[1], **{key: wait +
+    pair[0]}), st.floats(0, 1e300), pairs, st.sampled_from(["mean_wait", "p95_wait"]),
 )  # fmt: skip
 unheld = priced | budgets | latencies
 held = st.builds(
@@ -82,10 +82,10 @@ def walk(pacer: Pacer, history: list[Outcome]) -> list[tuple[Pause, Any, Any]]:
 @example(Worth(poll_cost=1, wait_cost=1), [saw(10**400, None, at=n) for n in (0, 1e-6, 1e-6, 1)])
 @example(Worth.latency(mean=1e300), [saw(5, None, at=n) for n in (0, 1e-6, 1, 1e12)])
 @example(Worth.budget(polls_per_hour=1e300), [saw(5, None, at=n) for n in (0, 1e-6, 1, 1e12)])
-@example(Worth.budget(polls_per_hour=1e-9, ceiling=1e14), [saw(0, at=n) for n in (0, 1, 1e12)])
+@example(Worth.budget(polls_per_hour=1e-9, max_interval=1e14), [saw(0, at=n) for n in (0, 1, 1e12)])
 def test_pauses_keep_within_the_bounds(strategy: Worth, history: list[Outcome]) -> None:
     for pause, _, state in walk(strategy.pacer(), history):
-        assert strategy.floor <= pause.delay <= strategy.ceiling
+        assert strategy.min_interval <= pause.delay <= strategy.max_interval
         assert pause.hold == strategy.longest_hold == strategy.hold
         assert state["interval"] == pause.delay
 
@@ -104,7 +104,7 @@ def test_a_poll_that_is_held_follows_no_later(
 
 def test_the_pause_before_a_hold_is_what_the_hold_leaves_of_it() -> None:
     """The price of a poll buys the pause and the holding: T = √(T₀² + g²) - g."""
-    bare = Worth(poll_cost=1, wait_cost=0.01, floor="1ms", ceiling="1h")
+    bare = Worth(poll_cost=1, wait_cost=0.01, min_interval="1ms", max_interval="1h")
     history = [saw(1, at=40.0 * n) for n in range(200)]
     pacer, held_pacer = bare.pacer(), dataclasses.replace(bare, hold=20.0).pacer()
     alone, before_hold = 0.0, 0.0
@@ -199,20 +199,19 @@ def test_strategies_can_be_copied(strategy: Worth) -> None:
 
 def test_strategies_cannot_change() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Worth(poll_cost=1, wait_cost=1).floor = 1.0  # type: ignore[misc]
+        Worth(poll_cost=1, wait_cost=1).min_interval = 1.0  # type: ignore[misc]
 
 
-def test_settings_name_the_arguments_of_the_constructor() -> None:
+def test_fields_are_the_arguments_of_the_constructor() -> None:
     parameters = inspect.signature(Worth).parameters
     assert Worth.name == "worth"
-    assert sorted(Worth.settings.values()) == sorted(parameters)
     assert {field.name for field in dataclasses.fields(Worth)} == set(parameters)
 
 
 def test_durations_are_read() -> None:
-    strategy = Worth(p95_wait="2s", floor="20ms", ceiling="1m")
-    assert (strategy.p95_wait, strategy.floor, strategy.ceiling) == (2.0, 0.02, 60.0)
-    assert strategy == Worth.latency(p95=2, floor=0.02, ceiling=60)
+    strategy = Worth(p95_wait="2s", min_interval="20ms", max_interval="1m")
+    assert (strategy.p95_wait, strategy.min_interval, strategy.max_interval) == (2.0, 0.02, 60.0)
+    assert strategy == Worth.latency(p95=2, min_interval=0.02, max_interval=60)
     assert Worth.latency(mean="1s") == Worth(mean_wait=1)
     assert Worth.budget(polls_per_hour=600) == Worth(polls_per_hour=600.0)
     assert Worth.budget(dollars_per_month=5, price=5e-6) == Worth(dollars_per_month=5, price=5e-6)
@@ -231,14 +230,23 @@ def test_durations_are_read() -> None:
         ({"mean_wait": "soon"}, "mean_wait = 'soon' is not a duration"),
         ({"p95_wait": 0}, "p95_wait = 0 must be above 0"),
         ({"polls_per_hour": -1}, "polls_per_hour = -1 must be above 0"),
-        ({"polls_per_hour": 30}, r"polls_per_hour = 30.0 is 30 polls an hour, but ceiling = 60.0"),
+        (
+            {"polls_per_hour": 30},
+            r"polls_per_hour = 30.0 is 30 polls an hour, but max_interval = 60.0",
+        ),
         ({"dollars_per_month": 1, "price": 1}, "dollars_per_month = 1.0 is 0.00138889 polls"),
         (
-            {"mean_wait": 1, "floor": 3},
-            r"mean_wait = 1.0 cannot be reached with floor = 3.0; .* 2 ",
+            {"mean_wait": 1, "min_interval": 3},
+            r"mean_wait = 1.0 cannot be reached with min_interval = 3.0; .* 2 ",
         ),
-        ({"p95_wait": 1, "floor": 2}, r"p95_wait = 1.0 cannot be reached with floor = 2.0"),
-        ({"p95_wait": 1, "floor": 2, "ceiling": 1}, "floor = 2 is above ceiling = 1"),
+        (
+            {"p95_wait": 1, "min_interval": 2},
+            r"p95_wait = 1.0 cannot be reached with min_interval = 2.0",
+        ),
+        (
+            {"p95_wait": 1, "min_interval": 2, "max_interval": 1},
+            "min_interval = 2 is above max_interval = 1",
+        ),
     ],
 )
 def test_contradictions_are_refused(arguments: dict[str, Any], said: str) -> None:
@@ -266,13 +274,13 @@ def test_steady_traffic_is_polled_at_the_best_interval(items: float, stamps: boo
 
 
 def test_it_starts_with_short_pauses() -> None:
-    strategy = Worth(poll_cost=10, wait_cost=1, ceiling="10m")
-    assert strategy.pacer().first().delay == strategy.floor
+    strategy = Worth(poll_cost=10, wait_cost=1, max_interval="10m")
+    assert strategy.pacer().first().delay == strategy.min_interval
     run = replay(strategy, [], until=600.0)
-    assert run.delays[0] == strategy.floor
+    assert run.delays[0] == strategy.min_interval
     spent = 0.0
     for delay in run.delays:  # none is long beside the silence that was seen
-        assert delay <= steady(1 / (spent + strategy.floor), 10) * 3
+        assert delay <= steady(1 / (spent + strategy.min_interval), 10) * 3
         spent += delay
     assert run.delays[-1] > 60
     assert run.polls < 40
@@ -286,7 +294,7 @@ def test_a_backlog_at_the_start_is_no_rate() -> None:
 
 def test_it_recovers_from_a_guess_thirty_times_too_long() -> None:
     """After an hour at one item a minute, 15 items a second: the pause was 30 times too long."""
-    strategy = Worth(poll_cost=1, wait_cost=1, ceiling="10m")
+    strategy = Worth(poll_cost=1, wait_cost=1, max_interval="10m")
     quiet = poisson(1 / 60, 60, seed=5)
     busy = [quiet[-1] + 0.1 + each for each in poisson(15.0, 3000, seed=6)]
     run = replay(strategy, [*quiet, *busy])
@@ -321,12 +329,12 @@ def test_batches_at_one_period_are_met() -> None:
 
 
 def test_the_ceiling_holds_though_nothing_comes() -> None:
-    run = replay(Worth(poll_cost=1e6, wait_cost=1, ceiling="7s"), [], until=500.0)
+    run = replay(Worth(poll_cost=1e6, wait_cost=1, max_interval="7s"), [], until=500.0)
     assert max(run.delays) == 7.0
 
 
 def test_the_floor_holds_though_everything_comes() -> None:
-    run = replay(Worth(poll_cost=1e-6, wait_cost=1, floor="1s"), poisson(50.0, 2000, seed=4))
+    run = replay(Worth(poll_cost=1e-6, wait_cost=1, min_interval="1s"), poisson(50.0, 2000, seed=4))
     assert min(run.delays) == 1.0
 
 
@@ -411,7 +419,7 @@ def test_bursty_traffic_costs_less_than_the_best_fixed_interval(seed: int) -> No
         at = arrivals[-1]
     rate = len(arrivals) / at
     price = 2.0 / rate  # the best interval for the mean rate finds two items
-    run = replay(Worth(poll_cost=price, wait_cost=1, ceiling="10m"), arrivals)
+    run = replay(Worth(poll_cost=price, wait_cost=1, max_interval="10m"), arrivals)
     fixed = min(
         Replay.fixed(arrivals, 2.0 / rate * factor).cost(price)
         for factor in (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)

@@ -33,7 +33,7 @@ def bursts(seed: int, hours: float) -> list[float]:
 @pytest.mark.parametrize("per_hour", [120, 600])
 def test_a_budget_is_kept_over_six_hours(per_hour: int) -> None:
     arrivals = poisson(0.2, 5500, seed=1)  # seven and a half hours
-    run = replay(Worth.budget(polls_per_hour=per_hour, ceiling="10m"), arrivals)
+    run = replay(Worth.budget(polls_per_hour=per_hour, max_interval="10m"), arrivals)
     for start in (0.0, 0.5 * HOUR, HOUR):
         polls = sum(start < at <= start + 6 * HOUR for at in run.polled)
         assert polls == pytest.approx(6 * per_hour, rel=0.05)
@@ -42,7 +42,7 @@ def test_a_budget_is_kept_over_six_hours(per_hour: int) -> None:
 def test_a_budget_is_not_overrun_in_a_burst() -> None:
     quiet = poisson(0.01, 100, seed=2)
     burst = [quiet[-1] + each for each in poisson(20.0, 30_000, seed=3)]
-    run = replay(Worth.budget(polls_per_hour=600, ceiling="10m"), [*quiet, *burst])
+    run = replay(Worth.budget(polls_per_hour=600, max_interval="10m"), [*quiet, *burst])
     assert most_in(HOUR, run.polled) <= 1.2 * 600 + 1
 
 
@@ -54,7 +54,7 @@ def test_a_budget_in_dollars_is_one_in_polls() -> None:
 
 
 def test_a_small_budget_is_kept_as_well() -> None:
-    run = replay(Worth.budget(polls_per_hour=4, ceiling="4h"), poisson(0.02, 4000, seed=5))
+    run = replay(Worth.budget(polls_per_hour=4, max_interval="4h"), poisson(0.02, 4000, seed=5))
     assert run.polls / (run.span / HOUR) == pytest.approx(4, rel=0.1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from pollwise.core import shares
 from pollwise.core.forecast import changes
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = " ".join((ROOT / "docs" / "why" / "freshness.md").read_text("utf-8").split())
 RESULTS = (ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8")
 

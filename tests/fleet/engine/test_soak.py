@@ -65,8 +65,8 @@ def soak(hours: float, *, traced: bool) -> None:
 
     async def main(clock: VirtualClock) -> None:
         random, watch = Random(8), Watch()
-        # The ceiling has to be below what is to be promised: at Pulse's 5 min no healthy target
-        # is younger than 45 s.
+        # max_interval must be below the promised age: at Pulse's 5 min no healthy target is
+        # younger than 45 s.
         fleet = fleet_for(clock, strategy=Freshness("10s", "5s", "30s"), concurrency=16)
         kinds = {"healthy": (60, 0.98), "flaky": (15, 0.85), "broken": (5, 0.0)}
         in_a_row: Counter[str] = Counter()

@@ -33,7 +33,7 @@ def test_a_target_may_have_its_own_number_of_failures(failures: int, u: float, o
         failures, permanent=False, dead=False, soon=10.0, u=u, dead_after=own
     )
     assert dead is (failures >= own)
-    assert dead or delay <= RULES.breaker.ceiling
+    assert dead or delay <= RULES.breaker.max_delay
 
 
 @given(counts, units)

@@ -10,7 +10,7 @@ import pytest
 from pollwise.fleet.file import read_text
 from pollwise.fleet.probes import MAKERS
 
-PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "fleet-probes.md"
+PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "fleet-probes.md"
 FILES = re.findall(r"^```toml[^\n]*\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
 ENVIRONMENT = dict.fromkeys(("API_TOKEN", "DB_PASSWORD", "HOOK_PATH", "HOOK_SECRET"), "x")
 

@@ -35,8 +35,8 @@ name = "api"
 group = "shop"
 url = "https://shop.example/api"
 headers = { Accept = "application/json" }
-floor = "5s"
-ceiling = "1m"
+min_interval = "5s"
+max_interval = "1m"
 json = "a.b[0]"
 weight = 3
 priority = 2
@@ -71,7 +71,7 @@ def test_a_file_gives_its_targets_with_what_their_group_says() -> None:
     assert front.labels == {"team": "web"}
     assert front.options["headers"]["Authorization"] == "Bearer t0ken"
     assert api.interval is None  # its own bounds replace the group's interval
-    assert (api.floor, api.ceiling, api.weight, api.priority) == (5, 60, 3, 2)
+    assert (api.min_interval, api.max_interval, api.weight, api.priority) == (5, 60, 3, 2)
     assert api.options["headers"] == {
         "Authorization": "Bearer t0ken", "Accept": "application/json"
     }  # fmt: skip
@@ -89,8 +89,8 @@ def test_a_file_gives_its_targets_with_what_their_group_says() -> None:
 BAD = """[[target]]
 name = "a"
 type = "htpp"
-floor = "1m"
-ceiling = "5s"
+min_interval = "1m"
+max_interval = "5s"
 
 [group.slow]
 timeout = "never"
@@ -130,7 +130,7 @@ def test_everything_that_is_wrong_is_told_at_once_with_its_line() -> None:
         by_line[line] = f"{by_line.get(line, '')} {what}"
     expected = {
         3: "did you mean 'http'?",
-        4: "floor",
+        4: "min_interval",
         8: "group 'slow': timeout = 'never' is not a duration",
         12: "there is a target 'a' already, in line 1",
         14: "has no scheme",
@@ -207,7 +207,11 @@ address = "x"
         ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nput = 'nonsense'", 5, "put"),
         ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nwebhook = 'x.org'", 5, "https://"),
         ("[[target]]\nname='a'\ntype='ping'\naddress='x'\nwebhook = 5", 5, "needs url"),
-        ("[[target]]\nname='a'\ntype='ping'\naddress='x'\ninterval='1s'\nfloor='1s'", 5, "contra"),
+        (
+            "[[target]]\nname='a'\ntype='ping'\naddress='x'\ninterval='1s'\nmin_interval='1s'",
+            5,
+            "contra",
+        ),
         ("target = [\n {name='a', type='ping', address='x'},\n {name='b'}]", 1, "needs a type"),
         ("[[target]]\r\nname='a'\r\ntype='pign'\r\naddress='x'", 3, "did you mean 'ping'"),
         ("[[target]]\nname='a'\ntype='function'\ncall='no.such:x'", 4, "ModuleNotFoundError"),

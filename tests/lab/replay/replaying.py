@@ -38,9 +38,8 @@ class Doubtful(Strategy):
     """A strategy of a third party: its pause depends on all that an outcome tells."""
 
     name = "doubtful"
-    settings = {}
-    floor = 0.2
-    ceiling = 7.0
+    min_interval = 0.2
+    max_interval = 7.0
     longest_hold = 0.0
 
     def pacer(self) -> Pacer:
@@ -99,12 +98,13 @@ def known_strategies() -> st.SearchStrategy[Strategy]:
     return st.one_of(
         _intervals().map(Fixed),
         st.builds(
-            lambda bounds, growth: Adaptive(*bounds, multiplier=growth),
+            lambda bounds, growth: Adaptive(*bounds, backoff_multiplier=growth),
             _bounds(),
             st.floats(1.01, 10.0),
         ),
         st.builds(
-            lambda bounds, batch: BatchFill(*bounds, batch=batch), _bounds(), st.integers(1, 12)
+            lambda bounds, batch: BatchFill(*bounds, batch_size=batch), _bounds(), st.integers(1,
+            12)
         ),
         st.builds(_ewma, st.lists(_intervals(), min_size=5, max_size=5), st.floats(0.01, 1.0),
                   st.integers(1, 12), st.floats(0.1, 60.0)),
@@ -114,11 +114,11 @@ def known_strategies() -> st.SearchStrategy[Strategy]:
 def _ewma(intervals: list[float], alpha: float, drop_after: int, half_life: float) -> Ewma:
     very_high, high, medium, low, idle = sorted(intervals)
     return Ewma(
-        idle=idle,
-        low=low,
-        medium=medium,
-        high=high,
-        very_high=very_high,
+        idle_interval=idle,
+        low_interval=low,
+        medium_interval=medium,
+        high_interval=high,
+        very_high_interval=very_high,
         alpha=alpha,
         drop_after=drop_after,
         half_life=half_life,

@@ -60,7 +60,7 @@ def test_an_item_waits_for_the_next_poll(trace: Trace, strategy: Strategy) -> No
     assert played.poll_times is not None
     found_by = np.searchsorted(played.poll_times, trace.arrivals)
     assert np.array_equal(played.waits, played.poll_times[found_by] - trace.arrivals)
-    assert (played.waits <= strategy.ceiling + 1e-9).all()
+    assert (played.waits <= strategy.max_interval + 1e-9).all()
 
 
 # Beginning and end
@@ -170,7 +170,7 @@ def test_more_workers_never_poll_less_nor_wait_longer(
     polls, waits = [], []
     for workers in (1, 2, 4):
         situation = Situation(workers=workers, capacity=capacity)
-        played = reference(trace, Fixed(strategy.floor), situation)
+        played = reference(trace, Fixed(strategy.min_interval), situation)
         polls.append(played.polls)
         waits.append(played.waits.sum())
     assert polls == sorted(polls)

@@ -54,7 +54,13 @@ def test_lean_equals_the_real_loop_with_jitter_and_strange_strategies(
 
 @pytest.mark.parametrize(
     "strategy",
-    [Fixed("1.7s"), Adaptive(0.3, 9, multiplier=1.3), BatchFill(), Ewma(), Ewma.responsive()],
+    [
+        Fixed("1.7s"),
+        Adaptive(0.3, 9, backoff_multiplier=1.3),
+        BatchFill(),
+        Ewma(),
+        Ewma.responsive(),
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("name", ["bursty", "self-exciting"])
@@ -67,12 +73,12 @@ def test_equal_over_hours_of_traffic(strategy: Strategy, name: str) -> None:
 
 @pytest.mark.parametrize(
     "strategy",
-    [Fixed("3d"), Adaptive("20s", "200d", multiplier=9.0), Fixed(1e-3), Doubtful()],
+    [Fixed("3d"), Adaptive("20s", "200d", backoff_multiplier=9.0), Fixed(1e-3), Doubtful()],
     ids=repr,
 )
 def test_equal_where_sums_of_floats_are_rough(strategy: Strategy) -> None:
     """Pauses above asyncio's longest sleep of a day, and years of seconds."""
-    end = 9e7 if strategy.ceiling > 86400 else 20.0
+    end = 9e7 if strategy.max_interval > 86400 else 20.0
     trace = trace_of([0.0, 1e-9, 1 / 3, end / 7, end / 3, end])
     real = reference(trace, strategy, keep_polls=True)
     assert same(fast(trace, strategy, keep_polls=True), real)
@@ -118,7 +124,7 @@ def test_fast_refuses_holds_but_not_a_source_that_could_hold() -> None:
 
 
 class Restless(Doubtful):
-    floor = 0.0
+    min_interval = 0.0
 
     def pacer(self) -> Pacer:
         return _RestlessPacer()

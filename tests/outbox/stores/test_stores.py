@@ -216,7 +216,7 @@ def test_a_lease_runs_out_and_the_old_claim_is_fenced_off(bench: StoreBench) -> 
         assert {each.token for each in new}.isdisjoint(each.token for each in old)
         lost = await store.settle([KeyEnd(each, 1) for each in old])
         assert named(lost) == named(old)
-        assert named(await store.extend(old, "30s")) == named(old)
+        assert named(await store.renew(old, "30s")) == named(old)
         assert (await store.stats()).leased == 2, "nothing of theirs changed"
         assert await store.settle([KeyEnd(each, 1) for each in new]) == []
         assert await store.records() == []
@@ -246,10 +246,10 @@ def test_a_lease_is_renewed_from_now(bench: StoreBench) -> None:
         await put(store, "a", "b")
         a, b = await claim(store)
         await bench.elapse(20)
-        assert await store.extend([a], "30s") == []
+        assert await store.renew([a], "30s") == []
         await bench.elapse(20)
         assert [each.key for each in await claim(store)] == ["b"]
-        assert await store.extend([a, b], "30s") == [b]
+        assert await store.renew([a, b], "30s") == [b]
         assert await store.settle([KeyEnd(a, 1)]) == []
 
     bench.run(main())
@@ -262,7 +262,7 @@ def test_a_late_claim_that_nobody_took_over_still_holds(bench: StoreBench) -> No
         a, b = await claim(store)
         await bench.elapse(31)
         assert await store.settle([KeyEnd(a, 1)]) == []
-        assert await store.extend([b], "30s") == []
+        assert await store.renew([b], "30s") == []
         assert await claim(store) == []
 
     bench.run(main())

@@ -326,7 +326,7 @@ class Twins:
 
     async def step(self, clock: Any) -> str:
         does = self._rng.choices(
-            (self.put, self.claim, self.settle, self.extend, self.redrive, self.look),
+            (self.put, self.claim, self.settle, self.renew, self.retry, self.look),
             (4, 4, 6, 1, 1, 2),
         )[0]
         if self._rng.random() < 0.3:
@@ -373,15 +373,15 @@ class Twins:
             lost.append([place for place, end in enumerate(ends) if end.claim in gone])
         assert lost[0] == lost[1]
 
-    async def extend(self) -> None:
+    async def renew(self) -> None:
         lost = []
         for which, store in enumerate(self._both):
             held = [pair[which] for pair in self._claims]
-            gone = await store.extend(held, 30.0)
+            gone = await store.renew(held, 30.0)
             lost.append([place for place, claim in enumerate(held) if claim in gone])
         assert lost[0] == lost[1]
 
-    async def redrive(self) -> None:
+    async def retry(self) -> None:
         keys = self._rng.choice((None, ["a", "b"]))
         name = self._rng.choice(("retry", "skip"))
         one, two = [await getattr(store, name)(None, keys) for store in self._both]

@@ -169,9 +169,9 @@ def test_a_rotated_token_is_read_anew(token: Path) -> None:
 @pytest.mark.parametrize(
     ("scope", "may", "may_not"),
     [
-        ("submit", ("put", "stats", "list"), ("claim", "redrive")),
+        ("submit", ("put", "stats", "list"), ("claim", "retry")),
         ("worker", ("claim", "stats"), ("put", "list", "drop")),
-        ("none", (), ("put", "claim", "stats", "list", "redrive", "drop")),
+        ("none", (), ("put", "claim", "stats", "list", "retry", "drop")),
     ],
 )
 def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple[str, ...]) -> None:
@@ -185,8 +185,8 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
                 "put": lambda: queue.put(NewJob("a")),
                 "claim": lambda: queue.claim("w", 1, 30),
                 "stats": queue.stats,
-                "list": queue.list,
-                "redrive": queue.redrive,
+                "jobs": queue.jobs,
+                "retry": queue.retry,
                 "drop": queue.drop,
             }
             for name in may:
@@ -217,9 +217,9 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
                 await queue.settle([Settlement.done(claim)])
             assert lost.value.lost == (claim.job.id,)
             with pytest.raises(LeaseLost):
-                await queue.extend([claim], 30)
+                await queue.renew([claim], 30)
             with pytest.raises(ConfigError, match="after"):
-                await queue.list(after="x")
+                await queue.jobs(after="x")
         async with inside(api, token, clock, max_payload_bytes=10**9) as queue:
             with pytest.raises(PayloadError, match="max_payload_bytes"):
                 await queue.put(NewJob("a", "x" * 2_000_000))
@@ -299,8 +299,8 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
         ("settle", {"settlements": [{"id": "1", "token": "x"}]}, "token"),
         ("settle", {"settlements": [{"id": "1", "token": 2**70}]}, "token"),
         ("settle", {"settlements": [{"id": "1", "token": 1, "verdict": "x"}]}, "verdict"),
-        ("extend", {"claims": [7], "lease": 1}, "object"),
-        ("redrive", {"ids": "a"}, "ids"),
+        ("renew", {"claims": [7], "lease": 1}, "object"),
+        ("retry", {"ids": "a"}, "ids"),
         ("news", {"message": "x" * 9000}, "message"),
     ],
 )
@@ -560,7 +560,9 @@ def test_news_goes_from_one_controller_to_another(postgres: Postgres, token: Pat
                         await put.put(NewJob("mail"))
                         began = Clock().now()
                         await done.wait()
-                        assert Clock().now() - began < 5, "it was told, long before its ceiling"
+                        assert Clock().now() - began < 5, (
+                            "it was told, long before its max_interval"
+                        )
                     await put.close()
         await queue.close()
 

@@ -1,7 +1,7 @@
 """Servers behind a network that drops, delays, repeats and refuses requests: nothing is lost.
 
 A real MiniStack stands behind a proxy that breaks requests at random. Producers put numbers, each
-until it is told that it is in; workers claim, extend and settle them, and some walk away from what
+until it is told that it is in; workers claim, renew and settle them, and some walk away from what
 they hold. Then the network is mended, and all that was put must be done or dead, as it was meant to
 be, and as the ledger says.
 """
@@ -93,7 +93,7 @@ class Ledger:
             self.ran_out.add(claim.job.payload)
         self.leases[claim.job.id][claim.token] = 0.0
 
-    def extended(self, claims: list[Claim], until: float) -> None:
+    def renewed(self, claims: list[Claim], until: float) -> None:
         for claim in claims:
             self.leases[claim.job.id][claim.token] = until
 
@@ -170,7 +170,7 @@ class Crew:
             half = len(claims) // 2
             for part in (claims[:half], claims[half:]):
                 if part and rng.random() < 0.15:
-                    await self.extend(queue, part)
+                    await self.renew(queue, part)
                 if part and rng.random() < 0.1:  # it walks away, and another comes in its place
                     self.ledger.calls["abandoned"] += len(part)
                     queue = self.handle()
@@ -187,13 +187,13 @@ class Crew:
             return Settlement.give_back(claim)
         return final(claim)
 
-    async def extend(self, queue: Queue, claims: list[Claim]) -> None:
+    async def renew(self, queue: Queue, claims: list[Claim]) -> None:
         asked = self.clock.epoch()
         with suppress(StoreUnavailable, LeaseLost):
             # Whoever is not told goes by what it had; whoever is has it from when it asked.
-            await queue.extend(claims, self.lease)
-            self.ledger.extended(claims, asked + self.lease)
-            self.ledger.calls["extended"] += len(claims)
+            await queue.renew(claims, self.lease)
+            self.ledger.renewed(claims, asked + self.lease)
+            self.ledger.calls["renewed"] += len(claims)
 
     async def settle(self, queue: Queue, batch: list[Settlement]) -> None:
         """As a worker does: until it is told what came of it."""
@@ -267,7 +267,7 @@ async def check(ledger: Ledger, queue: Queue, jobs: int) -> list[int]:
     """Nothing lost, nothing made up; returns the numbers of the dead letters."""
     assert ledger.put == set(range(jobs))
     assert set(ledger.tried) == ledger.put, f"lost: {ledger.put - set(ledger.tried)}"
-    dead = [info.job.payload for info in await queue.dead(limit=1000)]
+    dead = [info.job.payload for info in await queue.jobs("dead", limit=1000)]
     meant = {number for number in range(jobs) if is_meant_to_die(number)}
     assert set(dead) == meant, f"dead and should not be, or lost: {set(dead) ^ meant}"
     for number, ids in ledger.ids.items():

@@ -120,7 +120,7 @@ def test_other_settlements() -> None:
 
         [claim] = await queue.claim("w", 1, 30)
         store.take()
-        await queue.extend([claim], 30)
+        await queue.renew([claim], 30)
         assert store.take() == {"create": 1}
         assert await cost(Settlement.give_back(claim)) == {"create": 1}
         [claim] = await queue.claim("w", 1, 30)
@@ -277,7 +277,7 @@ def test_long_lives_leave_short_chains() -> None:
             back = Settlement.retry if n % 20 > 17 else Settlement.give_back
             await queue.settle([back(claims[0])])
             if n % 2:
-                await queue.extend([held], 30)
+                await queue.renew([held], 30)
             await clock.advance(10)
         await at_rest(queue)
         left = [name for name in store.inner.objects if "/live/" in name]  # type: ignore[attr-defined]

@@ -89,15 +89,15 @@ async def claim_twice(queue: ObjectQueue, claims: list[Claim]) -> None:
     await queue.claim("victim", 5, LEASE)
 
 
-async def extend(queue: ObjectQueue, claims: list[Claim]) -> None:
-    await queue.extend(claims[:2], LEASE)
+async def renew(queue: ObjectQueue, claims: list[Claim]) -> None:
+    await queue.renew(claims[:2], LEASE)
 
 
 OPERATIONS: dict[str, tuple[Operation, bool]] = {  # and whether it needs claims
     "put": (put_more, False),
     "claim": (claim_some, False),
     "claim twice": (claim_twice, False),
-    "extend": (extend, True),
+    "renew": (renew, True),
     "done": (settle("done"), True),
     "retry": (settle("retry"), True),
     "give back": (settle("back"), True),
@@ -141,7 +141,7 @@ def test_a_crash_loses_nothing(name: str, unique: bool, together: bool) -> None:
         await victim.close()  # what it does in the background dies with it
         crashed = dying.crashed
         ran = await world.drain()
-        dead = {view.job.payload for view in await world.healthy.dead()}
+        dead = {view.job.payload for view in await world.healthy.jobs("dead")}
         assert max(ran.values(), default=0) <= 1, f"{ran} ran twice, one after the other"
         if name == "put":
             more = sum(f"more{n}" in ran for n in range(JOBS))
@@ -199,7 +199,7 @@ def test_a_crash_in_a_put_with_unique() -> None:
     every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))
 
 
-@pytest.mark.parametrize("what", ["redrive", "drop", "prune"])
+@pytest.mark.parametrize("what", ["retry", "drop", "prune"])
 def test_a_crash_with_records(what: str) -> None:
     async def main(clock: VirtualClock, at: int, after: bool) -> bool:
         world = World(clock, keep=5 if what == "prune" else None)
@@ -220,9 +220,9 @@ def test_a_crash_with_records(what: str) -> None:
         await victim.close()
         crashed = dying.crashed
         ran = await world.drain()
-        if what == "redrive":
+        if what == "retry":
             ran += Counter()
-            await world.healthy.redrive()
+            await world.healthy.retry()
             again = await world.drain()
             assert all(ran[n] + again[n] >= 1 for n in range(JOBS)), f"lost: {ran} {again}"
             if survived:
@@ -253,7 +253,7 @@ def test_a_failed_request_is_not_noticed() -> None:
         assert len(set(put)) == 5
         claims = await queue.claim("w", 10, LEASE)
         assert [claim.job.payload for claim in claims] == [0, 1, 2, 3, 4]
-        await queue.extend(claims, LEASE)
+        await queue.renew(claims, LEASE)
         done, back = Settlement.done, Settlement.retry
         await queue.settle(
             [done(claims[0]), back(claims[1]), Settlement.dead(claims[2], "x"), back(claims[4])]
@@ -261,7 +261,7 @@ def test_a_failed_request_is_not_noticed() -> None:
         again = await queue.claim("w", 10, LEASE)
         assert {(c.job.payload, c.job.attempt) for c in again} == {(1, 2), (4, 2)}
         await queue.settle([done(claims[3]), *map(done, again)])
-        assert await queue.redrive() == 1
+        assert await queue.retry() == 1
         [last] = await queue.claim("w", 10, LEASE)
         await queue.settle([done(last)])
         with pytest.raises(LeaseLost):
@@ -325,7 +325,7 @@ def test_a_settlement_that_is_tried_again_is_not_lost(verdicts: tuple[str, ...])
         each = Counter(verdicts[n % len(verdicts)] for n in range(4))
         assert len(again) == each["retry"] + each["back"]
         await clock.advance(1)  # what that claim saw lying about is being moved
-        assert len(await queue.dead()) == each["dead"]
+        assert len(await queue.jobs("dead")) == each["dead"]
         await queue.close()
         return happened
 
@@ -339,7 +339,7 @@ def test_what_another_handle_settles_shows_at_once() -> None:
         await one.put([NewJob("job", n) for n in range(3)])
         claims = await one.claim("w", 2, LEASE)
         await other.settle([Settlement.dead(claims[1], "broken")])  # while the first goes on
-        assert [view.job.payload for view in await one.dead()] == [1]
+        assert [view.job.payload for view in await one.jobs("dead")] == [1]
         await other.close()
         await one.close()
 
@@ -436,7 +436,7 @@ def chaos(seed: int, jobs: int = 120, workers: int = 6, grain: float = 0.0) -> C
                     if fate < 0.2 and part:
                         await queue.settle([Settlement.retry(c, rng.choice([0, 1])) for c in part])
                     elif fate < 0.3 and part:
-                        await queue.extend(part, 5)
+                        await queue.renew(part, 5)
                         continue
                     elif part:
                         await queue.settle([Settlement.done(claim) for claim in part])

@@ -50,7 +50,7 @@ def stats(given: Any) -> Any:
 class Together(Side):
     """Extends all that came from one claim: a bucket renews what was claimed together.
 
-    And claims, extends and settles by one handle: while its lease is live, a holder does not ask
+    And claims, renews and settles by one handle: while its lease is live, a holder does not ask
     whether another handle ended it behind its back, which would cost a request each time.
     """
 
@@ -60,7 +60,7 @@ class Together(Side):
         self._holder, self._all = handles[0], self.handles
 
     async def take(self, name: str, what: dict[str, Any]) -> Any:
-        holds = name in ("claim", "extend", "settle")
+        holds = name in ("claim", "renew", "settle")
         self.handles = itertools.cycle([self._holder]) if holds else self._all
         return await super().take(name, what)
 
@@ -70,10 +70,10 @@ class Together(Side):
         self.batches += [self.claims[had:]] * (len(self.claims) - had)
         return found
 
-    async def _extend(self, queue: Queue, picks: list[int], lease: float) -> Any:
+    async def _renew(self, queue: Queue, picks: list[int], lease: float) -> Any:
         if self.claims:
             chosen = [c for pick in picks for c in self.batches[-1 - pick % len(self.batches)]]
-            await queue.extend(chosen, lease)
+            await queue.renew(chosen, lease)
 
 
 class Leases:

@@ -93,12 +93,12 @@ async def hand(queue: PostgresQueue, name: str, log: Log, rng: random.Random) ->
             if not claims:
                 await asyncio.sleep(0.01)  # real time: the writers are at work
             if claims and rng.random() < 0.2:
-                await queue.extend(claims, LEASE)
+                await queue.renew(claims, LEASE)
             ways = [settlement(claim, rng) for claim in claims]
             log.note(*(of(s.claim, s.verdict, name, time.monotonic()) for s in ways))
             await queue.settle(ways)
             if rng.random() < 0.05:
-                await queue.redrive()
+                await queue.retry()
         except LeaseLost as error:
             log.note({"what": "lost", "ids": error.lost, "by": name, "at": time.monotonic()})
         except StoreUnavailable as error:

@@ -32,11 +32,11 @@ def test_one_statement_a_call(dsn: str) -> None:
             await cost(queue.put(jobs))  # all twins
             claims = await cost(queue.claim("w", 10, 60))
             assert len(claims) == 3
-            await cost(queue.extend(claims, 60))
+            await cost(queue.renew(claims, 60))
             ways = [Settlement.done(claims[0]), Settlement.dead(claims[1], "x")]
             await cost(queue.settle([*ways, Settlement.retry(claims[2], 5)]))
             await cost(queue.stats())
-            await cost(queue.redrive())
+            await cost(queue.retry())
 
     run(main)
 

@@ -36,7 +36,7 @@ def test_a_settlement_whose_answer_is_lost_counts_once(dsn: str, postgres: Postg
             ways = each_way(claims)
             proxy.lose_answer(to=b"settle")
             await queue.settle(ways)
-            views = [await queue.peek(claim.job.id) for claim in claims]
+            views = [await queue.get(claim.job.id) for claim in claims]
             states = [view and (view.state, view.job.attempt) for view in views]
             assert states == [None, ("ready", 1), ("dead", 1), ("ready", 0)]
             with pytest.raises(LeaseLost):

@@ -121,9 +121,9 @@ def test_a_role_with_the_grants_of_the_docs_can_do_everything(postgres: Postgres
         async with fresh(postgres.dsn(user="runner"), schema="granted", keep=60) as queue:
             await queue.put([NewJob("job", 1, key="k", unique="u"), NewJob("job", 2, key="k")])
             [claim] = await queue.claim("w", 10, 60)
-            await queue.extend([claim], 60)
+            await queue.renew([claim], 60)
             await queue.settle([Settlement.dead(claim, "broken")])
-            assert await queue.redrive() == 1
+            assert await queue.retry() == 1
             assert await drain(queue) == [2, 1]
             assert (await queue.stats()).done == 2
             assert await queue.drop() == 0

@@ -86,7 +86,7 @@ async def waits(call: asyncio.Task[Any]) -> bool:
 
 
 async def states(queue: PostgresQueue) -> dict[Any, str]:
-    return {view.job.payload: view.state for view in await queue.list()}
+    return {view.job.payload: view.state for view in await queue.jobs()}
 
 
 async def drained(queue: PostgresQueue) -> list[Any]:
@@ -284,9 +284,9 @@ def test_an_expired_lease_is_not_taken_back_beside_another(race: Callable[[Main]
         [one] = await queue.claim("v", 10, 60)
         assert one.job.payload == 1, "of the two at the front, the first"
         with pytest.raises(LeaseLost):
-            await queue.extend([two], 60)
+            await queue.renew([two], 60)
         await queue.settle([Settlement.done(one)])
         await queue.settle([Settlement.done(two)])  # nobody else has had it
-        assert await queue.list() == []
+        assert await queue.jobs() == []
 
     race(main)

@@ -107,11 +107,12 @@ def test_the_printed_sql_makes_the_same_schema(postgres: Postgres) -> None:
 
 def test_schemas_are_apart(postgres: Postgres) -> None:
     migrated(postgres.dsn(), "Odd näme")
+    plain_dsn = migrated(postgres.dsn())
 
     async def main() -> None:
         async with (
             fresh(postgres.dsn(), name="same", schema="Odd näme") as odd,
-            fresh(migrated(postgres.dsn()), name="same") as plain,
+            fresh(plain_dsn, name="same") as plain,
         ):
             await odd.put(NewJob("job", "odd", unique="u"))
             assert await drain(plain) == []

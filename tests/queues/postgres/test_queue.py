@@ -25,7 +25,7 @@ def test_a_put_joins_the_users_transaction(dsn: str, plain: bool) -> None:
                     await queue.put(NewJob("job", "rolled back", key="k"), connection=connection)
                     connection.rollback()
                     [job_id] = await queue.put(NewJob("job", 1, key="k"), connection=connection)
-                    assert await queue.peek(job_id) is None, "seen before the commit"
+                    assert await queue.get(job_id) is None, "seen before the commit"
                     await queue.put(NewJob("job", 2, key="k"))  # does not wait for it
                     connection.commit()
             else:
@@ -33,7 +33,7 @@ def test_a_put_joins_the_users_transaction(dsn: str, plain: bool) -> None:
                     await queue.put(NewJob("job", "rolled back", key="k"), connection=conn)
                     await conn.rollback()
                     [job_id] = await queue.put(NewJob("job", 1, key="k"), connection=conn)
-                    assert await queue.peek(job_id) is None, "seen before the commit"
+                    assert await queue.get(job_id) is None, "seen before the commit"
                     await queue.put(NewJob("job", 2, key="k"))
                     await conn.commit()
             assert await drain(queue) == [1, 2]

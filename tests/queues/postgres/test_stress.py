@@ -67,7 +67,7 @@ async def look(dsn: str) -> Stats:
     async with PostgresQueue(dsn, "stress") as queue:
         stats = await queue.stats()
         if stats.dead:
-            await queue.redrive()
+            await queue.retry()
         return stats
 
 

@@ -40,7 +40,7 @@ async def warm_up(queue: RedisQueue) -> None:
     """The server knows all scripts, so that a call is one request."""
     await queue.put(NewJob("warm"))
     claims = await queue.claim("w", 1, 60)
-    await queue.extend(claims, 60)
+    await queue.renew(claims, 60)
     await queue.settle([Settlement.done(claim) for claim in claims])
 
 
@@ -276,13 +276,13 @@ def test_a_server_killed_and_started_again_with_its_file(own_redis: OwnRedis, ol
             first, second, *others = await queue.claim("w", 20, 600)
             await queue.settle([Settlement.done(first), Settlement.dead(second, "why")])
             before = await queue.stats()
-            jobs = await queue.list(limit=1000)
+            jobs = await queue.jobs(limit=1000)
             server.kill()
             with pytest.raises(StoreUnavailable):
                 await queue.stats()
             server.start()
             after = await queue.stats()
-            assert await queue.list(limit=1000) == jobs
+            assert await queue.jobs(limit=1000) == jobs
             assert (after.ready, after.delayed, after.blocked, after.leased, after.dead) == (
                 before.ready, before.delayed, before.blocked, before.leased, before.dead,
             )  # fmt: skip

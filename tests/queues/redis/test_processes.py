@@ -71,7 +71,7 @@ async def victim(url: str, name: str, log_path: str, seed: int) -> None:
             await Clock().sleep(rng.uniform(0, 0.03))  # it is killed in the middle of this
             if rng.random() < 0.2:
                 try:
-                    await queue.extend(claims, LEASE)
+                    await queue.renew(claims, LEASE)
                 except LeaseLost as error:
                     claims = [claim for claim in claims if claim.job.id not in error.lost]
             ended, batch = [], []

@@ -54,7 +54,7 @@ def test_a_full_server_can_be_worked_empty(own_redis: OwnRedis, oldest: bool) ->
                 await queue.put([NewJob("job"), NewJob("job")])
             done = 0
             while claims := await queue.claim("w", 50, 60):
-                await queue.extend(claims, 60)
+                await queue.renew(claims, 60)
                 first, *rest = claims
                 await queue.settle([Settlement.retry(first)])
                 await queue.settle([Settlement.done(claim) for claim in rest])
@@ -183,10 +183,10 @@ def test_ten_thousand_at_once(redis: Redis, name: str) -> None:
         claims = await queue.claim("w", 10_000, 60)
         wanted = sorted(range(10_000), key=lambda n: (-(n % 3), n))
         assert [claim.job.payload for claim in claims] == wanted
-        await queue.extend(claims, 60)
+        await queue.renew(claims, 60)
         await queue.settle([Settlement.done(claim) for claim in claims])
         assert (await queue.stats()).leased == 0
-        assert await queue.list() == []
+        assert await queue.jobs() == []
 
     within(redis.url(), name, work)
 
@@ -218,7 +218,7 @@ def test_a_claim_stops_at_so_many_bytes_and_is_followed_by_the_next(
             found += [claim.job.payload.rstrip("x") for claim in more]
         assert found == [str(n) for n in range(10)]
         assert max(sizes) == 4
-        pages = await queue.list("leased", limit=1000)
+        pages = await queue.jobs("leased", limit=1000)
         assert len(pages) == 10, "a page is put together from several answers"
 
     within(redis.url(), name, work)
@@ -233,17 +233,17 @@ def test_lists_far_apart(redis: Redis, name: str) -> None:
         redis.execute("HSET", f"{tag}:meta", "last", str(5 * 10**12))
         ids = await queue.put([NewJob("later", n) for n in range(3000)])
         assert ids[0] == "5000000000001"
-        page = await queue.list(limit=1000)
+        page = await queue.jobs(limit=1000)
         assert [view.job.id for view in page] == ["1", *ids[:999]]
-        page = await queue.list(kind="later", limit=1000, after=ids[1999])
+        page = await queue.jobs(kind="later", limit=1000, after=ids[1999])
         assert [view.job.id for view in page] == ids[2000:]
         claims = await queue.claim("w", 2000, 60)
         assert [claim.job.id for claim in claims] == ["1", *ids[:1999]]
-        held = await queue.list("leased", limit=1000, after=ids[998])
+        held = await queue.jobs("leased", limit=1000, after=ids[998])
         assert [view.job.id for view in held] == ids[999:1999]
         await queue.settle([Settlement.dead(claim, "why") for claim in claims])
-        assert [v.job.id for v in await queue.dead(after=ids[1990])] == ids[1991:1999]
-        assert await queue.redrive() == 2000
+        assert [v.job.id for v in await queue.jobs("dead", after=ids[1990])] == ids[1991:1999]
+        assert await queue.retry() == 2000
         assert (await queue.stats()).ready == 3001
 
     within(redis.url(), name, work)
@@ -292,7 +292,7 @@ def test_the_clock_of_the_server_decides(redis: Redis, name: str) -> None:
             assert abs(claim.until - now - 30) < 10
             assert abs(claim.job.created_at - now) < 10
             assert await early.claim("w", 10, 30) == [], "the lease of the other lives"
-            await early.extend([claim], 30)
+            await early.renew([claim], 30)
             await late.settle([Settlement.done(claim)])
             alarm = late.hints()._alarm
             assert await late.claim("w", 10, 30) == []
@@ -320,8 +320,8 @@ def test_a_claim_from_before_the_data_was_lost_fits_no_job(redis: Redis, name: s
 
 
 def test_scripts_are_whole(redis: Redis) -> None:
-    names = ("check", "claim", "dead", "extend", "page", "prune", "put", "settle", "stats")
-    for each in map(script, names):
+    names = ("check", "claim", "dead", "renew", "page", "prune", "put", "settle", "stats")
+    for each in (script("pollwise.queues.redis", name) for name in names):
         assert redis.execute("SCRIPT", "LOAD", each.text) == each.sha
 
 
@@ -360,13 +360,13 @@ def test_on_a_cluster(own_redis: OwnRedis, name: str, oldest: bool) -> None:
         await queue.put(jobs)
         done = 0
         while claims := await queue.claim("w", 10, 60):
-            await queue.extend(claims, 60)
+            await queue.renew(claims, 60)
             done += len(claims)
             await queue.settle([Settlement.dead(claim, "why") for claim in claims])
         assert done == 40
-        assert await queue.redrive() == 40
+        assert await queue.retry() == 40
         assert (await queue.stats()).ready == 5
-        assert len(await queue.list(limit=100)) == 40
+        assert len(await queue.jobs(limit=100)) == 40
 
     within(cluster.url(), name, work)
 

@@ -103,11 +103,11 @@ async def costs(queue: SqliteQueue) -> dict[str, int]:
     assert [claim.job.id for claim in claims] == ids
     spent["claim"] = meter.steps
     with meter.reading(queue._store.connect()):
-        await queue.extend(claims, 60)
-    spent["extend"] = meter.steps
+        await queue.renew(claims, 60)
+    spent["renew"] = meter.steps
     with meter.reading(queue._store.connect()):
-        assert await queue.peek(ids[0]) is not None
-    spent["peek"] = meter.steps
+        assert await queue.get(ids[0]) is not None
+    spent["get"] = meter.steps
     for verdict, settlements in {
         "give back": [Settlement.give_back(claims[3])],
         "retry": [Settlement.retry(claims[2], 60, "again")],
@@ -164,8 +164,8 @@ def test_a_key_costs_the_same_however_long_its_line(tmp_path: Path) -> None:
                     await queue.settle([verdict(claim)])
                 spent[f"settle {len(spent)}"] = meter.steps
             with meter.reading(queue._store.connect()):
-                assert await queue.redrive() == 1
-            spent["redrive"] = meter.steps
+                assert await queue.retry() == 1
+            spent["retry"] = meter.steps
             return spent
         finally:
             await queue.close()

@@ -128,12 +128,12 @@ def test_queues_in_one_file_are_apart(tmp_path: Path) -> None:
         async with SqliteQueue(path, "a") as a, SqliteQueue(path, "b") as b:
             job = NewJob("job", 1, key="k", unique="u")
             [of_a], [of_b] = await a.put(job), await b.put(job)
-            assert await a.peek(of_b) is None
+            assert await a.get(of_b) is None
             [claim] = await b.claim("w", 10, 60)
             assert claim.job.id == of_b
             await b.settle([Settlement.dead(claim, "broken")])
-            assert (await a.dead(), await a.drop(), await a.redrive([of_b])) == ([], 0, 0)
-            assert [view.job.id for view in await a.list()] == [of_a]
+            assert (await a.jobs("dead"), await a.drop(), await a.retry([of_b])) == ([], 0, 0)
+            assert [view.job.id for view in await a.jobs()] == [of_a]
             assert (await a.stats()).ready == 1
 
     asyncio.run(main())
@@ -219,7 +219,7 @@ def test_a_lock_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 put_one(queue),
                 queue.claim("w", 1, 60),
                 queue.settle([Settlement.done(claim)]),
-                queue.extend([claim], 60),
+                queue.renew([claim], 60),
             ):
                 with pytest.raises(StoreUnavailable, match="holds the write lock"):
                     await call
@@ -258,7 +258,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         large = [NewJob("job", "x" * 10_000) for _ in range(20)]
         with pytest.raises(StoreUnavailable, match="disk is full"):
             await queue.put(large)
-        assert [view.job.id for view in await queue.list()] == [first], "a part was put"
+        assert [view.job.id for view in await queue.jobs()] == [first], "a part was put"
         [claim] = await queue.claim("w", 9, 60)
         await queue.settle([Settlement.done(claim)])
         connection.execute("PRAGMA max_page_count = 100000")
@@ -271,7 +271,7 @@ def test_a_closed_queue_says_so(tmp_path: Path) -> None:
     async def main(queue: SqliteQueue) -> None:
         await put_one(queue)
         await queue.close()
-        for call in (put_one, stats, lambda q: q.claim("w", 1, 1), lambda q: q.peek("1")):
+        for call in (put_one, stats, lambda q: q.claim("w", 1, 1), lambda q: q.get("1")):
             with pytest.raises(StoreError, match="is closed"):
                 await call(queue)
 
@@ -407,6 +407,6 @@ def test_a_database_without_a_queue_is_left_alone_unless_one_may_be_made(tmp_pat
 def test_a_page_after_no_job_is_refused(tmp_path: Path) -> None:
     async def main(queue: SqliteQueue) -> None:
         with pytest.raises(ConfigError, match="after = 'zzz' is no job id"):
-            await queue.list(after="zzz")
+            await queue.jobs(after="zzz")
 
     use(tmp_path / "jobs.db", main)

@@ -138,7 +138,7 @@ def test_the_failed_parts_of_a_batch_are_tried_again_one_by_one() -> None:
         claims = await queue.claim("w", 100, 30)
         assert sorted(claim.job.payload for claim in claims) == list(range(15))
         fake.plan["change_message_visibility_batch"] = [{0: "RequestThrottled"}]
-        await queue.extend(claims, 60)
+        await queue.renew(claims, 60)
         assert fake.calls["change_message_visibility"] == 1
         fake.plan["delete_message_batch"] = [{9: "InternalError"}, {0: "InternalError"}]
         await queue.settle([Settlement.done(claim) for claim in claims])
@@ -177,7 +177,7 @@ def test_receipts_that_fit_no_more_are_leases_lost() -> None:
         for code in ("ReceiptHandleIsInvalid", "MessageNotInflight"):
             fake.plan["change_message_visibility_batch"] = [{1: code}]
             with pytest.raises(LeaseLost) as raised:
-                await queue.extend(claims, 60)
+                await queue.renew(claims, 60)
             assert raised.value.lost == (claims[1].job.id,)
         assert fake.calls["change_message_visibility"] == 0
         fake.plan["delete_message_batch"] = [{2: "AWS.SimpleQueueService.ReceiptHandleIsInvalid"}]

@@ -102,7 +102,7 @@ def test_batches_take_as_few_requests_as_can_be(cloud: Cloud) -> None:
         assert len(claims) == 95
         assert counts["receive_message"] <= 13
         counts.clear()
-        await queue.extend(claims, 60)
+        await queue.renew(claims, 60)
         assert counts == {"change_message_visibility_batch": 10}
         counts.clear()
         await queue.settle([Settlement.done(claim) for claim in claims])
@@ -182,11 +182,11 @@ def test_a_message_of_another_tool_is_raw(cloud: Cloud) -> None:
             "blob": {"type": "Binary", "value": "AP8="},
             "n": {"type": "Number", "value": "7"},
         }
-        # It dies as it came, and a redrive brings it back as it came.
+        # It dies as it came, and a retry brings it back as it came.
         await queue.settle([Settlement.dead(claims["<not>"], "what is this?")])
-        [dead] = await queue.dead()
+        [dead] = await queue.jobs("dead")
         assert (dead.error, dead.job.payload["body"]) == ("what is this?", "<not>json</not>")
-        assert await queue.redrive() == 1
+        assert await queue.retry() == 1
         [again] = await queue.claim("w", 10, 30)
         assert again.job.payload == got.payload
         await queue.close()
@@ -203,7 +203,7 @@ def test_a_producer_in_any_language_needs_a_kind_and_json(cloud: Cloud) -> None:
         assert (claim.job.kind, claim.job.payload) == ("resize", {"width": 3})
         assert claim.job.id
         await queue.settle([Settlement.dead(claim, "no")])
-        [dead] = await queue.dead()
+        [dead] = await queue.jobs("dead")
         assert (dead.job.id, dead.job.kind) == (claim.job.id, "resize")
         await queue.close()
 
@@ -223,7 +223,7 @@ def test_a_worker_buries_what_is_not_its_and_goes_on(cloud: Cloud) -> None:
         await queue.put([NewJob("job"), NewJob("nobody's")])
         async with working(worker, options(polling=Adaptive("100ms", "1s", hold="20s"))):
             await _until(lambda: bool(seen.of(JobDead) and seen.of(JobDone)), cloud.clock)
-        [dead] = await queue.dead()
+        [dead] = await queue.jobs("dead")
         assert dead.job.payload["body"] == "hello"
         assert f"{RAW!r}" in (dead.error or "")
         stats = await queue.stats()
@@ -311,7 +311,7 @@ def test_what_sqs_cannot_do_is_refused(cloud: Cloud) -> None:
         with pytest.raises(ConfigError, match="12 h"):
             await queue.claim("w", 1, "13h")
         with pytest.raises(Unsupported, match="cannot page"):
-            await queue.dead(after="x")
+            await queue.jobs("dead", after="x")
         with pytest.raises(Unsupported, match="keep"):
             cloud.handle(queue.name, keep="1d")
         with pytest.raises(ConfigError, match="SqsFifoQueue"):
@@ -334,10 +334,10 @@ def test_what_is_received_too_often_is_moved_by_sqs_itself(cloud: Cloud) -> None
             assert len(await queue.claim("w", 1, 2)) == 1
             await cloud.clock.sleep(3)
         assert await queue.claim("w", 1, 2) == []
-        [dead] = await queue.dead()
+        [dead] = await queue.jobs("dead")
         assert (dead.job.payload, dead.state) == ("deadly", "dead")
         assert "too often" in (dead.error or "")
-        assert await queue.redrive([dead.job.id]) == 1
+        assert await queue.retry([dead.job.id]) == 1
         [claim] = await queue.claim("w", 1, 30)
         assert claim.job.id == dead.job.id
         await queue.close()
@@ -345,18 +345,18 @@ def test_what_is_received_too_often_is_moved_by_sqs_itself(cloud: Cloud) -> None
     cloud.run(main)
 
 
-def test_many_dead_letters_are_redriven_and_dropped(cloud: Cloud) -> None:
+def test_many_dead_letters_are_retried_and_dropped(cloud: Cloud) -> None:
     async def main(cloud: Cloud) -> None:
         queue = await cloud.queue()
         ids = await queue.put([NewJob("ab"[n % 2], n) for n in range(130)])
         claims = await queue.claim("w", 200, 300)
         await queue.settle([Settlement.dead(claim, "no") for claim in claims])
         assert (await queue.stats()).dead == 130
-        assert len(await queue.dead(limit=30)) == 30
-        assert len(await queue.dead(kind="a", limit=200)) == 65
+        assert len(await queue.jobs("dead", limit=30)) == 30
+        assert len(await queue.jobs("dead", kind="a", limit=200)) == 65
         assert await queue.drop(ids[:3]) == 3
-        assert await queue.redrive(ids[100:]) == 30
-        assert await queue.redrive() == 97
+        assert await queue.retry(ids[100:]) == 30
+        assert await queue.retry() == 97
         assert (await queue.stats()).dead == 0
         assert len(await queue.claim("w", 200, 300)) == 127
         await queue.close()
@@ -378,7 +378,7 @@ def test_a_queue_without_dead_letters_says_so(cloud: Cloud) -> None:
         borrowing = cloud.handle("lonely", dead=f"{made.name}-dead")
         [claim] = await borrowing.claim("w", 1, 30)
         await borrowing.settle([Settlement.dead(claim, "no")])
-        assert len(await made.dead()) == 1
+        assert len(await made.jobs("dead")) == 1
         careless = cloud.handle("lonely", dead="delete")
         await careless.put(NewJob("job"))
         [claim] = await careless.claim("w", 1, 30)
@@ -386,7 +386,7 @@ def test_a_queue_without_dead_letters_says_so(cloud: Cloud) -> None:
         stats = await careless.stats()
         assert stats.ready + stats.leased + stats.dead == 0
         with pytest.raises(ConfigError, match="dead=delete"):
-            await careless.dead()
+            await careless.jobs("dead")
         for queue in (made, lonely, borrowing, careless):
             await queue.close()
 

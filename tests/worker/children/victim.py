@@ -44,10 +44,10 @@ class Logged(Queue):
         note(*({**of(c, "claim", c.until - LEASE), "until": c.until} for c in claims))
         return claims
 
-    async def extend(self, claims: Iterable[Claim], lease: Duration) -> None:
+    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
         batch, now = list(claims), time.time()
-        await super().extend(batch, lease)
-        note(*({**of(c, "extend", now), "until": now + LEASE} for c in batch))
+        await super().renew(batch, lease)
+        note(*({**of(c, "renew", now), "until": now + LEASE} for c in batch))
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         batch, now = list(settlements), time.time()

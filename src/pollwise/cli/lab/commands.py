@@ -238,8 +238,10 @@ def tune(
     train: Annotated[
         float, typer.Option(help="The share of the trace to choose on; the rest is the test.")
     ] = 0.6,
-    floor: Annotated[str, typer.Option(help="No delay shorter than this is tried.")] = "10ms",
-    ceiling: Annotated[
+    min_interval: Annotated[
+        str, typer.Option(help="No delay shorter than this is tried.")
+    ] = "10ms",
+    max_interval: Annotated[
         str | None, typer.Option(help="No longer one; else 20 times the target.")
     ] = None,
     capacity: Capacity = None,
@@ -263,13 +265,13 @@ def tune(
     terms = Terms(cost.dollars, wait_price(WAIT_PRICE))
     kind = strategy_kind(strategy)
     wanted = tuning.parse_target(target, cost)
-    low = seconds(floor, "--floor", positive=True)
-    high = None if ceiling is None else seconds(ceiling, "--ceiling", positive=True)
+    low = seconds(min_interval, "--min-interval", positive=True)
+    high = None if max_interval is None else seconds(max_interval, "--max-interval", positive=True)
     found = load(trace, column, unit, bins, sort, seed, hours)
     with progress_bar("trying settings", hidden=as_json) as progress:
         tuned = tuning.tune(
             found, kind.name, wanted, cost, terms,
-            share=train, capacity=capacity, progress=progress, floor=low, ceiling=high,
+            share=train, capacity=capacity, progress=progress, min_interval=low, max_interval=high,
         )  # fmt: skip
     if as_json:
         print_json(tuned.facts())

@@ -158,7 +158,7 @@ class ControllerState(ABC):
     async def contact(self, contacts: Sequence[Contact]) -> list[Run | None]:
         """Note what workers say of their runs; each run as it is now, None where it is lost.
 
-        `until`, after the queue extended the lease; it never goes back.
+        `until`, after the queue renewed the lease; it never goes back.
         """
 
     @abstractmethod

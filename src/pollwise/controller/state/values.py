@@ -74,7 +74,7 @@ class JobRow:
 class Run:
     """A job in the hands of a worker, under a claim on the queue: at most one a job.
 
-    What it takes to settle and to extend the claim is all here, so any controller can go on:
+    What it takes to settle and to renew the claim is all here, so any controller can go on:
     `queue_id`, `token`, `claimed_as` (the claim's worker), `receipt`, `key`, and the kind of the
     queue's job.
 

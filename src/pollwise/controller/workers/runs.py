@@ -281,7 +281,7 @@ class Runs(Part):
         """Extend the leases of which enough is over; until when, by job id.
 
         By how long ago this controller did so, not by the time of day: the store's clock, which
-        leases end by, may differ from ours. What another controller did last is extended at once.
+        leases end by, may differ from ours. What another controller did last is renewed at once.
         """
         now = self._clock.now()
         due = [
@@ -295,7 +295,7 @@ class Runs(Part):
             return {}
         refused: Collection[str] = ()
         try:
-            await self._queue.extend([claim_of(run, self._queue.name) for run in due], self.lease_s)
+            await self._queue.renew([claim_of(run, self._queue.name) for run in due], self.lease_s)
         except LeaseLost as error:
             refused = set(error.lost)
         heard.lost += [run.job_id for run in due if run.queue_id in refused]

@@ -192,9 +192,9 @@ class Rhythm:
         forecast[n] += rate * (until - since)
 
     def interval(
-        self, price: float, rate: float, since: float, least: float, ceiling: float
+        self, price: float, rate: float, since: float, least: float, max_interval: float
     ) -> float:
-        """How long until waiting is expected to cost `price`; `ceiling` or more if longer."""
+        """How long until waiting is expected to cost `price`; `max_interval` or more if longer."""
         seen, forecast = self._seen, self._forecast
         held = SHRINK * max(1.0, sqrt(2.0 * price * rate))
         n = bisect_right(_EDGES, max(least, since))
@@ -202,7 +202,7 @@ class Rhythm:
         while True:
             here = rate * (seen[n] + held) / (forecast[n] + held)
             step = 2.0 * price / (expected + sqrt(expected * expected + 2.0 * here * price))
-            if n == len(_EDGES) or start + step <= _EDGES[n] - since or start >= ceiling:
+            if n == len(_EDGES) or start + step <= _EDGES[n] - since or start >= max_interval:
                 return start + step
             length = _EDGES[n] - since - start
             price -= length * (expected + 0.5 * here * length)

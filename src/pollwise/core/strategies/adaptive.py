@@ -1,14 +1,14 @@
 """Adaptive: back off when idle, reset when busy.
 
-The rule of qo: an empty poll multiplies the delay up to the ceiling; a poll that found something
-puts it back to the floor. So the first empty poll after a hit is followed by floor × multiplier.
-The delay is a float: whole milliseconds would never grow from 1 ms by a factor below 2.
+The rule of qo: an empty poll multiplies the delay up to the max_interval; a poll that found
+something puts it back to the min_interval. So the first empty poll after a hit is followed by
+min_interval × backoff_multiplier. The delay is a float: whole milliseconds would never grow from 1
+ms by a factor below 2.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,41 +19,35 @@ from pollwise.durations import Duration, seconds
 
 @dataclass(frozen=True, init=False, slots=True)
 class Adaptive(Strategy):
-    """Back off from `floor` to `ceiling` by `multiplier` while polls are empty.
+    """Back off from `min_interval` to `max_interval` by `backoff_multiplier` while polls are empty.
 
-    floor: the delay after a poll that found something.
-    ceiling: the longest delay, and so the worst wait of an item that no hint announces.
-    multiplier: how fast an idle source is left alone; above 1.
+    min_interval: the delay after a poll that found something.
+    max_interval: the longest delay, and so the worst wait of an item that no hint announces.
+    backoff_multiplier: how fast an idle source is left alone; above 1.
     hold: how long each poll may block at the server.
     """
 
-    floor: float
-    ceiling: float
-    multiplier: float
+    min_interval: float
+    max_interval: float
+    backoff_multiplier: float
     hold: float
 
     name: ClassVar[str] = "adaptive"
-    settings: ClassVar[Mapping[str, str]] = {
-        "min_interval": "floor",
-        "max_interval": "ceiling",
-        "backoff_multiplier": "multiplier",
-        "hold": "hold",
-    }
 
     def __init__(
         self,
-        floor: Duration = "100ms",
-        ceiling: Duration = "5s",
+        min_interval: Duration = "100ms",
+        max_interval: Duration = "5s",
         *,
-        multiplier: float = 2.0,
+        backoff_multiplier: float = 2.0,
         hold: Duration = 0,
     ) -> None:
-        low, high = bounds(floor, ceiling)
+        low, high = bounds(min_interval, max_interval)
         why = "each empty poll multiplies the delay by it"
-        growth = number_within(multiplier, "multiplier", 1.0, math.inf, why)
-        object.__setattr__(self, "floor", low)
-        object.__setattr__(self, "ceiling", high)
-        object.__setattr__(self, "multiplier", growth)
+        growth = number_within(backoff_multiplier, "backoff_multiplier", 1.0, math.inf, why)
+        object.__setattr__(self, "min_interval", low)
+        object.__setattr__(self, "max_interval", high)
+        object.__setattr__(self, "backoff_multiplier", growth)
         object.__setattr__(self, "hold", seconds(hold, "hold"))
 
     @property
@@ -67,7 +61,7 @@ class Adaptive(Strategy):
 class AdaptivePacer(Pacer):
     def __init__(self, strategy: Adaptive) -> None:
         self._strategy = strategy
-        self._pause = Pause(strategy.floor, strategy.hold)
+        self._pause = Pause(strategy.min_interval, strategy.hold)
         self._empties = 0
         self._back_offs = 0
         self._resets = 0
@@ -80,10 +74,10 @@ class AdaptivePacer(Pacer):
             return Pause(self._pause.delay, self._pause.hold)
         if outcome.found:
             self._empties = 0
-            return self._move_to(self._strategy.floor)
+            return self._move_to(self._strategy.min_interval)
         self._empties += 1
-        grown = self._pause.delay * self._strategy.multiplier
-        return self._move_to(min(grown, self._strategy.ceiling))
+        grown = self._pause.delay * self._strategy.backoff_multiplier
+        return self._move_to(min(grown, self._strategy.max_interval))
 
     def _move_to(self, delay: float) -> Pause:
         before = self._pause.delay

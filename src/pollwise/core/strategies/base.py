@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from typing import ClassVar
 
 from pollwise.core.outcome import Outcome, Pause, Plain
@@ -41,18 +40,15 @@ class Strategy(ABC):
 
     #: What settings call this strategy.
     name: ClassVar[str]
-    #: Settings key -> argument of the constructor. Keys ending in `interval` are durations and
-    #: may also be given in milliseconds, as `<key>_ms`.
-    settings: ClassVar[Mapping[str, str]]
 
     @property
     @abstractmethod
-    def floor(self) -> float:
+    def min_interval(self) -> float:
         """No pause is shorter, in seconds."""
 
     @property
     @abstractmethod
-    def ceiling(self) -> float:
+    def max_interval(self) -> float:
         """No pause is longer, in seconds."""
 
     @property
@@ -65,14 +61,14 @@ class Strategy(ABC):
         """A fresh pacer, for one source."""
 
 
-def bounds(floor: Duration, ceiling: Duration) -> tuple[float, float]:
-    """Check a floor and a ceiling, and return both in seconds."""
-    low = seconds(floor, "floor", positive=True)
-    high = seconds(ceiling, "ceiling", positive=True)
+def bounds(min_interval: Duration, max_interval: Duration) -> tuple[float, float]:
+    """Check both bounds, and return them in seconds."""
+    low = seconds(min_interval, "min_interval", positive=True)
+    high = seconds(max_interval, "max_interval", positive=True)
     if low > high:
         raise ConfigError(
-            f"floor = {shown(floor)} is above ceiling = {shown(ceiling)}; "
-            "lower the floor or raise the ceiling"
+            f"min_interval = {shown(min_interval)} is above max_interval = {shown(max_interval)}; "
+            "lower min_interval or raise max_interval"
         )
     return low, high
 

@@ -7,7 +7,6 @@ promises, though its code doubles there.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -23,36 +22,32 @@ STEP = 2.0
 class BatchFill(Strategy):
     """Double the interval on nearly empty batches, halve it on full ones.
 
-    floor, ceiling: bounds of the interval; it starts at the floor.
-    batch: the capacity to measure by where a source does not state its own.
+    min_interval, max_interval: bounds of the interval; it starts at the min_interval.
+    batch_size: the capacity to measure by where a source does not state its own.
     hold: how long each poll may block at the server.
     """
 
-    floor: float
-    ceiling: float
-    batch: int
+    min_interval: float
+    max_interval: float
+    batch_size: int
     hold: float
 
     name: ClassVar[str] = "batch_fill"
-    settings: ClassVar[Mapping[str, str]] = {
-        "min_interval": "floor",
-        "max_interval": "ceiling",
-        "batch_size": "batch",
-        "hold": "hold",
-    }
 
     def __init__(
         self,
-        floor: Duration = "1s",
-        ceiling: Duration = "8s",
+        min_interval: Duration = "1s",
+        max_interval: Duration = "8s",
         *,
-        batch: int = 10,
+        batch_size: int = 10,
         hold: Duration = 0,
     ) -> None:
-        low, high = bounds(floor, ceiling)
-        object.__setattr__(self, "floor", low)
-        object.__setattr__(self, "ceiling", high)
-        object.__setattr__(self, "batch", whole_number(batch, "batch", "a batch holds items"))
+        low, high = bounds(min_interval, max_interval)
+        object.__setattr__(self, "min_interval", low)
+        object.__setattr__(self, "max_interval", high)
+        object.__setattr__(
+            self, "batch_size", whole_number(batch_size, "batch_size", "a batch holds items")
+        )
         object.__setattr__(self, "hold", seconds(hold, "hold"))
 
     @property
@@ -66,7 +61,7 @@ class BatchFill(Strategy):
 class BatchFillPacer(Pacer):
     def __init__(self, strategy: BatchFill) -> None:
         self._strategy = strategy
-        self._interval = strategy.floor
+        self._interval = strategy.min_interval
         self._fill = 0.0
         self._back_offs = 0
         self._speed_ups = 0
@@ -78,12 +73,12 @@ class BatchFillPacer(Pacer):
         if outcome.failed:
             return self.first()
         before = self._interval
-        capacity = outcome.capacity or self._strategy.batch
+        capacity = outcome.capacity or self._strategy.batch_size
         self._fill = min(outcome.found, capacity) / capacity
         if self._fill < LOW_LOAD:
-            self._interval = min(before * STEP, self._strategy.ceiling)
+            self._interval = min(before * STEP, self._strategy.max_interval)
         elif self._fill >= 1.0:
-            self._interval = max(before / STEP, self._strategy.floor)
+            self._interval = max(before / STEP, self._strategy.min_interval)
         return Pause(self._interval, self._strategy.hold, self._changes_since(before))
 
     def _changes_since(self, before: float) -> tuple[Change, ...]:

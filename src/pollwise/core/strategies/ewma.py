@@ -17,8 +17,8 @@ The idea of Arrakis, with its mistakes mended:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import ClassVar
 
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
@@ -45,8 +45,8 @@ def decayed(average: float, elapsed: float, half_life: float) -> float:
 class Ewma(Strategy):
     """Choose the interval by the class of the smoothed batch size.
 
-    idle, low, medium, high, very_high: the interval of each class (average 0, below 2, below 5,
-        below 10, and from 10 or 95 % of the capacity on).
+    idle_interval, low_interval, medium_interval, high_interval, very_high_interval: the interval
+    of each class (average 0, below 2, below 5, below 10, and from 10 or 95 % of the capacity on).
     alpha: weight of the newest batch; lower is steadier, higher more responsive.
     drop_after: so many low polls (one item, not full) in a row reset an average that is out of
         date. Empty polls between them do not count.
@@ -54,45 +54,40 @@ class Ewma(Strategy):
     held: the intervals are holds, not delays: each poll may block so long at the server.
     """
 
-    idle: float
-    low: float
-    medium: float
-    high: float
-    very_high: float
+    idle_interval: float
+    low_interval: float
+    medium_interval: float
+    high_interval: float
+    very_high_interval: float
     alpha: float
     drop_after: int
     half_life: float
     held: bool
 
     name: ClassVar[str] = "ewma"
-    settings: ClassVar[Mapping[str, str]] = {
-        "idle_interval": "idle",
-        "low_interval": "low",
-        "medium_interval": "medium",
-        "high_interval": "high",
-        "very_high_interval": "very_high",
-        "alpha": "alpha",
-        "drop_after": "drop_after",
-        "half_life": "half_life",
-        "held": "held",
-    }
 
     def __init__(
         self,
         *,
-        idle: Duration = "20s",
-        low: Duration = "15s",
-        medium: Duration = "10s",
-        high: Duration = "5s",
-        very_high: Duration = "1s",
+        idle_interval: Duration = "20s",
+        low_interval: Duration = "15s",
+        medium_interval: Duration = "10s",
+        high_interval: Duration = "5s",
+        very_high_interval: Duration = "1s",
         alpha: float = 0.3,
         drop_after: int = 10,
         half_life: Duration = "30s",
         held: bool = False,
     ) -> None:
-        given = dict(zip(CLASSES, (idle, low, medium, high, very_high), strict=True))
+        given = {
+            "idle_interval": idle_interval,
+            "low_interval": low_interval,
+            "medium_interval": medium_interval,
+            "high_interval": high_interval,
+            "very_high_interval": very_high_interval,
+        }
         waits = {name: seconds(value, name, positive=True) for name, value in given.items()}
-        for busier, quieter in zip(CLASSES[1:], CLASSES, strict=False):
+        for quieter, busier in pairwise(given):
             if waits[busier] > waits[quieter]:
                 raise ConfigError(
                     f"{busier} = {given[busier]!r} is longer than {quieter} = {given[quieter]!r}; "
@@ -120,31 +115,51 @@ class Ewma(Strategy):
     def responsive(cls, *, held: bool = False) -> Ewma:
         """Agile: a high alpha, shorter intervals, earlier resets."""
         return cls(
-            idle=15, low=10, medium=6, high=3, very_high=1, alpha=0.4, drop_after=6, held=held
+            idle_interval=15,
+            low_interval=10,
+            medium_interval=6,
+            high_interval=3,
+            very_high_interval=1,
+            alpha=0.4,
+            drop_after=6,
+            held=held,
         )
 
     @classmethod
     def high_volume(cls, *, held: bool = False) -> Ewma:
         """For throughput: short intervals. Pair it with a worker's `lease="60s"`."""
         return cls(
-            idle=10, low=8, medium=5, high=2, very_high=1, alpha=0.3, drop_after=8, held=held
+            idle_interval=10,
+            low_interval=8,
+            medium_interval=5,
+            high_interval=2,
+            very_high_interval=1,
+            alpha=0.3,
+            drop_after=8,
+            held=held,
         )
 
     @property
-    def floor(self) -> float:
-        return 0.0 if self.held else self.very_high
+    def min_interval(self) -> float:
+        return 0.0 if self.held else self.very_high_interval
 
     @property
-    def ceiling(self) -> float:
-        return 0.0 if self.held else self.idle
+    def max_interval(self) -> float:
+        return 0.0 if self.held else self.idle_interval
 
     @property
     def longest_hold(self) -> float:
-        return self.idle if self.held else 0.0
+        return self.idle_interval if self.held else 0.0
 
     def interval_of(self, volume: str) -> float:
         """The interval of a class, by its name."""
-        intervals = (self.idle, self.low, self.medium, self.high, self.very_high)
+        intervals = (
+            self.idle_interval,
+            self.low_interval,
+            self.medium_interval,
+            self.high_interval,
+            self.very_high_interval,
+        )
         return intervals[CLASSES.index(volume)]
 
     def pacer(self) -> EwmaPacer:

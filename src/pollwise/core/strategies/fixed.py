@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +13,8 @@ from pollwise.errors import ConfigError
 
 @dataclass(frozen=True, init=False, slots=True)
 class Fixed(Strategy):
-    """Poll every `interval`, exactly: floor and ceiling are the interval, so it has no jitter.
+    """Poll every `interval`, exactly: min_interval and max_interval are the interval, so it has no
+    jitter.
 
     hold: how long each poll may block at the server. An interval of 0 needs a hold: polling
     without any pause is a busy loop.
@@ -24,7 +24,6 @@ class Fixed(Strategy):
     hold: float
 
     name: ClassVar[str] = "fixed"
-    settings: ClassVar[Mapping[str, str]] = {"interval": "interval", "hold": "hold"}
 
     def __init__(self, interval: Duration = "500ms", *, hold: Duration = 0) -> None:
         held = seconds(hold, "hold")
@@ -38,11 +37,11 @@ class Fixed(Strategy):
         object.__setattr__(self, "hold", held)
 
     @property
-    def floor(self) -> float:
+    def min_interval(self) -> float:
         return self.interval
 
     @property
-    def ceiling(self) -> float:
+    def max_interval(self) -> float:
         return self.interval
 
     @property

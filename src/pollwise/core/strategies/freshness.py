@@ -1,10 +1,10 @@
 """Freshness: poll what changes or is stale sooner, what is quiet later.
 
 The rule of Pulse's scheduler, with its promises kept. A score says how stale a target is: the age
-of its last success as a share of the ceiling, 1 when there never was one. The staler, the nearer
-its interval is to the floor; errors of late shorten it, polls that wait for a place stretch it; it
-moves smoothly. In Pulse a target that answers is never stale, so all that is well drifts to the
-ceiling, and how often it changes, which was to count, does not.
+of its last success as a share of the max_interval, 1 when there never was one. The staler, the
+nearer its interval is to the min_interval; errors of late shorten it, polls that wait for a place
+stretch it; it moves smoothly. In Pulse a target that answers is never stale, so all that is well
+drifts to the max_interval, and how often it changes, which was to count, does not.
 
 Here it does. What a fresh target's interval goes to is learned from its readings: √(base / λ) for a
 reading that changes λ times a second. That is the interval at which the polls and the waiting cost
@@ -15,7 +15,6 @@ the least together, up to a constant, and the constant is set so that a target w
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -44,34 +43,33 @@ TURN = 2.0
 class Freshness(Strategy):
     """Poll what changes or is stale sooner, what is quiet later.
 
-    base: the interval of a target that changes about once in it, and of one not known yet.
-    floor, ceiling: bounds of the interval.
+    base_interval: the interval of a target that changes about once in it, and of one not known yet.
+    min_interval, max_interval: bounds of the interval.
     """
 
-    base: float
-    floor: float
-    ceiling: float
+    base_interval: float
+    min_interval: float
+    max_interval: float
 
     name: ClassVar[str] = "freshness"
-    settings: ClassVar[Mapping[str, str]] = {
-        "base_interval": "base",
-        "min_interval": "floor",
-        "max_interval": "ceiling",
-    }
 
     def __init__(
-        self, base: Duration = "10s", floor: Duration = "5s", ceiling: Duration = "5m"
+        self,
+        base_interval: Duration = "10s",
+        min_interval: Duration = "5s",
+        max_interval: Duration = "5m",
     ) -> None:
-        low, high = bounds(floor, ceiling)
-        middle = seconds(base, "base", positive=True)
+        low, high = bounds(min_interval, max_interval)
+        middle = seconds(base_interval, "base_interval", positive=True)
         if not low <= middle <= high:
             raise ConfigError(
-                f"base = {shown(base)} must be from floor = {shown(floor)} to "
-                f"ceiling = {shown(ceiling)}"
+                f"base_interval = {shown(base_interval)} must be from min_interval = "
+                f"{shown(min_interval)} to "
+                f"max_interval = {shown(max_interval)}"
             )
-        object.__setattr__(self, "base", middle)
-        object.__setattr__(self, "floor", low)
-        object.__setattr__(self, "ceiling", high)
+        object.__setattr__(self, "base_interval", middle)
+        object.__setattr__(self, "min_interval", low)
+        object.__setattr__(self, "max_interval", high)
 
     @property
     def longest_hold(self) -> float:
@@ -82,7 +80,7 @@ class Freshness(Strategy):
 
     def score(self, age: float) -> float:
         """How stale a target is whose last success was `age` seconds ago, from 0 to 1."""
-        return min(max(age / self.ceiling, 0.0), 1.0)
+        return min(max(age / self.max_interval, 0.0), 1.0)
 
 
 class FreshnessPacer(Pacer):
@@ -93,13 +91,13 @@ class FreshnessPacer(Pacer):
 
     def __init__(self, strategy: Freshness) -> None:
         self._strategy = strategy
-        self._interval = strategy.base
-        self._told = strategy.base
+        self._interval = strategy.base_interval
+        self._told = strategy.base_interval
         self._errors = 0.0
         self._looked_at: float | None = None
         self._succeeded_at: float | None = None
         #: How often the reading changes, as far as is known.
-        self.changes = ChangeRate(1.0 / strategy.base)
+        self.changes = ChangeRate(1.0 / strategy.base_interval)
         #: How many polls wait for a place, as whoever runs them last said.
         self.queued = 0
 
@@ -114,7 +112,7 @@ class FreshnessPacer(Pacer):
             self._errors *= ERRORS_KEPT
             self._succeeded_at = outcome.at
         wanted = SMOOTHING * self._target(outcome.at) + (1 - SMOOTHING) * self._interval
-        self._interval = min(max(wanted, self._strategy.floor), self._strategy.ceiling)
+        self._interval = min(max(wanted, self._strategy.min_interval), self._strategy.max_interval)
         return Pause(self._interval, 0.0, self._turns())
 
     def age(self, now: float) -> float | None:
@@ -132,11 +130,11 @@ class FreshnessPacer(Pacer):
 
     def _target(self, now: float) -> float:
         strategy = self._strategy
-        fresh = min(max(math.sqrt(strategy.base / self.changes.rate), strategy.floor),
-                    strategy.ceiling)  # fmt: skip
+        fresh = min(max(math.sqrt(strategy.base_interval / self.changes.rate),
+        strategy.min_interval), strategy.max_interval)  # fmt: skip
         age = self.age(now)
         score = 1.0 if age is None else strategy.score(age)
-        target = strategy.floor + (fresh - strategy.floor) * (1.0 - score)
+        target = strategy.min_interval + (fresh - strategy.min_interval) * (1.0 - score)
         target /= 1.0 + ERROR_WEIGHT * self._errors
         return target * (1.0 + QUEUED_WEIGHT * max(self.queued - 1, 0))
 

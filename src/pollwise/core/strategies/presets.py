@@ -34,7 +34,7 @@ class PollingStrategy:
             )
         why = "each empty poll multiplies the interval by it"
         growth = number_within(backoff_multiplier, "backoff_multiplier", 1.0, math.inf, why)
-        return Adaptive(low, high, multiplier=growth)
+        return Adaptive(low, high, backoff_multiplier=growth)
 
     @staticmethod
     def fixed(*, interval_ms: float = 500) -> Fixed:

@@ -18,16 +18,16 @@ are taken to have come evenly between two polls.
 that was cut off: its items are kept, the pause is halved, and the first batch that is not full
 closes the count over all the time since. A poll that a hint caused needs no care: the belief is a
 likelihood, and a likelihood does not ask why the observation ended. At the start no rate is known,
-and one item is taken for granted, so pauses begin at the floor and grow as the silence does; a long
-pause that ends in a large batch moves the belief at once.
+and one item is taken for granted, so pauses begin at the min_interval and grow as the silence
+does; a long pause that ends in a large batch moves the belief at once.
 
 **Where it loses.** To the best fixed interval, chosen in hindsight: a little where traffic is
 steady, because it cannot know that it is; more where whole batches come at random, which it takes
 for bursts that go on; and much where batches come at just the period of
 that best interval, which then sits on every batch by foreknowledge. To the best of many back-offs,
 chosen in hindsight: where bursts begin and end at random and the
-silence between them is very long beside a pause. A ceiling that is lower than what the rule would
-choose is kept, and costs polls.
+silence between them is very long beside a pause. A max_interval that is lower than what the rule
+would choose is kept, and costs polls.
 
 **Held polls.** A poll that a server holds, for g seconds on average, looks all that time, and what
 comes then does not wait. The price of a poll buys the pause and the holding: c + w·λT²/2 for T + g
@@ -41,7 +41,7 @@ steers c/w.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -53,7 +53,7 @@ from pollwise.core.strategies.goals import Budget, Goal, MeanWait, P95Wait, Pric
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 
-FLOOR, CEILING = "10ms", "60s"
+MIN_INTERVAL, MAX_INTERVAL = "10ms", "60s"
 HOURS_PER_MONTH = 720.0  # 30 days, as price lists count
 #: The arguments that make each goal.
 GOALS = (
@@ -81,7 +81,7 @@ class Worth(Strategy):
     price: what one poll costs, in dollars.
     mean_wait: how long items shall wait on average, with as few polls as that takes.
     p95_wait: how long all but one item in twenty shall wait at most.
-    floor, ceiling: no pause is shorter, and none is longer, whatever the goal.
+    min_interval, max_interval: no pause is shorter, and none is longer, whatever the goal.
     hold: how long each poll may block at the server.
     """
 
@@ -92,23 +92,11 @@ class Worth(Strategy):
     price: float | None
     mean_wait: float | None
     p95_wait: float | None
-    floor: float
-    ceiling: float
+    min_interval: float
+    max_interval: float
     hold: float
 
     name: ClassVar[str] = "worth"
-    settings: ClassVar[Mapping[str, str]] = {
-        "poll_cost": "poll_cost",
-        "wait_cost": "wait_cost",
-        "polls_per_hour": "polls_per_hour",
-        "dollars_per_month": "dollars_per_month",
-        "price": "price",
-        "mean_wait": "mean_wait",
-        "p95_wait": "p95_wait",
-        "min_interval": "floor",
-        "max_interval": "ceiling",
-        "hold": "hold",
-    }
 
     def __init__(
         self,
@@ -120,8 +108,8 @@ class Worth(Strategy):
         price: float | None = None,
         mean_wait: Duration | None = None,
         p95_wait: Duration | None = None,
-        floor: Duration = FLOOR,
-        ceiling: Duration = CEILING,
+        min_interval: Duration = MIN_INTERVAL,
+        max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> None:
         numbers = (
@@ -137,9 +125,9 @@ class Worth(Strategy):
         for key, wait in (("mean_wait", mean_wait), ("p95_wait", p95_wait)):
             length = None if wait is None else seconds(wait, key, positive=True)
             object.__setattr__(self, key, length)
-        low, high = bounds(floor, ceiling)
-        object.__setattr__(self, "floor", low)
-        object.__setattr__(self, "ceiling", high)
+        low, high = bounds(min_interval, max_interval)
+        object.__setattr__(self, "min_interval", low)
+        object.__setattr__(self, "max_interval", high)
         object.__setattr__(self, "hold", seconds(hold, "hold"))
         self._check_goal()
         self._check_reach()
@@ -158,21 +146,22 @@ class Worth(Strategy):
             raise ConfigError(f"{shown} is half a goal; give {missing.pop()} as well")
 
     def _check_reach(self) -> None:
-        """A goal that the floor and the ceiling allow."""
+        """A goal that the min_interval and the max_interval allow."""
         per_hour = self._polls_per_hour()
-        if per_hour is not None and per_hour * self.ceiling < 3600.0:
+        if per_hour is not None and per_hour * self.max_interval < 3600.0:
             what = "polls_per_hour" if self.polls_per_hour else "dollars_per_month"
             raise ConfigError(
                 f"{what} = {getattr(self, what)!r} is {per_hour:g} polls an hour, but "
-                f"ceiling = {self.ceiling!r} alone makes {3600.0 / self.ceiling:g}; "
-                "raise the ceiling, to several times the mean interval of the budget"
+                f"max_interval = {self.max_interval!r} alone makes {3600.0 / self.max_interval:g}; "
+                "raise the max_interval, to several times the mean interval of the budget"
             )
         for what, share in (("mean_wait", 0.5), ("p95_wait", 0.95)):
             wait = getattr(self, what)
-            if wait is not None and wait < share * self.floor:
+            if wait is not None and wait < share * self.min_interval:
                 raise ConfigError(
-                    f"{what} = {wait!r} cannot be reached with floor = {self.floor!r}; "
-                    f"lower the floor to {wait / share:.3g} or less"
+                    f"{what} = {wait!r} cannot be reached with min_interval = "
+                    f"{self.min_interval!r}; "
+                    f"lower the min_interval to {wait / share:.3g} or less"
                 )
 
     @classmethod
@@ -182,8 +171,8 @@ class Worth(Strategy):
         polls_per_hour: float | None = None,
         dollars_per_month: float | None = None,
         price: float | None = None,
-        floor: Duration = FLOOR,
-        ceiling: Duration = CEILING,
+        min_interval: Duration = MIN_INTERVAL,
+        max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> Worth:
         """As little waiting as so many polls, or so many dollars at a price per poll, can buy."""
@@ -191,8 +180,8 @@ class Worth(Strategy):
             polls_per_hour=polls_per_hour,
             dollars_per_month=dollars_per_month,
             price=price,
-            floor=floor,
-            ceiling=ceiling,
+            min_interval=min_interval,
+            max_interval=max_interval,
             hold=hold,
         )
 
@@ -202,12 +191,18 @@ class Worth(Strategy):
         *,
         mean: Duration | None = None,
         p95: Duration | None = None,
-        floor: Duration = FLOOR,
-        ceiling: Duration = CEILING,
+        min_interval: Duration = MIN_INTERVAL,
+        max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> Worth:
         """As few polls as keep the waiting at this mean, or at this 95th percentile."""
-        return cls(mean_wait=mean, p95_wait=p95, floor=floor, ceiling=ceiling, hold=hold)
+        return cls(
+            mean_wait=mean,
+            p95_wait=p95,
+            min_interval=min_interval,
+            max_interval=max_interval,
+            hold=hold,
+        )
 
     @property
     def longest_hold(self) -> float:
@@ -241,8 +236,8 @@ class WorthPacer(Pacer):
         self._rhythms = (Rhythm(), Rhythm())  # of calm times, and of busy ones
         self._cycle = Cycle()
         self._busy = False
-        self._delay = strategy.floor
-        self._interval = strategy.floor  # the best one for the long-run rate
+        self._delay = strategy.min_interval
+        self._interval = strategy.min_interval  # the best one for the long-run rate
         self._price = 0.0  # item-seconds of waiting that are worth a poll
         self._now = 0.0  # items per second, at present
         self._rate = 0.0  # items per second, forecast
@@ -271,7 +266,7 @@ class WorthPacer(Pacer):
         else:
             delay = self._before_a_hold(self._decide(at, outcome.waits))
         delay = max(delay, self._goal.soonest())
-        self._delay = max(self._strategy.floor, min(delay, self._strategy.ceiling))
+        self._delay = max(self._strategy.min_interval, min(delay, self._strategy.max_interval))
         return Pause(self._delay, self._strategy.hold, _turn(before, self._delay))
 
     def _decide(self, at: float, waits: Sequence[float]) -> float:
@@ -290,7 +285,7 @@ class WorthPacer(Pacer):
         if self._cycle.period:
             return self._cycle.interval(price, self._rate, at)
         return self._rhythms[self._busy].interval(
-            price, self._rate, at - self._item_at, self._interval, self._strategy.ceiling
+            price, self._rate, at - self._item_at, self._interval, self._strategy.max_interval
         )
 
     def _before_a_hold(self, pause: float) -> float:

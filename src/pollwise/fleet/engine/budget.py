@@ -10,7 +10,7 @@ from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.shares import Shares
 from pollwise.fleet.engine.entry import Entry
 
-#: What is shared out at the very least, as a part of the budget; the ceilings hold in any case.
+#: What is shared out at the very least, as a part of the budget; each max_interval holds anyway.
 LEAST = 1e-6
 #: Shares are found anew when what is left for them has moved by so much.
 MOVED = 0.01
@@ -29,7 +29,7 @@ class Budget:
 
     @property
     def asked(self) -> float:
-        """The polls a second that cannot be saved: fixed intervals, rechecks and ceilings."""
+        """The polls a second that cannot be saved: fixed intervals, rechecks and max_intervals."""
         return self._outside + self._shares.least
 
     def join(self, entry: Entry, others: int) -> None:
@@ -39,12 +39,15 @@ class Budget:
         """
         learner = entry.learner
         if learner is None:
-            self.take(entry, 1.0 / entry.strategy.ceiling)
+            self.take(entry, 1.0 / entry.strategy.max_interval)
             return
         if entry.reading is None:
             learner.changes = ChangeRate(self.whole / max(others, 1))
         entry.share = self._shares.join(
-            entry.target.weight, entry.strategy.floor, entry.strategy.ceiling, learner.changes.rate
+            entry.target.weight,
+            entry.strategy.min_interval,
+            entry.strategy.max_interval,
+            learner.changes.rate,
         )
 
     def leave(self, entry: Entry) -> None:
@@ -78,7 +81,7 @@ class Budget:
     def even(self, entry: Entry) -> float:
         """The interval if all that share were polled alike: for a target not known yet."""
         interval = len(self._shares) / self._shares.budget
-        return min(max(interval, entry.strategy.floor), entry.strategy.ceiling)
+        return min(max(interval, entry.strategy.min_interval), entry.strategy.max_interval)
 
     def interval(self, entry: Entry, learned: ChangeRate) -> float:
         """The interval of a target that shares, after a poll of it."""

@@ -40,7 +40,7 @@ class Entry:
         self.due = math.inf
         #: A point of the grid that a fixed interval keeps to.
         self.grid: float | None = None
-        self.interval = strategy.floor
+        self.interval = strategy.min_interval
         self.failures = 0
         self.dead = False
         self.permanent = False

@@ -31,4 +31,8 @@ class Pace:
 
 def base_of(strategy: Strategy) -> float:
     """The interval of a target of which nothing is known yet."""
-    return strategy.base if isinstance(strategy, Freshness) else strategy.pacer().first().delay
+    return (
+        strategy.base_interval
+        if isinstance(strategy, Freshness)
+        else strategy.pacer().first().delay
+    )

@@ -68,14 +68,16 @@ def restore(entry: Entry, kept: Saved, scheduler: Scheduler, now: float) -> None
         entry.reading = Reading.restored(kept.more["reading"])
     strategy = entry.strategy
     if kept.interval is not None:
-        entry.interval = min(max(kept.interval, strategy.floor), strategy.ceiling)
+        entry.interval = min(max(kept.interval, strategy.min_interval), strategy.max_interval)
     _restore_belief(entry, kept)
     due = local(kept.due)
     if due is not None:
         # An interval that was shortened meanwhile, or a clock that was set back, shall not keep a
         # target waiting.
         rules = scheduler.rules
-        longest = rules.recheck if entry.dead else max(strategy.ceiling, rules.breaker.ceiling)
+        longest = (
+            rules.recheck if entry.dead else max(strategy.max_interval, rules.breaker.max_delay)
+        )
         if entry.target.quiet is None:
             due = min(due, now + longest)
         entry.due = due

@@ -97,7 +97,7 @@ class Scheduler:
                 entry.interval = self._first_interval(entry)
                 entry.due = min(self._on_grid(entry, now), self._soon(entry, now))
             if entry.fixed:
-                entry.interval = entry.strategy.floor
+                entry.interval = entry.strategy.min_interval
                 entry.grid = self._on_grid(entry, now)
             entry.place = AGENDA
             self._plan(entry, entry.due)
@@ -121,7 +121,7 @@ class Scheduler:
         if self.budget is not None and entry.share is not None:
             return self.budget.even(entry)
         if entry.pacer is None:
-            return entry.strategy.floor
+            return entry.strategy.min_interval
         return entry.pacer.first().delay
 
     def _soon(self, entry: Entry, now: float) -> float:
@@ -214,7 +214,9 @@ class Scheduler:
             elif learns:
                 interval = self.budget.interval(entry, pacer.changes)  # type: ignore[attr-defined]
         entry.interval = interval
-        return jittered(interval, strategy.floor, strategy.ceiling, self._random(), JITTER)
+        return jittered(
+            interval, strategy.min_interval, strategy.max_interval, self._random(), JITTER
+        )
 
     def failed(
         self, entry: Entry, error: str, permanent: bool, at: float, wait: float = 0.0
@@ -231,7 +233,7 @@ class Scheduler:
             entry.failures,
             permanent=permanent,
             dead=entry.dead,
-            soon=min(entry.strategy.floor, entry.interval),
+            soon=min(entry.strategy.min_interval, entry.interval),
             u=self._random(),
             dead_after=entry.target.dead_after,
         )
@@ -323,7 +325,7 @@ class Scheduler:
 
     def _plan_fixed(self, entry: Entry, now: float) -> None:
         """The next point of its grid: previous due + interval; what was missed is skipped."""
-        entry.interval = entry.strategy.floor
+        entry.interval = entry.strategy.min_interval
         if entry.grid is None:
             entry.grid = entry.due
         self._plan(entry, _point_after(entry.grid, entry.interval, now))
@@ -394,7 +396,7 @@ class Scheduler:
         self._join(entry, len(self.entries))
         failing = entry.dead or entry.failures > 0
         if not failing:
-            entry.interval = min(max(entry.interval, strategy.floor), strategy.ceiling)
+            entry.interval = min(max(entry.interval, strategy.min_interval), strategy.max_interval)
         entry.grid = None
         if entry.place != AGENDA:
             return  # the end of its poll plans it

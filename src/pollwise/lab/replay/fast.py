@@ -103,12 +103,14 @@ def _twin_of(strategy: Strategy) -> _Twin | None:
     if type(strategy) is Fixed:
         return _Twin(kernels.FIXED, (strategy.interval,), strategy.interval)
     if type(strategy) is Adaptive:
-        numbers = (strategy.floor, strategy.ceiling, strategy.multiplier)
-        return _Twin(kernels.ADAPTIVE, numbers, strategy.floor)
+        numbers = (strategy.min_interval, strategy.max_interval, strategy.backoff_multiplier)
+        return _Twin(kernels.ADAPTIVE, numbers, strategy.min_interval)
     if type(strategy) is BatchFill:
-        limits = (strategy.floor, strategy.ceiling, float(strategy.batch))
+        limits = (strategy.min_interval, strategy.max_interval, float(strategy.batch_size))
         return _Twin(
-            kernels.BATCH_FILL, (*limits, batch_fill.LOW_LOAD, batch_fill.STEP), strategy.floor
+            kernels.BATCH_FILL,
+            (*limits, batch_fill.LOW_LOAD, batch_fill.STEP),
+            strategy.min_interval,
         )
     if type(strategy) is Ewma:
         return _ewma_twin(strategy)
@@ -132,7 +134,7 @@ def _ewma_twin(strategy: Ewma) -> _Twin:
         0.5,
     )
     numbers = (*intervals, *own, *shared)
-    return _Twin(kernels.EWMA, numbers, strategy.idle, full=ewma.COUNTED_MAX)
+    return _Twin(kernels.EWMA, numbers, strategy.idle_interval, full=ewma.COUNTED_MAX)
 
 
 def _run_twin(
@@ -214,7 +216,7 @@ def lean(
         if situation.drain and outcome.full:
             continue
         if draw:
-            delay = jittered(delay, strategy.floor, strategy.ceiling, draw())
+            delay = jittered(delay, strategy.min_interval, strategy.max_interval, draw())
         before, now = now, woken_at(now, delay)
         stuck = stuck + 1 if now == before and not found else 0
         if stuck > rules.STUCK_AFTER or polls > rules.POLLS_MAX:
@@ -240,7 +242,13 @@ def polls_a_minute(polls: int = 20_000_000) -> dict[str, float]:
         Fixed(interval),
         Adaptive(interval, 2 * interval),
         BatchFill(interval, 2 * interval),
-        Ewma(idle=1, low=interval, medium=interval, high=interval, very_high=interval),
+        Ewma(
+            idle_interval=1,
+            low_interval=interval,
+            medium_interval=interval,
+            high_interval=interval,
+            very_high_interval=interval,
+        ),
     ):
         fast(Trace("warm-up", arrivals[:10], span), strategy)
         began = time.perf_counter()

@@ -51,20 +51,20 @@ _woken_at = compiled(woken_at)
 
 @compiled
 def _adaptive(p: Floats, s: Floats, found: int) -> float:
-    floor, ceiling, multiplier = p[0], p[1], p[2]
-    s[_DELAY] = floor if found > 0 else min(s[_DELAY] * multiplier, ceiling)
+    min_interval, max_interval, multiplier = p[0], p[1], p[2]
+    s[_DELAY] = min_interval if found > 0 else min(s[_DELAY] * multiplier, max_interval)
     return float(s[_DELAY])
 
 
 @compiled
 def _batch_fill(p: Floats, s: Floats, found: int, capacity: int) -> float:
-    floor, ceiling, batch, low_load, step = p[0], p[1], p[2], p[3], p[4]
+    min_interval, max_interval, batch, low_load, step = p[0], p[1], p[2], p[3], p[4]
     room = float(capacity) if capacity > 0 else batch
     fill = min(float(found), room) / room
     if fill < low_load:
-        s[_DELAY] = min(s[_DELAY] * step, ceiling)
+        s[_DELAY] = min(s[_DELAY] * step, max_interval)
     elif fill >= 1.0:
-        s[_DELAY] = max(s[_DELAY] / step, floor)
+        s[_DELAY] = max(s[_DELAY] / step, min_interval)
     return float(s[_DELAY])
 
 

@@ -32,7 +32,7 @@ STUCK_AFTER = 10_000
 #: The most polls of one replay; a year at 63 a second.
 POLLS_MAX = 2_000_000_000
 #: How a failed poll is retried where nothing is drawn: the loop's own way, without its jitter.
-EXACT_RETRY = Retry.exponential("1s", ceiling="60s", attempts=None, jitter=0)
+EXACT_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None, jitter=0)
 
 
 def retry_of(situation: Situation) -> Retry:
@@ -54,7 +54,8 @@ def too_many_polls(strategy: Strategy, trace: Trace) -> ConfigError:
     """The error for a strategy whose pauses are so short that the replay would not end."""
     return ConfigError(
         f"{strategy!r} polls on and on: its pauses hardly move the clock, and {POLLS_MAX:,} polls "
-        f"would not reach the end of {trace.name!r} ({short(trace.span)}); give a longer floor, a "
+        f"would not reach the end of {trace.name!r} ({short(trace.span)}); give a longer "
+        f"min_interval, a "
         "shorter trace, or a hold and a situation with `hold=True`"
     )
 
@@ -158,11 +159,11 @@ class Exactly(Strategy):
         self._delay = 0.0
 
     @property
-    def floor(self) -> float:
+    def min_interval(self) -> float:
         return self._delay
 
     @property
-    def ceiling(self) -> float:
+    def max_interval(self) -> float:
         return self._delay
 
     @property

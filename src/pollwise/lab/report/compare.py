@@ -266,15 +266,15 @@ def _other_settings(
     """The settings to sweep: those of each named strategy, around the best fixed interval."""
     fair = Terms(terms.poll or terms.wait * trace.span / SWEPT_POLLS, terms.wait)
     middle = fair.best_interval(trace.rate)
-    floor = max(middle / REACH, trace.span / SWEPT_POLLS)
-    ceiling = max(middle * REACH, floor)
+    min_interval = max(middle / REACH, trace.span / SWEPT_POLLS)
+    max_interval = max(middle * REACH, min_interval)
     found: dict[Strategy, None] = {}
     for family in dict.fromkeys(each.name for each in strategies if each.name in known()):
         if family == Worth.name:
             polls = max(line.done.polls for line in lines if line.family == family)
             found |= dict.fromkeys(_other_worths(polls, fair))
             continue
-        tried = space(family, floor, ceiling, fair)
+        tried = space(family, min_interval, max_interval, fair)
         found |= dict.fromkeys(map(tried.strategy, tried.grid()))
     return [each for each in found if each not in set(strategies)]
 

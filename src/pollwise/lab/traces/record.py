@@ -53,7 +53,7 @@ async def record(
     recorded = 0
 
     async def look() -> list[JobInfo]:
-        return await queue.list(limit=MAX_PAGE, after=file.last_id)
+        return await queue.jobs(limit=MAX_PAGE, after=file.last_id)
 
     looks = poll(
         look,

@@ -131,13 +131,13 @@ class OutboxStore(ABC):
         self._hint_after(batch)
         return [*lost, *again]
 
-    async def extend(self, claims: Iterable[KeyClaim], lease: Duration) -> list[KeyClaim]:
+    async def renew(self, claims: Iterable[KeyClaim], lease: Duration) -> list[KeyClaim]:
         """Renew the leases of claims, from now; return those that are lost."""
         batch = list(claims)
-        check_batch(batch, "extend")
+        check_batch(batch, "renew")
         if not batch:
             return []
-        return await self._extend(batch, checked_lease(lease))
+        return await self._renew(batch, checked_lease(lease))
 
     async def announce_handlers(
         self, relay: str, handlers: Mapping[str, Sequence[str]], age: float
@@ -283,7 +283,7 @@ class OutboxStore(ABC):
         """
 
     @abstractmethod
-    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]: ...
+    async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]: ...
 
     @abstractmethod
     async def _announce_handlers(

@@ -156,7 +156,7 @@ class MemoryOutboxStore(OutboxStore):
         line = self._lines.get(claim.name)
         return line if line is not None and line.token == claim.token else None
 
-    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
+    async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
         lost = []
         for claim in claims:
             line = self._held(claim)

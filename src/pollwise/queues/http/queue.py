@@ -12,7 +12,6 @@ the same nonce, which the controller recognises; a settlement is fenced by its t
 from __future__ import annotations
 
 import asyncio
-import builtins
 import json
 import secrets
 from collections.abc import Callable, Sequence
@@ -193,9 +192,9 @@ class HttpQueue(Queue):
         self._in_doubt.forget(settlements)
         return [job_id for job_id in answer["lost"] if job_id not in ours]
 
-    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
         said = {"claims": [wire.held_to(claim) for claim in claims], "lease": lease}
-        answer = await self._again(lambda: self._post("extend", said))
+        answer = await self._again(lambda: self._post("renew", said))
         return [str(job_id) for job_id in answer["lost"]]
 
     # Views
@@ -203,7 +202,7 @@ class HttpQueue(Queue):
     async def stats(self) -> Stats:
         return wire.stats_from(await self._get("/stats"))
 
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         try:
             place = quote(job_id, safe="")
         except UnicodeEncodeError:  # half of a character is in no id
@@ -213,15 +212,15 @@ class HttpQueue(Queue):
         info = (await self._get(f"/jobs/{place}"))["job"]
         return None if info is None else wire.info_from(info, self.name)
 
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         asked = {"state": state, "kind": kind, "limit": str(limit), "after": after}
         answer = await self._get("/jobs", {k: v for k, v in asked.items() if v is not None})
         return [wire.info_from(info, self.name) for info in answer["jobs"]]
 
-    async def _redrive(self, ids: Sequence[str] | None) -> int:
-        return int((await self._post("redrive", {"ids": ids, "told": True}))["count"])
+    async def _retry(self, ids: Sequence[str] | None) -> int:
+        return int((await self._post("retry", {"ids": ids, "told": True}))["count"])
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return int((await self._post("drop", {"ids": ids}))["count"])

@@ -97,7 +97,7 @@ def _job(said: Wire, queue: str) -> Job:
 
 
 def held_to(claim: Claim) -> Wire:
-    """What it takes to settle or extend a claim."""
+    """What it takes to settle or renew a claim."""
     said: Wire = {"id": claim.job.id, "token": claim.token, "worker": claim.worker}
     said |= {"kind": claim.job.kind, "attempt": claim.job.attempt, "until": claim.until}
     if claim.job.key is not None:
@@ -108,7 +108,7 @@ def held_to(claim: Claim) -> Wire:
 
 
 def held_from(given: object, queue: str) -> Claim:
-    """A claim to settle or extend, as it came in."""
+    """A claim to settle or renew, as it came in."""
     if not isinstance(given, dict):
         raise ConfigError("a claim is an object with id, token and worker")
     token = given.get("token")

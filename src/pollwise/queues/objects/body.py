@@ -108,7 +108,7 @@ def read_body(folder: str, raw: bytes) -> Body:
 
 
 def write_again(job: Stored, now: float) -> bytes:
-    """The body of a root with one job that is redriven."""
+    """The body of a root with one job that is retried."""
     entry = {
         "id": job.id, "kind": job.kind, "payload": job.payload, "priority": job.priority,
         "run_at": now, "unique": job.unique,
@@ -117,7 +117,7 @@ def write_again(job: Stored, now: float) -> bytes:
 
 
 def write_record(
-    job: Stored, attempt: int, run_at: float | None, error: str | None, since: float, redriven: int
+    job: Stored, attempt: int, run_at: float | None, error: str | None, since: float, retried: int
 ) -> bytes:
     """A job that left the chains: dead, or done and kept."""
     return json.dumps(
@@ -133,7 +133,7 @@ def write_record(
             "attempt": attempt,
             "error": error,
             "since": since,
-            "redriven": redriven,
+            "retried": retried,
         }
     ).encode()
 

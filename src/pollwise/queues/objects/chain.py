@@ -1,7 +1,7 @@
 """From a LIST to what may be claimed: the chains of entries, read.
 
 A put's folder holds roots and entries. A root is an object with jobs: `b`, as it was put, or
-`r<g>-<i>`, job i redriven for the g-th time. Its jobs are cut into slices of up to 16 equal ones.
+`r<g>-<i>`, job i retried for the g-th time. Its jobs are cut into slices of up to 16 equal ones.
 What happens to a slice from job `a` on is written as `<root>.<a>.<k>`, k = 1, 2, 3 …, each
 created only if it is not there yet: whoever creates entry k decides what it is.
 
@@ -51,8 +51,8 @@ class Root:
 
     put: Put
     path: str  # the root object's own name
-    redriven: int = 0
-    only: int | None = None  # the one job of a redriven root
+    retried: int = 0
+    only: int | None = None  # the one job of a retried root
     item: Item | None = None
     chains: dict[int, list[Entry]] = field(default_factory=dict)
 
@@ -111,7 +111,7 @@ class Unit:
 
 
 def token_of(root: Root, number: int) -> int:
-    return root.redriven * 1_000_000_000 + number
+    return root.retried * 1_000_000_000 + number
 
 
 def read_roots(items: Iterable[Item]) -> list[Root]:
@@ -123,12 +123,12 @@ def read_roots(items: Iterable[Item]) -> list[Root]:
         put = read_folder(parent.rpartition("/")[2])
         if found is None or put is None:
             continue
-        kind, redriven, only, start, number = found.groups()
+        kind, retried, only, start, number = found.groups()
         path = f"{parent}/{kind}"
         root = roots.get(path)
         if root is None:
             root = roots[path] = Root(
-                put, path, int(redriven or 0), None if only is None else int(only)
+                put, path, int(retried or 0), None if only is None else int(only)
             )
         if start is None:
             root.item = item
@@ -183,7 +183,7 @@ def _walk(unit: Unit, contents: Contents, grain: float) -> Iterator[Unit]:
                 unit.attempts += 1
                 unit.claim = entry.number
                 unit.free_at = entry.written + grain + meaning.duration
-            case Kind.EXTEND:
+            case Kind.RENEW:
                 unit.free_at = entry.written + grain + meaning.duration
             case Kind.REST | Kind.REST_MOVE:
                 unit.left, unit.masked = meaning.count, entry.name

@@ -48,7 +48,7 @@ class Held:
     names: list[str] = field(default_factory=list)  # the entries of its chain
     doubt: tuple[str, Meaning, dict[str, Any], bytes] | None = None  # a write whose fate is unknown
     pending: list[dict[str, Any]] = field(default_factory=list)  # moves of ended jobs, not done yet
-    extends: list[tuple[float, str]] = field(default_factory=list)
+    renews: list[tuple[float, str]] = field(default_factory=list)
 
     @property
     def token(self) -> int:

@@ -160,7 +160,7 @@ class Kind(Enum):
     """What an entry of a chain says."""
 
     CLAIM = "claim"  # leased, so many jobs for so long; the rest of a fresh slice stays free
-    EXTEND = "extend"  # the lease lasts for so long from here
+    RENEW = "renew"  # the lease lasts for so long from here
     REST = "rest"  # some of the jobs ended, so many are left under the same lease
     REST_MOVE = "rest, with moves"  # as REST, and what ended has to be moved
     BURST = "burst"  # from here each job left has a chain of its own, under the same lease
@@ -214,7 +214,7 @@ def _meanings() -> dict[int, Meaning]:
         table[_REST + left] = Meaning(Kind.REST, count=left)
         table[_REST_MOVE + left] = Meaning(Kind.REST_MOVE, count=left)
     for step, lease in enumerate(LEASES):
-        table[_EXTEND + step] = Meaning(Kind.EXTEND, lease)
+        table[_EXTEND + step] = Meaning(Kind.RENEW, lease)
         for count in range(1, SLICE + 1):
             table[_EXTEND + 256 * count + step] = Meaning(Kind.CLAIM, lease, count)
     for step, delay in enumerate(DELAYS):

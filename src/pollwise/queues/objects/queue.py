@@ -6,7 +6,7 @@ that see what was written, and deletes. No If-Match, no versions, no clock that 
 Objects, below `<prefix>/<queue>/`:
 
     live/<put>/b               the jobs of one put, all of them: that object is the put
-    live/<put>/r<g>-<i>        job i of that put, redriven for the g-th time
+    live/<put>/r<g>-<i>        job i of that put, retried for the g-th time
     live/<put>/<root>.<a>.<k>  entry k of the chain of the jobs from a on; `objects_chain`
     dead/<order>.<id>          a dead letter
     done/<order>.<id>          a finished job that is kept
@@ -18,16 +18,16 @@ says what it means and for how long, and its time is the store's: `objects_names
 `live/` shows every job and its state, and an idle poll is that one request.
 
 Who decides. The state of a job is its chain, and only the creator of entry k + 1 moves it on from
-entry k. Claim, extension, settlement and the takeover of a lease that ran out all want the same
+entry k. Claim, renewal, settlement and the takeover of a lease that ran out all want the same
 name; the store lets one of them have it, and the others see that they lost. The number of the CLAIM
 is the token. A chain starts with a slice of up to 16 equal jobs of a put, and a claim of fewer
 leaves the rest of the slice as a unit with its own chain; so 16 jobs are claimed by one write,
-extended by one, and settled by one if they end together, or in as many as there are calls. If a
+renewed by one, and settled by one if they end together, or in as many as there are calls. If a
 part of a unit is to be retried, BURST lets each of its jobs go on alone.
 
 What each race decides:
 
-- two claims, or a claim and an extension or settlement after the lease's end: one creates k + 1.
+- two claims, or a claim and an renewal or settlement after the lease's end: one creates k + 1.
 - a claim by somebody who saw an old listing: its name is taken, or the put has ended and is gone.
   A root is deleted before its entries, so whoever created an entry and then reads the root (a claim
   does so always, a settlement when its lease is not surely live) knows that it is not alone in a
@@ -48,7 +48,7 @@ What a crash leaves, and who cleans it up:
   entry says so (MOVE, REST_MOVE) and holds what is needed. Its writer does it at once; if it dies,
   whoever next ends a job of the unit, or any later claim after GRACE, appends an entry that takes
   over the duty, and does it. All of it is idempotent.
-- within a redrive: the job in both places; the next redrive finds it where the first put it.
+- within a retry: the job in both places; the next retry finds it where the first put it.
 
 Why nothing is lost: a job leaves its root only when an entry says done, or when its record in
 `dead/` or `done/` is there; roots are deleted when every unit has ended and nothing is to be moved.
@@ -81,7 +81,6 @@ What it cannot do: keys, since no create-only write can say "only if no other of
 from __future__ import annotations
 
 import asyncio
-import builtins
 import re
 from collections.abc import Coroutine, Sequence
 from contextlib import suppress
@@ -248,23 +247,23 @@ class ObjectQueue(Queue):
             self._claiming.look_again()
         return await self._whole(self._settling.settle(settlements))
 
-    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
-        return await self._whole(self._settling.extend(claims, lease))
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
+        return await self._whole(self._settling.renew(claims, lease))
 
     async def stats(self) -> Stats:
         return await self._whole(self._views.stats())
 
-    async def peek(self, job_id: str) -> JobInfo | None:
-        return await self._whole(self._views.peek(job_id))
+    async def get(self, job_id: str) -> JobInfo | None:
+        return await self._whole(self._views.get(job_id))
 
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         return await self._whole(self._views.page(state, kind, limit, after))
 
-    async def _redrive(self, ids: Sequence[str] | None) -> int:
+    async def _retry(self, ids: Sequence[str] | None) -> int:
         self._claiming.look_again()
-        return await self._whole(self._views.redrive(ids))
+        return await self._whole(self._views.retry(ids))
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._whole(self._views.drop(ids))

@@ -1,4 +1,4 @@
-"""Settling, extending, and cleaning up: all that is appended to a chain by whoever holds it."""
+"""Settling, renewing, and cleaning up: all that is appended to a chain by whoever holds it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pollwise.runtime.jobs import Claim, Settlement
 STALE = 2 * GRACE
 #: Entries of a chain from which on it is summed up when a job is given back, and which of them are.
 LONG_CHAIN = 24
-SUMMED = (Kind.CLAIM, Kind.EXTEND, Kind.BACK, Kind.BACK_FREE, Kind.SUM)
+SUMMED = (Kind.CLAIM, Kind.RENEW, Kind.BACK, Kind.BACK_FREE, Kind.SUM)
 #: Settlements of calls that failed in part, which are remembered until they are tried again.
 THROUGH_MAX = 10_000
 #: Folders that one claim cleans up, at the most.
@@ -77,7 +77,7 @@ class Settling:
             raise errors[0]
         return lost
 
-    async def extend(self, claims: list[Claim], lease: float) -> list[str]:
+    async def renew(self, claims: list[Claim], lease: float) -> list[str]:
         units, lost = await self._by_unit(claims)
         results = await self._core.all(
             self._extend_unit(held, indexes, lease) for held, indexes in units
@@ -195,16 +195,16 @@ class Settling:
         core = self._core
         lease = rounded_lease(lease)
         sent = core.clock.now()
-        if not await self._append(held, Meaning(Kind.EXTEND, lease), {}):
+        if not await self._append(held, Meaning(Kind.RENEW, lease), {}):
             return False
         held.until = sent + lease
         name = held.root.entry_name(held.start, held.top)
-        old = [n for at, n in held.extends if at < sent - STALE]
+        old = [n for at, n in held.renews if at < sent - STALE]
         if len(old) >= 8:
             core.throw_away([], old)
             held.names = [name for name in held.names if name not in old]
-            held.extends = [pair for pair in held.extends if pair[1] not in old]
-        held.extends.append((sent, name))
+            held.renews = [pair for pair in held.renews if pair[1] not in old]
+        held.renews.append((sent, name))
         return True
 
     async def _send_back(self, held: Held, back: dict[int, Settlement]) -> bool:
@@ -332,7 +332,7 @@ class Settling:
             if move["to"]:
                 record = write_record(
                     job, content["attempt"], content["run_at"], move["error"], content["since"],
-                    root.redriven,
+                    root.retried,
                 )  # fmt: skip
                 calls.append(core.create(core.path(move["to"], root.put.key(index)), record))
             elif job.unique is not None:

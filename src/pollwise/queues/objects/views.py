@@ -51,7 +51,7 @@ class Views:
         dead, done = len(await core.listing("dead")), len(await core.listing("done"))
         return Stats(**counts, blocked=0, dead=dead, done=done, oldest_age=age)
 
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         core, place = self._core, read_id(job_id)
         if place is None:
             return None
@@ -174,14 +174,14 @@ class Views:
         places = [place for job_id in ids if (place := read_id(job_id))]
         return [core.path("dead", put.key(index)) for put, index in places]
 
-    async def redrive(self, ids: Sequence[str] | None) -> int:
+    async def retry(self, ids: Sequence[str] | None) -> int:
         names = await self._dead(ids)
-        results = await self._core.all(self._redrive(name) for name in names)
+        results = await self._core.all(self._retry(name) for name in names)
         return _counted(results)
 
-    async def _redrive(self, name: str) -> int:
+    async def _retry(self, name: str) -> int:
         """Put a dead job again under its own id. Should this be cut off before the dead letter
-        is deleted, the next redrive finds the job where this one put it."""
+        is deleted, the next retry finds the job where this one put it."""
         core = self._core
         raw = await core.get(name)
         if raw is None:
@@ -191,9 +191,9 @@ class Views:
         if place is None:
             return 0
         put, index = place
-        number = data["redriven"] + 1
+        number = data["retried"] + 1
         # Should entries of an earlier life be left of it, that one was cut off in its cleaning up.
-        lives = {root.redriven for root in await core.folder(put.folder) if root.item is None}
+        lives = {root.retried for root in await core.folder(put.folder) if root.item is None}
         while number in lives:
             number += 1
         root = core.path("live", put.folder, f"r{number}-{index}")

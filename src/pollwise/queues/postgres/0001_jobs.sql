@@ -559,7 +559,7 @@ $$;
 
 -- Renew leases; one that ran out is taken back, unless somebody took it, or another job of its key.
 -- Returns the places of those that are lost, and NULL for none.
-CREATE FUNCTION {schema}.extend(
+CREATE FUNCTION {schema}.renew(
     p_queue text, p_seqs bigint[], p_tokens bigint[], p_workers text[], p_lease double precision,
     p_now double precision
 ) RETURNS integer[]
@@ -587,7 +587,7 @@ END
 $$;
 
 -- Make dead jobs ready again, or blocked where their key has a front; all, when p_seqs is NULL.
-CREATE FUNCTION {schema}.redrive(p_queue text, p_seqs bigint[], p_now double precision)
+CREATE FUNCTION {schema}.retry(p_queue text, p_seqs bigint[], p_now double precision)
 RETURNS bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan

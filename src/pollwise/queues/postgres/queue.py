@@ -7,7 +7,6 @@ decides over leases and delays. Hints travel by NOTIFY, in the transaction of th
 
 from __future__ import annotations
 
-import builtins
 import json
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
@@ -115,7 +114,7 @@ class PostgresQueue(Queue):
 
     # Migrating
 
-    async def migrate(self) -> builtins.list[int]:
+    async def migrate(self) -> list[int]:
         return await self.database.migrate()
 
     def migration(self) -> str:
@@ -123,9 +122,7 @@ class PostgresQueue(Queue):
 
     # Jobs
 
-    async def put(
-        self, jobs: NewJob | Iterable[NewJob], *, connection: Any = None
-    ) -> builtins.list[str]:
+    async def put(self, jobs: NewJob | Iterable[NewJob], *, connection: Any = None) -> list[str]:
         """Put jobs, all or none, and return their ids; news of them goes out as a hint.
 
         connection: a psycopg connection of your own, plain or async: the jobs join the transaction
@@ -146,7 +143,7 @@ class PostgresQueue(Queue):
         ids, _ = await self._put_all(batch, news, connection)
         return ids
 
-    async def _put(self, jobs: builtins.list[NewJob]) -> tuple[builtins.list[str], int]:
+    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         kinds = {job.kind for job in jobs}
         message = self._channel.ride(len(jobs), kinds)
         ids, fresh = await self._put_all(jobs, message, None)
@@ -155,8 +152,8 @@ class PostgresQueue(Queue):
         return ids, fresh
 
     async def _put_all(
-        self, jobs: builtins.list[NewJob], message: str | None, connection: Any
-    ) -> tuple[builtins.list[str], int]:
+        self, jobs: list[NewJob], message: str | None, connection: Any
+    ) -> tuple[list[str], int]:
         size = sum(job.size for job in jobs)
         if size > BATCH_BYTES_MAX:
             raise PayloadError(
@@ -169,7 +166,7 @@ class PostgresQueue(Queue):
             if connection is None:
                 [row] = await self.database.rows("put", params)
             else:
-                with self.clock.outside(), refused_here(self.url):
+                with self.clock.outside(), refused_here(self.url, TABLES.advice):
                     row = await on_connection(
                         connection, self.database.sql["put"], PUT_TYPES, params
                     )
@@ -184,7 +181,7 @@ class PostgresQueue(Queue):
 
     def _put_params(
         self, jobs: Sequence[NewJob], encoded: Sequence[str], message: str | None, *, alone: bool
-    ) -> builtins.list[Param]:
+    ) -> list[Param]:
         return [
             text(self.name),
             texts([job.kind for job in jobs]),
@@ -202,7 +199,7 @@ class PostgresQueue(Queue):
 
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
-    ) -> builtins.list[Claim]:
+    ) -> list[Claim]:
         rows = await self.database.rows(
             "claim",
             [
@@ -226,7 +223,7 @@ class PostgresQueue(Queue):
             for row in rows
         ]
 
-    async def _settle(self, settlements: builtins.list[Settlement]) -> builtins.list[str]:
+    async def _settle(self, settlements: list[Settlement]) -> list[str]:
         # In the order of the rows, as everybody locks them, so that nobody waits in a circle.
         batch = sorted(settlements, key=lambda s: _row(s.claim))
         plain = all(s.verdict == "done" for s in batch)
@@ -277,12 +274,12 @@ class PostgresQueue(Queue):
 
         return [s for s in refused if not settled(s)]
 
-    async def _extend(self, claims: builtins.list[Claim], lease: float) -> builtins.list[str]:
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
         # Each once, and in the order of the rows, as everybody locks them.
         held = {_row(claim): claim.worker for claim in claims}
         batch = sorted(held)
         [(places,)] = await self.database.rows(
-            "extend",
+            "renew",
             [
                 text(self.name),
                 numbers([seq for seq, _ in batch]),
@@ -309,19 +306,19 @@ class PostgresQueue(Queue):
                 ages.append(max(age, 0.0))
         return Stats(**counts, oldest_age=max(ages, default=None))
 
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
         page = await self._page(seq - 1, seq, None, None, 1)
         return page[0] if page else None
 
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         return await self._page(place_after(after), _SEQ_MAX, state, kind, limit)
 
     async def _page(
         self, after: int, last: int, state: State | None, kind: str | None, limit: int
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         params = [text(self.name), number(after), number(last), text(kind), number(limit)]
         if state == "dead":
             rows = await self.database.rows("list_dead", params, safe=True)
@@ -338,8 +335,8 @@ class PostgresQueue(Queue):
             for row in rows
         ]
 
-    async def _redrive(self, ids: Sequence[str] | None) -> int:
-        return await self._count("redrive", _seqs(ids), self.database.now())
+    async def _retry(self, ids: Sequence[str] | None) -> int:
+        return await self._count("retry", _seqs(ids), self.database.now())
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._count("drop", _seqs(ids))

@@ -9,11 +9,11 @@ SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8)
 -- name: settle
 SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
--- name: extend
-SELECT {schema}.extend($1, $2, $3, $4, $5, $6)
+-- name: renew
+SELECT {schema}.renew($1, $2, $3, $4, $5, $6)
 
--- name: redrive
-SELECT {schema}.redrive($1, $2, $3)
+-- name: retry
+SELECT {schema}.retry($1, $2, $3)
 
 -- name: drop
 WITH gone AS (

@@ -1,4 +1,4 @@
--- Redrive or drop dead jobs. ARGV: now, "redrive" or "drop", after which number, how many at most;
+-- Redrive or drop dead jobs. ARGV: now, "retry" or "drop", after which number, how many at most;
 -- then their numbers, if not all are meant.
 -- Answers: how many, and the number after which to go on, or '' at the end.
 local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
@@ -14,7 +14,7 @@ for _, job in ipairs(load(ids)) do
   if job and job.state == STATE.dead then
     dead[#dead + 1] = job
     remove(DEAD, job.id)
-    if what == 'redrive' then
+    if what == 'retry' then
       job.attempt, job.token, job.run_at = 0, job.token + 1, now
       enter(job, now)
     end

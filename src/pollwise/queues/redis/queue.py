@@ -7,7 +7,6 @@ the queue. A replica that takes over may lack the last moments.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from typing import ClassVar
 from urllib.parse import quote
@@ -112,25 +111,25 @@ class RedisQueue(Queue):
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         return await self._store.settle(settlements, self.clock.imposed(), self.keep is not None)
 
-    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
-        return await self._store.extend(claims, lease, self.clock.imposed())
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
+        return await self._store.renew(claims, lease, self.clock.imposed())
 
     async def stats(self) -> Stats:
         return await self._store.stats(self.clock.imposed())
 
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         page = await self._store.page(self.clock.imposed(), job_id=job_id)
         return page[0] if page else None
 
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         return await self._store.page(
             self.clock.imposed(), state=state, kind=kind, limit=limit, after=after
         )
 
-    async def _redrive(self, ids: Sequence[str] | None) -> int:
-        return await self._store.dead("redrive", ids, self.clock.imposed())
+    async def _retry(self, ids: Sequence[str] | None) -> int:
+        return await self._store.dead("retry", ids, self.clock.imposed())
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._store.dead("drop", ids, self.clock.imposed())

@@ -54,7 +54,7 @@ LAYOUT = 1
 #: The largest payload that is kept in the job itself, in bytes; larger ones are kept apart, so
 #: that settling a job does not move them.
 INLINE_MAX = 1024
-#: The most jobs that one script claims, redrives, drops or prunes: the server waits meanwhile.
+#: The most jobs that one script claims, retrys, drops or prunes: the server waits meanwhile.
 MOST_AT_ONCE = 1000
 #: The most jobs that one claim makes ready.
 MOST_DUE = 1000
@@ -206,11 +206,11 @@ class RedisStore:
             return token == claim.token + 1 and info.job.attempt <= claim.job.attempt
         return settlement.verdict == "done"
 
-    async def extend(self, claims: Sequence[Claim], lease: float, now: float | None) -> list[str]:
+    async def renew(self, claims: Sequence[Claim], lease: float, now: float | None) -> list[str]:
         args: list[str | int] = []
         for claim in claims:
             args += [number_of(claim.job.id), claim.token, claim.worker]
-        answer = await self._run("extend", _time(now), repr(lease), *args)
+        answer = await self._run("renew", _time(now), repr(lease), *args)
         return [claims[n].job.id for n in _places(answer)]
 
     async def stats(self, now: float | None) -> Stats:

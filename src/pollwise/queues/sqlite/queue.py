@@ -6,7 +6,6 @@ between processes from a watched file.
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
@@ -90,30 +89,30 @@ class SqliteQueue(Queue):
         lost: list[str] = await self._call(self._store.settle, settlements, self._epoch(), keep)
         return lost
 
-    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
-        lost: list[str] = await self._call(self._store.extend, claims, self._epoch() + lease)
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
+        lost: list[str] = await self._call(self._store.renew, claims, self._epoch() + lease)
         return lost
 
     async def stats(self) -> Stats:
         stats: Stats = await self._call(self._store.stats, self._epoch())
         return stats
 
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         now = self._epoch()
         page = await self._call(lambda: self._store.page(now, job_id=job_id))
         return page[0] if page else None
 
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         now = self._epoch()
         page: list[JobInfo] = await self._call(
             lambda: self._store.page(now, state=state, kind=kind, limit=limit, after=after)
         )
         return page
 
-    async def _redrive(self, ids: Sequence[str] | None) -> int:
-        count: int = await self._call(self._store.redrive, ids, self._epoch())
+    async def _retry(self, ids: Sequence[str] | None) -> int:
+        count: int = await self._call(self._store.retry, ids, self._epoch())
         return count
 
     async def _drop(self, ids: Sequence[str] | None) -> int:

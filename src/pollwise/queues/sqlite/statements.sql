@@ -131,7 +131,7 @@ WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.state IN (0, 3)
 RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1;
 
--- name: extend
+-- name: renew
 -- :batch is a JSON list of [seq, token, worker]. A lease that ran out and was not taken by
 -- somebody else is taken back.
 UPDATE pollwise_jobs SET state = 3, since = :until, worker = json_extract(b.value, '$[2]')
@@ -173,7 +173,7 @@ WHERE queue = :queue AND state >= 4 AND state = 4
   AND (:batch IS NULL OR seq IN (SELECT value FROM json_each(:batch)))
 ORDER BY seq;
 
--- name: redrive
+-- name: retry
 UPDATE pollwise_jobs SET
     state = CASE
         WHEN "key" IS NOT NULL AND EXISTS (

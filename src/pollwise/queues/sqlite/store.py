@@ -150,10 +150,10 @@ class SqliteStore(SqliteFile):
                     settled += self._rows(name, batch=json.dumps(batch), now=now)
         return _missing((s.claim for s in settlements), settled)
 
-    def extend(self, claims: Sequence[Claim], until: float) -> list[str]:
+    def renew(self, claims: Sequence[Claim], until: float) -> list[str]:
         batch = json.dumps([[number_of(c.job.id), c.token, c.worker] for c in claims])
         with transaction(self.connect()):
-            held = self._rows("extend", batch=batch, until=until)
+            held = self._rows("renew", batch=batch, until=until)
         return _missing(claims, held)
 
     def stats(self, now: float) -> Stats:
@@ -186,13 +186,13 @@ class SqliteStore(SqliteFile):
         )
         return [JobInfo(self._job(row[:9]), STATES[row[9]], *row[10:]) for row in rows]
 
-    def redrive(self, ids: Sequence[str] | None, now: float) -> int:
+    def retry(self, ids: Sequence[str] | None, now: float) -> int:
         connection = self.connect()
         with transaction(connection):
             dead = self._rows("dead_ids", batch=_id_batch(ids))
             # One at a time, so that two jobs of one key see each other.
             for (seq,) in dead:
-                connection.execute(self._sql["redrive"], {"seq": seq, "now": now})
+                connection.execute(self._sql["retry"], {"seq": seq, "now": now})
         return len(dead)
 
     def drop(self, ids: Sequence[str] | None) -> int:

@@ -10,7 +10,7 @@ from typing import ClassVar
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.sqs.client import BATCH, SqsClient, dead_letter_arn
-from pollwise.queues.sqs.messages import Message, dead_entry, job_of, redriven_entry, why_dead
+from pollwise.queues.sqs.messages import Message, dead_entry, job_of, retried_entry, why_dead
 from pollwise.runtime.jobs import Job, JobInfo, Settlement
 
 #: Given for `dead`: what dies is deleted.
@@ -19,7 +19,7 @@ DELETE = "delete"
 LOOK = 60
 #: The most dead letters that one call looks through.
 LOOK_MAX = 10_000
-#: How many dead letters are redriven or dropped at a time.
+#: How many dead letters are retried or dropped at a time.
 MANY = 100
 
 
@@ -95,12 +95,12 @@ class DeadLetters:
         await self._sqs.hand_back(await self._there(), chosen)
         return [self._info(message) for message in chosen]
 
-    async def redrive(self, ids: Sequence[str] | None) -> int:
+    async def retry(self, ids: Sequence[str] | None) -> int:
         # Not by SQS's own move task: that tells neither how many nor when, and takes all.
         url = await self._sqs.url()
         count = 0
         async for batch in self._by_ids(ids):
-            await self._sqs.send(url, [redriven_entry(m) for m in batch], in_order=self._fifo)
+            await self._sqs.send(url, [retried_entry(m) for m in batch], in_order=self._fifo)
             await self._delete(batch)
             count += len(batch)
         return count

@@ -122,7 +122,7 @@ def dead_entry(job: Job, error: str, *, fifo: bool) -> Entry:
     return entry
 
 
-def redriven_entry(message: Message) -> Entry:
+def retried_entry(message: Message) -> Entry:
     """What the queue is given for a dead letter that shall run again."""
     attributes = dict(message.get("MessageAttributes", {}))
     attributes.pop(ERROR, None)

@@ -13,7 +13,6 @@ above the attempts of your handlers, and it only catches what makes workers die.
 from __future__ import annotations
 
 import asyncio
-import builtins
 import json
 import math
 from collections.abc import Sequence
@@ -197,7 +196,7 @@ class SqsQueue(Queue):
 
     async def _receive(
         self, limit: int, hide: int, hold: float, unwanted: asyncio.Event
-    ) -> builtins.list[Message]:
+    ) -> list[Message]:
         """One receive, held as asked; where it came back full, more of them side by side."""
         url = await self._sqs.url()
         found: dict[str, Message] = {}
@@ -267,7 +266,7 @@ class SqsQueue(Queue):
         for message in (message for part in parts for message in part):
             found[message["MessageId"]] = message
 
-    def _hold_on(self, looking: asyncio.Future[builtins.list[Message]]) -> None:
+    def _hold_on(self, looking: asyncio.Future[list[Message]]) -> None:
         """Nobody waits for a receive any more: hand back what it brings, when it ends.
 
         It cannot be broken off: SQS would go on with it, and hide what it finds from everybody.
@@ -276,7 +275,7 @@ class SqsQueue(Queue):
         self._held_on.add(task)
         task.add_done_callback(self._held_on.discard)
 
-    async def _hand_back_when_over(self, looking: asyncio.Future[builtins.list[Message]]) -> None:
+    async def _hand_back_when_over(self, looking: asyncio.Future[list[Message]]) -> None:
         # Nobody is left to tell of an error; what is not handed back comes back by itself.
         with suppress(Exception):
             await self._sqs.hand_back(await self._sqs.url(), await looking)
@@ -297,7 +296,7 @@ class SqsQueue(Queue):
             lost.update(await self._sqs.hide(url, hidden))
         return [s.claim.job.id for s in settlements if s.claim.receipt in lost]
 
-    async def _extend(self, claims: list[Claim], lease: float) -> list[str]:
+    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
         hide = _hidden_for(lease)
         hidden = [(claim.receipt, hide) for claim in claims]
         lost = set(await self._sqs.hide(await self._sqs.url(), hidden))
@@ -313,12 +312,12 @@ class SqsQueue(Queue):
         dead = await self._dead.count()
         return Stats(ready, delayed, 0, leased, dead, 0, None)
 
-    async def peek(self, job_id: str) -> JobInfo | None:
+    async def get(self, job_id: str) -> JobInfo | None:
         raise self._no_views("look at one job")
 
-    async def _list(
+    async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> builtins.list[JobInfo]:
+    ) -> list[JobInfo]:
         if after is not None:
             raise Unsupported(
                 f"{self.url} cannot page: SQS shows dead letters in no order (after = {after!r}); "
@@ -327,8 +326,8 @@ class SqsQueue(Queue):
 
         return await self._dead.page(kind, limit)
 
-    async def _redrive(self, ids: Sequence[str] | None) -> int:
-        return await self._dead.redrive(ids)
+    async def _retry(self, ids: Sequence[str] | None) -> int:
+        return await self._dead.retry(ids)
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._dead.drop(ids)

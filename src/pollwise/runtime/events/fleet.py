@@ -32,7 +32,9 @@ class FleetStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class BudgetShort(Event):
-    """Fixed intervals, rechecks and ceilings ask for more polls a second than the budget has."""
+    """Fixed intervals, rechecks and max_intervals ask for more polls a second than the
+    budget has.
+    """
 
     level: ClassVar[int] = logging.WARNING
 

@@ -73,7 +73,7 @@ class ChoreFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class HintsProven(Event):
-    """A message sent the way hints travel came back after `took`: the long ceiling may be used."""
+    """A message sent the way hints travel came back after `took`: the long interval may be used."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -82,7 +82,7 @@ class HintsProven(Event):
 
 @dataclass(frozen=True, slots=True)
 class HintsLost(Event):
-    """Hints do not arrive any more; polls go by their strategy's own ceiling until they do."""
+    """Hints do not arrive any more; polls go by their strategy's own max_interval until they do."""
 
     level: ClassVar[int] = logging.WARNING
 

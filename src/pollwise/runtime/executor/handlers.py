@@ -18,11 +18,11 @@ from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
 
 #: How a failing job is retried unless its handler says otherwise.
-JOB_RETRY = Retry.exponential("1s", ceiling="60s", attempts=5, jitter=0.25)
+JOB_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5, jitter=0.25)
 
 #: The frames of a handler's error that are logged, the innermost ones.
 FRAMES_SHOWN = 8
-_OUR_FILES = (str(Path(__file__).parent), asyncio.__path__[0])
+_OUR_FILES = (str(Path(__file__).parents[2]), asyncio.__path__[0])
 
 Proceed = Callable[[Any], Awaitable[Any]]
 Middleware = Callable[[Any, Proceed], Awaitable[Any]]

@@ -23,7 +23,7 @@ class Plan:
     grace: float
     timeout: float | None
     hints: bool
-    long_ceiling: float
+    long_interval: float
     seed: int | None
 
     def ahead(self, took: float | None) -> int:

@@ -113,7 +113,7 @@ class Runner(ABC, Generic[H, C]):
                 random=self._random,
                 events=events,
                 hints=store.hints() if plan.hints else None,
-                long_ceiling=plan.long_ceiling,
+                long_interval=plan.long_interval,
                 wants=wants,
             ),
         )

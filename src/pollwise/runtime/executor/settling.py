@@ -13,7 +13,7 @@ from pollwise.runtime.events import ChoreFailed, Events
 from pollwise.runtime.hints import Hint
 
 #: How a settlement that the store did not take is tried again.
-SETTLE_RETRY = Retry.exponential("100ms", ceiling="5s", attempts=None)
+SETTLE_RETRY = Retry.exponential("100ms", max_delay="5s", attempts=None)
 
 S = TypeVar("S")
 

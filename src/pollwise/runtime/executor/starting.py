@@ -20,7 +20,7 @@ MAX_CONCURRENCY = 1000
 #: The shortest lease: a third of it is how often leases are renewed.
 MIN_LEASE = 0.1
 #: The longest pause between two polls, in seconds, however well hints work.
-MAX_LONG_CEILING = 3600.0
+MAX_LONG_INTERVAL = 3600.0
 
 _no_runs: ContextVar[str] = ContextVar("no_runs", default="")
 
@@ -62,7 +62,7 @@ def check_strategy(polling: object) -> None:
 
 
 def check_times(
-    lease: Duration, grace: Duration, timeout: Duration | None, long_ceiling: Duration
+    lease: Duration, grace: Duration, timeout: Duration | None, long_interval: Duration
 ) -> None:
     lease_s = seconds(lease, "lease", positive=True)
     if not MIN_LEASE <= lease_s <= MAX_LEASE:
@@ -70,9 +70,9 @@ def check_times(
     seconds(grace, "grace")
     if timeout is not None:
         seconds(timeout, "timeout", positive=True)
-    if seconds(long_ceiling, "long_ceiling", positive=True) > MAX_LONG_CEILING:
+    if seconds(long_interval, "long_interval", positive=True) > MAX_LONG_INTERVAL:
         raise ConfigError(
-            f"long_ceiling = {long_ceiling!r} is above the limit of {MAX_LONG_CEILING:g} s"
+            f"long_interval = {long_interval!r} is above the limit of {MAX_LONG_INTERVAL:g} s"
         )
 
 

@@ -115,7 +115,7 @@ def migrating_error(refused: Refused, where: str, incomplete: str = "") -> Store
 
 
 @contextmanager
-def refused_here(where: str) -> Iterator[None]:
+def refused_here(where: str, migrate: str) -> Iterator[None]:
     """Tell what a put on a user's own connection lacks.
 
     All else is left as psycopg raises it: it concerns the user's transaction, and who repeats that
@@ -127,7 +127,7 @@ def refused_here(where: str) -> Iterator[None]:
         if error.sqlstate not in _LACKS:
             raise
         said = Refused(error.sqlstate, error.diag.message_primary or str(error))
-        raise refused_error(said, where) from error
+        raise refused_error(said, where, migrate) from error
 
 
 def lost_error(error: psycopg.Error, where: str) -> ConnectionLost:

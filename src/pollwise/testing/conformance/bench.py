@@ -122,13 +122,13 @@ def arranged(queue: Queue, values: Iterable[Any]) -> list[Any]:
 async def gone(queue: Queue, job_id: str, what: str) -> None:
     """Expect that there is no such job, where the store lets one look."""
     if queue.capabilities.views:
-        equal(await queue.peek(job_id), None, what)
+        equal(await queue.get(job_id), None, what)
 
 
 async def nothing_left(queue: Queue, what: str) -> None:
     """Expect that there is no job at all, where the store lets one look."""
     if queue.capabilities.views:
-        equal(await queue.list(), [], what)
+        equal(await queue.jobs(), [], what)
 
 
 def expect(condition: object, message: str) -> None:

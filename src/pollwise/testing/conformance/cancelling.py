@@ -38,7 +38,7 @@ async def _cancel_after(task: asyncio.Task[Any], steps: int, times: int = 1) -> 
 async def _all_ready(bench: Bench, queue: Queue, count: int, what: str) -> None:
     """Expect so many jobs, none of them claimed or counted."""
     if queue.capabilities.views:
-        views = [(view.state, view.job.attempt) for view in await queue.list()]
+        views = [(view.state, view.job.attempt) for view in await queue.jobs()]
         equal(views, [("ready", 0)] * count, f"states and attempts, {what}")
         return
     claims = await bench.take(queue)
@@ -128,7 +128,7 @@ async def check_cancelled_settle_is_whole(bench: Bench) -> None:
         task = asyncio.ensure_future(queue.settle(done(claims)))
         await _cancel_after(task, steps)
         await bench.elapse(1)
-        left = len(await queue.list())
+        left = len(await queue.jobs())
         equal(left in (0, 3), True, f"{left} of 3 left, cancelled {steps} steps in")
         if left:
             await queue.settle(done(claims))

@@ -1,4 +1,4 @@
-"""Dead letters: listed with their reason, redriven or dropped by a person."""
+"""Dead letters: listed with their reason, retried or dropped by a person."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def check_dead_letters_are_listed(bench: Bench) -> None:
     before = queue.clock.epoch()
     [job_id] = await kill(bench, queue, NewJob("mail", {"to": "x"}), error="no such address")
     await queue.put(NewJob("job"))
-    [view] = await queue.dead()
+    [view] = await queue.jobs("dead")
     equal((view.job.id, view.job.kind, view.job.payload), (job_id, "mail", {"to": "x"}), "the job")
     equal((view.state, view.error, view.worker), ("dead", "no such address", None), "its state")
     equal(view.job.attempt, 1, "the attempts it had")
@@ -39,21 +39,25 @@ async def check_dead_letters_by_page_and_kind(bench: Bench) -> None:
     """Dead letters are listed in pages and by kind."""
     queue = await bench.queue()
     put = await kill(bench, queue, *(NewJob("ab"[n % 2], n) for n in range(6)))
-    equal(sorted(v.job.payload for v in await queue.dead(kind="b")), [1, 3, 5], "those of kind b")
-    equal(len(await queue.dead(limit=4)), 4, "dead letters on a page of four")
+    equal(
+        sorted(v.job.payload for v in await queue.jobs("dead", kind="b")),
+        [1, 3, 5],
+        "those of kind b",
+    )
+    equal(len(await queue.jobs("dead", limit=4)), 4, "dead letters on a page of four")
     require(queue.capabilities.views and queue.capabilities.ordered, "view of jobs by pages")
-    pages = [v.job.payload for v in await queue.dead(limit=4)]
-    pages += [v.job.payload for v in await queue.dead(limit=4, after=put[3])]
+    pages = [v.job.payload for v in await queue.jobs("dead", limit=4)]
+    pages += [v.job.payload for v in await queue.jobs("dead", limit=4, after=put[3])]
     equal(pages, list(range(6)), "the dead of two pages")
 
 
-async def check_redrive_all(bench: Bench) -> None:
+async def check_retry_all(bench: Bench) -> None:
     """Redrive makes all dead jobs run again, with fresh attempts, and counts them."""
     queue, other = await bench.queue(), await bench.queue()
     put = await kill(bench, queue, *numbered(1, 2, 3))
-    equal(await other.redrive(), 3, "how many were redriven")
-    equal(await other.redrive(), 0, "how many are left to redrive")
-    equal(await queue.dead(), [], "the dead letters after it")
+    equal(await other.retry(), 3, "how many were retried")
+    equal(await other.retry(), 0, "how many are left to retry")
+    equal(await queue.jobs("dead"), [], "the dead letters after it")
     claims = await bench.take(queue)
     equal(arranged(queue, ids(claims)), arranged(queue, put), "the jobs that run again")
     equal({claim.job.attempt for claim in claims}, {1}, "their attempts, fresh")
@@ -61,15 +65,15 @@ async def check_redrive_all(bench: Bench) -> None:
     await nothing_left(queue, "the jobs left when they are done")
 
 
-async def check_redrive_some(bench: Bench) -> None:
+async def check_retry_some(bench: Bench) -> None:
     """Redrive by ids touches those only; ids unknown, not ours or not dead are passed over."""
     queue = await bench.queue()
     put = await kill(bench, queue, *numbered("a", "b", "c"))
     held, ready = await _leased_and_ready(bench, queue)
     wanted = [put[1], put[1], held.job.id, ready, "no-such-id", "", "99999999999999999999", "-1"]
-    equal(await queue.redrive(wanted), 1, "how many were redriven")
-    equal(await queue.redrive([]), 0, "how many of no ids")
-    left = [view.job.id for view in await queue.dead()]
+    equal(await queue.retry(wanted), 1, "how many were retried")
+    equal(await queue.retry([]), 0, "how many of no ids")
+    left = [view.job.id for view in await queue.jobs("dead")]
     equal(arranged(queue, left), arranged(queue, [put[0], put[2]]), "those left dead")
     equal(sorted(payloads(await bench.take(queue))), ["b", "ready"], "what may be claimed")
     await queue.settle(done([held]))
@@ -83,21 +87,21 @@ async def _leased_and_ready(bench: Bench, queue: Queue) -> tuple[Claim, str]:
     return held, ready
 
 
-async def check_redriven_job_is_fenced(bench: Bench) -> None:
-    """The token from before a job died does not fit after its redrive."""
+async def check_retried_job_is_fenced(bench: Bench) -> None:
+    """The token from before a job died does not fit after its retry."""
     queue = await bench.queue()
     require(queue.capabilities.fenced, "fence against old tokens")
     await queue.put(NewJob("job"))
     old = await bench.take_one(queue)
     await queue.settle([Settlement.dead(old, "broken")])
-    await queue.redrive()
+    await queue.retry()
     await lost(queue.settle(done([old])), [old.job.id], "a settlement with the old token")
-    await lost(queue.extend([old], bench.unit), [old.job.id], "an extension with the old token")
+    await lost(queue.renew([old], bench.unit), [old.job.id], "an renewal with the old token")
     equal((await bench.take_one(queue)).job.id, old.job.id, "the job, which is still there")
 
 
-async def check_redrive_respects_the_key(bench: Bench) -> None:
-    """A redriven job of a key still runs one at a time with it, in the order they were put."""
+async def check_retry_respects_the_key(bench: Bench) -> None:
+    """A retried job of a key still runs one at a time with it, in the order they were put."""
     queue = await bench.queue()
     require(queue.capabilities.keys and queue.capabilities.ordered, "keys and order")
     await queue.put(numbered(0, 1, 2, 3, 4, key="k"))
@@ -105,7 +109,7 @@ async def check_redrive_respects_the_key(bench: Bench) -> None:
         await queue.settle([Settlement.dead(await bench.take_one(queue), "broken")])
     running = await bench.take_one(queue)
     equal(running.job.payload, 2, "the job that runs when two of its key died")
-    equal(await queue.redrive(), 2, "how many were redriven")
+    equal(await queue.retry(), 2, "how many were retried")
     equal(await bench.take(queue), [], "a claim while one of the key runs")
     order = []
     await queue.settle(done([running]))
@@ -116,14 +120,14 @@ async def check_redrive_respects_the_key(bench: Bench) -> None:
     equal(order, [0, 1, 3, 4], "the order they ran in after that")
 
 
-async def check_redrive_a_whole_key(bench: Bench) -> None:
-    """Jobs of one key that are redriven together run one at a time, in the order they were put."""
+async def check_retry_a_whole_key(bench: Bench) -> None:
+    """Jobs of one key that are retried together run one at a time, in the order they were put."""
     queue = await bench.queue()
     require(queue.capabilities.keys, "keys")
     await queue.put(numbered(0, 1, 2, key="k"))
     for _ in range(3):
         await queue.settle([Settlement.dead(await bench.take_one(queue), "broken")])
-    equal(await queue.redrive(), 3, "how many were redriven")
+    equal(await queue.retry(), 3, "how many were retried")
     for n in range(3):
         claims = await bench.take(queue)
         equal(payloads(claims), [n], "what may be claimed of the key")
@@ -141,9 +145,9 @@ async def check_drop(bench: Bench) -> None:
     equal(await queue.drop(), 2, "how many of the rest")
     equal(await queue.drop(), 0, "how many when none is left")
     if queue.capabilities.views:
-        found = [view.job.payload for view in await queue.list()]
+        found = [view.job.payload for view in await queue.jobs()]
         equal(arranged(queue, found), ["leased", "ready"], "jobs there are")
-    equal(await queue.redrive(put), 0, "a redrive of what was dropped")
+    equal(await queue.retry(put), 0, "a retry of what was dropped")
     equal(payloads(await bench.take(queue)), ["ready"], "what may be claimed")
     await queue.settle(done([held]))
 
@@ -151,10 +155,10 @@ async def check_drop(bench: Bench) -> None:
 CHECKS: tuple[Check, ...] = (
     check_dead_letters_are_listed,
     check_dead_letters_by_page_and_kind,
-    check_redrive_all,
-    check_redrive_some,
-    check_redriven_job_is_fenced,
-    check_redrive_respects_the_key,
-    check_redrive_a_whole_key,
+    check_retry_all,
+    check_retry_some,
+    check_retried_job_is_fenced,
+    check_retry_respects_the_key,
+    check_retry_a_whole_key,
     check_drop,
 )

@@ -52,7 +52,7 @@ async def check_late_settle_is_refused(bench: Bench) -> None:
     old = await bench.take_one(queue, lease=2)
     await bench.elapse(2)
     new = await bench.take_one(other, worker="b")
-    before = await other.peek(new.job.id)
+    before = await other.get(new.job.id)
     for late in (
         Settlement.done(old),
         Settlement.retry(old, error="late"),
@@ -60,9 +60,9 @@ async def check_late_settle_is_refused(bench: Bench) -> None:
         Settlement.dead(old, "late"),
     ):
         await lost(queue.settle([late]), [old.job.id], f"a late {late.verdict}")
-        equal(await other.peek(new.job.id), before, f"the job after a late {late.verdict}")
+        equal(await other.get(new.job.id), before, f"the job after a late {late.verdict}")
     await other.settle(done([new]))
-    equal(await queue.peek(new.job.id), None, "the job after the holder settled it")
+    equal(await queue.get(new.job.id), None, "the job after the holder settled it")
 
 
 async def check_lost_names_the_refused(bench: Bench) -> None:
@@ -83,7 +83,7 @@ async def check_lost_names_the_refused(bench: Bench) -> None:
         Settlement.dead(new[held[2]], "broken"),
     ]
     await lost(queue.settle(batch), old, "a batch with three late settlements")
-    views = {job_id: await queue.peek(job_id) for job_id in put}
+    views = {job_id: await queue.get(job_id) for job_id in put}
     states = {job_id: view.state if view else None for job_id, view in views.items()}
     equal([states[job_id] for job_id in held], [None, "ready", "dead"], "those held were settled")
     equal({states[job_id] for job_id in old}, {"leased"}, "those refused are leased as before")
@@ -97,7 +97,7 @@ async def check_old_and_new_token_in_one_batch(bench: Bench) -> None:
     old = await bench.take_one(queue, lease=2)
     await bench.elapse(2)
     new = await bench.take_one(queue)
-    await lost(queue.extend([old, new], bench.unit), [old.job.id], "extending both")
+    await lost(queue.renew([old, new], bench.unit), [old.job.id], "renewing both")
     batch = [Settlement.dead(old, "late"), Settlement.done(new)]
     await lost(queue.settle(batch), [old.job.id], "settling both")
     await gone(queue, new.job.id, "the job, which the new claim settled as done")
@@ -117,18 +117,18 @@ async def check_settle_twice(bench: Bench) -> None:
         await lost(queue.settle(done([claim])), [claim.job.id], "a second settlement")
     twice = [Settlement.retry(d, error="first"), Settlement.done(d)]
     await lost(queue.settle(twice), [d.job.id], "two settlements of one claim in a batch")
-    view = await queue.peek(d.job.id)
+    view = await queue.get(d.job.id)
     equal(view and (view.state, view.error), ("ready", "first"), "the job: the first one counts")
 
 
 async def check_extend_keeps_the_lease(bench: Bench) -> None:
-    """Extending renews the lease from now, so that a job is kept for as long as it takes."""
+    """Renewing renews the lease from now, so that a job is kept for as long as it takes."""
     queue, other = await bench.queue(), await bench.queue()
     await queue.put(numbered(1, 2))
     claims = await bench.take(queue, lease=4)
     for _ in range(3):
         await bench.elapse(2)
-        await queue.extend(claims, 4 * bench.unit)
+        await queue.renew(claims, 4 * bench.unit)
     await bench.elapse(2)
     equal(await bench.take(other), [], "a claim eight units into a lease of four, renewed")
     await queue.settle(done(claims))
@@ -136,17 +136,17 @@ async def check_extend_keeps_the_lease(bench: Bench) -> None:
 
 
 async def check_extend_may_shorten(bench: Bench) -> None:
-    """An extension counts from now, also when that ends the lease earlier."""
+    """An renewal counts from now, also when that ends the lease earlier."""
     queue = await bench.queue()
     await queue.put(NewJob("job"))
     claim = await bench.take_one(queue, lease=100)
-    await queue.extend([claim], 2 * bench.unit)
+    await queue.renew([claim], 2 * bench.unit)
     await bench.elapse(2)
     equal((await bench.take_one(queue)).job.attempt, 2, "the attempt after the shorter lease")
 
 
 async def check_extend_too_late(bench: Bench) -> None:
-    """An old token cannot be extended; the others of the batch are."""
+    """An old token cannot be renewed; the others of the batch are."""
     queue, other = await bench.queue(), await bench.queue()
     require(queue.capabilities.fenced, "fence against old tokens")
     await queue.put(numbered(1, 2))
@@ -155,13 +155,13 @@ async def check_extend_too_late(bench: Bench) -> None:
     await bench.elapse(3)
     new = await bench.take_one(other, lease=6)
     equal(new.job.id, old.job.id, "the job that the other took over")
-    await lost(queue.extend([old, kept], 20 * bench.unit), [old.job.id], "an old token extended")
+    await lost(queue.renew([old, kept], 20 * bench.unit), [old.job.id], "an old token renewed")
     await bench.elapse(8)
-    equal(ids(await bench.take(queue)), [new.job.id], "only the lease not extended ran out")
+    equal(ids(await bench.take(queue)), [new.job.id], "only the lease not renewed ran out")
 
 
 async def check_extend_after_settle(bench: Bench) -> None:
-    """What is settled cannot be extended."""
+    """What is settled cannot be renewed."""
     queue = await bench.queue()
     require(queue.capabilities.fenced, "fence against old tokens")
     await queue.put(numbered(1, 2, 3))
@@ -173,7 +173,7 @@ async def check_extend_after_settle(bench: Bench) -> None:
             Settlement.retry(claims[2]),
         ]
     )
-    await lost(queue.extend(claims, bench.unit), ids(claims), "extending what is settled")
+    await lost(queue.renew(claims, bench.unit), ids(claims), "renewing what is settled")
     retried = [claims[2].job.payload]
     equal(payloads(await bench.take(queue)), retried, "what may be claimed: the one retried")
 

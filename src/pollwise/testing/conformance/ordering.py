@@ -134,8 +134,8 @@ async def check_what_a_store_cannot_do_is_refused(bench: Bench) -> None:
     if not can.kinds:
         await refused(Unsupported, queue.claim("w", 1, 1, kinds=["job"]), "a claim by kinds")
     if not can.views:
-        await refused(Unsupported, queue.peek("1"), "a look at a job")
-        await refused(Unsupported, queue.list(), "a list of jobs")
+        await refused(Unsupported, queue.get("1"), "a look at a job")
+        await refused(Unsupported, queue.jobs(), "a list of jobs")
     can_put = [possible for possible, _ in asked.values()]
     if all((*can_put, can.long_poll, can.kinds, can.views)):
         raise NotCapable("the store can do everything")

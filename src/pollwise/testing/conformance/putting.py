@@ -57,7 +57,7 @@ async def check_empty_batches(bench: Bench) -> None:
     equal(await queue.put([]), [], "put of nothing")
     equal(await bench.take(queue), [], "claim from an empty queue")
     await queue.settle([])
-    await queue.extend([], bench.unit)
+    await queue.renew([], bench.unit)
 
 
 async def check_put_ids(bench: Bench) -> None:
@@ -152,16 +152,16 @@ async def check_bad_arguments(bench: Bench) -> None:
         "worker": lambda: queue.claim("", 1, 1),
         "kinds": lambda: queue.claim("w", 1, 1, kinds="job"),
         "ids": lambda: queue.drop("1"),
-        "state": lambda: queue.list("lost"),  # type: ignore[arg-type]
+        "state": lambda: queue.jobs("lost"),  # type: ignore[arg-type]
     }
     for name, call in bad.items():
         error = await refused(ConfigError, call(), f"a bad {name}")
         expect(name in str(error), f"the message does not name {name!r}: {error}")
     await refused(JobError, queue.put(["job"]), "a string for a job")  # type: ignore[list-item]
-    await refused(ConfigError, queue.list(limit=0), "a page of 0")
+    await refused(ConfigError, queue.jobs(limit=0), "a page of 0")
     claims = await bench.take(queue)
     equal([claim.job.attempt for claim in claims], [1], "attempts of the one job there is")
-    await refused(ConfigError, queue.extend(claims, 8 * 86400), "a lease of eight days")
+    await refused(ConfigError, queue.renew(claims, 8 * 86400), "a lease of eight days")
 
 
 async def check_handles_share_the_store(bench: Bench) -> None:

@@ -26,7 +26,7 @@ async def check_retry_counts(bench: Bench) -> None:
         equal(claim.job.attempt, attempt, "its attempt")
         await queue.settle([Settlement.retry(claim, error=f"failure {attempt}")])
         if queue.capabilities.views:
-            view = await queue.peek(job_id)
+            view = await queue.get(job_id)
             equal(view and (view.state, view.error), ("ready", f"failure {attempt}"), "its view")
 
 
@@ -82,10 +82,10 @@ async def check_settle_a_mixed_batch(bench: Bench) -> None:
     ]
     await queue.settle(ways)
     if queue.capabilities.views:
-        views = [await queue.peek(job_id) for job_id in put]
+        views = [await queue.get(job_id) for job_id in put]
         states = [view.state if view else None for view in views]
         equal(states, [None, "ready", "delayed", "ready", "dead"], "the states in the order put")
-    equal([view.job.payload for view in await queue.dead()], [4], "the dead letters")
+    equal([view.job.payload for view in await queue.jobs("dead")], [4], "the dead letters")
     attempts = {claim.job.payload: claim.job.attempt for claim in await bench.take(queue)}
     given_back = 1 if queue.capabilities.uncounted else attempts.get(3)
     equal(attempts, {1: 2, 3: given_back}, "attempts of what may be claimed again")
@@ -105,7 +105,7 @@ async def check_retry_by_the_hundred(bench: Bench) -> None:
     again = await bench.take(queue, 300)
     equal(sorted(payloads(again)), list(range(0, 300, 2)), "those retried at once")
     if queue.capabilities.views:
-        view = await queue.peek(claims[7].job.id)
+        view = await queue.get(claims[7].job.id)
         equal(view and (view.state, view.error), ("delayed", "error 7"), "one of the delayed")
 
 
@@ -116,7 +116,7 @@ async def check_errors_are_storable(bench: Bench) -> None:
     await queue.put(numbered(*range(len(texts))))
     for claim in await bench.take(queue):
         await queue.settle([Settlement.dead(claim, texts[claim.job.payload])])
-    dead = {view.job.payload: view.error for view in await queue.dead()}
+    dead = {view.job.payload: view.error for view in await queue.jobs("dead")}
     kept = [dead[n] for n in range(len(texts))]
     wanted = ["", "ünï ☃ 😀 '\"\\ %s", "a\\0b", "bad \\udcff byte", "line\nbreak"]
     equal(kept[:5], wanted, "the errors as they are kept")
@@ -130,7 +130,7 @@ async def check_done_jobs_are_kept(bench: Bench) -> None:
     early, late = await queue.put(numbered("early", "late"))
     first, second = sorted(await bench.take(queue), key=lambda claim: str(claim.job.payload))
     await queue.settle(done([first]))
-    view = await queue.peek(early)
+    view = await queue.get(early)
     equal(view and (view.state, view.job.payload), ("done", "early"), "the finished job")
     await bench.elapse(3)
     await queue.settle(done([second]))
@@ -138,9 +138,9 @@ async def check_done_jobs_are_kept(bench: Bench) -> None:
     equal(await bench.take(queue), [], "a claim when all are done")
     await bench.elapse(3)
     equal(await queue.prune(), 1, "finished jobs pruned when the first is old enough")
-    equal(await queue.peek(early), None, "the pruned job")
-    expect(await queue.peek(late) is not None, "the younger finished job was pruned too")
-    equal([view.job.id for view in await queue.list("done")], [late], "the list of finished jobs")
+    equal(await queue.get(early), None, "the pruned job")
+    expect(await queue.get(late) is not None, "the younger finished job was pruned too")
+    equal([view.job.id for view in await queue.jobs("done")], [late], "the list of finished jobs")
 
 
 async def check_prune_leaves_the_rest(bench: Bench) -> None:
@@ -153,7 +153,7 @@ async def check_prune_leaves_the_rest(bench: Bench) -> None:
     await queue.settle([Settlement.dead(dead, "broken")])
     await bench.elapse(10)
     equal(await queue.prune(), 0, "what there was to prune")
-    states = [view.state for view in await queue.list()]
+    states = [view.state for view in await queue.jobs()]
     equal(states, ["dead", "leased", "ready"], "the jobs there are")
 
 

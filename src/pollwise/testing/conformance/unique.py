@@ -110,12 +110,12 @@ async def check_unique_is_held_through_failure(bench: Bench) -> None:
     equal(ids(await bench.take(queue)), [fresh], "the jobs there are after the drop")
 
 
-async def check_unique_is_held_through_redrive(bench: Bench) -> None:
-    """A redriven job still holds its `unique`."""
+async def check_unique_is_held_through_retry(bench: Bench) -> None:
+    """A retried job still holds its `unique`."""
     queue = await _exact(bench)
     [job_id] = await kill(bench, queue, _once(1))
-    await queue.redrive()
-    equal(await queue.put(_once(1)), [job_id], "a second put after the redrive")
+    await queue.retry()
+    equal(await queue.put(_once(1)), [job_id], "a second put after the retry")
     equal(ids(await bench.take(queue)), [job_id], "the jobs there are")
 
 
@@ -149,7 +149,7 @@ CHECKS: tuple[Check, ...] = (
     check_unique_conflict_in_a_batch,
     check_unique_is_free_when_done,
     check_unique_is_held_through_failure,
-    check_unique_is_held_through_redrive,
+    check_unique_is_held_through_retry,
     check_unique_is_held_while_kept,
     check_unique_in_a_race,
 )

@@ -56,7 +56,7 @@ async def check_stats_follow_time(bench: Bench) -> None:
     stats = await queue.stats()
     equal((stats.ready, stats.delayed, stats.leased), (2, 0, 0), "ready, delayed, leased after")
     if queue.capabilities.views:
-        states = [view.state for view in await queue.list()]
+        states = [view.state for view in await queue.jobs()]
         equal(states, ["ready", "ready"], "the states in the list")
 
 
@@ -108,7 +108,7 @@ async def check_peek(bench: Bench) -> None:
     queue, put = await _states(bench)
     now = queue.clock.epoch()
     for state, job_id in put.items():
-        view = await queue.peek(job_id)
+        view = await queue.get(job_id)
         if view is None:
             raise AssertionError(f"a look at the {state} job found nothing")
         equal((view.job.id, view.state, view.job.payload), (job_id, state, state), "the view")
@@ -128,19 +128,19 @@ async def check_peek_unknown(bench: Bench) -> None:
     [job_id] = await queue.put(NewJob("job"))
     for garbage in GARBAGE:
         if garbage != job_id:
-            equal(await queue.peek(garbage), None, f"a look at {garbage!r}")
+            equal(await queue.get(garbage), None, f"a look at {garbage!r}")
 
 
 async def check_list_filters(bench: Bench) -> None:
     """Lists are in the order of the puts, whole or by state and kind."""
     queue, put = await _states(bench)
     require(queue.capabilities.ordered, "order")
-    equal([view.job.id for view in await queue.list()], list(put.values()), "the whole list")
+    equal([view.job.id for view in await queue.jobs()], list(put.values()), "the whole list")
     for state, job_id in put.items():
-        equal([view.job.id for view in await queue.list(state)], [job_id], f"the {state} list")
-    equal([v.job.payload for v in await queue.list(kind="other")], ["ready"], "the list of a kind")
-    equal(await queue.list("dead", kind="other"), [], "a list of a state and a kind")
-    equal(await queue.list(kind="none"), [], "the list of a kind that nobody put")
+        equal([view.job.id for view in await queue.jobs(state)], [job_id], f"the {state} list")
+    equal([v.job.payload for v in await queue.jobs(kind="other")], ["ready"], "the list of a kind")
+    equal(await queue.jobs("dead", kind="other"), [], "a list of a state and a kind")
+    equal(await queue.jobs(kind="none"), [], "the list of a kind that nobody put")
 
 
 async def check_list_pages(bench: Bench) -> None:
@@ -150,7 +150,7 @@ async def check_list_pages(bench: Bench) -> None:
     put = await queue.put(numbered(*range(10)))
     seen: list[str] = []
     after = None
-    while page := [view.job.id for view in await queue.list(limit=4, after=after)]:
+    while page := [view.job.id for view in await queue.jobs(limit=4, after=after)]:
         expect(len(page) <= 4, f"a page with limit 4 has {len(page)} jobs")
         seen += page
         after = page[-1]
@@ -169,9 +169,9 @@ async def check_views_change_nothing(bench: Bench) -> None:
     await bench.elapse(3)
     for _ in range(2):
         await queue.stats()
-        await queue.list()
+        await queue.jobs()
         for job_id in put:
-            await queue.peek(job_id)
+            await queue.get(job_id)
     attempts = [(claim.job.payload, claim.job.attempt) for claim in await bench.take(queue)]
     equal(attempts, [(0, 2), (1, 1), (2, 1)], "payloads and attempts in the order of claims")
 

@@ -132,15 +132,15 @@ async def check_freed_key_ends_a_pause(bench: Bench) -> None:
     await _woken(tasks)
 
 
-async def check_redrive_ends_a_pause(bench: Bench) -> None:
-    """A redrive ends a pause."""
+async def check_retrying_dead_jobs_ends_a_pause(bench: Bench) -> None:
+    """A dead job that is retried ends a pause."""
     queue = await _hinted(bench)
     await queue.put(NewJob("job"))
     await queue.settle([Settlement.dead(await bench.take_one(queue), "broken")])
     tasks = await _asleep(bench, queue)
-    await queue.redrive()
+    await queue.retry()
     await bench.elapse(1)
-    equal(tasks[0].done(), True, "the pause is over one unit after the redrive")
+    equal(tasks[0].done(), True, "the pause is over one unit after the retry")
     await _woken(tasks)
 
 
@@ -238,7 +238,7 @@ CHECKS: tuple[Check, ...] = (
     check_lease_end_ends_a_pause,
     check_retry_ends_a_pause,
     check_freed_key_ends_a_pause,
-    check_redrive_ends_a_pause,
+    check_retry_ends_a_pause,
     check_hold_ends_when_nothing_comes,
     check_hold_returns_what_is_there,
     check_hold_returns_early_on_put,

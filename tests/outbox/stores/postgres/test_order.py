@@ -30,7 +30,8 @@ LEVELS = (None, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
 #: As it would be without heeding open transactions.
 NAIVE = """
 CREATE OR REPLACE FUNCTION pollwise.outbox_bounds(
-    p_outbox text, OUT last bigint, OUT last_keyed bigint, OUT hashes bigint[], OUT floors bigint[]
+    p_outbox text, OUT last bigint, OUT last_keyed bigint, OUT hashes bigint[], OUT min_intervals
+    bigint[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT s.last_value, s.last_value INTO last, last_keyed FROM pollwise.outbox_seq AS s;

@@ -66,7 +66,7 @@ async def persistent(clock: VirtualClock, call: Callable[[], Awaitable[T]]) -> T
 
 
 @pytest.mark.parametrize("fault", ["lose_answer", "lose_request"])
-@pytest.mark.parametrize("call", ["put_all", "claim", "settle", "extend", "redrive"])
+@pytest.mark.parametrize("call", ["put_all", "claim", "settle", "renew", "retry"])
 def test_a_call_that_fails_loses_nothing(postgres: Postgres, call: str, fault: str) -> None:
     clock = VirtualClock()
     told = f"{fault} {call}"
@@ -103,7 +103,7 @@ def test_a_call_that_fails_loses_nothing(postgres: Postgres, call: str, fault: s
                 if stats.dead:
                     await persistent(clock, store.retry)
                 continue
-            await persistent(clock, partial(store.extend, claims, "30s"))
+            await persistent(clock, partial(store.renew, claims, "30s"))
             ends = []
             for claim in claims:
                 handled.run(claim)

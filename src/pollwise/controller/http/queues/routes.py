@@ -3,8 +3,8 @@
     POST /api/queue/{name}/put      {"jobs": [{"kind", "payload", …}]}           → {"ids", "fresh"}
     POST /api/queue/{name}/claim    {"worker", "limit", "lease", "hold", "kinds"} → {"claims"}
     POST /api/queue/{name}/settle   {"settlements": [{"id", "token", "verdict"}]} → {"lost"}
-    POST /api/queue/{name}/extend   {"claims": [{"id", "token"}], "lease"}        → {"lost"}
-    GET  /api/queue/{name}/stats, …/jobs, …/jobs/{id};  POST …/redrive, …/drop, …/prune
+    POST /api/queue/{name}/renew   {"claims": [{"id", "token"}], "lease"}        → {"lost"}
+    GET  /api/queue/{name}/stats, …/jobs, …/jobs/{id};  POST …/retry, …/drop, …/prune
     WS   /api/queue/{name}/ws       hints, both ways
 
 Tokens with the scopes submit and worker may use the queues that `controller.queues` names; the
@@ -113,9 +113,9 @@ class QueueApi:
             "claim": (self._claim, WORK),
             "cancel": (self._cancel, WORK),
             "settle": (self._settle, WORK),
-            "extend": (self._extend, WORK),
+            "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
-            "redrive": (self._redrive, MANAGE),
+            "retry": (self._retry, MANAGE),
             "drop": (self._drop, MANAGE),
             "news": (self._news, LOOK),
         }
@@ -323,12 +323,12 @@ class QueueApi:
             raise ConfigError("settlements must be a list of objects with id, token and verdict")
         return await _lost(queue.settle([wire.settlement_from(x, queue.name) for x in given]))
 
-    async def _extend(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    async def _renew(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         given = body.get("claims")
         if not isinstance(given, list):
             raise ConfigError("claims must be a list of objects with id and token")
         lease = seconds_from(body.get("lease"), "lease")
-        return await _lost(queue.extend([wire.held_from(x, queue.name) for x in given], lease))
+        return await _lost(queue.renew([wire.held_from(x, queue.name) for x in given], lease))
 
     # Looking
 
@@ -344,17 +344,17 @@ class QueueApi:
         limit = asked.get("limit", "50")
         if not limit.isascii() or not limit.isdigit() or len(limit) > 9:
             raise ConfigError(f"limit = {limit[:40]!r} must be a whole number")
-        page = await queue.list(
+        page = await queue.jobs(
             state, kind=asked.get("kind"), limit=int(limit), after=asked.get("after")
         )
         return {"jobs": [wire.info_to(each) for each in page]}
 
     async def _job(self, queue: Queue, request: Request, *_: object) -> Any:
-        info = await queue.peek(request.path_params["job_id"])
+        info = await queue.get(request.path_params["job_id"])
         return {"job": None if info is None else wire.info_to(info)}
 
-    async def _redrive(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        return {"count": await queue.redrive(wire.names_from(body.get("ids"), "ids"))}
+    async def _retry(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+        return {"count": await queue.retry(wire.names_from(body.get("ids"), "ids"))}
 
     async def _drop(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         return {"count": await queue.drop(wire.names_from(body.get("ids"), "ids"))}

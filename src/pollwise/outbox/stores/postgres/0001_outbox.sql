@@ -50,7 +50,7 @@ CREATE TABLE {schema}.outbox_records (
     created_at double precision NOT NULL,
     since      double precision NOT NULL,
     state      smallint NOT NULL DEFAULT 0,
-    redriven   boolean  NOT NULL DEFAULT false,
+    retried   boolean  NOT NULL DEFAULT false,
     outbox     text COLLATE "C" NOT NULL,
     line       text COLLATE "C" NOT NULL,
     key        text COLLATE "C",
@@ -306,7 +306,7 @@ CREATE FUNCTION {schema}.outbox_claim(
     p_message text, p_now double precision
 ) RETURNS TABLE (
     seq bigint, key text, kind text, payload text, headers text, created_at double precision,
-    progress text, redriven boolean, lapses integer, token bigint, until double precision
+    progress text, retried boolean, lapses integer, token bigint, until double precision
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -502,7 +502,7 @@ BEGIN
                 ) AS before
                 FROM (
                     SELECT o.seq, o.line, o.kind, o.payload, o.headers, o.created_at, o.progress,
-                           o.redriven
+                           o.retried
                     FROM {schema}.outbox_records AS o
                     WHERE o.line = c.line AND o.state < 2
                       AND o.seq + 0 <= {schema}.outbox_bound(
@@ -524,7 +524,7 @@ BEGIN
             RETURNING k.line, k.lapses
         )
         SELECT run.seq, substr(run.line, length(p_outbox) + 2), run.kind, run.payload, run.headers,
-               run.created_at, run.progress, run.redriven, taken.lapses, v_token, v_until
+               run.created_at, run.progress, run.retried, taken.lapses, v_token, v_until
         FROM run JOIN taken ON taken.line = run.line;
 
     -- Keys that were due and had nothing: they wait for an open transaction, or are at their end.
@@ -613,7 +613,7 @@ BEGIN
     END IF;
 
     IF p_keep THEN
-        UPDATE {schema}.outbox_records AS r SET state = 3, since = v_now, redriven = false
+        UPDATE {schema}.outbox_records AS r SET state = 3, since = v_now, retried = false
         WHERE r.seq = ANY (p_done) AND r.state + 0 < 2;
     ELSE
         DELETE FROM {schema}.outbox_records AS r
@@ -626,7 +626,7 @@ BEGIN
             since = CASE WHEN s.verdict = 2 THEN v_now ELSE r.since END,
             error = coalesce(s.error, r.error),
             progress = coalesce(s.progress, r.progress),
-            redriven = r.redriven AND s.progress IS NULL
+            retried = r.retried AND s.progress IS NULL
         FROM unnest(p_verdicts, p_nexts, p_errors, p_progress)
             AS s (verdict, next, error, progress)
         WHERE r.seq = s.next AND r.state + 0 < 2
@@ -702,7 +702,7 @@ $$;
 
 -- Make dead records ready again, or delete them (p_skip): these seqs, or those of these keys, or
 -- all. Their keys go on. Returns how many.
-CREATE FUNCTION {schema}.outbox_redrive(
+CREATE FUNCTION {schema}.outbox_retry(
     p_outbox text, p_seqs bigint[], p_keys text[], p_skip boolean, p_now double precision
 ) RETURNS bigint
 LANGUAGE plpgsql
@@ -732,7 +732,7 @@ BEGIN
         WHERE k.line = ANY (v_lines) AND k.state + 0 = 4
           AND k.first = ANY (v_seqs);
     ELSE
-        UPDATE {schema}.outbox_records AS r SET state = 1, since = v_now, redriven = true
+        UPDATE {schema}.outbox_records AS r SET state = 1, since = v_now, retried = true
         WHERE r.seq = ANY (v_seqs);
         -- What is parked needs a row of its key; one that is at work finds it when it ends.
         INSERT INTO {schema}.outbox_keys AS k (outbox, line, state, due)

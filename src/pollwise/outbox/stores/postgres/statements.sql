@@ -9,11 +9,11 @@ SELECT * FROM {schema}.outbox_claim($1, $2, $3, $4, $5, $6, $7)
 SELECT lost, more
 FROM {schema}.outbox_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
--- name: extend
+-- name: renew
 SELECT {schema}.outbox_extend($1, $2, $3, $4, $5)
 
--- name: redrive
-SELECT {schema}.outbox_redrive($1, $2, $3, $4, $5)
+-- name: retry
+SELECT {schema}.outbox_retry($1, $2, $3, $4, $5)
 
 -- name: prune
 -- What was done so many seconds ago, a bounded number.

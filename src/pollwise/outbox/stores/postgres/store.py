@@ -3,7 +3,7 @@
 The work is done by functions in a schema, made by `migrate`: a claim, a settlement of a batch, a
 put are each one statement and one round trip. The server's clock decides over leases and retries.
 How the order of a key is kept while transactions are open is told in the functions themselves:
-`queues/sql/outbox_postgres/0001_outbox.sql`.
+`0001_outbox.sql`, beside this file.
 """
 
 from __future__ import annotations
@@ -239,10 +239,10 @@ class PostgresOutboxStore(OutboxStore):
             if end.claim not in self._in_doubt or not was_settled(end, tokens, live)
         ]
 
-    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
+    async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
         batch = sorted({(_line(claim), claim.token) for claim in claims})
         [(places,)] = await self.database.rows(
-            "extend",
+            "renew",
             [
                 text(self.name),
                 texts([key for key, _ in batch]),
@@ -337,17 +337,17 @@ class PostgresOutboxStore(OutboxStore):
         ]  # fmt: skip
 
     async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._redrive(ids, keys, skip=False)
+        return await self._restart(ids, keys, skip=False)
 
     async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._redrive(ids, keys, skip=True)
+        return await self._restart(ids, keys, skip=True)
 
-    async def _redrive(
+    async def _restart(
         self, ids: Sequence[str] | None, keys: Sequence[str] | None, *, skip: bool
     ) -> int:
         seqs = None if ids is None else numbers([number_of(each) for each in ids])
         of_keys = None if keys is None else texts(keys)
-        return await self._count("redrive", seqs, of_keys, flag(skip), self.database.now())
+        return await self._count("retry", seqs, of_keys, flag(skip), self.database.now())
 
     async def _prune(self, keep: float) -> int:
         return await self._count("prune", number(keep), self.database.now())

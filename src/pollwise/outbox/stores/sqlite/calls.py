@@ -204,12 +204,12 @@ class SqliteCalls(SqliteConnection):
             return False
         return end.done > 0
 
-    def extend(self, claims: Sequence[KeyClaim], until: float) -> list[KeyClaim]:
+    def renew(self, claims: Sequence[KeyClaim], until: float) -> list[KeyClaim]:
         lost = []
         with transaction(self.connect()):
             for claim in claims:
                 key, record = _line(claim)
-                if not self._run("extend", key=key, record=record, token=claim.token, until=until):
+                if not self._run("renew", key=key, record=record, token=claim.token, until=until):
                     lost.append(claim)
         return lost
 

@@ -65,7 +65,7 @@ RETURNING lapses;
 SELECT 1 FROM pollwise_outbox_keys
 WHERE outbox = :outbox AND "key" = :key AND record = :record AND token = :token AND state = 1;
 
--- name: extend
+-- name: renew
 UPDATE pollwise_outbox_keys SET due = :until
 WHERE outbox = :outbox AND "key" = :key AND record = :record AND token = :token AND state = 1;
 

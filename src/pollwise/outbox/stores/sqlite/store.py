@@ -114,8 +114,8 @@ class SqliteOutboxStore(OutboxStore):
             self._more_behind(more)
         return lost
 
-    async def _extend(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
-        lost: list[KeyClaim] = await self._call(self._calls.extend, claims, self._epoch() + lease)
+    async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
+        lost: list[KeyClaim] = await self._call(self._calls.renew, claims, self._epoch() + lease)
         return lost
 
     async def _announce_handlers(
