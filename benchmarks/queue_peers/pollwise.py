@@ -9,6 +9,7 @@ asyncio's own loop. Jobs are deleted when done, its default.
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from pathlib import Path
@@ -71,7 +72,7 @@ class PollwiseDriver(Driver):
         async def empty(job: Job) -> None:
             handle(job.payload["sent"])
 
-        worker.run()
+        asyncio.run(worker.run())
 
 
 if __name__ == "__main__":

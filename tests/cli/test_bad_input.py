@@ -249,7 +249,7 @@ MODULES = {
     "wrong": WORKER.replace("(job)", "(job, more)"),
     "generator": WORKER.replace("async def greet(job): ...", "def greet(job): yield"),
     "elsewhere": WORKER.replace("sqlite:///jobs.db", "nosuch://jobs"),
-    "eager": WORKER + "\nworker.run()\n",
+    "eager": WORKER + "\nimport asyncio\nasyncio.run(worker.run())\n",
     "twice": WORKER + WORKER.split("\n\n")[1],
 }
 TARGETS = {

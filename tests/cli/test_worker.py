@@ -53,7 +53,7 @@ class Ran:
 def ran(monkeypatch: pytest.MonkeyPatch) -> Ran:
     seen = Ran()
 
-    def run(self: Worker, options: WorkerRunOptions) -> None:
+    async def run(self: Worker, options: WorkerRunOptions) -> None:
         seen.worker, seen.options = self, options
 
     monkeypatch.setattr(Worker, "run", run)

@@ -152,7 +152,7 @@ def test_what_is_no_options_is_refused() -> None:
     it = worker()
     it.handle("x")(right)
     with pytest.raises(ConfigError, match="WorkerRunOptions"):
-        it.run(3)  # type: ignore[arg-type]
+        asyncio.run(it.run(3))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("queue", [None, 7, "nowhere", "ftp://x", "sqlite://"])
@@ -166,7 +166,7 @@ def test_what_is_no_queue_is_refused(queue: Any) -> None:
 
 def test_a_worker_without_handlers_does_not_start() -> None:
     with pytest.raises(HandlerError, match="no handler"):
-        worker().run()
+        asyncio.run(worker().run())
 
 
 def test_a_worker_does_not_run_twice_at_once_but_may_run_again() -> None:
@@ -193,23 +193,22 @@ def test_a_strategy_that_holds_needs_a_queue_that_can(tmp_path: Any) -> None:
     it = Worker(f"sqlite:///{tmp_path}/jobs.db")
     it.handle("x")(right)
     with pytest.raises(ConfigError, match="holds its polls"):
-        it.run(options(polling=Adaptive(hold="20s")))
+        asyncio.run(it.run(options(polling=Adaptive(hold="20s"))))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stop_of_a_worker_that_does_not_run_is_harmless() -> None:
+def test_a_stop_before_the_run_begins_is_not_lost() -> None:
     async def main(clock: VirtualClock) -> float:
         it = Worker(MemoryQueue(clock=clock))
         it.handle("x")(right)
-        it.stop()
+        run = asyncio.ensure_future(it.run(options()))
+        it.stop()  # the task has not begun yet
+        await run
         task = asyncio.ensure_future(it.run(options()))
         await clock.advance(5)
-        assert not task.done()  # a stop before the run does not count for it
+        assert not task.done()  # the stop counted for one run only
         it.stop()
         await task
-        run = it.run(options())
-        it.stop()  # but one between the call and the start does
-        await run
         return clock.now()
 
     assert virtually(main) == 5.0

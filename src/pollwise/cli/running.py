@@ -127,10 +127,10 @@ def found_at(target: str, kind: type[T], command: str, make: str) -> T:
 
 
 def _runs_itself(command: str, what: str) -> str:
-    """What a module is told that runs when it is imported."""
+    """The error for a module that starts working when it is imported."""
     return (
-        f"`{command}` imports the module and runs the {what} itself; put `{what}.run()` under "
-        '`if __name__ == "__main__":`'
+        f"`{command}` imports the module and runs the {what} itself; call `{what}.run()` only "
+        'under `if __name__ == "__main__":`'
     )
 
 

@@ -67,7 +67,7 @@ def worker(
     own = settings.worker
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
-        found.run(options)
+        asyncio.run(found.run(options))
     finally:
         close()
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -23,7 +22,6 @@ from pollwise.runtime.executor.starting import (
     MAX_CONCURRENCY,
     MAX_LONG_INTERVAL,
     MIN_LEASE,
-    Over,
     check_strategy,
     check_times,
     check_whole,
@@ -107,7 +105,7 @@ class Worker:
         @worker.handle("resize")
         async def resize(job): ...
 
-        worker.run()
+        asyncio.run(worker.run())
 
     queue: a queue, or the URL of one, which the worker then opens and closes itself.
     options: how it runs, unless `run` is given others.
@@ -176,31 +174,9 @@ class Worker:
         """The kinds that have a handler."""
         return tuple(self._handlers)
 
-    def run(self, options: WorkerRunOptions | None = None) -> Awaitable[None]:
-        """Work until stopped: blocking, or awaited where an event loop runs already."""
+    async def run(self, options: WorkerRunOptions | None = None) -> None:
+        """Work until stopped. A blocking program calls `asyncio.run(worker.run())`."""
         refuse_if_forbidden()
-        self._stop_asked = False
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            asyncio.run(self._main(options))
-            return Over()
-        return self._main(options)
-
-    def stop(self) -> None:
-        """Claim no more, finish within the grace, give the rest back. Again: without grace.
-
-        Handlers may call it, plain ones in their threads too.
-        """
-        self._stop_asked = True  # a run that was asked for may not have begun yet
-        if self._run is not None:
-            self._run.stop()
-
-    def state(self) -> dict[str, Any]:
-        """What the worker does now, as plain values; empty when it does not run."""
-        return {} if self._run is None else self._run.state()
-
-    async def _main(self, options: WorkerRunOptions | None) -> None:
         chosen = _checked_options(options) or self.options
         plan = self._checked(chosen)
         queue = (
@@ -215,8 +191,23 @@ class Worker:
                 await self._run.main()
         finally:
             self._run = None
+            self._stop_asked = False
             if isinstance(self.queue, str):
                 await queue.close()
+
+    def stop(self) -> None:
+        """Claim no more, finish within the grace, give the rest back. Again: without grace.
+
+        Handlers may call it, plain ones in their threads too. A stop before `run` begins ends that
+        run at once.
+        """
+        self._stop_asked = True
+        if self._run is not None:
+            self._run.stop()
+
+    def state(self) -> dict[str, Any]:
+        """What the worker does now, as plain values; empty when it does not run."""
+        return {} if self._run is None else self._run.state()
 
     def _checked(self, options: WorkerRunOptions) -> Plan:
         if self._run is not None:

@@ -59,7 +59,7 @@ async def awaited(*workers: Worker) -> None:
 
 before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
 if how == "blocking":
-    make("one").run()
+    asyncio.run(make("one").run())
 elif how == "awaited":
     asyncio.run(awaited(make("one")))
 else:

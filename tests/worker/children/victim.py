@@ -74,4 +74,4 @@ async def handler(job: Job) -> None:
     await asyncio.sleep(0.01)  # real time: it is killed in the middle of this
 
 
-worker.run(WorkerRunOptions(concurrency=4, lease=LEASE, grace="5s"))
+asyncio.run(worker.run(WorkerRunOptions(concurrency=4, lease=LEASE, grace="5s")))
