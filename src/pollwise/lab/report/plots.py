@@ -213,7 +213,7 @@ FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'DejaVu Sans', sans-serif"
 
 def _graph() -> Any:
     try:
-        import plotly.graph_objects as go  # type: ignore[import-untyped]
+        import plotly.graph_objects as go  # type: ignore[import-not-found,unused-ignore]
     except ImportError:
         raise MissingExtra("the lab", "lab") from None
     return go
@@ -222,7 +222,7 @@ def _graph() -> Any:
 def plotly_js() -> str:
     """Plotly's own JavaScript, from its package."""
     _graph()
-    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+    from plotly.offline import get_plotlyjs  # type: ignore[import-not-found,unused-ignore]
 
     return str(get_plotlyjs())
 
