@@ -1,9 +1,9 @@
 """Draw the pictures of README and docs.
 
-pacing.svg: a minute of bursty traffic and when each policy looks. Nothing in it is made up: the
-real loop polls a real queue under the virtual clock. worth.svg: the rule of Worth on three
-forecasts. Run it again after a change of the loop or of a strategy; `--check` fails when a picture
-is out of date.
+pacing.svg: a minute of bursty traffic and when each policy polls. It is measured: the real loop
+polls a real queue under the virtual clock. worth.svg: the rule of Worth on three forecasts. The
+others are diagrams (diagrams.py). Run this after a change of the loop, of a strategy or of
+architecture.toml; `--check` fails when a picture is out of date.
 
     python scripts/picture.py [--check]
 """
@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import svg
+from diagrams import draw_architecture
 from pollwise import Adaptive, Fixed, NewJob, Strategy, poll
 from pollwise.lab.replay.fixed import percentile
 from pollwise.queues.memory import MemoryQueue
@@ -30,20 +32,15 @@ SEED = 1
 #: What is compared: a name, a strategy, and whether a put wakes the loop.
 POLICIES: tuple[tuple[str, Strategy, bool], ...] = (
     ("Adaptive", Adaptive("100ms", "5s"), False),
-    ("… and hints", Adaptive("100ms", "5s"), True),
+    ("with hints", Adaptive("100ms", "5s"), True),
     ("Fixed 500 ms", Fixed("500ms"), False),
     ("Fixed 100 ms", Fixed("100ms"), False),
 )
 
-LEFT, RIGHT, WIDTH, HEIGHT = 112, 208, 960, 410
+LEFT, RIGHT, WIDTH, HEIGHT = 16, 62, 600, 446
+BOLD = 'font-weight="600"'
 ABOUT = "Poll interval and polls of four policies over a minute"
 ABOUT_WORTH = "Expected waiting over time for three forecasts, up to the price of a poll"
-HEAD = (
-    f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
-    f'aria-label="{ABOUT}" '
-    'font-family="system-ui, sans-serif" font-size="13">'
-)
-INK, QUIET, BLUE, ORANGE = "#1f2933", "#7b8794", "#2563eb", "#d97706"
 
 
 @dataclass
@@ -123,16 +120,12 @@ def x_of(seconds: float) -> float:
 def y_of(interval: float) -> float:
     """A logarithmic axis from 100 ms at the bottom to 5 s at the top."""
     share = math.log(interval / 0.1) / math.log(5.0 / 0.1)
-    return 196 - share * 104
-
-
-def text(x: float, y: float, words: str, anchor: str = "start", colour: str = INK) -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="{colour}">{words}</text>'
+    return 214 - share * 92
 
 
 def ticks(times: list[float], top: float, bottom: float, colour: str, width: float) -> str:
     path = " ".join(f"M{x_of(t):.1f} {top}V{bottom}" for t in times)
-    return f'<path d="{path}" stroke="{colour}" stroke-width="{width}" fill="none"/>'
+    return svg.line(path, colour, width)
 
 
 def staircase(run: Replay) -> str:
@@ -142,64 +135,51 @@ def staircase(run: Replay) -> str:
         before = interval
     points.append((x_of(SECONDS), y_of(before)))
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{path}" fill="none" stroke="{BLUE}" stroke-width="1.8"/>'
+    return svg.line(f"M{path}", svg.BLUE, 1.8)
 
 
-def milliseconds(value: float | None) -> str:
-    return "–" if value is None else f"{value * 1000:.0f} ms"
+def shown(value: float | None) -> str:
+    if value is None:
+        return "–"
+    return f"{value:.1f} s" if value >= 1 else f"{value * 1000:.0f} ms"
 
 
 def draw() -> str:
     arrivals = traffic(SEED)
     runs = [(name, replay(strategy, hinted, arrivals)) for name, strategy, hinted in POLICIES]
     parts = [
-        HEAD,
-        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="8" fill="#ffffff"/>',
-        text(LEFT, 26, "A minute of bursty traffic, and when each policy looks"),
-        text(LEFT - 10, 62, "items arrive", "end", QUIET),
-        ticks(arrivals, 48, 66, ORANGE, 1.6),
-        text(LEFT - 10, 112, "Adaptive’s", "end", QUIET),
-        text(LEFT - 10, 128, "interval", "end", QUIET),
+        svg.text(LEFT, 28, "A minute of bursty traffic, and when each policy polls", more=BOLD),
+        svg.text(LEFT, 56, "items arrive", colour=svg.QUIET),
+        ticks(arrivals, 62, 80, svg.ORANGE, 1.6),
+        svg.text(LEFT, 108, "the interval of Adaptive", colour=svg.QUIET),
     ]
     for value, label in ((0.1, "100 ms"), (1.0, "1 s"), (5.0, "5 s")):
         y = y_of(value)
-        parts.append(
-            f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#e4e7eb" stroke-width="1"/>'
-        )
-        parts.append(text(WIDTH - RIGHT + 8, y + 4, label, "start", QUIET))
+        parts.append(svg.line(f"M{LEFT} {y:.1f}H{WIDTH - RIGHT}", svg.FAINT))
+        parts.append(svg.text(WIDTH - RIGHT + 6, y + 4, label, colour=svg.QUIET))
     parts.append(staircase(runs[0][1]))
-    parts.append(text(WIDTH - RIGHT + 8, 226, "polls", "start", QUIET))
-    parts.append(text(WIDTH - RIGHT + 62, 226, "wait p50", "start", QUIET))
-    parts.append(text(WIDTH - RIGHT + 134, 226, "p95", "start", QUIET))
     for row, (name, run) in enumerate(runs):
-        top = 236 + row * 38
+        top = 236 + row * 44
         empty = [t for t, found in zip(run.polls, run.found, strict=True) if not found]
         hits = [t for t, found in zip(run.polls, run.found, strict=True) if found]
+        waits = [shown(percentile(run.waits, share)) for share in (0.5, 0.95)]
+        figures = f"{len(run.polls)} polls; an item waits {waits[0]} (median), {waits[1]} (p95)"
         parts += [
-            text(LEFT - 10, top + 15, name, "end"),
-            ticks(empty, top, top + 20, "#9aa5b1", 1.0),
-            ticks(hits, top, top + 20, BLUE, 1.6),
-            text(WIDTH - RIGHT + 8, top + 15, str(len(run.polls))),
-            text(WIDTH - RIGHT + 62, top + 15, milliseconds(percentile(run.waits, 0.5))),
-            text(WIDTH - RIGHT + 134, top + 15, milliseconds(percentile(run.waits, 0.95))),
+            svg.text(LEFT, top + 14, name, more=BOLD),
+            svg.text(LEFT + 118, top + 14, figures),
+            ticks(empty, top + 20, top + 34, svg.QUIET, 0.8),
+            ticks(hits, top + 20, top + 34, svg.BLUE, 1.6),
         ]
-    parts.append(
-        text(
-            LEFT,
-            HEIGHT - 12,
-            "blue: a poll that found something; grey: an empty one; virtual time",
-            "start",
-            QUIET,
-        )
-    )
-    return "\n".join([*parts, "</svg>", ""])
+    legend = "blue: the poll found items; grey: it found none; virtual time"
+    parts.append(svg.text(LEFT, HEIGHT - 12, legend, colour=svg.QUIET))
+    return svg.picture(WIDTH, HEIGHT, ABOUT, parts)
 
 
-#: Forecasts: a name, the rate of items s seconds from now, and where its label stands.
+#: Forecasts: a name, the rate of items s seconds from now, and its colour.
 FORECASTS: tuple[tuple[str, Callable[[float], float], str], ...] = (
-    ("in a burst: 2 items a second", lambda s: 2.0, "#d97706"),
-    ("after a burst: 2, fading to 0.1", lambda s: 0.1 + 1.9 * math.exp(-s / 2), "#2563eb"),
-    ("in the silence: 0.1 a second", lambda s: 0.1, "#7b8794"),
+    ("in a burst: 2 items a second", lambda s: 2.0, svg.ORANGE),
+    ("after a burst: 2, fading to 0.1", lambda s: 0.1 + 1.9 * math.exp(-s / 2), svg.BLUE),
+    ("in the silence: 0.1 a second", lambda s: 0.1, svg.QUIET),
 )
 PRICE = 9.0
 HORIZON, STEP, TOP = 15.0, 0.01, 14.0
@@ -218,41 +198,42 @@ def waiting(rate: Callable[[float], float]) -> tuple[list[tuple[float, float]], 
 
 
 def draw_worth() -> str:
-    """Expected waiting grows until it is worth a poll: then look again."""
-    left, right, top, bottom = 70.0, 860.0, 40.0, 290.0
+    """Expected waiting grows until it is worth a poll: then poll again."""
+    left, right, top, bottom = 30.0, 580.0, 48.0, 290.0
 
     def place(at: float, amount: float) -> tuple[float, float]:
         return left + at / HORIZON * (right - left), bottom - amount / TOP * (bottom - top)
 
-    parts = [
-        HEAD.replace(f"0 0 {WIDTH} {HEIGHT}", "0 0 900 350").replace(ABOUT, ABOUT_WORTH),
-        '<rect width="900" height="350" rx="8" fill="#ffffff"/>',
-        text(left, 24, "Waiting expected since the last poll, in item-seconds"),
-        f'<path d="M{left} {top}V{bottom}H{right}" stroke="{QUIET}" fill="none"/>',
-    ]
     _, level = place(0, PRICE)
-    parts.append(f'<path d="M{left} {level:.1f}H{right}" stroke="{INK}" stroke-dasharray="5 4"/>')
-    parts.append(text(right, level - 8, "what one poll is worth", "end"))
+    parts = [
+        svg.text(left, 28, "Waiting expected since the last poll, in item-seconds", more=BOLD),
+        svg.line(f"M{left} {top}V{bottom}H{right}", svg.QUIET),
+        svg.line(f"M{left} {level:.1f}H{right}", svg.INK, dash="5 4"),
+        svg.text(right, level - 8, "what one poll is worth", "end"),
+    ]
     for second in range(0, 16, 3):
         x, _ = place(second, 0)
-        parts.append(text(x, bottom + 20, f"{second} s", "middle", QUIET))
-    for name, rate, colour in FORECASTS:
+        parts.append(svg.text(x, bottom + 20, f"{second} s", "middle", svg.QUIET))
+    for row, (name, rate, colour) in enumerate(FORECASTS):
         points, due = waiting(rate)
         curve = [place(*point) for point in (*points[::5], points[-1])]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in curve)
         x, y = place(due, PRICE)
+        said = f"{name}: poll after {due:.1f} s"
         parts += [
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.2"/>',
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5" fill="{colour}"/>',
-            f'<path d="M{x:.1f} {y:.1f}V{bottom}" stroke="{colour}" stroke-dasharray="2 3"/>',
+            svg.line("M" + " ".join(f"{a:.1f},{b:.1f}" for a, b in curve), colour, 2.2),
+            f'<circle class="{colour}" cx="{x:.1f}" cy="{y:.1f}" r="5"/>',
+            svg.line(f"M{x:.1f} {y:.1f}V{bottom}", colour, dash="2 3"),
+            svg.text(left + 20, 66 + 22 * row, said, colour=colour),
         ]
-        line = 58 + 22 * FORECASTS.index((name, rate, colour))
-        parts.append(text(left + 270, line, f"{name}: look after {due:.1f} s", "start", colour))
-    parts.append(text(left, 338, "seconds after the last poll", "start", QUIET))
-    return "\n".join([*parts, "</svg>", ""])
+    parts.append(svg.text(left, 338, "seconds after the last poll", colour=svg.QUIET))
+    return svg.picture(WIDTH, 350, ABOUT_WORTH, parts)
 
 
-PICTURES: dict[str, Callable[[], str]] = {"pacing.svg": draw, "worth.svg": draw_worth}
+PICTURES: dict[str, Callable[[], str]] = {
+    "pacing.svg": draw,
+    "worth.svg": draw_worth,
+    "architecture.svg": draw_architecture,
+}
 
 
 def main(arguments: list[str]) -> int:

@@ -1,60 +1,42 @@
-"""The layers of Pollwise, guarded: no module imports from a layer above its own.
+"""No module imports from a layer above its own.
 
-    errors, durations ← core ← runtime ← storage ← queues ← worker, outbox, fleet, settings
-        ← controller, agent, observe, lab, testing ← web ← cli
+The layers, and the imports that are forbidden besides, are in `architecture.toml`, from which the
+picture in the docs and the map in CONTRIBUTING are made as well.
 
-Imports count wherever they stand: at the top, inside a function, behind
-`TYPE_CHECKING`, or as `import_module("pollwise.x")`. A type-only import is an
-arrow too, because its reader has to know the other layer. It is not held against
-the purity of core, though, since nothing of it runs: a `Random` may be named as
-an argument's type.
+Every import counts: at the top of a module, inside a function, behind `TYPE_CHECKING`, and as
+`import_module("pollwise.x")`. A type-only import counts too, because its reader has to know the
+other layer. Only the purity of core ignores it, since it never runs: a `Random` may be the type of
+an argument.
 
-Within a layer, modules may import each other, but not in a circle. What is
-imported when first used, or for types alone, makes no circle.
+Parts of one layer may import each other, but not in a circle. Imports on first use and imports for
+types alone make no circle.
 
-`pollwise/__init__.py`, `events.py`, `strategies.py` and `__main__.py` stand outside: they gather
-what users import from the layers.
+`pollwise/__init__.py`, `events.py`, `strategies.py` and `__main__.py` belong to no layer: they
+collect what users import.
 """
 
 from __future__ import annotations
 
 import ast
 import sys
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-PACKAGE = Path(__file__).resolve().parent.parent / "src" / "pollwise"
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "src" / "pollwise"
 
-LAYERS: tuple[tuple[str, ...], ...] = (
-    ("errors", "durations"),
-    ("core",),
-    ("runtime",),
-    ("storage",),
-    ("queues",),
-    ("worker", "outbox", "fleet", "settings"),
-    ("controller", "agent", "observe", "lab", "testing"),
-    ("web",),
-    ("cli",),
-)
-RANK = {unit: rank for rank, layer in enumerate(LAYERS) for unit in layer}
+TABLE = tomllib.loads((ROOT / "architecture.toml").read_text("utf-8"))
+RANK = {part: rank for rank, layer in enumerate(TABLE["layers"]) for part in layer["parts"]}
 OUTSIDE = ("pollwise", "pollwise.__main__", "pollwise.events", "pollwise.strategies")
-
-# Where a layer's rank would say yes, but the design says no.
 ALSO_FORBIDDEN = {
-    ("controller", "testing"): "testing is for tests and the command line",
-    ("observe", "testing"): "testing is for tests and the command line",
-    ("web", "testing"): "testing is for tests and the command line",
-    ("lab", "testing"): "testing is for tests and the command line",
-    ("testing", "controller"): "testing imports nothing above worker",
-    ("testing", "observe"): "testing imports nothing above worker",
-    ("testing", "web"): "testing imports nothing above worker",
-    ("testing", "lab"): "testing imports nothing above worker",
-    ("settings", "worker"): "settings imports queues and below",
-    ("settings", "outbox"): "settings imports queues and below",
-    ("settings", "fleet"): "settings imports queues and below",
+    (importer, imported): rule["why"]
+    for rule in TABLE["forbidden"]
+    for importer in rule["from"]
+    for imported in rule["to"]
 }
 
 # Decisions are arithmetic: time and random numbers are arguments of core.
@@ -85,7 +67,7 @@ class Import:
 
 
 def sources() -> dict[str, str]:
-    """Every module of the package, by name; a package's own file keeps its `__init__`."""
+    """Every module of the package by name; the file of a package is named `….__init__`."""
     found = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         name = ".".join(("pollwise", *path.relative_to(PACKAGE).with_suffix("").parts))
@@ -105,7 +87,7 @@ def is_type_checking(test: ast.expr) -> bool:
 def walk(
     node: ast.AST, types_only: bool = False, deferred: bool = False
 ) -> Iterator[tuple[ast.AST, bool, bool]]:
-    """Every node below; whether only type checkers see it; whether it waits for a call."""
+    """Every node below; whether only type checkers see it; whether it runs only when called."""
     deferred = deferred or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
     for field, value in ast.iter_fields(node):
         hidden = types_only or (
@@ -157,7 +139,7 @@ def layer_problem(found: Import) -> str | None:
             return None
         return "below cli, import from the module that defines a name, not from the package"
     if imported not in RANK:
-        return f"{imported} has no place in LAYERS"
+        return f"{imported} is not in architecture.toml"
     if RANK[imported] > RANK[importer]:
         allowed = ", ".join(unit for unit, rank in RANK.items() if rank < RANK[importer])
         return f"{importer} may import {allowed or 'nothing'}, and its own layer; never above it"
@@ -192,7 +174,7 @@ def impure_calls(module: str, source: str) -> Iterator[str]:
 
 
 def cycles(edges: Mapping[str, set[str]]) -> Iterator[str]:
-    """Parts that import one another; within a layer, arrows have one direction as well."""
+    """Parts that import each other. Within a layer, too, arrows point one way."""
     reach = {unit: set(direct) for unit, direct in edges.items()}
     for middle in reach:
         for unit in reach:
@@ -213,7 +195,7 @@ def problems(modules: Mapping[str, str]) -> list[str]:
             continue
         unit = unit_of(without_init(module))
         if unit is None or unit not in RANK:
-            found.append(f"{without_init(module)} has no place in LAYERS: give it one")
+            found.append(f"{without_init(module)} is not in architecture.toml: add it there")
             continue
         for each in imports_of(module, source):
             rules = []
@@ -239,6 +221,15 @@ def test_every_arrow_points_the_right_way() -> None:
     assert "pollwise.core.__init__" in modules, f"no package found under {PACKAGE}"
     broken = problems(modules)
     assert not broken, "\n".join(["the architecture is broken:", *broken])
+
+
+def test_the_table_lists_the_parts_that_exist() -> None:
+    modules = {path.stem for path in PACKAGE.glob("*.py")} - {"__init__"}
+    packages = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
+    outside = {name.removeprefix("pollwise.") for name in OUTSIDE}
+    assert set(RANK) == (modules | packages) - outside
+    named = {part for pair in ALSO_FORBIDDEN for part in pair}
+    assert named <= set(RANK), "a forbidden import names a part that does not exist"
 
 
 @pytest.mark.parametrize(
@@ -313,8 +304,8 @@ def test_every_arrow_points_the_right_way() -> None:
             "from pollwise.cli import main",
             "imports pollwise.cli: lab may",
         ),
-        ("pollwise.utils", "", "pollwise.utils has no place in LAYERS"),
-        ("pollwise.cli.app", "import pollwise.helpers", "helpers has no place in LAYERS"),
+        ("pollwise.utils", "", "pollwise.utils is not in architecture.toml"),
+        ("pollwise.cli.app", "import pollwise.helpers", "helpers is not in architecture.toml"),
         (
             "pollwise.runtime.loop",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n  from pollwise.cli import x",
