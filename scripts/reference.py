@@ -1,9 +1,7 @@
-"""Write docs/reference/, and the trade-off table of the tutorial, from the code.
-
-So neither can drift from it.
+"""Write docs/reference/, two tables in the docs and the map in CONTRIBUTING from the code.
 
 python scripts/reference.py           write the pages
-python scripts/reference.py --check   fail when a page is not what the code says
+python scripts/reference.py --check   fail when a page is out of date
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from typing import Any
 import typer
 
 import pollwise
+from diagrams import layers
 from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import short
@@ -54,10 +53,13 @@ from pollwise.runtime import events
 from pollwise.runtime.clock import VirtualClock
 from pollwise.settings import STRATEGIES, documented_keys
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs"
 FOLDER = DOCS / "reference"
 TUTORIAL = DOCS / "tutorial" / "getting-started.md"
 SQS = DOCS / "how-to" / "sqs.md"
+CONTRIBUTING = ROOT / "CONTRIBUTING.md"
+PACKAGE = ROOT / "src" / "pollwise"
 IDLE_SECONDS = 3600.0
 TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Adaptive("100ms", "30s"), "batch jobs, cost above all"),
@@ -149,13 +151,17 @@ def signature(thing: Callable[..., Any], name: str) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not starred:
             words.append("*")
         starred = starred or parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        words.append(str(parameter).replace("'", ""))
+        words.append(re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", str(parameter)).replace("'", ""))
     returned = found.return_annotation
     arrow = "" if returned in (inspect.Signature.empty, None, "None") else f" -> {returned}"
     line = f"{name}({', '.join(words)}){arrow}"
     if len(line) > 88:
         line = "\n".join([f"{name}(", *(f"    {word}," for word in words), f"){arrow}"])
     return f"```text\n{line}\n```"
+
+
+#: How a line of a docstring starts that describes an argument: `name: …` or `name, name: …`.
+ARGUMENT = re.compile(r"([a-z_0-9]+(?:, [a-z_0-9]+)*): ")
 
 
 def prose(thing: object) -> str:
@@ -165,14 +171,25 @@ def prose(thing: object) -> str:
 
 
 def _paragraph(text: str) -> str:
+    if text.startswith(">>> "):
+        return f"```pycon\n{text}\n```"
     if text.startswith("    "):
         return f"```text\n{inspect.cleandoc(text)}\n```"
-    if not re.match(r"[a-z_]+(, [a-z_]+)*: ", text):
+    if not ARGUMENT.match(text):
         return text
-    items = re.split(r"\n(?=\S)", text)
-    return "\n".join(
-        re.sub(r"^([a-z_, ]+): ", r"- `\1`: ", " ".join(item.split())) for item in items
-    )
+    lines: list[str] = []
+    for line in text.splitlines():
+        if ARGUMENT.match(line):
+            lines.append(ARGUMENT.sub(_bullet, line, count=1))
+        elif line[0].isupper() and lines[-1].endswith("."):  # a sentence after the list
+            lines += ["", line]
+        else:
+            lines[-1] += f" {line.strip()}"
+    return "\n".join(lines)
+
+
+def _bullet(argument: re.Match[str]) -> str:
+    return f"- {', '.join(f'`{name}`' for name in argument[1].split(', '))}: "
 
 
 def describe(thing: Callable[..., Any], name: str) -> str:
@@ -489,10 +506,25 @@ def held_or_not() -> str:
     return table(("polling", "receives", "a month", "mean wait", "p95"), rows)
 
 
+def architecture_map() -> str:
+    """The parts of src/pollwise by layer, from the lowest to the highest."""
+    rows = []
+    for layer in layers():
+        for name, about in layer["parts"].items():
+            inside = sorted(path.parent.name for path in (PACKAGE / name).glob("*/__init__.py"))
+            shown = f"`{name}/`" if (PACKAGE / name).is_dir() else f"`{name}.py`"
+            rows.append((shown, about, " ".join(f"`{each}/`" for each in inside)))
+    return table(("part", "what lives there", "folders inside"), rows)
+
+
 def with_table(page: Path, name: str, made: str) -> str:
-    """A page with the table between its two marks made anew."""
+    """The text of a page with the table between its two marks replaced."""
     before, begin, rest = page.read_text("utf-8").partition(f"<!-- {name}:begin -->\n")
     _, end, after = rest.partition(f"<!-- {name}:end -->")
+    if not end:
+        raise SystemExit(
+            f"{page.name} lacks the lines <!-- {name}:begin --> and <!-- {name}:end -->"
+        )
     return f"{before}{begin}{made}\n{end}{after}"
 
 
@@ -514,6 +546,7 @@ def main(arguments: list[str]) -> int:
     wanted = {FOLDER / name: f"{NOTE}\n\n{page()}\n" for name, page in PAGES.items()}
     wanted[TUTORIAL] = with_table(TUTORIAL, "tradeoff", tradeoff())
     wanted[SQS] = with_table(SQS, "held", held_or_not())
+    wanted[CONTRIBUTING] = with_table(CONTRIBUTING, "map", architecture_map())
     stale = []
     for path, text in wanted.items():
         if path.exists() and path.read_text("utf-8") == text:
@@ -522,7 +555,7 @@ def main(arguments: list[str]) -> int:
         if "--check" not in arguments:
             path.write_text(text, "utf-8")
     if stale and "--check" in arguments:
-        print(f"docs are not what the code says: {', '.join(stale)}", file=sys.stderr)
+        print(f"out of date: {', '.join(stale)}", file=sys.stderr)
         print("run: .venv/bin/python scripts/reference.py", file=sys.stderr)
         return 1
     return 0
