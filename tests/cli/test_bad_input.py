@@ -62,27 +62,29 @@ PAYLOADS: dict[str, tuple[str, tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", PAYLOADS)
 def test_a_payload_that_is_not_json(name: str, folder: Path) -> None:
     payload, says = PAYLOADS[name]
-    refused(folder, "submit", URL, "greet", "--", payload, says=says)
+    refused(folder, "queue", "put", URL, "greet", "--", payload, says=says)
     try:
         given = payload.encode()
     except UnicodeEncodeError:
         return
-    refused(folder, "submit", URL, "greet", "-", stdin=given, says=says)
+    refused(folder, "queue", "put", URL, "greet", "-", stdin=given, says=says)
 
 
 def test_a_payload_that_is_not_utf8(folder: Path) -> None:
     says = ("the payload is not JSON", "JSON is UTF-8")
-    refused(folder, "submit", URL, "greet", "-", stdin=b'"\xff"', says=says)
+    refused(folder, "queue", "put", URL, "greet", "-", stdin=b'"\xff"', says=says)
 
 
 def test_a_payload_that_is_too_large(folder: Path) -> None:
     limit = 1024 * 1024
     over, fits = (b'"' + b"x" * (limit - extra) + b'"' for extra in (1, 2))
     says = (f"{limit + 1} bytes", f"max_payload_bytes is {limit}", "raise the limit")
-    refused(folder, "submit", URL, "greet", "-", stdin=over, says=says)
+    refused(folder, "queue", "put", URL, "greet", "-", stdin=over, says=says)
     small = f"{URL}?max_payload_bytes=4"
-    refused(folder, "submit", small, "greet", "12345", says=("5 bytes", "max_payload_bytes is 4"))
-    good("submit", URL, "greet", "-", stdin=fits)
+    refused(
+        folder, "queue", "put", small, "greet", "12345", says=("5 bytes", "max_payload_bytes is 4")
+    )
+    good("queue", "put", URL, "greet", "-", stdin=fits)
 
 
 @pytest.mark.parametrize(
@@ -101,19 +103,19 @@ def test_a_payload_that_is_too_large(folder: Path) -> None:
     ],
 )
 def test_a_job_that_cannot_be(words: list[str], says: tuple[str, ...], folder: Path) -> None:
-    refused(folder, "submit", URL, *words, says=says)
+    refused(folder, "queue", "put", URL, *words, says=says)
 
 
 # Queues that cannot be opened
 
 QUEUE_COMMANDS = [
-    ["submit", "{}", "greet", "1"],
+    ["queue", "put", "{}", "greet", "1"],
     ["queue", "stats", "{}"],
     ["queue", "list", "{}"],
     ["queue", "show", "{}", "1"],
-    ["dead", "list", "{}"],
-    ["dead", "retry", "{}", "--all"],
-    ["dead", "drop", "{}", "1"],
+    ["queue", "list", "{}", "--state", "dead"],
+    ["queue", "retry", "{}", "--all"],
+    ["queue", "drop", "{}", "1"],
 ]
 URLS = {
     "jobs.db": ("is not a queue URL", "sqlite:///jobs.db"),
@@ -129,7 +131,7 @@ URLS = {
     "sqlite:///no/such/jobs.db": ("no/such",),
     "sqlite:///text": ("text: file is not a database", "correct the path in the URL"),
     "sqlite:///folder": ("folder is a folder", "name a file in it"),
-    "memory://": ("is a queue inside a process", "sqlite:///jobs.db"),
+    "memory://": ("is a queue in this process's memory", "sqlite:///jobs.db"),
 }
 
 
@@ -153,7 +155,7 @@ def test_only_a_put_makes_a_database(words: list[str], folder: Path) -> None:
 
 @pytest.mark.parametrize("words", QUEUE_COMMANDS, ids=lambda words: "-".join(words[:2]))
 def test_a_database_from_the_future(words: list[str], folder: Path) -> None:
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     with sqlite3.connect("jobs.db") as connection:
         connection.execute("UPDATE pollwise_schema SET version = 99")
     connection.close()
@@ -165,13 +167,13 @@ def test_a_database_from_the_future(words: list[str], folder: Path) -> None:
     [
         (["queue", "list", URL, "--state", "redy"], ("state = 'redy'", "ready, delayed")),
         (["queue", "list", URL, "--limit", "0"], ("limit = 0 must be from 1 to 1000",)),
-        (["dead", "list", URL, "--limit", "5000"], ("limit = 5000",)),
-        (["dead", "retry", URL], ("give job ids or --all",)),
-        (["dead", "drop", URL, "1", "--all"], ("give job ids or --all",)),
+        (["queue", "list", URL, "--state", "dead", "--limit", "5000"], ("limit = 5000",)),
+        (["queue", "retry", URL], ("give job ids or --all",)),
+        (["queue", "drop", URL, "1", "--all"], ("give job ids or --all",)),
     ],
 )
 def test_a_look_that_makes_no_sense(words: list[str], says: tuple[str, ...], folder: Path) -> None:
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     refused(folder, *words, says=says)
 
 
@@ -209,9 +211,9 @@ def open_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.parametrize("words", [QUEUE_COMMANDS[0], QUEUE_COMMANDS[5]], ids=["submit", "retry"])
+@pytest.mark.parametrize("words", [QUEUE_COMMANDS[0], QUEUE_COMMANDS[5]], ids=["put", "retry"])
 def test_a_database_that_may_not_be_written(words: list[str], open_folder: Path) -> None:
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     Path("jobs.db").chmod(0o444)
     # Root is held back by no mode.
     less = f"os.setgid({NOBODY}); os.setuid({NOBODY})" if os.geteuid() == 0 else ""
@@ -222,7 +224,7 @@ def test_a_database_that_may_not_be_written(words: list[str], open_folder: Path)
 
 def test_a_disk_that_is_full(folder: Path) -> None:
     """No file may grow any more, which is how a full disk looks to SQLite."""
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     before = files(folder)
     size = Path("jobs.db").stat().st_size
     less = (
@@ -230,7 +232,7 @@ def test_a_disk_that_is_full(folder: Path) -> None:
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))"
     )
     payload = '"' + "x" * 200_000 + '"'
-    result = run_with_less(less, "submit", URL, "greet", "-", stdin=payload)
+    result = run_with_less(less, "queue", "put", URL, "greet", "-", stdin=payload)
     check_refused(result, "jobs.db", "disk")
     assert good("queue", "stats", URL, "--json").json()["ready"] == 1
     assert set(files(folder)) == set(before)
@@ -433,7 +435,7 @@ CONNINFO = "host=db user=app password='hunter2 hunter2'"
         ("queue", "list", "sqlite:///a.db", "--state", SECRET_URL),
         ("outbox", "prune", "sqlite:///a.db", f"--keep={SECRET_URL}"),
         ("fleet", "run", "--set", SECRET_URL),
-        ("submit", "sqlite:///a.db", "kind", SECRET_URL),
+        ("queue", "put", "sqlite:///a.db", "kind", SECRET_URL),
     ],
     ids=lambda words: " ".join(words),
 )

@@ -38,9 +38,9 @@ def name_of(path: tuple[str, ...]) -> str:
 
 def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
-        "demo", "worker", "submit", "doctor",
-        "queue stats", "queue list", "queue show", "queue migrate",
-        "dead list", "dead retry", "dead drop",
+        "demo", "worker", "doctor",
+        "queue put", "queue stats", "queue list", "queue show", "queue retry", "queue drop",
+        "queue migrate",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
         "outbox skip", "outbox prune", "outbox migrate",
         "config show", "config check",
@@ -78,7 +78,7 @@ def test_facts_come_as_json_too(path: tuple[str, ...]) -> None:
     assert ("--json" in options) == (not runs)
 
 
-@pytest.mark.parametrize("path", [(), ("queue",), ("dead",), ("config",), ("lab",)], ids=name_of)
+@pytest.mark.parametrize("path", [(), ("queue",), ("config",), ("lab",)], ids=name_of)
 def test_a_group_alone_lists_its_commands(path: tuple[str, ...]) -> None:
     result = pollwise(*path)
     assert result.code == 2
@@ -103,7 +103,7 @@ def test_python_m_pollwise_is_pollwise(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("words", "meant"),
-    [(["wroker"], "worker"), (["queue", "stat"], "stats"), (["dead", "lst"], "list")],
+    [(["wroker"], "worker"), (["queue", "stat"], "stats"), (["queue", "lst"], "list")],
 )
 def test_a_misspelt_command_is_recognised(words: list[str], meant: str) -> None:
     result = pollwise(*words)
@@ -130,13 +130,13 @@ def test_a_missing_argument_is_named(path: tuple[str, ...]) -> None:
 
 
 def test_json_is_one_document_on_standard_output() -> None:
-    assert good("submit", URL, "greet", "--json").json() == {"id": "1"}
+    assert good("queue", "put", URL, "greet", "--json").json() == {"id": "1"}
     assert good("queue", "stats", URL, "--json").json()["ready"] == 1
     assert len(good("queue", "list", URL, "--json").json()) == 1
     assert good("queue", "show", URL, "1", "--json").json()["kind"] == "greet"
-    assert good("dead", "list", URL, "--json").json() == []
-    assert good("dead", "retry", URL, "--all", "--json").json() == {"retried": 0}
-    assert good("dead", "drop", URL, "--all", "--json").json() == {"dropped": 0}
+    assert good("queue", "list", URL, "--state", "dead", "--json").json() == []
+    assert good("queue", "retry", URL, "--all", "--json").json() == {"retried": 0}
+    assert good("queue", "drop", URL, "--all", "--json").json() == {"dropped": 0}
     assert good("config", "show", "--json").json()[0]["key"] == "worker.queue"
     assert good("config", "check", "--json").json()["valid"] is True
     assert good("doctor", URL, "--json").json()[0]["check"] == "python"
@@ -152,7 +152,7 @@ def test_a_warning_does_not_disturb_the_json(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_without_an_encoding_for_it_text_is_still_shown() -> None:
-    good("submit", URL, "größe", '"日本"')
+    good("queue", "put", URL, "größe", '"日本"')
     listed = pollwise("queue", "list", URL, "--json", encoding="ascii")
     assert listed.json()[0]["payload"] == "日本"
     assert listed.json()[0]["kind"] == "größe"
@@ -160,7 +160,7 @@ def test_without_an_encoding_for_it_text_is_still_shown() -> None:
 
 @pytest.mark.parametrize("options", [[], ["--json"]])
 def test_a_reader_that_leaves_is_no_error(options: list[str]) -> None:
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     readable, writable = os.pipe()
     os.close(readable)
     run = subprocess.run(

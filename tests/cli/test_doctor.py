@@ -36,7 +36,7 @@ def test_a_machine_that_is_well() -> None:
 
 
 def test_a_queue_that_is_well(folder: Path) -> None:
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     before = files(folder)
     found = findings(good("doctor", URL, "--json"))
     assert found["queue"] == ("ok", "sqlite:///jobs.db?queue=default: 1 ready, 0 dead")
@@ -47,8 +47,8 @@ def test_a_queue_that_is_well(folder: Path) -> None:
 def test_dead_letters_are_noted() -> None:
     bury("no")
     found = findings(good("doctor", URL, "--json"))
-    assert found["dead letters"] == ("note", f"1: pollwise dead list '{URL}'")
-    assert "\nnote dead letters  1: " in good("doctor", URL).out
+    assert found["dead jobs"] == ("note", f"1: pollwise queue list '{URL}' --state dead")
+    assert "\nnote dead jobs  1: " in good("doctor", URL).out
 
 
 def test_hints_that_reach_less_far_are_noted() -> None:
@@ -56,13 +56,13 @@ def test_hints_that_reach_less_far_are_noted() -> None:
         "note",
         "reach this process only",
     )
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     verdict, says = findings(good("doctor", f"{URL}?watch=0", "--json"))["hints"]
     assert (verdict, says[:4]) == ("note", "off:")
 
 
 def test_hints_that_do_not_arrive_are_bad(monkeypatch: pytest.MonkeyPatch) -> None:
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     monkeypatch.setattr(doctor, "HINT_DEADLINE", 0.01)
     monkeypatch.setattr(
         "pollwise.storage.sqlite.watched_file.WatchedFile.tell_others", Hints.tell_others

@@ -96,7 +96,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(folder: Path) -> None:
 
 def test_record_and_replay(folder: Path) -> None:
     for number in range(3):
-        good("submit", URL, "greet", str(number))
+        good("queue", "put", URL, "greet", str(number))
     done = good("lab", "record", URL, "a.csv", "--until", "10ms", "--json").json()
     assert done == {"file": "a.csv", "recorded": 3}
     assert good("lab", "stats", "a.csv", "--json").json()["n"] == 3
@@ -107,7 +107,7 @@ def test_record_and_replay(folder: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_recording_ends_on_a_signal(folder: Path, number: signal.Signals) -> None:
-    good("submit", URL, "greet", "1")
+    good("queue", "put", URL, "greet", "1")
     with Command("lab", "record", URL, "a.csv") as recording:
         recording.err.until("Ctrl-C ends it")
         recording.send(number)
@@ -278,7 +278,7 @@ def test_bad_input(name: str, folder: Path) -> None:
         "good.csv": "at,n\n1,2\n2,3\n",
     }.items():  # fmt: skip
         (folder / file).write_text(text)
-    good("submit", URL, "greet", "1")
+    good("queue", "put", URL, "greet", "1")
     before = files(folder)
     result = pollwise("lab", *words)
     assert result.code == 2, result

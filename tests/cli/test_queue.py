@@ -1,4 +1,4 @@
-"""`pollwise submit`, `pollwise queue …` and `pollwise dead …`."""
+"""`pollwise queue …`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def bury(*errors: str, kind: str = "greet") -> list[str]:
 def test_a_job_is_put_and_shown() -> None:
     began = time.time()
     words = ["--key", "k", "--priority", "3", "--delay", "5m", "--unique", "u"]
-    assert good("submit", URL, "greet", '{"name": "Ann"}', *words).out == "1\n"
+    assert good("queue", "put", URL, "greet", '{"name": "Ann"}', *words).out == "1\n"
     fact = good("queue", "show", URL, "1", "--json").json()
     assert began <= fact.pop("created_at") <= time.time()
     assert began + 300 <= fact.pop("run_at") <= time.time() + 300
@@ -50,29 +50,29 @@ def test_a_job_is_put_and_shown() -> None:
 
 
 def test_the_payload_is_null_unless_given_or_read() -> None:
-    good("submit", URL, "greet")
-    good("submit", URL, "greet", "-", stdin='{"from": "日本"}'.encode())
+    good("queue", "put", URL, "greet")
+    good("queue", "put", URL, "greet", "-", stdin='{"from": "日本"}'.encode())
     payloads = [fact["payload"] for fact in good("queue", "list", URL, "--json").json()]
     assert payloads == [None, {"from": "日本"}]
 
 
 def test_unique_puts_once() -> None:
-    first = good("submit", URL, "greet", "1", "--unique", "u").out
-    assert good("submit", URL, "greet", "1", "--unique", "u").out == first
-    refused = pollwise("submit", URL, "greet", "2", "--unique", "u")
+    first = good("queue", "put", URL, "greet", "1", "--unique", "u").out
+    assert good("queue", "put", URL, "greet", "1", "--unique", "u").out == first
+    refused = pollwise("queue", "put", URL, "greet", "2", "--unique", "u")
     assert (refused.code, refused.out) == (2, "")
     assert refused.err.startswith("error: ")
 
 
-def test_queues_of_one_file_are_apart() -> None:
-    good("submit", f"{URL}?queue=mail", "greet")
+def test_queues_of_one_file_are_separate() -> None:
+    good("queue", "put", f"{URL}?queue=mail", "greet")
     assert good("queue", "list", URL).out == "no jobs\n"
     assert good("queue", "stats", f"{URL}?queue=mail", "--json").json()["ready"] == 1
 
 
 def test_stats_count_by_state() -> None:
-    good("submit", URL, "greet")
-    good("submit", URL, "greet", "--delay", "1h")
+    good("queue", "put", URL, "greet")
+    good("queue", "put", URL, "greet", "--delay", "1h")
     bury("no")
     stats = good("queue", "stats", URL, "--json").json()
     age = stats.pop("oldest_age")
@@ -86,15 +86,15 @@ def test_stats_count_by_state() -> None:
 
 
 def test_an_empty_queue_has_no_oldest_job() -> None:
-    good("submit", f"{URL}?queue=other", "greet")
+    good("queue", "put", f"{URL}?queue=other", "greet")
     assert good("queue", "stats", URL).out.endswith("oldest ready job: none\n")
     assert good("queue", "stats", URL, "--json").json()["oldest_age"] is None
 
 
-def test_list_goes_by_state_kind_and_page() -> None:
+def test_list_filters_by_state_kind_and_page() -> None:
     for kind in ("a", "b", "a", "b", "a"):
-        good("submit", URL, kind)
-    good("submit", URL, "a", "--delay", "1h")
+        good("queue", "put", URL, kind)
+    good("queue", "put", URL, "a", "--delay", "1h")
 
     def ids(*words: str) -> list[str]:
         return [fact["id"] for fact in good("queue", "list", URL, *words, "--json").json()]
@@ -109,9 +109,13 @@ def test_list_goes_by_state_kind_and_page() -> None:
 
 
 def test_what_a_job_contains_is_shown_and_not_obeyed() -> None:
-    good("submit", URL, "[red]kind[/red]", '"[bold]\\u001b[31m\\u009b2J\\u202e 日本 😀"')
+    good("queue", "put", URL, "[red]kind[/red]", '"[bold]\\u001b[31m\\u009b2J\\u202e 日本 😀"')
     (job_id,) = bury(HOSTILE)
-    views = [["queue", "list", URL], ["dead", "list", URL], ["queue", "show", URL, job_id]]
+    views = [
+        ["queue", "list", URL],
+        ["queue", "list", URL, "--state", "dead"],
+        ["queue", "show", URL, job_id],
+    ]
     for view in views:
         assert good(*view).out.replace("\n", "").isprintable()
     listed = good("queue", "list", URL).out
@@ -121,12 +125,12 @@ def test_what_a_job_contains_is_shown_and_not_obeyed() -> None:
     assert shown.splitlines()[-1] == (
         r"error      [red]x[/red] \x1b[31mred\x1b[0m \x9b2J \u202eback\nnext"
     )
-    (fact,) = good("dead", "list", URL, "--json").json()
+    (fact,) = good("queue", "list", URL, "--state", "dead", "--json").json()
     assert fact["error"] == HOSTILE
 
 
 def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:
-    good("submit", URL, "greet", f'"{"x" * 5000}"')
+    good("queue", "put", URL, "greet", f'"{"x" * 5000}"')
     assert f'"{"x" * 58}…' in good("queue", "list", URL).out
     assert f'payload    "{"x" * 5000}"\n' in good("queue", "show", URL, "1").out
     (fact,) = good("queue", "list", URL, "--json").json()
@@ -135,55 +139,60 @@ def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:
 
 @pytest.mark.parametrize("job_id", ["99", "x", "-1", "1 OR 1", "9" * 30])
 def test_a_job_that_is_not_there_is_exit_code_1(job_id: str) -> None:
-    good("submit", URL, "greet")
+    good("queue", "put", URL, "greet")
     for option in ([], ["--json"]):
         result = pollwise("queue", "show", *option, "--", URL, job_id)
         assert (result.code, result.out) == (1, "")
         assert result.err.startswith(f"error: no job {job_id} in {URL}; ")
 
 
-def test_dead_letters_are_listed_with_their_reason() -> None:
-    assert good("submit", URL, "other").out == "1\n"
-    assert good("dead", "list", URL).out == "no dead letters\n"
+def test_dead_jobs_are_listed_with_their_errors() -> None:
+    assert good("queue", "put", URL, "other").out == "1\n"
+    assert good("queue", "list", URL, "--state", "dead").out == "no jobs\n"
     bury("ValueError: no", "Timeout")
-    text = good("dead", "list", URL).out
+    text = good("queue", "list", URL, "--state", "dead").out
     header, first, second = text.splitlines()
-    assert header.split() == ["id", "kind", "key", "attempt", "died", "error"]
+    assert header.split() == [
+        "id", "state", "kind", "key", "attempt", "died", "error", "or", "payload",
+    ]  # fmt: skip
     assert first.rstrip().endswith("ValueError: no")
     assert second.rstrip().endswith("Timeout")
-    assert [f["id"] for f in good("dead", "list", URL, "--limit", "1", "--json").json()] == ["2"]
+    assert [
+        f["id"]
+        for f in good("queue", "list", URL, "--state", "dead", "--limit", "1", "--json").json()
+    ] == ["2"]
 
 
 def test_retry_makes_dead_jobs_ready_again() -> None:
     ids = bury("a", "b", "c")
-    assert good("dead", "retry", URL, ids[0]).out == "retried 1 job(s)\n"
-    assert good("dead", "retry", URL, "--all", "--json").json() == {"retried": 2}
+    assert good("queue", "retry", URL, ids[0]).out == "retried 1 job(s)\n"
+    assert good("queue", "retry", URL, "--all", "--json").json() == {"retried": 2}
     facts = good("queue", "list", URL, "--json").json()
     assert [(f["state"], f["attempt"]) for f in facts] == [("ready", 0)] * 3
 
 
 def test_drop_deletes_dead_jobs_only() -> None:
     ids = bury("a", "b")
-    good("submit", URL, "other")
-    assert good("dead", "drop", URL, ids[1], ids[1], "--json").json() == {"dropped": 1}
-    assert good("dead", "drop", URL, "--all").out == "dropped 1 job(s)\n"
+    good("queue", "put", URL, "other")
+    assert good("queue", "drop", URL, ids[1], ids[1], "--json").json() == {"dropped": 1}
+    assert good("queue", "drop", URL, "--all").out == "dropped 1 job(s)\n"
     assert [f["kind"] for f in good("queue", "list", URL, "--json").json()] == ["other"]
 
 
 @pytest.mark.parametrize("what", ["retry", "drop"])
-def test_ids_that_are_no_dead_letters_are_exit_code_1(what: str) -> None:
+def test_ids_that_are_not_dead_jobs_are_exit_code_1(what: str) -> None:
     (job_id,) = bury("a")
-    good("submit", URL, "other")
-    result = pollwise("dead", what, URL, job_id, "2", "nonsense", "--json")
+    good("queue", "put", URL, "other")
+    result = pollwise("queue", what, URL, job_id, "2", "nonsense", "--json")
     assert result.code == 1
     assert list(result.json().values()) == [1]
-    assert result.err == "error: these ids are no dead letters here: 2, nonsense\n"
+    assert result.err == "error: not dead jobs in this queue: 2, nonsense\n"
 
 
-def test_looking_changes_nothing(folder: Path) -> None:
+def test_reading_a_queue_changes_nothing(folder: Path) -> None:
     bury("a")
     before = files(folder)
-    for words in (["queue", "stats"], ["queue", "list"], ["dead", "list"]):
-        good(*words, URL)
+    for words in (["stats"], ["list"], ["list", "--state", "dead"]):
+        good("queue", *words, URL)
     good("queue", "show", URL, "1")
     assert files(folder) == before

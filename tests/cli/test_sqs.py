@@ -1,4 +1,4 @@
-"""`pollwise queue` and `pollwise dead` on SQS."""
+"""`pollwise queue` on SQS."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _pollwise(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_dead_letters_by_hand(ministack: MiniStack, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dead_jobs_by_hand(ministack: MiniStack, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (CREDENTIALS | {"AWS_ENDPOINT_URL": ministack.endpoint}).items():
         monkeypatch.setenv(name, value)
 
@@ -33,18 +33,18 @@ def test_dead_letters_by_hand(ministack: MiniStack, monkeypatch: pytest.MonkeyPa
     asyncio.run(kill())
     stats = json.loads(_pollwise("queue", "stats", "sqs://jobs", "--json").stdout)
     assert (stats["dead"], stats["ready"]) == (3, 0)
-    listed = _pollwise("dead", "list", "sqs://jobs", "--json")
+    listed = _pollwise("queue", "list", "sqs://jobs", "--state", "dead", "--json")
     dead = json.loads(listed.stdout)
     assert sorted(each["payload"] for each in dead) == [0, 1, 2]
     assert {each["error"] for each in dead} == {"no such address"}
-    retried = _pollwise("dead", "retry", "sqs://jobs", dead[0]["id"])
+    retried = _pollwise("queue", "retry", "sqs://jobs", dead[0]["id"])
     assert retried.returncode == 0, retried.stderr
-    dropped = _pollwise("dead", "drop", "sqs://jobs", "--all")
+    dropped = _pollwise("queue", "drop", "sqs://jobs", "--all")
     assert dropped.returncode == 0, dropped.stderr
     stats = json.loads(_pollwise("queue", "stats", "sqs://jobs", "--json").stdout)
     assert (stats["dead"], stats["ready"]) == (0, 1)
-    submitted = _pollwise("submit", "sqs://jobs", "mail", "7")
-    assert submitted.returncode == 0, submitted.stderr
+    was_put = _pollwise("queue", "put", "sqs://jobs", "mail", "7")
+    assert was_put.returncode == 0, was_put.stderr
     for words in (["queue", "list", "sqs://jobs"], ["queue", "show", "sqs://jobs", "1"]):
         refused = _pollwise(*words)
         assert refused.returncode == 2

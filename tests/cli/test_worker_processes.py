@@ -92,9 +92,9 @@ def scrape(url: str) -> str:
 
 
 def test_a_worker_from_submit_to_sigterm() -> None:
-    good("submit", URL, "greet", '"Ann"')
-    good("submit", URL, "fail")
-    good("submit", URL, "unknown")
+    good("queue", "put", URL, "greet", '"Ann"')
+    good("queue", "put", URL, "fail")
+    good("queue", "put", URL, "unknown")
     words = ["--log-format", "json", "--log-level", "debug", "--metrics-port", "0"]
     env = {"POLLWISE_POLLING_MIN_INTERVAL": "20ms", "POLLWISE_WORKER_CONCURRENCY": "3"}
     with Command("worker", "shop:worker", *words, "--price", "sqs", env=env) as worker:
@@ -138,7 +138,7 @@ def test_a_worker_from_submit_to_sigterm() -> None:
 
 
 def test_a_stop_finishes_what_runs(folder: Path) -> None:
-    good("submit", URL, "slow")
+    good("queue", "put", URL, "slow")
     with Command("worker", "shop:worker") as worker:
         worker.out.until("begun")
         assert stats()["leased"] == 1
@@ -151,7 +151,7 @@ def test_a_stop_finishes_what_runs(folder: Path) -> None:
 
 
 def test_a_second_signal_ends_the_grace() -> None:
-    good("submit", URL, "slow")
+    good("queue", "put", URL, "slow")
     with Command("worker", "shop:worker") as worker:
         worker.out.until("begun")
         worker.send(signal.SIGINT)
@@ -165,7 +165,7 @@ def test_a_second_signal_ends_the_grace() -> None:
 def test_several_processes_are_kept_alive_and_stopped_together() -> None:
     def meet(name: str) -> None:
         for _ in range(3):
-            good("submit", URL, "meet", json.dumps([name, 3]))
+            good("queue", "put", URL, "meet", json.dumps([name, 3]))
 
     def met(name: str) -> set[int]:
         return {int(supervisor.out.until(rf"met {name} (\d+)")[1]) for _ in range(3)}
@@ -213,7 +213,7 @@ def test_processes_stop_gracefully_when_their_supervisor_was_killed(
 
 
 def test_a_handler_ends_in_grace_when_the_supervisor_was_killed(folder: Path) -> None:
-    good("submit", URL, "slow")
+    good("queue", "put", URL, "slow")
     with Command("worker", "shop:worker", "--processes", "2") as supervisor:
         supervisor.out.until("begun")
         supervisor.send(signal.SIGKILL)

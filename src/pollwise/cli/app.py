@@ -38,7 +38,6 @@ PLACES = {
         "worker",
         "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",
     ),
-    "submit": Place("queue", "submit", "Put one job."),
     "agent": Place(
         "agent",
         "agent",
@@ -50,8 +49,7 @@ PLACES = {
         "Check this machine, the settings and, if given, a queue or an outbox. "
         "Changes nothing there.",
     ),
-    "queue": Place("queue", "queue_app", "Look at a queue."),
-    "dead": Place("queue", "dead_app", "Dead letters: list, retry, drop."),
+    "queue": Place("queue", "app", "Put, list, retry and drop jobs."),
     "outbox": Place(
         "outbox", "app", "The transactional outbox: run its relay, look at it, unblock keys."
     ),

@@ -108,8 +108,8 @@ async def _queue(url: str) -> list[Finding]:
             says = f"{queue.url}: {stats.ready} ready, {stats.dead} dead"
             findings = [Finding("queue", "ok", says)]
             if stats.dead:
-                look = f"{stats.dead}: pollwise dead list '{url}'"
-                findings.append(Finding("dead letters", "note", look))
+                look = f"{stats.dead}: pollwise queue list '{url}' --state dead"
+                findings.append(Finding("dead jobs", "note", look))
             findings.append(await _hints(url, queue.capabilities.hints))
     except PollwiseError as error:
         return [Finding("queue", "bad", str(error))]

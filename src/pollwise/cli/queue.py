@@ -1,4 +1,4 @@
-"""`pollwise submit`, `pollwise queue …` and `pollwise dead …`: jobs from the outside."""
+"""`pollwise queue …`: put jobs, look at them, and retry or drop the dead ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 import typer
 
@@ -23,52 +23,56 @@ from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
 
-queue_app = typer.Typer(
-    help="Look at a queue.\n\nExample: pollwise queue stats sqlite:///jobs.db", no_args_is_help=True
-)
-dead_app = typer.Typer(
-    help="Dead letters: list, retry, drop.\n\nExample: pollwise dead list sqlite:///jobs.db",
+app = typer.Typer(
+    help="Put, list, retry and drop jobs.\n\nExample: pollwise queue stats sqlite:///jobs.db",
     no_args_is_help=True,
 )
 
 Url = Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Limit = Annotated[int, typer.Option(help="At most so many jobs.")]
-After = Annotated[str | None, typer.Option(help="Go on after this job id.")]
+Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
+After = Annotated[str | None, typer.Option(help="Continue after this job id.")]
 Kind = Annotated[str | None, typer.Option(help="Only jobs of this kind.")]
 Id = Annotated[str, typer.Argument(help="The job's id, as `queue list` shows it.")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all.")]
-All = Annotated[bool, typer.Option("--all", help="All dead letters of the queue.")]
+All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
 
 
 def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool = False) -> T:
-    """Open a queue, do `work` with it, close it."""
+    """Open a queue, call `work` with it, close it and return the result."""
 
     async def main() -> T:
         async with open_queue(url, create=create) as queue:
             if isinstance(queue, MemoryQueue):
                 raise ConfigError(
-                    f"{without_secrets(url)!r} is a queue inside a process, and this command would "
-                    "look at one of its own; name a store, such as sqlite:///jobs.db"
+                    f"{without_secrets(url)!r} is a queue in this process's memory, which no other "
+                    "process can see; name a store, such as sqlite:///jobs.db"
                 )
             return await work(queue)
 
     return asyncio.run(main())
 
 
-def submit(
+@app.command("put")
+def put(
     url: Url,
     kind: Annotated[str, typer.Argument(help="The job's kind; it picks the handler.")],
     payload: Annotated[str, typer.Argument(help="The payload as JSON; - reads stdin.")] = "null",
-    key: Annotated[str | None, typer.Option(help="Jobs of one key run in order.")] = None,
+    key: Annotated[
+        str | None, typer.Option(help="Jobs with the same key run one at a time, in order.")
+    ] = None,
     priority: Annotated[int, typer.Option(help="Higher runs first.")] = 0,
-    delay: Annotated[str, typer.Option(help="Not before so long: 30s, 5m.")] = "0s",
-    unique: Annotated[str | None, typer.Option(help="Put once: a name for this job.")] = None,
+    delay: Annotated[
+        str, typer.Option(help="Start no earlier than after this time: 30s, 5m.")
+    ] = "0s",
+    unique: Annotated[
+        str | None, typer.Option(help="Put only if no job with this name is in the queue.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Put one job.
 
-    Example: pollwise submit sqlite:///jobs.db resize '{"image": 7}' --delay 30s
+    Example: pollwise queue put sqlite:///jobs.db resize '{"image": 7}' --delay 30s
     """
     value = _from_stdin() if payload == "-" else _decoded(payload)
     job = NewJob(kind, value, key=key, priority=priority, delay=delay, unique=unique)
@@ -76,7 +80,7 @@ def submit(
     print_json({"id": job_id}) if as_json else say(job_id)
 
 
-@queue_app.command("stats")
+@app.command("stats")
 def stats(url: Url, as_json: Json = False) -> None:
     """Count the jobs by state.
 
@@ -92,7 +96,7 @@ def stats(url: Url, as_json: Json = False) -> None:
     say(f"oldest ready job: {'none' if age is None else 'waiting for ' + short(age)}")
 
 
-@queue_app.command("list")
+@app.command("list")
 def list_jobs(
     url: Url,
     state: Annotated[str | None, typer.Option(help=f"One of {', '.join(STATES)}.")] = None,
@@ -105,12 +109,15 @@ def list_jobs(
 
     Example: pollwise queue list sqlite:///jobs.db --state ready --limit 10
     """
-    page = _page(url, state, kind, limit, after)
+    page = with_queue(
+        url, lambda q: q.jobs(cast("Any", state), kind=kind, limit=limit, after=after)
+    )
     if as_json:
         print_json([_facts(info) for info in page])
         return
+    time = "died" if state == "dead" else "run at"
     print_table(
-        ("id", "state", "kind", "key", "attempt", "run at", "error or payload"),
+        ("id", "state", "kind", "key", "attempt", time, "error or payload"),
         [
             (
                 info.job.id,
@@ -118,19 +125,20 @@ def list_jobs(
                 info.job.kind,
                 info.job.key,
                 info.job.attempt,
-                moment(info.job.run_at),
+                moment(info.since if state == "dead" else info.job.run_at),
                 _shortened(info.error or _encoded(info.job.payload)),
             )
             for info in page
         ],
         empty="no jobs",
-        narrow=("id", "state", "attempt", "run at"),
+        narrow=("id", "state", "attempt", time),
         cut="error or payload",
     )
-    _say_more(page, limit)
+    if len(page) == limit:
+        say(f"more may follow: --after {page[-1].job.id}")
 
 
-@queue_app.command("show")
+@app.command("show")
 def show(url: Url, job_id: Id, as_json: Json = False) -> None:
     """Show one job, its payload and its last error.
 
@@ -157,13 +165,13 @@ def show(url: Url, job_id: Id, as_json: Json = False) -> None:
         say((f"{name:<11}", "bold"), visible(text))
 
 
-@queue_app.command("migrate")
+@app.command("migrate")
 def migrate(
     url: Url,
     sql: Sql = False,
     as_json: Json = False,
 ) -> None:
-    """Make or renew the tables of a queue. Stores that need no such step are left as they are.
+    """Create or update the tables of a queue. Stores without tables are left as they are.
 
     Example: pollwise queue migrate 'postgresql://app@db/jobs' --sql | psql
     """
@@ -175,53 +183,21 @@ def migrate(
     tell_applied(applied, as_json=as_json, by_itself=script is None)
 
 
-@dead_app.command("list")
-def dead_list(
-    url: Url, kind: Kind = None, limit: Limit = 50, after: After = None, as_json: Json = False
-) -> None:
-    """List dead letters with the reason of each.
-
-    Example: pollwise dead list sqlite:///jobs.db
-    """
-    page = _page(url, "dead", kind, limit, after)
-    if as_json:
-        print_json([_facts(info) for info in page])
-        return
-    print_table(
-        ("id", "kind", "key", "attempt", "died", "error"),
-        [
-            (
-                info.job.id,
-                info.job.kind,
-                info.job.key,
-                info.job.attempt,
-                moment(info.since),
-                _shortened(info.error or NOTHING),
-            )
-            for info in page
-        ],
-        empty="no dead letters",
-        narrow=("id", "attempt", "died"),
-        cut="error",
-    )
-    _say_more(page, limit)
-
-
-@dead_app.command("retry")
-def dead_retry(url: Url, ids: Ids = None, everything: All = False, as_json: Json = False) -> None:
+@app.command("retry")
+def retry(url: Url, ids: Ids = None, everything: All = False, as_json: Json = False) -> None:
     """Make dead jobs ready again, with fresh attempts.
 
-    Example: pollwise dead retry sqlite:///jobs.db 17 18
+    Example: pollwise queue retry sqlite:///jobs.db 17 18
     """
     wanted = _chosen(ids, everything)
     _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.retry)), as_json)
 
 
-@dead_app.command("drop")
-def dead_drop(url: Url, ids: Ids = None, everything: All = False, as_json: Json = False) -> None:
-    """Delete dead jobs for good.
+@app.command("drop")
+def drop(url: Url, ids: Ids = None, everything: All = False, as_json: Json = False) -> None:
+    """Delete dead jobs permanently.
 
-    Example: pollwise dead drop sqlite:///jobs.db --all
+    Example: pollwise queue drop sqlite:///jobs.db --all
     """
     wanted = _chosen(ids, everything)
     _report("dropped", *with_queue(url, lambda q: _each(q, wanted, q.drop)), as_json)
@@ -229,7 +205,7 @@ def dead_drop(url: Url, ids: Ids = None, everything: All = False, as_json: Json 
 
 def _chosen(ids: list[str] | None, everything: bool) -> list[str] | None:
     if bool(ids) == everything:
-        raise ConfigError("give job ids or --all, one of the two")
+        raise ConfigError("give job ids or --all, and not both")
     return None if everything else ids
 
 
@@ -238,37 +214,28 @@ async def _each(
     wanted: list[str] | None,
     act: Callable[[list[str] | None], Awaitable[int]],
 ) -> tuple[int, list[str]]:
-    """Do it to the dead letters named; how many it was done to, and which ids are none."""
-    strangers = []
-    if wanted and not queue.capabilities.views:  # such a store can only count them
+    """Retry or drop the dead jobs named. Returns how many, and the ids that are not dead jobs."""
+    others = []
+    if wanted and not queue.capabilities.views:  # the store can only count them
         count = await act(wanted)
         some = len(set(wanted)) - count
         return count, [f"{some} of {len(set(wanted))}"] if some else []
     for job_id in dict.fromkeys(wanted or ()):
         info = await queue.get(job_id)
         if info is None or info.state != "dead":
-            strangers.append(job_id)
-    return await act(wanted), strangers
+            others.append(job_id)
+    return await act(wanted), others
 
 
-def _report(what: str, count: int, strangers: list[str], as_json: bool) -> None:
-    """Say how many; an id that is no dead letter is a failure, so that a script notices."""
+def _report(what: str, count: int, others: list[str], as_json: bool) -> None:
+    """Print the count. An id that is not a dead job is a failure, so that a script notices."""
     if as_json:
         print_json({what: count})
     else:
         say(f"{what} {count} job(s)")
-    if strangers:
-        fail(f"these ids are no dead letters here: {', '.join(strangers)}")
+    if others:
+        fail(f"not dead jobs in this queue: {', '.join(others)}")
         raise typer.Exit(1)
-
-
-def _page(url: str, state: Any, kind: str | None, limit: int, after: str | None) -> list[JobInfo]:
-    return with_queue(url, lambda queue: queue.jobs(state, kind=kind, limit=limit, after=after))
-
-
-def _say_more(page: list[JobInfo], limit: int) -> None:
-    if len(page) == limit:
-        say(f"more may follow: --after {page[-1].job.id}")
 
 
 def _facts(info: JobInfo) -> dict[str, Any]:
@@ -310,5 +277,5 @@ def _encoded(payload: Any) -> str:
     return json.dumps(payload, ensure_ascii=False)
 
 
-def _shortened(text: str, most: int = 60) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"
+def _shortened(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
