@@ -23,14 +23,14 @@ URL = "sqlite:///jobs.db"
 
 
 def findings(result: Result) -> dict[str, tuple[str, str]]:
-    """What a doctor with --json found: verdict and text by check."""
-    return {each["check"]: (each["verdict"], each["says"]) for each in result.json()}
+    """What a doctor with --json found: level and text by check."""
+    return {each["check"]: (each["level"], each["says"]) for each in result.json()}
 
 
 def test_a_machine_that_is_well() -> None:
     found = findings(good("doctor", "--json"))
     assert list(found) == ["python", "sqlite", "metrics", "settings"]
-    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert {level for level, _ in found.values()} == {"ok"}
     text = good("doctor").out
     assert [line.split()[:2] for line in text.splitlines()] == [["ok", check] for check in found]
 
@@ -57,8 +57,8 @@ def test_hints_that_reach_less_far_are_noted() -> None:
         "reach this process only",
     )
     good("queue", "put", URL, "greet")
-    verdict, says = findings(good("doctor", f"{URL}?watch=0", "--json"))["hints"]
-    assert (verdict, says[:4]) == ("note", "off:")
+    level, says = findings(good("doctor", f"{URL}?watch=0", "--json"))["hints"]
+    assert (level, says[:4]) == ("note", "off:")
 
 
 def test_hints_that_do_not_arrive_are_bad(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,8 +69,8 @@ def test_hints_that_do_not_arrive_are_bad(monkeypatch: pytest.MonkeyPatch) -> No
     )
     result = pollwise("doctor", f"{URL}?watch=10ms", "--json")
     assert result.code == 1
-    verdict, says = findings(result)["hints"]
-    assert verdict == "bad"
+    level, says = findings(result)["hints"]
+    assert level == "bad"
     assert "may the folder be written to?" in says
 
 
@@ -120,8 +120,8 @@ def test_a_queue_that_cannot_be_opened_is_bad(url: str, says: str, folder: Path)
     before = files(folder)
     result = pollwise("doctor", url, "--json")
     assert (result.code, result.err) == (1, "")
-    verdict, told = findings(result)["queue"]
-    assert verdict == "bad"
+    level, told = findings(result)["queue"]
+    assert level == "bad"
     assert says in told
     assert files(folder) == before
 
@@ -141,19 +141,19 @@ def test_an_outbox_that_is_well(outbox_url: str) -> None:
     good("outbox", "migrate", outbox_url)
     put(outbox_url, [NewRecord("order.placed", 1, "a"), NewRecord("order.placed", 2, "a")])
     found = findings(good("doctor", outbox_url, "--outbox", "--json"))
-    verdict, says = found["outbox"]
-    assert (verdict, says[-17:]) == ("ok", ": 2 ready, 0 dead")
+    level, says = found["outbox"]
+    assert (level, says[-17:]) == ("ok", ": 2 ready, 0 dead")
     assert "blocked keys" not in found
     if outbox_url.startswith("sqlite"):
-        verdict, says = found["journal"]
-        assert (verdict, says[:7]) == ("note", "delete:")
+        level, says = found["journal"]
+        assert (level, says[:7]) == ("note", "delete:")
         with closing(sqlite3.connect("shop.db")) as connection:
             connection.execute("PRAGMA journal_mode = WAL")
         named = f"{outbox_url}?outbox=default"
         assert findings(good("doctor", named, "--json"))["journal"] == ("ok", "wal")
     else:
-        verdict, says = found["hints"]
-        assert (verdict, says[:26]) == ("ok", "proven: a probe came back ")
+        level, says = found["hints"]
+        assert (level, says[:26]) == ("ok", "proven: a probe came back ")
 
 
 def test_blocked_keys_are_noted(outbox_url: str) -> None:
@@ -169,8 +169,8 @@ def test_an_outbox_that_is_not_migrated_is_bad(outbox_url: str, folder: Path) ->
     before = files(folder)
     result = pollwise("doctor", outbox_url, "--outbox", "--json")
     assert (result.code, result.err) == (1, "")
-    verdict, says = findings(result)["outbox"]
-    assert verdict == "bad"
+    level, says = findings(result)["outbox"]
+    assert level == "bad"
     assert "pollwise outbox migrate" in says
     assert files(folder) == before
 

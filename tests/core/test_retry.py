@@ -204,7 +204,7 @@ def marked() -> OSError:
 
 
 @pytest.mark.parametrize(
-    ("retry", "error", "verdict"),
+    ("retry", "error", "expected"),
     [
         (Retry.exponential(), OSError(), "transient"),
         (Retry.exponential(), StoreUnavailable(), "transient"),
@@ -227,8 +227,8 @@ def marked() -> OSError:
         (Retry.never(), OSError(), "transient"),
     ],
 )
-def test_classify(retry: Retry, error: BaseException, verdict: str) -> None:
-    assert retry.classify(error) == verdict
+def test_classify(retry: Retry, error: BaseException, expected: str) -> None:
+    assert retry.classify(error) == expected
 
 
 # A recipe is a value.

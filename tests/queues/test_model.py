@@ -44,7 +44,7 @@ jobs = st.fixed_dictionaries(
         "unique": st.sampled_from([None, None, "u", "v"]),
     }
 )
-verdicts = st.sampled_from(["done", "done", "retry", "dead", "give_back"])
+actions = st.sampled_from(["done", "done", "retry", "dead", "give_back"])
 
 
 def step(name: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
@@ -65,8 +65,8 @@ programs = st.lists(
         claims,
         claims,
         claims,
-        step("settle", picks=st.lists(st.tuples(st.integers(0, 40), verdicts, delays), max_size=4)),
-        step("settle", picks=st.lists(st.tuples(st.integers(0, 3), verdicts, delays), max_size=3)),
+        step("settle", picks=st.lists(st.tuples(st.integers(0, 40), actions, delays), max_size=4)),
+        step("settle", picks=st.lists(st.tuples(st.integers(0, 3), actions, delays), max_size=3)),
         step("renew", picks=picks, lease=st.sampled_from([1, 5])),
         step("elapse", units=st.sampled_from([0.5, 1, 1, 2, 5])),
         step("retry", picks=st.none() | picks),
@@ -111,10 +111,10 @@ class Side:
 
     async def _settle(self, queue: Queue, picks: list[tuple[int, str, float]]) -> Any:
         batch = []
-        for pick, verdict, delay in picks:
+        for pick, action, delay in picks:
             if self.claims:
                 claim = self.claims[-1 - pick % len(self.claims)]  # 0 is the newest
-                match verdict:
+                match action:
                     case "done":
                         batch.append(Settlement.done(claim))
                     case "dead":

@@ -245,11 +245,11 @@ def test_settlements() -> None:
     assert Settlement.give_back(claim, 3) == Settlement(claim, "retry", 3.0, counted=False)
     assert Settlement.dead(claim, "why") == Settlement(claim, "dead", error="why")
     with pytest.raises(dataclasses.FrozenInstanceError):
-        Settlement.done(claim).verdict = "dead"  # type: ignore[misc]
+        Settlement.done(claim).action = "dead"  # type: ignore[misc]
 
 
-def test_an_unknown_verdict_is_refused() -> None:
-    with pytest.raises(ConfigError, match="verdict = 'lost' is none of done, retry, dead"):
+def test_an_unknown_action_is_refused() -> None:
+    with pytest.raises(ConfigError, match="action = 'lost' is none of done, retry, dead"):
         Settlement(a_claim(), "lost")  # type: ignore[arg-type]
 
 

@@ -164,11 +164,11 @@ class Noted(Queue):
         batch = list(settlements)
         for settlement in batch:
             noted = self.story.lease(settlement.claim)
-            if settlement.verdict != "done" and noted.given_up is None:
+            if settlement.action != "done" and noted.given_up is None:
                 noted.given_up = self._server_now()  # it may count, though its answer is lost
         lost = await self._lost_in("settle", super().settle(batch))
         for settlement in batch:
-            if settlement.verdict == "done" and settlement.claim.job.id not in lost:
+            if settlement.action == "done" and settlement.claim.job.id not in lost:
                 self.story.lease(settlement.claim).done = True
         if lost:
             raise LeaseLost(lost)

@@ -252,7 +252,7 @@ def test_late_news_of_work_begun_before_does_not_end_the_trial(late: str) -> Non
     virtually(main)
 
 
-def test_a_trial_without_a_verdict_is_followed_by_another() -> None:
+def test_an_inconclusive_trial_is_followed_by_another() -> None:
     async def main(clock: VirtualClock) -> None:
         bench = Bench(clock)
         snoozes = 0

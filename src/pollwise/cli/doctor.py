@@ -39,7 +39,7 @@ class Finding(NamedTuple):
     """One check: `ok`, `note` (works, but know this) or `bad`, and what to do."""
 
     check: str
-    verdict: str
+    level: str
     says: str
 
 
@@ -67,10 +67,10 @@ def doctor(
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
-        for check, verdict, says in findings:
-            mark = (f"{verdict:<4}", COLOURS[verdict])
+        for check, level, says in findings:
+            mark = (f"{level:<4}", COLOURS[level])
             say(mark, " ", (check, "bold"), "  ", visible_lines(says))
-    if any(finding.verdict == "bad" for finding in findings):
+    if any(finding.level == "bad" for finding in findings):
         raise typer.Exit(1)
 
 

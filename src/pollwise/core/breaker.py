@@ -153,7 +153,7 @@ class Circuit:
             self._trial_at = None
 
     def abandoned(self, now: float) -> None:
-        """Report a trial that ended with no verdict (given back, cancelled): another may begin."""
+        """Report a trial that was inconclusive (given back, cancelled): another may begin."""
         self._trial_at = None
 
     def snapshot(self, now: float) -> dict[str, object]:

@@ -21,7 +21,7 @@ from pollwise.durations import Duration, seconds, short
 from pollwise.errors import ConfigError
 
 Shape = Literal["exponential", "linear", "fixed", "never"]
-Verdict = Literal["transient", "permanent"]
+Classification = Literal["transient", "permanent"]
 Errors = type[BaseException] | Iterable[type[BaseException]]
 
 _FIRST = {"exponential": "first", "linear": "step", "fixed": "delay"}
@@ -150,7 +150,7 @@ class Retry:
         """Tell whether `failures` failures have used up all attempts."""
         return self.attempts is not None and failures >= self.attempts
 
-    def classify(self, error: BaseException) -> Verdict:
+    def classify(self, error: BaseException) -> Classification:
         """Tell whether trying again may help against `error`."""
         if getattr(error, "permanent", False) is True or isinstance(error, self.exclude):
             return "permanent"

@@ -184,7 +184,7 @@ class Handling:
             await run_within(self._calls[name][0], _at(record, attempt), limit, main.plain)
         except BaseException as error:  # even SystemExit of a handler is its own
             if end.ended:
-                breakers.no_verdict(name, trial)
+                breakers.inconclusive(name, trial)
                 raise
             self._failed(record, handler, state, error, trial)
         else:
@@ -201,7 +201,7 @@ class Handling:
     ) -> None:
         retry, breakers, name = handler.retry, self._breakers, handler.name
         if isinstance(error, Snooze):
-            breakers.no_verdict(name, trial)
+            breakers.inconclusive(name, trial)
             state.due = self._now() + error.delay
             self._emit(RecordSnoozed, record, name, error.delay)
             return
@@ -210,7 +210,7 @@ class Handling:
         state.where = "" if bare else _where(error)
         state.attempts += 1
         if bare or is_permanent(error, retry):
-            breakers.no_verdict(name, trial)
+            breakers.inconclusive(name, trial)
             state.last_resort = True
             return
         breakers.failed(name, trial)

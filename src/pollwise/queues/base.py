@@ -355,14 +355,14 @@ class Queue(ABC):
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
         """What came back may run again, and what stood behind a finished key may run now."""
-        delays = [s.delay for s in settled if s.verdict == "retry"]
+        delays = [s.delay for s in settled if s.action == "retry"]
         at_once = delays.count(0.0)
         if at_once:
             self._announce(at_once, {s.claim.job.kind for s in settled})
         if len(delays) > at_once:
             soonest = min(delay for delay in delays if delay)
             self._hints.notify_at(self.clock.now() + soonest)
-        behind = sum(s.claim.job.key is not None and s.verdict != "retry" for s in settled)
+        behind = sum(s.claim.job.key is not None and s.action != "retry" for s in settled)
         if behind:
             self._hints.notify(behind)
 

@@ -236,18 +236,18 @@ class MemoryQueue(Queue):
             record.worker = None
             if settlement.error is not None:
                 record.error = settlement.error
-            if settlement.verdict == "retry":
+            if settlement.action == "retry":
                 record.attempt -= not settlement.counted
                 record.run_at = now + settlement.delay
                 self._move(record, "delayed" if settlement.delay else "ready", record.run_at)
             else:
-                self._end(record, settlement.verdict, now)
+                self._end(record, settlement.action, now)
         return lost
 
-    def _end(self, record: _Record, verdict: State, now: float) -> None:
-        self._move(record, verdict, now)
+    def _end(self, record: _Record, action: State, now: float) -> None:
+        self._move(record, action, now)
         self._unblock_behind(record)
-        if verdict == "done" and self.keep is None:
+        if action == "done" and self.keep is None:
             self._delete(record)
 
     def _delete(self, record: _Record) -> None:

@@ -25,8 +25,8 @@ DEPTH_MAX = 200
 
 State = Literal["ready", "delayed", "blocked", "leased", "dead", "done"]
 STATES: tuple[State, ...] = ("ready", "delayed", "blocked", "leased", "dead", "done")
-Verdict = Literal["done", "retry", "dead"]
-VERDICTS: tuple[Verdict, ...] = ("done", "retry", "dead")
+SettlementAction = Literal["done", "retry", "dead"]
+ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead")
 
 
 class NewJob:
@@ -127,14 +127,14 @@ class Settlement:
     """
 
     claim: Claim
-    verdict: Verdict
+    action: SettlementAction
     delay: float = 0.0
     error: str | None = None
     counted: bool = True
 
     def __post_init__(self) -> None:
-        if self.verdict not in VERDICTS:
-            raise ConfigError(f"verdict = {self.verdict!r} is none of {', '.join(VERDICTS)}")
+        if self.action not in ACTIONS:
+            raise ConfigError(f"action = {self.action!r} is none of {', '.join(ACTIONS)}")
         object.__setattr__(self, "delay", seconds(self.delay, "delay"))
         object.__setattr__(self, "error", storable(self.error))
 

@@ -191,7 +191,7 @@ class Run(Runner[Held, Claim]):
     def _start(self, held: Held) -> None:
         job, retry = held.claim.job, held.handler.retry
         if retry.attempts is not None and job.attempt > retry.attempts:
-            self._breakers.no_verdict(job.kind, held.trial)
+            self._breakers.inconclusive(job.kind, held.trial)
             why = "died or lost its lease"
             if not self._queue.capabilities.uncounted:
                 why += ", or gave it back,"
@@ -200,7 +200,7 @@ class Run(Runner[Held, Claim]):
         self._begin(held, self._work)
 
     async def _work(self, held: Held) -> None:
-        """Run one handler to its verdict. Nothing a handler raises leaves this method."""
+        """Run one handler and settle its job. Nothing a handler raises leaves this method."""
         held.began = True
         began = self._clock.now()
         handler, job = held.handler, held.claim.job
@@ -220,11 +220,11 @@ class Run(Runner[Held, Claim]):
         """A handler is over: give its place free, and settle its job if it is still ours."""
         self._running.pop(held, None)
         if held.ended == "lost":
-            self._breakers.no_verdict(held.claim.job.kind, held.trial)
+            self._breakers.inconclusive(held.claim.job.kind, held.trial)
         elif raised is None:
             self._done(held, took)
         elif held.ended == "stop":
-            self._breakers.no_verdict(held.claim.job.kind, held.trial)
+            self._breakers.inconclusive(held.claim.job.kind, held.trial)
             self._give_back(held, "the worker stops")
         else:
             self._failed(held, raised, took)
@@ -238,14 +238,14 @@ class Run(Runner[Held, Claim]):
     def _failed(self, held: Held, error: BaseException, took: float) -> None:
         job, retry = held.claim.job, held.handler.retry
         if isinstance(error, Snooze):
-            self._breakers.no_verdict(job.kind, held.trial)
+            self._breakers.inconclusive(job.kind, held.trial)
             self._settling.add(Settlement.give_back(held.claim, error.delay))
             self._emit(JobSnoozed, job, error.delay)
         elif isinstance(error, Reject):
-            self._breakers.no_verdict(job.kind, held.trial)
+            self._breakers.inconclusive(job.kind, held.trial)
             self._dead(held, text_of(error, bare=True))
         elif is_permanent(error, retry):
-            self._breakers.no_verdict(job.kind, held.trial)
+            self._breakers.inconclusive(job.kind, held.trial)
             self._dead(held, text_of(error), traceback_of(error))
         else:
             self._count_failure(held)
@@ -268,7 +268,7 @@ class Run(Runner[Held, Claim]):
     def _turn_away(self, claim: Claim) -> None:
         settlement = turned_away(claim, self._queue.foreign_kind)
         self._settling.add(settlement)
-        if settlement.verdict == "dead":
+        if settlement.action == "dead":
             self._emit(JobDead, claim.job, settlement.error, "")
         else:
             self._emit(JobUnhandled, claim.job, settlement.delay)
@@ -338,4 +338,4 @@ class Run(Runner[Held, Claim]):
 
 def _may_wait(settlement: Settlement) -> bool:
     """Does nobody wait for it: no successor with its key, and no other worker?"""
-    return settlement.verdict == "done" and settlement.claim.job.key is None
+    return settlement.action == "done" and settlement.claim.job.key is None

@@ -199,7 +199,7 @@ json_values = st.recursive(
 )
 FIELDS = (
     "jobs", "worker", "limit", "lease", "kinds", "nonce", "settlements", "claims", "id", "token",
-    "verdict", "kind", "payload", "ids", "news", "probe", "older_than", "state", "run_at",
+    "action", "kind", "payload", "ids", "news", "probe", "older_than", "state", "run_at",
 )  # fmt: skip
 bodies = st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=5)
 nested = st.fixed_dictionaries(

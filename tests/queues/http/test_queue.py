@@ -298,7 +298,7 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
         ("settle", {}, "settlements"),
         ("settle", {"settlements": [{"id": "1", "token": "x"}]}, "token"),
         ("settle", {"settlements": [{"id": "1", "token": 2**70}]}, "token"),
-        ("settle", {"settlements": [{"id": "1", "token": 1, "verdict": "x"}]}, "verdict"),
+        ("settle", {"settlements": [{"id": "1", "token": 1, "action": "x"}]}, "action"),
         ("renew", {"claims": [7], "lease": 1}, "object"),
         ("retry", {"ids": "a"}, "ids"),
         ("news", {"message": "x" * 9000}, "message"),
@@ -511,7 +511,7 @@ def test_curl_will_do(served: Served) -> None:
     with httpx.Client(base_url=f"{served.url}/api/queue/plain", headers=headers) as http:
         assert http.post("/put", json={"jobs": [{"kind": "a"}]}).json()["fresh"] == 1
         [claim] = http.post("/claim", json={"worker": "me"}).json()["claims"]
-        settled = {**claim, "verdict": "done"}
+        settled = {**claim, "action": "done"}
         assert http.post("/settle", json={"settlements": [settled]}).json() == {"lost": []}
         lost = http.post("/settle", json={"settlements": [settled]}).json()
         assert lost == {"lost": [claim["id"]]}

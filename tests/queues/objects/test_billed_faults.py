@@ -175,11 +175,11 @@ class Crew:
                     self.ledger.calls["abandoned"] += len(part)
                     queue = self.handle()
                 elif part:
-                    await self.settle(queue, [self._verdict(claim) for claim in part])
+                    await self.settle(queue, [self._action(claim) for claim in part])
             if not claims:
                 await self.clock.sleep(0.5)
 
-    def _verdict(self, claim: Claim) -> Settlement:
+    def _action(self, claim: Claim) -> Settlement:
         luck = self.rng.random() if claim.job.attempt < 6 else 1.0
         if luck < 0.15:
             return Settlement.retry(claim, self.rng.choice([0, 1]), "once more")
@@ -200,8 +200,8 @@ class Crew:
         live = {s.claim.job.id for s in batch if self.ledger.is_live(s.claim, self.clock.epoch())}
         for settlement in batch:
             self.ledger.let_go(settlement.claim, self.clock.epoch())
-            self.ledger.calls[settlement.verdict] += 1
-            if settlement.verdict != "retry":
+            self.ledger.calls[settlement.action] += 1
+            if settlement.action != "retry":
                 self.ledger.tried[settlement.claim.job.payload] += 1
         until = min((s.claim.until for s in batch), default=0.0)
         lost: tuple[str, ...] = ()
@@ -218,7 +218,7 @@ class Crew:
             refused = [s for s in batch if s.claim.job.id in live & set(lost)]
             assert not refused, f"refused though their leases are live: {refused}"
         for settlement in batch:
-            if settlement.verdict != "retry" and settlement.claim.job.id not in lost:
+            if settlement.action != "retry" and settlement.claim.job.id not in lost:
                 self.ledger.ended(settlement.claim)
 
     async def clear(self, queue: Queue) -> None:

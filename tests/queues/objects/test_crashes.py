@@ -62,7 +62,7 @@ Operation = Callable[[ObjectQueue, list[Claim]], Awaitable[Any]]
 JOBS = 3
 
 
-def settle(*verdicts: str) -> Operation:
+def settle(*actions: str) -> Operation:
     async def call(queue: ObjectQueue, claims: list[Claim]) -> None:
         ways: dict[str, Callable[[Claim], Settlement]] = {
             "done": Settlement.done,
@@ -70,8 +70,8 @@ def settle(*verdicts: str) -> Operation:
             "back": Settlement.give_back,
             "dead": lambda claim: Settlement.dead(claim, "broken"),
         }
-        batch = zip(claims, itertools.cycle(verdicts), strict=False)
-        await queue.settle([ways[verdict](claim) for claim, verdict in batch])
+        batch = zip(claims, itertools.cycle(actions), strict=False)
+        await queue.settle([ways[action](claim) for claim, action in batch])
 
     return call
 
@@ -205,8 +205,8 @@ def test_a_crash_with_records(what: str) -> None:
         world = World(clock, keep=5 if what == "prune" else None)
         await world.healthy.put([NewJob("job", n, unique=f"u{n}") for n in range(JOBS)])
         claims = await world.healthy.claim("healthy", JOBS, LEASE)
-        verdict = Settlement.done if what == "prune" else lambda c: Settlement.dead(c, "broken")
-        await world.healthy.settle([verdict(claim) for claim in claims])
+        action = Settlement.done if what == "prune" else lambda c: Settlement.dead(c, "broken")
+        await world.healthy.settle([action(claim) for claim in claims])
         await clock.advance(10)
         dying = Crashing(world.bucket, 10**9, after=after)
         victim = world.handle(dying)
@@ -297,11 +297,11 @@ class Outage(Wrapped):
 
 
 @pytest.mark.parametrize(
-    "verdicts",
+    "actions",
     [("done",), ("dead",), ("retry",), ("done", "retry"), ("done", "retry", "dead", "back")],
     ids=" ".join,
 )
-def test_a_settlement_that_is_tried_again_is_not_lost(verdicts: tuple[str, ...]) -> None:
+def test_a_settlement_that_is_tried_again_is_not_lost(actions: tuple[str, ...]) -> None:
     """A call that failed is made again under the same lease: what it did counts as done."""
 
     async def main(clock: VirtualClock, at: int, after: bool) -> bool:
@@ -314,7 +314,7 @@ def test_a_settlement_that_is_tried_again_is_not_lost(verdicts: tuple[str, ...])
         store.at = at
         for _ in range(3):
             try:
-                await settle(*verdicts)(queue, claims)
+                await settle(*actions)(queue, claims)
             except StoreUnavailable:
                 await clock.advance(0.5)
             else:
@@ -322,7 +322,7 @@ def test_a_settlement_that_is_tried_again_is_not_lost(verdicts: tuple[str, ...])
         happened, store.at = store.happened, 10**9
         await clock.advance(3 * LEASE)
         again = await queue.claim("w", 4, LEASE)
-        each = Counter(verdicts[n % len(verdicts)] for n in range(4))
+        each = Counter(actions[n % len(actions)] for n in range(4))
         assert len(again) == each["retry"] + each["back"]
         await clock.advance(1)  # what that claim saw lying about is being moved
         assert len(await queue.jobs("dead")) == each["dead"]

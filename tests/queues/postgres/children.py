@@ -95,7 +95,7 @@ async def hand(queue: PostgresQueue, name: str, log: Log, rng: random.Random) ->
             if claims and rng.random() < 0.2:
                 await queue.renew(claims, LEASE)
             ways = [settlement(claim, rng) for claim in claims]
-            log.note(*(of(s.claim, s.verdict, name, time.monotonic()) for s in ways))
+            log.note(*(of(s.claim, s.action, name, time.monotonic()) for s in ways))
             await queue.settle(ways)
             if rng.random() < 0.05:
                 await queue.retry()

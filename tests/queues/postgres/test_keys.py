@@ -45,7 +45,7 @@ class Rival:
         )
         return [payload for (payload,) in await rows.fetchall()]
 
-    async def settle(self, claims: Iterable[Claim], verdict: int = 0) -> None:
+    async def settle(self, claims: Iterable[Claim], action: int = 0) -> None:
         batch = list(claims)
         await self._connection.execute(
             "SELECT pollwise.settle(%s, %s, %s, %s, %s, NULL, NULL, true, false, NULL)",
@@ -53,7 +53,7 @@ class Rival:
                 self._queue.name,
                 [int(claim.job.id) for claim in batch],
                 [claim.token for claim in batch],
-                [verdict for _ in batch],
+                [action for _ in batch],
                 [0.0 for _ in batch],
             ],
         )
@@ -104,9 +104,9 @@ def test_who_ends_a_job_waits_for_a_put_behind_it(race: Callable[[Main], None]) 
         await queue.put(NewJob("job", 1, key="k"))
         claims = await queue.claim("w", 1, 60)
         await rival.put(2)
-        for verdict in (Settlement.retry(claims[0]), None):
-            if verdict is not None:  # what does not end the job waits for nobody
-                await queue.settle([verdict])
+        for action in (Settlement.retry(claims[0]), None):
+            if action is not None:  # what does not end the job waits for nobody
+                await queue.settle([action])
                 claims = await queue.claim("w", 1, 60)
                 continue
             ending = asyncio.ensure_future(queue.settle([Settlement.done(claims[0])]))

@@ -108,7 +108,7 @@ async def costs(queue: SqliteQueue) -> dict[str, int]:
     with meter.reading(queue._store.connect()):
         assert await queue.get(ids[0]) is not None
     spent["get"] = meter.steps
-    for verdict, settlements in {
+    for action, settlements in {
         "give back": [Settlement.give_back(claims[3])],
         "retry": [Settlement.retry(claims[2], 60, "again")],
         "done": [Settlement.done(claims[0])],
@@ -116,7 +116,7 @@ async def costs(queue: SqliteQueue) -> dict[str, int]:
     }.items():
         with meter.reading(queue._store.connect()):
             await queue.settle(settlements)
-        spent[verdict] = meter.steps
+        spent[action] = meter.steps
     with meter.reading(queue._store.connect()):
         claims = await queue.claim("w", 1, 60)
     assert [claim.job.id for claim in claims] == ids[3:]
@@ -156,12 +156,12 @@ def test_a_key_costs_the_same_however_long_its_line(tmp_path: Path) -> None:
             with meter.reading(queue._store.connect()):
                 await queue.put(NewJob("mine", key="k"))
             spent["put"] = meter.steps
-            for verdict in (Settlement.done, lambda claim: Settlement.dead(claim, "broken")):
+            for action in (Settlement.done, lambda claim: Settlement.dead(claim, "broken")):
                 with meter.reading(queue._store.connect()):
                     [claim] = await queue.claim("w", 5, 60)
                 spent[f"claim {len(spent)}"] = meter.steps
                 with meter.reading(queue._store.connect()):
-                    await queue.settle([verdict(claim)])
+                    await queue.settle([action(claim)])
                 spent[f"settle {len(spent)}"] = meter.steps
             with meter.reading(queue._store.connect()):
                 assert await queue.retry() == 1

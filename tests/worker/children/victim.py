@@ -52,8 +52,8 @@ class Logged(Queue):
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         batch, now = list(settlements), time.time()
         await super().settle(batch)
-        note(*(of(s.claim, s.verdict, now) for s in batch))
-        print(sum(s.verdict == "done" for s in batch), flush=True)
+        note(*(of(s.claim, s.action, now) for s in batch))
+        print(sum(s.action == "done" for s in batch), flush=True)
 
 
 def opened() -> Queue:

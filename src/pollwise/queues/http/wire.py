@@ -133,7 +133,7 @@ def held_from(given: object, queue: str) -> Claim:
 
 
 def settlement_to(settlement: Settlement) -> Wire:
-    said = {**held_to(settlement.claim), "verdict": settlement.verdict}
+    said = {**held_to(settlement.claim), "action": settlement.action}
     if settlement.delay:
         said["delay"] = settlement.delay
     if settlement.error is not None:
@@ -149,11 +149,11 @@ def settlement_from(given: object, queue: str) -> Settlement:
     error = said.get("error")
     if error is not None and not isinstance(error, str):
         raise ConfigError("a settlement's error must be text")
-    verdict: Any = said.get("verdict")
+    action: Any = said.get("action")
     counted = said.get("counted", True)
     if not isinstance(counted, bool):
         raise ConfigError("a settlement's counted must be true or false")
-    return Settlement(claim, verdict, _number(said.get("delay", 0.0), "delay"), error, counted)
+    return Settlement(claim, action, _number(said.get("delay", 0.0), "delay"), error, counted)
 
 
 def info_to(info: JobInfo) -> Wire:

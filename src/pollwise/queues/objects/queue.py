@@ -243,7 +243,7 @@ class ObjectQueue(Queue):
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        if any(settlement.verdict == "retry" for settlement in settlements):
+        if any(settlement.action == "retry" for settlement in settlements):
             self._claiming.look_again()
         return await self._whole(self._settling.settle(settlements))
 

@@ -53,8 +53,8 @@ class Settling:
     async def settle(self, settlements: list[Settlement]) -> list[str]:
         units, lost = await self._by_unit([s.claim for s in settlements])
         by_claim = {(s.claim.job.id, s.claim.token): s for s in settlements}
-        for key in [key for key in by_claim if (*key, by_claim[key].verdict) in self._through]:
-            self._through.discard((*key, by_claim[key].verdict))
+        for key in [key for key in by_claim if (*key, by_claim[key].action) in self._through]:
+            self._through.discard((*key, by_claim[key].action))
             if key[0] in lost:
                 lost.remove(key[0])
         settled: list[tuple[str, int, str]] = []
@@ -146,15 +146,15 @@ class Settling:
         """
 
         def through(part: dict[int, Settlement]) -> None:
-            settled.extend((held.id_of(i), held.token, s.verdict) for i, s in part.items())
+            settled.extend((held.id_of(i), held.token, s.action) for i, s in part.items())
 
         async with held.lock:
             if not await self._still_ours(held):
                 return [held.id_of(index) for index in batch]
             ours = {index: s for index, s in batch.items() if index in held.left}
             refused = [held.id_of(index) for index in batch if index not in held.left]
-            away = {i: s for i, s in ours.items() if s.verdict != "retry"}
-            back = {i: s for i, s in ours.items() if s.verdict == "retry"}
+            away = {i: s for i, s in ours.items() if s.action != "retry"}
+            back = {i: s for i, s in ours.items() if s.action == "retry"}
             if away and not await self._send_away(held, away):
                 return [held.id_of(index) for index in batch]
             through(away)
@@ -262,9 +262,9 @@ class Settling:
         left = held.left - set(away)
         moves: dict[str, dict[str, Any]] = {}
         for index, settlement in away.items():
-            dead = settlement.verdict == "dead"
+            dead = settlement.action == "dead"
             if dead or self._keep:
-                moves[str(index)] = {"to": settlement.verdict, "error": settlement.error}
+                moves[str(index)] = {"to": settlement.action, "error": settlement.error}
             elif held.body[index].unique is not None:
                 moves[str(index)] = {"to": ""}
         content: dict[str, Any] = {"left": sorted(left)}

@@ -482,11 +482,11 @@ BEGIN
 END
 $$;
 
--- End claims. Arrays run in step, in the order of the seqs; verdicts are 0 done, 1 retry, 2 dead, and
+-- End claims. Arrays run in step, in the order of the seqs; actions are 0 done, 1 retry, 2 dead, and
 -- NULL for "all done". p_keyed: some have a key. Returns the places (from 1) of those whose lease is
 -- lost, and NULL for none.
 CREATE FUNCTION {schema}.settle(
-    p_queue text, p_seqs bigint[], p_tokens bigint[], p_verdicts smallint[],
+    p_queue text, p_seqs bigint[], p_tokens bigint[], p_actions smallint[],
     p_delays double precision[], p_errors text[], p_counted boolean[], p_keyed boolean,
     p_keep boolean, p_now double precision
 ) RETURNS integer[]
@@ -501,45 +501,45 @@ DECLARE
     v_keys text[];
     v_more text[];
 BEGIN
-    IF p_keyed AND (p_keep OR p_verdicts IS NOT NULL) THEN
+    IF p_keyed AND (p_keep OR p_actions IS NOT NULL) THEN
         -- An update alone would not wait for a put that holds the job FOR KEY SHARE.
-        PERFORM 1 FROM unnest(p_seqs, p_tokens, p_verdicts) AS s (seq, token, verdict)
+        PERFORM 1 FROM unnest(p_seqs, p_tokens, p_actions) AS s (seq, token, action)
         JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.token = s.token
-        WHERE j.key IS NOT NULL AND s.verdict IS DISTINCT FROM 1
+        WHERE j.key IS NOT NULL AND s.action IS DISTINCT FROM 1
         FOR UPDATE OF j;
     END IF;
 
     IF NOT p_keep THEN
         WITH gone AS (
             DELETE FROM {schema}.jobs AS j
-            USING unnest(p_seqs, p_tokens, p_verdicts)
-                WITH ORDINALITY AS s (seq, token, verdict, place)
+            USING unnest(p_seqs, p_tokens, p_actions)
+                WITH ORDINALITY AS s (seq, token, action, place)
             WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND coalesce(s.verdict, 0) = 0
+              AND coalesce(s.action, 0) = 0
             RETURNING s.place, j.key
         )
         SELECT array_agg(gone.place), array_agg(gone.key) FILTER (WHERE gone.key IS NOT NULL)
         INTO v_settled, v_keys FROM gone;
     END IF;
 
-    IF p_keep OR p_verdicts IS NOT NULL THEN
+    IF p_keep OR p_actions IS NOT NULL THEN
         WITH stays AS (
             UPDATE {schema}.jobs AS j SET
-                state = CASE WHEN s.verdict = 2 THEN 4 WHEN s.verdict = 1 THEN
+                state = CASE WHEN s.action = 2 THEN 4 WHEN s.action = 1 THEN
                             CASE WHEN p_delays[s.place] > 0 THEN 1 ELSE 0 END
                         ELSE 5 END,
-                since = CASE WHEN s.verdict = 1 THEN v_now + p_delays[s.place] ELSE v_now END,
-                run_at = CASE WHEN s.verdict = 1 THEN v_now + p_delays[s.place] ELSE j.run_at END,
-                error = CASE WHEN s.verdict > 0 THEN coalesce(p_errors[s.place], j.error)
+                since = CASE WHEN s.action = 1 THEN v_now + p_delays[s.place] ELSE v_now END,
+                run_at = CASE WHEN s.action = 1 THEN v_now + p_delays[s.place] ELSE j.run_at END,
+                error = CASE WHEN s.action > 0 THEN coalesce(p_errors[s.place], j.error)
                              ELSE j.error END,
                 attempt = j.attempt
-                    - CASE WHEN s.verdict = 1 AND NOT p_counted[s.place] THEN 1 ELSE 0 END,
+                    - CASE WHEN s.action = 1 AND NOT p_counted[s.place] THEN 1 ELSE 0 END,
                 token = j.token + 1,
                 worker = NULL
-            FROM unnest(p_seqs, p_tokens, p_verdicts)
-                WITH ORDINALITY AS s (seq, token, verdict, place)
+            FROM unnest(p_seqs, p_tokens, p_actions)
+                WITH ORDINALITY AS s (seq, token, action, place)
             WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND (p_keep OR s.verdict > 0)
+              AND (p_keep OR s.action > 0)
             RETURNING s.place, j.key, j.state
         )
         SELECT array_agg(stays.place),

@@ -23,8 +23,8 @@ from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
+    ACTIONS,
     STATES,
-    VERDICTS,
     Claim,
     Job,
     JobInfo,
@@ -226,12 +226,12 @@ class PostgresQueue(Queue):
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         # In the order of the rows, as everybody locks them, so that nobody waits in a circle.
         batch = sorted(settlements, key=lambda s: _row(s.claim))
-        plain = all(s.verdict == "done" for s in batch)
+        plain = all(s.action == "done" for s in batch)
         params = [
             text(self.name),
             numbers([number_of(s.claim.job.id) for s in batch]),
             numbers([s.claim.token for s in batch]),
-            None if plain else numbers([VERDICTS.index(s.verdict) for s in batch]),
+            None if plain else numbers([ACTIONS.index(s.action) for s in batch]),
             None if plain else numbers([s.delay for s in batch]),
             None if plain else texts([s.error for s in batch]),
             None if plain else flags([s.counted for s in batch]),
@@ -269,7 +269,7 @@ class PostgresQueue(Queue):
                 return False
             seq, token = _row(settlement.claim)
             if seq not in tokens:
-                return settlement.verdict == "done"
+                return settlement.action == "done"
             return bool(tokens[seq] == token + 1)
 
         return [s for s in refused if not settled(s)]

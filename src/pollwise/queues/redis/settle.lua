@@ -1,5 +1,5 @@
 -- End claims. ARGV: now, are finished jobs kept, where and as what number to keep the answer, for
--- how long; then the settlements, one after the other: number, token, verdict (0 done, 1 retry,
+-- how long; then the settlements, one after the other: number, token, action (0 done, 1 retry,
 -- 2 dead), does it count, has it an error, delay, length of the error, the error.
 -- Answers which were refused: their places in the batch, as "3,7".
 local imposed, keep, kept_at, number, keep_for, batch = unpack(ARGV, 1, 6)
@@ -10,7 +10,7 @@ local settlements, ids = {}, {}
 local at, size = 1, #batch
 while at <= size do
   local s, error_size = {}
-  s.id, s.token, s.verdict, s.counted, s.failed, s.delay, error_size, at =
+  s.id, s.token, s.action, s.counted, s.failed, s.delay, error_size, at =
     unpack_bytes('>I8I4BBBdH', batch, at)
   s.error = sub(batch, at, at + error_size - 1)
   at = at + error_size
@@ -31,7 +31,7 @@ for n, s in ipairs(settlements) do
     take_out(job)
     job.token, job.worker = job.token + 1, ''
     if s.failed == 1 then job.failed, job.error = 1, s.error end
-    if s.verdict == 1 then
+    if s.action == 1 then
       if s.counted == 0 then job.attempt = job.attempt - 1 end
       job.run_at = now + s.delay
       await_due(job, now)
@@ -39,7 +39,7 @@ for n, s in ipairs(settlements) do
       names(job)
       if job.key then freed[#freed + 1] = job.key end
       job.since = now
-      if s.verdict == 2 then
+      if s.action == 2 then
         job.state = STATE.dead
         add(DEAD, tonumber(job.id), job.id)
         save(job)

@@ -72,7 +72,7 @@ _TAIL = struct.Struct(">BhHHH")
 _ENTRY = struct.Struct(">QI")
 _DUE = struct.Struct(">Bd")
 _SETTLEMENT = struct.Struct(">QIBBBdH")
-_VERDICTS = {"done": 0, "retry": 1, "dead": 2}
+_ACTIONS = {"done": 0, "retry": 1, "dead": 2}
 _CODES = {state: code for code, state in enumerate(STATES)}
 
 
@@ -204,7 +204,7 @@ class RedisStore:
         )
         for info, token in self._entries(blob):
             return token == claim.token + 1 and info.job.attempt <= claim.job.attempt
-        return settlement.verdict == "done"
+        return settlement.action == "done"
 
     async def renew(self, claims: Sequence[Claim], lease: float, now: float | None) -> list[str]:
         args: list[str | int] = []
@@ -396,7 +396,7 @@ def _packed_settlement(settlement: Settlement) -> bytes:
     error = b"" if settlement.error is None else settlement.error.encode()
     token = claim.token if 0 <= claim.token < 2**32 else 0
     head = _SETTLEMENT.pack(
-        number_of(claim.job.id), token, _VERDICTS[settlement.verdict], settlement.counted,
+        number_of(claim.job.id), token, _ACTIONS[settlement.action], settlement.counted,
         settlement.error is not None, settlement.delay, len(error),
     )  # fmt: skip
     return head + error

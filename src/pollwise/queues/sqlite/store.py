@@ -133,20 +133,20 @@ class SqliteStore(SqliteFile):
 
     def settle(self, settlements: Sequence[Settlement], now: float, keep: bool) -> list[str]:
         """Settle what is still held and return the ids of what is not."""
-        by_verdict: dict[str, list[list[Any]]] = {"done": [], "retry": [], "dead": []}
+        by_action: dict[str, list[list[Any]]] = {"done": [], "retry": [], "dead": []}
         for s in settlements:
             row: list[Any] = [number_of(s.claim.job.id), s.claim.token]
-            if s.verdict == "retry":
+            if s.action == "retry":
                 row += [s.delay, s.error, s.counted]
-            elif s.verdict == "dead":
+            elif s.action == "dead":
                 row.append(s.error)
-            by_verdict[s.verdict].append(row)
+            by_action[s.action].append(row)
         settled: list[tuple[Any, ...]] = []
         names = {"done": "settle_kept" if keep else "settle_done"}
         with transaction(self.connect()):
-            for verdict, batch in by_verdict.items():
+            for action, batch in by_action.items():
                 if batch:
-                    name = names.get(verdict, f"settle_{verdict}")
+                    name = names.get(action, f"settle_{action}")
                     settled += self._rows(name, batch=json.dumps(batch), now=now)
         return _missing((s.claim for s in settlements), settled)
 

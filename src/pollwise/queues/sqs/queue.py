@@ -285,9 +285,9 @@ class SqsQueue(Queue):
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         url = await self._sqs.url()
-        await self._dead.bury([s for s in settlements if s.verdict == "dead"])
-        over = [s for s in settlements if s.verdict != "retry"]
-        back = [s for s in settlements if s.verdict == "retry"]
+        await self._dead.bury([s for s in settlements if s.action == "dead"])
+        over = [s for s in settlements if s.action != "retry"]
+        back = [s for s in settlements if s.action == "retry"]
         lost: set[str] = set()
         if over:
             lost.update(await self._sqs.delete(url, [s.claim.receipt for s in over]))

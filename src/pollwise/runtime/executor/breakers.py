@@ -19,7 +19,7 @@ class Guarded(Protocol):
 class Breakers:
     """The circuits of a worker's kinds; a kind without a breaker is always closed.
 
-    Only the trial's verdict counts for a circuit that is not closed. What was begun before it
+    Only the trial's result counts for a circuit that is not closed. What was begun before it
     opened reports late, and says nothing of the present.
 
     on_change: called with a kind and its new state.
@@ -78,7 +78,7 @@ class Breakers:
             circuit.failed(self._clock.now())
             self._note(kind)
 
-    def no_verdict(self, kind: str, trial: bool) -> None:
+    def inconclusive(self, kind: str, trial: bool) -> None:
         """A run ended without telling how its downstream is: another trial may begin."""
         circuit = self._heard(kind, trial)
         if circuit is not None:

@@ -59,8 +59,8 @@ async def check_late_settle_is_refused(bench: Bench) -> None:
         Settlement.give_back(old),
         Settlement.dead(old, "late"),
     ):
-        await lost(queue.settle([late]), [old.job.id], f"a late {late.verdict}")
-        equal(await other.get(new.job.id), before, f"the job after a late {late.verdict}")
+        await lost(queue.settle([late]), [old.job.id], f"a late {late.action}")
+        equal(await other.get(new.job.id), before, f"the job after a late {late.action}")
     await other.settle(done([new]))
     equal(await queue.get(new.job.id), None, "the job after the holder settled it")
 

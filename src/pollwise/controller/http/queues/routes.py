@@ -2,7 +2,7 @@
 
     POST /api/queue/{name}/put      {"jobs": [{"kind", "payload", …}]}           → {"ids", "fresh"}
     POST /api/queue/{name}/claim    {"worker", "limit", "lease", "hold", "kinds"} → {"claims"}
-    POST /api/queue/{name}/settle   {"settlements": [{"id", "token", "verdict"}]} → {"lost"}
+    POST /api/queue/{name}/settle   {"settlements": [{"id", "token", "action"}]} → {"lost"}
     POST /api/queue/{name}/renew   {"claims": [{"id", "token"}], "lease"}        → {"lost"}
     GET  /api/queue/{name}/stats, …/jobs, …/jobs/{id};  POST …/retry, …/drop, …/prune
     WS   /api/queue/{name}/ws       hints, both ways
@@ -320,7 +320,7 @@ class QueueApi:
     async def _settle(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         given = body.get("settlements")
         if not isinstance(given, list):
-            raise ConfigError("settlements must be a list of objects with id, token and verdict")
+            raise ConfigError("settlements must be a list of objects with id, token and action")
         return await _lost(queue.settle([wire.settlement_from(x, queue.name) for x in given]))
 
     async def _renew(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
