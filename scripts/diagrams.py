@@ -59,3 +59,115 @@ def _boxes(names: dict[str, str], x: float, y: float, width: float) -> tuple[lis
                 parts.append(svg.text(at + 10, y + 38 + line * number, words))
         y += height + gap
     return parts, y - gap - top
+
+
+ABOUT_JOB = "The states of a job: ready, delayed, blocked, leased, done and dead, and what moves it"
+
+
+def draw_job() -> str:
+    """A job's states, and what moves it from one to the next."""
+    parts = [
+        *_state(10, 70, "delayed", "until its time"),
+        *_state(174, 70, "ready", "for any worker"),
+        *_state(338, 70, "blocked", "behind its key"),
+        *_state(174, 212, "leased", "a worker runs it", svg.ORANGE, "warm"),
+        *_state(10, 330, "done", "finished", svg.GREEN, "good"),
+        *_state(338, 330, "dead", "no attempts left", svg.RED, "bad"),
+        _words(240, 24, "put", "middle"),
+        svg.arrow("M240 30V63", (240, 69), "down"),
+        svg.arrow("M240 50H76V63", (76, 69), "down"),
+        svg.arrow("M240 50H404V63", (404, 69), "down"),
+        svg.text(158, 43, "with a delay", "middle", svg.QUIET),
+        svg.text(324, 43, "its key is in use", "middle", svg.QUIET),
+        svg.arrow("M142 96H166", (173, 96), "right"),
+        svg.arrow("M338 96H314", (307, 96), "left"),
+        svg.arrow("M214 122V204", (214, 211), "down"),
+        _words(206, 172, "claim", "end"),
+        svg.arrow("M254 212V130", (254, 123), "up"),
+        _words(262, 172, "give_back"),
+        svg.text(262, 188, "or the lease ended", colour=svg.QUIET),
+        svg.arrow("M174 238H76V130", (76, 123), "up"),
+        _words(84, 172, "retry"),
+        svg.arrow("M206 264V356H150", (143, 356), "left", svg.GREEN),
+        _words(198, 312, "done", "end"),
+        svg.arrow("M274 264V356H330", (337, 356), "right", svg.RED),
+        _words(282, 312, "dead"),
+        svg.arrow("M404 330V144H284V130", (284, 123), "up"),
+        _words(412, 262, "retry"),
+        svg.text(412, 278, "by you", colour=svg.QUIET),
+        svg.arrow("M404 382V402", (404, 409), "down"),
+        _words(412, 400, "drop"),
+        svg.arrow("M76 382V402", (76, 409), "down"),
+        svg.text(100, 426, "deleted, or kept for a time", "middle", svg.QUIET),
+        svg.text(404, 426, "deleted", "middle", svg.QUIET),
+    ]
+    return svg.picture(480, 440, ABOUT_JOB, parts, 13)
+
+
+ABOUT_RECORD = "The way of an outbox record, from your transaction to done or dead"
+
+
+def draw_record() -> str:
+    """An outbox record's way, from the user's transaction to its end."""
+    parts = [
+        svg.box(12, 12, 456, 90, "band"),
+        svg.text(24, 32, "one transaction of yours", colour=svg.QUIET),
+        svg.box(22, 44, 206, 46, "box", svg.BLUE),
+        svg.text(32, 63, "your data"),
+        _words(32, 81, "INSERT INTO orders …"),
+        svg.box(238, 44, 220, 46, "box", svg.BLUE),
+        svg.text(248, 63, "the record"),
+        _words(248, 81, 'outbox.put(…, key="17")'),
+        svg.text(24, 124, "after a rollback: nothing", colour=svg.QUIET),
+        svg.arrow("M240 102V137", (240, 143), "down"),
+        svg.text(248, 124, "commit"),
+        *_state(10, 144, "waiting", "for its retry"),
+        *_state(174, 144, "ready", "in order by key"),
+        *_state(338, 144, "blocked", "behind a dead one"),
+        *_state(174, 290, "leased", "a relay handles it", svg.ORANGE, "warm"),
+        *_state(10, 410, "done", "published", svg.GREEN, "good"),
+        *_state(338, 410, "dead", "no attempts left", svg.RED, "bad"),
+        svg.arrow("M142 170H166", (173, 170), "right"),
+        svg.arrow("M338 170H314", (307, 170), "left"),
+        svg.arrow("M204 196V282", (204, 289), "down"),
+        _words(196, 244, "claim", "end"),
+        svg.text(196, 260, "its key", "end", svg.QUIET),
+        svg.arrow("M244 290V204", (244, 197), "up"),
+        svg.text(252, 250, "the lease", colour=svg.QUIET),
+        svg.text(252, 266, "ended", colour=svg.QUIET),
+        svg.arrow("M174 316H76V204", (76, 197), "up"),
+        _words(84, 250, "retry"),
+        svg.arrow("M206 342V436H150", (143, 436), "left", svg.GREEN),
+        _words(198, 390, "done", "end"),
+        svg.arrow("M274 342V436H330", (337, 436), "right", svg.RED),
+        _words(282, 390, "dead"),
+        svg.arrow("M366 410V216H284V204", (284, 197), "up"),
+        _words(374, 336, "retry"),
+        svg.text(374, 352, "by you", colour=svg.QUIET),
+        svg.line("M448 410V204", svg.RED, 1.5, "4 4"),
+        svg.arrow("", (448, 197), "up", svg.RED),
+        svg.text(440, 280, "blocks", "end", svg.QUIET),
+        svg.text(440, 296, "its key", "end", svg.QUIET),
+        svg.arrow("M404 462V482", (404, 489), "down"),
+        _words(412, 480, "drop"),
+        svg.arrow("M76 462V482", (76, 489), "down"),
+        svg.text(100, 506, "deleted, or kept for a time", "middle", svg.QUIET),
+        svg.text(404, 506, "deleted", "middle", svg.QUIET),
+    ]
+    return svg.picture(480, 520, ABOUT_RECORD, parts, 13)
+
+
+def _state(
+    x: float, y: float, name: str, about: str, border: str = svg.BLUE, ground: str = "box"
+) -> list[str]:
+    style = f'font-weight="600" font-size="15" font-family="{svg.MONO}"'
+    return [
+        svg.box(x, y, 132, 52, ground, border),
+        svg.text(x + 66, y + 22, name, "middle", more=style),
+        svg.text(x + 66, y + 41, about, "middle"),
+    ]
+
+
+def _words(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """What somebody calls or types."""
+    return svg.text(x, y, words, anchor, more=f'font-family="{svg.MONO}"')

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import svg
-from diagrams import draw_architecture
+from diagrams import draw_architecture, draw_job, draw_record
 from pollwise import Adaptive, Fixed, NewJob, Strategy, poll
 from pollwise.lab.replay.fixed import percentile
 from pollwise.queues.memory import MemoryQueue
@@ -233,6 +233,8 @@ PICTURES: dict[str, Callable[[], str]] = {
     "pacing.svg": draw,
     "worth.svg": draw_worth,
     "architecture.svg": draw_architecture,
+    "job-states.svg": draw_job,
+    "record-states.svg": draw_record,
 }
 
 

@@ -75,17 +75,30 @@ arguments. `pollwise config show` tells every value and where it came from. A du
 milliseconds. `[fleet.groups.NAME.polling]` sets `enabled`, `base_interval`, `min_interval` and
 `max_interval` for the targets of one group (`POLLWISE_FLEET_GROUPS_NAME_POLLING_ENABLED`, …), which
 beat `[fleet.polling]`."""
-EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`, and
-`outbox.events` likewise. In logs an event is named by its `action`: `PollFailed` is
-`"poll_failed"`. What has no level in the last column is logged at debug only. `source` is the name
-of a queue, or `outbox:` and the name of an outbox."""
-METRICS_NOTE = """`pollwise worker … --metrics-port 9091`, and `pollwise outbox run … --metrics-port
-9091`, serve them on 127.0.0.1; they need `pip install 'pollwise[metrics]'`. The label sets of a
-queue go when its last worker in the process stops, and those of an outbox with its last relay."""
-OUTBOX_NOTE = """The tables of an outbox are in the user's own database; `pollwise.Outbox` and
-`OutboxRunOptions` are under [Python names](python.md), the settings `[outbox]` under
+EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`; an outbox has
+`outbox.events`. Log records carry the name of the event as `action`: `PollFailed` is
+`"poll_failed"`. Events without a level in the last column are logged at debug level. `source` is
+the name of a queue, or `outbox:` and the name of an outbox."""
+METRICS_NOTE = """`pollwise worker … --metrics-port 9091` and `pollwise outbox run … --metrics-port
+9091` serve these metrics on 127.0.0.1. They need the extra `metrics`: `pip install '.[metrics]'`.
+The series of a queue are removed when the last worker of the process on that queue stops, and
+those of an outbox when its last relay stops."""
+STATES_NOTE = """A job with a `delay` or a `run_at` is *delayed* until its time. A job is *blocked*
+while an older job with the same key is unfinished. A claim makes a ready job *leased*, and the
+worker renews the lease while the handler runs. If the worker dies, the lease ends and the job is
+ready again. A job that failed is retried after a delay; once it has no attempts left it is *dead*,
+and the next job of its key can run. Dead jobs stay until you retry them (`pollwise queue retry`) or
+delete them (`pollwise queue drop`)."""
+OUTBOX_NOTE = """The tables of an outbox are in your own database. `pollwise.Outbox` and
+`OutboxRunOptions` are under [Python names](python.md), the `[outbox]` settings under
 [Settings](settings.md)."""
-#: Answers that any route may give; they are told of once.
+RECORD_NOTE = """A relay claims a *key* under a lease, with the first records of that key, and hands
+them to the handlers in order. A record whose handler failed is *waiting* until its retry, and the
+records behind it wait too. A record with no attempts left is *dead*. By default it blocks its key
+until you retry it (`pollwise outbox retry`) or delete it (`pollwise outbox drop`);
+[Ordering](../why/ordering.md) describes the alternative. Records without a key do not wait for each
+other."""
+#: Answers that any route may give; they are described once.
 ANY_ROUTE = ("401", "403", "503")
 HTTP_NOTE = """What `pollwise serve` answers; a running controller has the same, for programs, at
 `/openapi.json`. Every request but those of health needs `Authorization: Bearer <token>`: `admin`
@@ -100,8 +113,8 @@ answer; `Retry-After` says when to try again).
 The WebSocket `/api/workers/ws?worker_id=…` takes the token in the same header, or as its first
 message, `{"token": "…"}`. It says `{"hint": true}` when a poll may find something,
 `{"cancel": "<job id>"}`, and `{"ping": true}` now and then. It never carries a job."""
-COMMANDS_NOTE = """Exit codes: 0 done, 1 not so (not found, a check failed), 2 bad input,
-or a store that cannot be reached or refuses. `--json` prints one JSON document on standard
+COMMANDS_NOTE = """Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
+store could not be reached or refused the call. `--json` prints one JSON document on standard
 output."""
 QUEUES: dict[str, type[Queue]] = {
     "memory://": MemoryQueue,
@@ -112,7 +125,7 @@ QUEUES: dict[str, type[Queue]] = {
     "sqs://name": SqsQueue,
     "sqs://name.fifo": SqsFifoQueue,
 }
-#: Those that have more to say than their URL; from `pollwise.queues.<module>`.
+#: Queues with arguments of their own.
 CLASSES: dict[str, type[Queue]] = {
     "SQLite": SqliteQueue,
     "Postgres": PostgresQueue,
@@ -143,7 +156,7 @@ def first_line(thing: object) -> str:
 
 
 def signature(thing: Callable[..., Any], name: str) -> str:
-    """A call as one would write it, one argument a line where it is long."""
+    """The signature of a call, with one argument per line if it is long."""
     found = inspect.signature(thing)
     parameters = [p for p in found.parameters.values() if p.name != "self"]
     words, starred = [], False
@@ -197,7 +210,10 @@ def describe(thing: Callable[..., Any], name: str) -> str:
 
 
 def strategies_page() -> str:
-    parts = ["# Strategies", "Each is a recipe; its arguments are checked when it is made."]
+    parts = [
+        "# Strategies",
+        "A strategy is an immutable recipe. Its arguments are checked when it is created.",
+    ]
     for name, strategy in STRATEGIES.items():
         parts += [f"## {strategy.__name__}", describe(strategy, strategy.__name__)]
         parts.append(f'In settings: `strategy = "{name}"`, and the arguments by their names.')
@@ -254,7 +270,10 @@ def queues_page() -> str:
         first_line(Queue),
         table(("", *(f"`{url}`" for url in QUEUES)), rows),
         prose(Capabilities),
-        "## Opening one",
+        "## A job's states",
+        "![The states of a job and what moves it](../assets/job-states.svg)",
+        STATES_NOTE,
+        "## Opening a queue",
         describe(pollwise.open, "pollwise.open"),
     ]
     for title, queue in CLASSES.items():
@@ -271,7 +290,7 @@ def queues_page() -> str:
 
 
 def _differs(name: str, method: Callable[..., object]) -> bool:
-    """Does a queue's method take more than every queue's does?"""
+    """True if the method takes arguments that `Queue` does not have."""
     if name.startswith("_"):
         return False
     return bool(
@@ -281,7 +300,9 @@ def _differs(name: str, method: Callable[..., object]) -> bool:
 
 
 def outbox_page() -> str:
-    parts = ["# Outbox", OUTBOX_NOTE, "## Opening a store", describe(open_store, "open_store")]
+    picture = "![The way of an outbox record](../assets/record-states.svg)"
+    parts = ["# Outbox", OUTBOX_NOTE, "## A record's states", picture, RECORD_NOTE]
+    parts += ["## Opening a store", describe(open_store, "open_store")]
     for store in (SqliteOutboxStore, PostgresOutboxStore):
         where = f"`from {store.__module__} import {store.__name__}`"
         parts += [f"## {store.__name__}", where, describe(store, store.__name__)]
@@ -296,14 +317,14 @@ def outbox_page() -> str:
 
 
 def python_page() -> str:
-    parts = ["# Python names", "Everything that `import pollwise` gives."]
+    parts = ["# Python names", "The names in `pollwise`."]
     errors = []
     for name in pollwise.__all__:
         thing = getattr(pollwise, name)
         if inspect.isclass(thing) and issubclass(thing, Exception):
             errors.append((f"`{name}`", first_line(thing)))
         elif inspect.isclass(thing) and issubclass(thing, (Strategy, Queue)):
-            continue  # they have pages of their own
+            continue  # these have their own pages
         else:
             parts += [f"## {name}", describe(thing, f"pollwise.{name}")]
             parts += list(_methods(thing))
@@ -361,7 +382,7 @@ def _option(parameter: Any) -> tuple[str, str, str]:
 
 
 def http_api_page() -> str:
-    """Every route of the controller, as its OpenAPI schema has it."""
+    """Every route of the controller, from its OpenAPI schema."""
     from pollwise.controller import create_app
     from pollwise.controller.http.queues import routes as queue_api
 
@@ -432,7 +453,7 @@ def _fields(model: Any) -> Iterable[tuple[str, str, str]]:
 
 
 def _type(schema: Any) -> str:
-    """What a value may be, in a few words."""
+    """The type of a value, in a few words."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#model-{name.lower()})"
@@ -453,7 +474,7 @@ def _type(schema: Any) -> str:
 
 
 def tradeoff() -> str:
-    """What an idle worker costs and how late it may be, measured under the virtual clock."""
+    """The cost of an idle worker and its longest wait, measured under the virtual clock."""
     rows = []
     for strategy, use in TRADEOFFS:
         polls = idle_polls(strategy) * MONTH / IDLE_SECONDS
@@ -485,7 +506,7 @@ def idle_polls(strategy: Strategy) -> int:
 
 
 def held_or_not() -> str:
-    """Strategies on SQS, held and not, on one trace: requests, dollars and waiting."""
+    """Strategies on SQS with and without a hold, on one trace: requests, dollars and waiting."""
     price = PRICES["sqs"]
     trace = workload("bursty", seed=0, hours=6)
     worth: dict[str, Any] = {"poll_cost": price.dollars, "wait_cost": 0.01 / 3600}

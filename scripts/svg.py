@@ -79,14 +79,15 @@ def line(path: str, colour: str, width: float = 1.0, dash: str = "") -> str:
 
 
 def arrow(path: str, tip: tuple[float, float], facing: str, colour: str = QUIET) -> str:
-    """A line with a head at `tip` that faces "up", "down", "left" or "right"."""
+    """An arrow whose head, at `tip`, faces "up", "down", "left" or "right"."""
     x, y = tip
     dx, dy = {"up": (0, 1), "down": (0, -1), "left": (1, 0), "right": (-1, 0)}[facing]
     head = (
         f"M{x:.1f} {y:.1f}L{x + 7 * dx - 4 * dy:.1f} {y + 7 * dy - 4 * dx:.1f}"
         f"L{x + 7 * dx + 4 * dy:.1f} {y + 7 * dy + 4 * dx:.1f}Z"
     )
-    return f'{line(path, colour, 1.5)}<path class="{colour}" d="{head}"/>'
+    shaft = line(path, colour, 1.5) if path else ""
+    return f'{shaft}<path class="{colour}" d="{head}"/>'
 
 
 def wrapped(words: str, limit: int) -> list[str]:

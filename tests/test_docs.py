@@ -20,6 +20,8 @@ import pytest
 import typer
 
 from pollwise.cli.app import app
+from pollwise.outbox.records import RECORD_STATES
+from pollwise.runtime.jobs import STATES
 from tests.support.brokers import Nats, RabbitMQ
 from tests.support.clouds import BUCKET, CREDENTIALS, MiniStack
 from tests.support.daemons import free_port
@@ -267,6 +269,12 @@ def commands() -> list[str]:
 def test_every_command_is_in_the_reference(command: str) -> None:
     page = (ROOT / "docs" / "reference" / "commands.md").read_text("utf-8")
     assert f"## pollwise {command}\n" in page
+
+
+def test_the_diagrams_show_every_state() -> None:
+    for picture, states in (("job-states", STATES), ("record-states", RECORD_STATES)):
+        drawn = (ROOT / "docs" / "assets" / f"{picture}.svg").read_text("utf-8")
+        assert [state for state in states if f">{state}<" not in drawn] == [], picture
 
 
 def test_the_links_of_the_readme_lead_somewhere() -> None:
