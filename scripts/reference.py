@@ -31,9 +31,9 @@ from pollwise.lab.traces.synthetic import workload
 from pollwise.observe.metrics import METRICS
 from pollwise.outbox.records import (
     BlockedKey,
-    Held,
+    HeldRecord,
     KeyClaim,
-    KeyEnd,
+    KeySettlement,
     OutboxStats,
     RecordInfo,
     RelayInfo,
@@ -311,7 +311,8 @@ def outbox_page() -> str:
         if inspect.isfunction(method) and not name.startswith("_"):
             parts += [f"### {name}", describe(method, f"store.{name}")]
     parts += ["## Values"]
-    for value in (RecordInfo, OutboxStats, BlockedKey, KeyClaim, Held, KeyEnd, RelayInfo):
+    values = (RecordInfo, OutboxStats, BlockedKey, KeyClaim, HeldRecord, KeySettlement, RelayInfo)
+    for value in values:
         parts += [f"### {value.__name__}", describe(value, value.__name__)]
     return "\n\n".join(parts)
 

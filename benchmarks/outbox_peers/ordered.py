@@ -92,7 +92,7 @@ def relay(url: str, file: str) -> None:
         key, number = record.payload
         os.write(lines, b"%d %s %d\n" % (me, key.encode(), number))
 
-    outbox.run(OutboxRunOptions(lease=LEASE))
+    asyncio.run(outbox.run(OutboxRunOptions(lease=LEASE)))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ which is claimed by itself; `batch=B` lets a poll claim that many keys (100 unle
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import sys
 from pathlib import Path
@@ -51,7 +52,7 @@ class PollwiseDriver(Driver):
         async def empty(record: Record) -> None:
             handle(record.payload["sent"])
 
-        self._outbox.run(OutboxRunOptions(batch=self._batch))
+        asyncio.run(self._outbox.run(OutboxRunOptions(batch=self._batch)))
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "queue put", "queue stats", "queue list", "queue show", "queue retry", "queue drop",
         "queue migrate",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
-        "outbox skip", "outbox prune", "outbox migrate",
+        "outbox drop", "outbox prune", "outbox migrate",
         "config show", "config check",
         "serve run", "serve token create", "serve token list", "serve token revoke",
         "serve token rotate", "agent",

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions, open_store
-from pollwise.outbox.records import KeyEnd, Record
+from pollwise.outbox.records import KeySettlement, Record
 from pollwise.storage.sql import migrations
 from tests.cli.console import Command, good, pollwise
 from tests.support.servers import Postgres
@@ -60,9 +60,11 @@ def kill(url: str, *keys: str | None) -> None:
         async with open_store(url) as store:
             for claim in await store.claim("r", 100, 1, 60):
                 if claim.key in keys:
-                    assert not await store.settle([KeyEnd(claim, 0, "dead", error="no good")])
+                    assert not await store.settle(
+                        [KeySettlement(claim, 0, "dead", error="no good")]
+                    )
                 else:
-                    assert not await store.settle([KeyEnd(claim, 0)])
+                    assert not await store.settle([KeySettlement(claim, 0)])
 
     asyncio.run(main())
 
@@ -143,9 +145,9 @@ def test_retry_and_skip(url: str, shop: list[str]) -> None:
     assert good("outbox", "retry", url, "--key", "order-17").out == "retried 1 record(s)\n"
     assert good("outbox", "blocked", url).out == "no key is blocked\n"
     kill(url, "order-17")
-    assert good("outbox", "skip", url, shop[0], "--json").json() == {"skipped": 1}
+    assert good("outbox", "drop", url, shop[0], "--json").json() == {"dropped": 1}
     assert good("outbox", "stats", url, "--json").json()["ready"] == 3
-    again = pollwise("outbox", "skip", url, shop[0])
+    again = pollwise("outbox", "drop", url, shop[0])
     assert again.code == 1
     assert "1 of 1 ids are no dead records here" in again.err
     nobody = pollwise("outbox", "retry", url, "--key", "order-99")
@@ -165,7 +167,7 @@ def test_prune(url: str) -> None:
     async def main() -> None:
         async with open_store(url, keep="1h") as store:
             (claim,) = await store.claim("r", 10, 5, 60)
-            await store.settle([KeyEnd(claim, 5)])
+            await store.settle([KeySettlement(claim, 5)])
 
     asyncio.run(main())
     refused = pollwise("outbox", "prune", url)
@@ -223,7 +225,9 @@ def test_what_cannot_be_run_is_refused(target: str, said: str, folder: Path) -> 
     (folder / "shop.py").write_text(SHOP)
     bare = "import pollwise\noutbox = pollwise.Outbox('sqlite:///x.db')\n"
     (folder / "bare.py").write_text(bare)
-    (folder / "runs.py").write_text(bare + "outbox.handle('*', name='p')(print)\noutbox.run()\n")
+    (folder / "runs.py").write_text(
+        bare + "outbox.handle('*', name='p')(print)\nimport asyncio\nasyncio.run(outbox.run())\n"
+    )
     refused = pollwise("outbox", "run", target)
     assert refused.code == 2
     assert said in refused.err
@@ -235,7 +239,7 @@ def test_what_cannot_be_run_is_refused(target: str, said: str, folder: Path) -> 
         ("shop.db", "is not an outbox URL; give one like sqlite:///shop.db"),
         ("redis://x/0", "no outbox has the scheme 'redis'; known: sqlite, postgresql"),
         ("sqlite:///shop.db?queue=a", "outbox URLs of sqlite take no option 'queue'"),
-        ("sqlite:///shop.db?on_dead=stop", "on_dead = 'stop' must be 'block' or 'skip'"),
+        ("sqlite:///shop.db?on_dead=stop", "on_dead = 'stop' must be 'block' or 'continue'"),
         ("sqlite://", "names no file"),
     ],
 )
@@ -246,7 +250,7 @@ def test_a_wrong_url_is_refused(url: str, said: str) -> None:
 
 
 def test_a_relay_runs_until_it_is_stopped_by_its_handler(url: str) -> None:
-    """`outbox.run()` is the one blocking call."""
+    """A blocking program writes `asyncio.run(outbox.run())`."""
     good("outbox", "migrate", url)
     outbox = Outbox(url, options=OutboxRunOptions(grace="5s"))
     seen = []
@@ -258,6 +262,6 @@ def test_a_relay_runs_until_it_is_stopped_by_its_handler(url: str) -> None:
             outbox.stop()
 
     put(url, [NewRecord("order.placed", n, "k") for n in range(10)])
-    outbox.run()
+    asyncio.run(outbox.run())
     assert seen == list(range(10))
     assert good("outbox", "stats", url, "--json").json()["ready"] == 0

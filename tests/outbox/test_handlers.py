@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from pollwise.errors import HandlerError
 from pollwise.outbox import NewRecord, Outbox
-from pollwise.outbox.handlers import Registry, matcher, record_handler
-from pollwise.outbox.progress import HandlerProgress, Progress
+from pollwise.outbox.handlers import RecordHandlers, matcher, record_handler
+from pollwise.outbox.progress import HandlerProgress, RecordProgress
 from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from tests.outbox.relays import Bench
@@ -33,8 +33,8 @@ def test_patterns(pattern: str, kinds: list[str], others: list[str]) -> None:
     assert not any(matcher(pattern).fullmatch(kind) for kind in others)
 
 
-def registry(**patterns: list[str]) -> Registry:
-    made = Registry()
+def registry(**patterns: list[str]) -> RecordHandlers:
+    made = RecordHandlers()
     for name, given_patterns in patterns.items():
         handler = record_handler(
             given_patterns, lambda record: None, name=name, retry=None, timeout=None,
@@ -49,7 +49,7 @@ def test_handlers_match_in_the_order_they_were_registered() -> None:
     names = [handler.name for handler in made.matching("order.placed")]
     assert names == ["audit", "publish", "mail"]
     assert [handler.name for handler in made.matching("invoice.sent")] == ["audit", "publish"]
-    assert made.sets()["publish"] == ("order.*", "invoice.*")
+    assert made.patterns()["publish"] == ("order.*", "invoice.*")
     assert made.unmatched(["order.paid"]) == [("publish", "invoice.*"), ("mail", "order.placed")]
 
 
@@ -78,10 +78,10 @@ states = st.builds(
 
 @given(st.dictionaries(st.text(min_size=1, max_size=40), states, max_size=20))
 def test_progress_reads_back_what_was_written(handlers: dict[str, HandlerProgress]) -> None:
-    text = Progress(handlers).text()
+    text = RecordProgress(handlers).text()
     assert len(text.encode()) <= PROGRESS_BYTES_MAX
     assert "\0" not in json.loads(text).__repr__()
-    again = Progress.read(text)
+    again = RecordProgress.read(text)
     for name, state in handlers.items():
         read = again.of(name)
         assert read.ended == state.ended
@@ -92,11 +92,11 @@ def test_progress_reads_back_what_was_written(handlers: dict[str, HandlerProgres
 
 @given(st.text() | st.sampled_from(["[]", "{", '{"a": []}', '{"a": {"a": "x"}}', "1", "null"]))
 def test_progress_that_cannot_be_read_counts_as_not_done(text: str) -> None:
-    assert not Progress.read(text).of("publish").ended
+    assert not RecordProgress.read(text).of("publish").ended
 
 
 def test_a_fresh_record_keeps_what_is_done_only() -> None:
-    text = Progress(
+    text = RecordProgress(
         {
             "done": HandlerProgress("done"),
             "fell": HandlerProgress("fell back"),
@@ -104,7 +104,7 @@ def test_a_fresh_record_keeps_what_is_done_only() -> None:
             "waits": HandlerProgress("", 2, 9e9, "no", True),
         }
     ).text()
-    fresh = Progress.read(text, fresh=True)
+    fresh = RecordProgress.read(text, retried=True)
     assert fresh.of("done").ended == "done"
     assert fresh.of("fell").ended == "fell back"
     assert fresh.of("gave up") == fresh.of("waits") == HandlerProgress()

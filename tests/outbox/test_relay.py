@@ -14,7 +14,7 @@ from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError, HandlerError, Reject, Snooze
 from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
-from pollwise.outbox.records import KeyClaim, KeyEnd, Record
+from pollwise.outbox.records import KeyClaim, KeySettlement, Record
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.runtime.events import (
     BreakerChanged,
@@ -55,7 +55,7 @@ def test_order_within_each_key() -> None:
     seen: dict[str | None, list[int]] = {}
 
     async def main() -> None:
-        outbox = bench.outbox(run=3, batch=2, concurrency=3)
+        outbox = bench.outbox(records_per_key=3, batch=2, concurrency=3)
 
         @outbox.handle("*")
         async def note(record: Record) -> None:
@@ -77,7 +77,7 @@ def test_what_is_claimed_together_and_handled_at_once_is_settled_by_one_call() -
     settled: list[int] = []
 
     class Counting(MemoryOutboxStore):
-        async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+        async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
             settled.append(len(ends))
             return await super()._settle(ends)
 
@@ -180,7 +180,7 @@ def test_two_handlers_with_delays_of_their_own_wait_for_the_soonest() -> None:
     bench.run(main())
 
 
-@pytest.mark.parametrize("on_dead", ["block", "skip"])
+@pytest.mark.parametrize("on_dead", ["block", "continue"])
 def test_a_dead_record_blocks_its_key_or_lets_it_pass(on_dead: str) -> None:
     bench = Bench(on_dead=on_dead)
 
@@ -216,7 +216,7 @@ def test_a_dead_record_blocks_its_key_or_lets_it_pass(on_dead: str) -> None:
     bench.run(main())
 
 
-@pytest.mark.parametrize("act", ["retry", "skip"])
+@pytest.mark.parametrize("act", ["retry", "drop"])
 def test_retry_and_skip_unblock_a_key(act: str) -> None:
     bench = Bench()
     mended = False
@@ -237,7 +237,7 @@ def test_retry_and_skip_unblock_a_key(act: str) -> None:
             await bench.clock.advance(60)
             assert not bench.payloads("publish")
             mended = True
-            done = bench.store.retry if act == "retry" else bench.store.skip
+            done = bench.store.retry if act == "retry" else bench.store.drop
             assert await done(keys=["k"]) == 1
             await bench.clock.advance(10)
         wanted = [(1, 1), (2, 1)]
@@ -606,7 +606,7 @@ def test_hints_wake_the_relay_and_drain_runs_through_a_backlog() -> None:
     bench = Bench()
 
     async def main() -> None:
-        outbox = bench.outbox(batch=10, run=1)
+        outbox = bench.outbox(batch=10, records_per_key=1)
         outbox.handle("*")(bench.recorder("publish"))
         async with outbox.running():
             await bench.clock.advance(30)
@@ -629,7 +629,7 @@ def test_eager_needs_a_relay_in_this_process() -> None:
     ("options", "said"),
     [
         ({"batch": 0}, "batch = 0 must be a whole number from 1 to 1000"),
-        ({"run": 5000}, "run = 5000"),
+        ({"records_per_key": 5000}, "records_per_key = 5000"),
         ({"concurrency": 1.5}, "concurrency = 1.5"),
         ({"lease": "1ms"}, "lease = '1ms'"),
         ({"polling": "fast"}, "is no strategy"),
@@ -647,7 +647,7 @@ def test_handlers_are_checked_when_they_are_registered() -> None:
     def publish(record: Record) -> None: ...
 
     outbox.handle("order.*")(publish)
-    with pytest.raises(HandlerError, match="there is a handler 'publish' already"):
+    with pytest.raises(HandlerError, match="a handler named 'publish' already exists"):
         outbox.handle("invoice.*")(publish)
     with pytest.raises(HandlerError, match="give a pattern"):
         outbox.handle()(publish)
@@ -669,6 +669,6 @@ def test_an_outbox_without_handlers_does_not_run() -> None:
 
     async def main() -> None:
         with pytest.raises(HandlerError, match="has no handler"):
-            await bench.outbox().run_async()
+            await bench.outbox().run()
 
     bench.run(main())

@@ -15,7 +15,7 @@ import pytest
 from pollwise.core.retry import Retry
 from pollwise.errors import SchemaError, StoreUnavailable
 from pollwise.outbox import NewRecord, Outbox
-from pollwise.outbox.progress import Progress
+from pollwise.outbox.progress import RecordProgress
 from pollwise.outbox.records import Record
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.memory import MemoryOutboxStore
@@ -116,7 +116,7 @@ def test_every_call_may_fail_once(where: str, fate: Fate, tmp_path: Path) -> Non
 
         async def main(bench: Bench = bench, order: Order = order) -> None:
             await bench.store.migrate()
-            outbox = bench.outbox(lease="3s", run=2, grace="5s")
+            outbox = bench.outbox(lease="3s", records_per_key=2, grace="5s")
 
             @outbox.handle("*", retry=Retry.fixed("1s", attempts=None))
             async def publish(record: Record) -> None:
@@ -162,8 +162,8 @@ def test_random_failures_kills_and_stops(seed: int) -> None:
 
     def relay() -> Outbox:
         outbox = bench.outbox(
-            lease="2s", run=rng.randint(1, 4), batch=rng.randint(1, 5), grace=rng.random(),
-            concurrency=rng.randint(1, 4), seed=rng.randrange(1000),
+            lease="2s", records_per_key=rng.randint(1, 4), batch=rng.randint(1, 5),
+            grace=rng.random(), concurrency=rng.randint(1, 4), seed=rng.randrange(1000),
         )  # fmt: skip
 
         @outbox.handle("*", retry=Retry.exponential("100ms", "1s", attempts=None))
@@ -180,7 +180,7 @@ def test_random_failures_kills_and_stops(seed: int) -> None:
             await bench.store.put(NewRecord("k", number, f"key-{key}"))
         for _ in range(30):
             outbox = relay()
-            task = asyncio.ensure_future(outbox.run_async())
+            task = asyncio.ensure_future(outbox.run())
             await bench.clock.advance(rng.random() * 5)
             if rng.random() < 0.5:
                 outbox.stop()
@@ -188,7 +188,7 @@ def test_random_failures_kills_and_stops(seed: int) -> None:
                 task.cancel()
             await asyncio.wait([task])
         last = relay()
-        task = asyncio.ensure_future(last.run_async())
+        task = asyncio.ensure_future(last.run())
         await bench.clock.advance(300)
         last.stop()
         await task
@@ -285,9 +285,9 @@ def test_two_relays_of_one_name_know_of_each_other() -> None:
                 (told,) = bench.events(RelayStandsBy)
                 assert (told.relay, told.missing) == ("shop", ("publish",))
                 assert told.newer.startswith("shop#"), "which of them"
-                runs = [started.run for started in bench.events(RelayStarted)]
-                assert runs == [told.run, told.newer], "and both are told as they start"
-                assert told.run != told.newer
+                runs = [started.instance for started in bench.events(RelayStarted)]
+                assert runs == [told.instance, told.newer], "and both are told as they start"
+                assert told.instance != told.newer
                 await bench.put(1)
                 await bench.clock.advance(10)
         assert bench.payloads("publish") == bench.payloads("newer") == [0]
@@ -509,7 +509,10 @@ def test_a_record_that_kills_its_relays_is_dead_in_the_end_and_it_alone(seed: in
         assert (stats.ready, stats.behind, stats.dead) == (1, 1, 1)
         assert await inner.retry(keys=["bad"]) == 1, "attempts begin anew"
         (again,) = await inner.claim("r", 1, 1, 60)
-        assert "\\n" not in Progress.read(again.run[0].progress, again.run[0].fresh).text()
+        assert (
+            "\\n"
+            not in RecordProgress.read(again.records[0].progress, again.records[0].retried).text()
+        )
 
     bench.run(main())
 

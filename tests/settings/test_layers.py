@@ -43,7 +43,7 @@ def test_the_defaults_are_those_of_the_worker(folder: Folder) -> None:
 
 def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
     outbox, options = folder.load().outbox, OutboxRunOptions()
-    assert (outbox.batch, outbox.run) == (options.batch, options.run)
+    assert (outbox.batch, outbox.records_per_key) == (options.batch, options.records_per_key)
     assert outbox.concurrency == options.concurrency
     assert (outbox.lease, outbox.grace) == (seconds(options.lease), seconds(options.grace))
     assert (outbox.timeout, outbox.long_interval) == (options.timeout, options.long_interval)
@@ -54,7 +54,7 @@ def test_the_defaults_are_those_of_the_outbox(folder: Folder) -> None:
     ("key", "within", "outside"),
     [
         ("batch", [1, 1000], [0, 1001]),
-        ("run", [1, 1000], [0, 1001]),
+        ("records_per_key", [1, 1000], [0, 1001]),
         ("concurrency", [1, 1000], [0, 1001]),
         ("lease", [0.1, "7d"], [0.09, "8d"]),
         ("long_interval", [0.001, 3600], [0, 3601]),
@@ -254,7 +254,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
     assert [row for row in shown if row[0].startswith("outbox.")] == [
         ("outbox.database", "none", "default"),
         ("outbox.batch", "100", "default"),
-        ("outbox.run", "20", "default"),
+        ("outbox.records_per_key", "20", "default"),
         ("outbox.concurrency", "64", "default"),
         ("outbox.lease", "30s", "default"),
         ("outbox.grace", "30s", "default"),

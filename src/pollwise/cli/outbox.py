@@ -99,7 +99,7 @@ def run(
         found.events.subscribe(log, *debug_events())
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host)
     try:
-        found.run(options)
+        asyncio.run(found.run(options))
     finally:
         close()
 
@@ -116,7 +116,7 @@ def _found(target: str) -> Outbox:
 RUN_OPTIONS = (
     "polling",
     "batch",
-    "run",
+    "records_per_key",
     "concurrency",
     "lease",
     "grace",
@@ -231,16 +231,16 @@ def retry(
     _report("retried", with_store(url, lambda store: store.retry(*chosen)), chosen, as_json)
 
 
-@app.command("skip")
-def skip(
+@app.command("drop")
+def drop(
     url: Url, ids: Ids = None, key: Keys = None, everything: All = False, as_json: Json = False
 ) -> None:
     """Delete dead records for good; their keys go on without them.
 
-    Example: pollwise outbox skip sqlite:///shop.db 17
+    Example: pollwise outbox drop sqlite:///shop.db 17
     """
     chosen = _chosen(ids, key, everything)
-    _report("skipped", with_store(url, lambda store: store.skip(*chosen)), chosen, as_json)
+    _report("dropped", with_store(url, lambda store: store.drop(*chosen)), chosen, as_json)
 
 
 @app.command("prune")

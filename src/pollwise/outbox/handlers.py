@@ -1,4 +1,4 @@
-"""Handlers of records: which functions get which kinds, and what becomes of their failures."""
+"""Handlers of records: which functions receive which kinds, and how their failures are retried."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from pollwise.runtime.executor.handlers import (
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
 
-#: How a failing handler is tried again unless it says otherwise.
+#: How a failing handler is retried by default.
 RECORD_RETRY = Retry.exponential("2s", max_delay="60s", attempts=4)
-#: What the progress of a handler takes besides its name, without an error, in bytes.
-ROOM_OF_EACH = 100
-#: Kinds whose handlers are remembered.
+#: The size of a handler's progress without its name and error, in bytes.
+HANDLER_PROGRESS_BYTES = 100
+#: The maximum number of kinds whose handlers are cached.
 _KINDS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
-    """What a fallback is called with: the record, and the error its handler gave up on."""
+class FailedRecord:
+    """What a fallback receives: the record, and the error of the handler's last attempt."""
 
     record: Record
     error: str
@@ -48,15 +48,15 @@ class Failed:
 class RecordHandler:
     """A function for the records whose kind a pattern matches.
 
-    name: progress is kept under it, so it stays the same when the function is renamed.
-    fallback: called when the handler gives up; if it returns, the record goes on.
+    name: the name under which its progress is stored; keep it when the function is renamed.
+    fallback: called when the handler gives up; if it returns, the record counts as handled.
+    given: the functions as registered; those with an `aclose` are closed with the relay.
     """
 
     name: str
     patterns: tuple[str, ...]
     main: Handler
     fallback: Handler | None
-    #: The functions as they were given: what of them can be closed is closed with the relay.
     given: tuple[object, ...]
 
     @property
@@ -69,7 +69,7 @@ class RecordHandler:
 
 
 def check_patterns(patterns: Sequence[object]) -> None:
-    """Refuse what is no pattern: also the function itself, of whoever left the brackets out."""
+    """Refuse values that are not patterns, such as the function in `@outbox.handle`."""
     if not patterns or callable(patterns[0]):
         raise HandlerError("give a pattern: @outbox.handle('order.*'), or '*' for every record")
     for pattern in patterns:
@@ -86,11 +86,11 @@ def record_handler(
     fallback: Callable[..., Any] | None,
     breaker: Breaker | None,
 ) -> RecordHandler:
-    """Check a function as a handler of records."""
+    """Check a function and make a handler of it."""
     main = handler_for(patterns[0], function, retry or RECORD_RETRY, timeout, breaker, "record")
     called = name or getattr(function, "name", None) or getattr(function, "__name__", None)
     if called is None:
-        raise HandlerError(f"{function!r} has no name; give one: handle(…, name='publish')")
+        raise HandlerError(f"{function!r} has no name; give one as in handle(…, name='publish')")
     checked_name(called, "the name of a handler", HandlerError)
     last = None if fallback is None else _fallback(patterns[0], fallback, timeout)
     return RecordHandler(
@@ -107,7 +107,7 @@ def _fallback(pattern: str, function: Callable[..., Any], timeout: Duration | No
         check_signature(pattern, function, "record")
         two = False
 
-    def call(failed: Failed) -> Any:
+    def call(failed: FailedRecord) -> Any:
         return function(failed.record, failed.error) if two else function(failed.record)
 
     made = handler_for(pattern, call, Retry.never(), timeout, None, "record")
@@ -115,7 +115,7 @@ def _fallback(pattern: str, function: Callable[..., Any], timeout: Duration | No
 
 
 def matcher(pattern: str) -> re.Pattern[str]:
-    """A pattern on kinds: `*` stands for any text, dots included; all else for itself.
+    """The regular expression of a pattern: `*` matches any text, dots included.
 
     >>> bool(matcher("order.*").fullmatch("order.line.added"))
     True
@@ -125,7 +125,7 @@ def matcher(pattern: str) -> re.Pattern[str]:
     return re.compile(".*".join(map(re.escape, pattern.split("*"))), re.DOTALL)
 
 
-class Registry:
+class RecordHandlers:
     """The handlers of an outbox, in the order they were registered."""
 
     def __init__(self) -> None:
@@ -134,15 +134,15 @@ class Registry:
         self._by_kind: dict[str, tuple[RecordHandler, ...]] = {}
 
     def add(self, handler: RecordHandler) -> None:
-        room = sum(len(name.encode()) + ROOM_OF_EACH for name in (*self.handlers, handler.name))
-        if room > PROGRESS_BYTES_MAX:
+        names = (*self.handlers, handler.name)
+        if sum(len(name.encode()) + HANDLER_PROGRESS_BYTES for name in names) > PROGRESS_BYTES_MAX:
             raise HandlerError(
-                f"{len(self.handlers) + 1} handlers are too many, or their names too long: their "
-                f"progress is kept with each record, in {PROGRESS_BYTES_MAX} bytes"
+                f"{len(names)} handlers are too many, or their names are too long: their progress "
+                f"must fit into {PROGRESS_BYTES_MAX} bytes per record"
             )
         if handler.name in self.handlers:
             raise HandlerError(
-                f"there is a handler {handler.name!r} already; give this one another: "
+                f"a handler named {handler.name!r} already exists; give this one another name: "
                 "handle(…, name='…')"
             )
         self.handlers[handler.name] = handler
@@ -153,7 +153,7 @@ class Registry:
         """The handlers of a kind, in order."""
         found = self._by_kind.get(kind)
         if found is None:
-            if len(self._by_kind) >= _KINDS_MAX:  # kinds are others' words, without end maybe
+            if len(self._by_kind) >= _KINDS_MAX:  # writers may invent kinds without limit
                 self._by_kind.clear()
             found = tuple(
                 handler
@@ -163,12 +163,12 @@ class Registry:
             self._by_kind[kind] = found
         return found
 
-    def sets(self) -> dict[str, tuple[str, ...]]:
-        """The patterns of each handler, by name: what a relay announces."""
+    def patterns(self) -> dict[str, tuple[str, ...]]:
+        """The patterns of each handler, by name."""
         return {name: handler.patterns for name, handler in self.handlers.items()}
 
     def unmatched(self, kinds: Iterable[str]) -> list[tuple[str, str]]:
-        """The handlers and their patterns that match none of these kinds."""
+        """The handlers' names and patterns that match none of these kinds."""
         known = list(kinds)
         return [
             (name, pattern)
@@ -178,7 +178,7 @@ class Registry:
         ]
 
     def calls(self, threads: HandlerThreads) -> dict[str, tuple[Proceed, Proceed | None]]:
-        """Each handler as an awaitable call, and its fallback."""
+        """Each handler and its fallback as awaitable calls, by the handler's name."""
         return {
             name: (
                 chain(handler.main, (), threads),

@@ -1,20 +1,19 @@
-"""Handling one record: each of its handlers in turn, each with its own progress."""
+"""Handles one record: calls its handlers in turn, each with its own progress."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from pollwise.core.retry import Retry
 from pollwise.errors import Reject, Snooze
 from pollwise.outbox import tracing
-from pollwise.outbox.handlers import Failed, RecordHandler, Registry
-from pollwise.outbox.progress import HandlerProgress, Progress
-from pollwise.outbox.records import Held, Record
+from pollwise.outbox.handlers import FailedRecord, RecordHandler, RecordHandlers
+from pollwise.outbox.progress import HandlerProgress, RecordProgress
+from pollwise.outbox.records import Record
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     Events,
@@ -29,46 +28,38 @@ from pollwise.runtime.executor.breakers import Breakers
 from pollwise.runtime.executor.handlers import is_permanent, run_within, text_of, traceback_of
 from pollwise.runtime.executor.threads import HandlerThreads
 
-#: How a record that no handler matches is looked at again: for about ten minutes, in which a relay
-#: that has its handler may be deployed. Then it is dead.
+#: Retries of a record that no handler matches: for about ten minutes, in which a relay with its
+#: handler may be deployed. Then the record is dead.
 UNHANDLED_RETRY = Retry.exponential("1s", max_delay="60s", attempts=15)
-#: A handler is not held back for so little, in seconds: clocks differ.
+#: A handler that is due within this many seconds is called now: clocks differ.
 SOON = 0.05
-#: The longest that a receiver may ask to be left alone (`retry_after`), in seconds.
+#: The longest `retry_after` of a receiver that is respected, in seconds.
 RETRY_AFTER_MAX = 3600.0
-#: Where the attempts of a record that no handler matches are counted; no handler has this name.
-_NOBODY = ""
-#: The most kinds of which it is told that nothing handles them.
-_KINDS_TOLD_MAX = 1000
-_NO_TRACE = nullcontext()
-
-
-class Ended(Protocol):
-    """Whether handling was cut short from outside: then what a handler raises is no failure."""
-
-    @property
-    def ended(self) -> str: ...
+#: The name under which attempts of a record without handlers are counted; no handler has it.
+_NO_HANDLER = ""
+#: The maximum number of kinds that are reported as unhandled.
+_UNHANDLED_KINDS_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
-    """A record that is not completed: to be retried after `delay`, or dead when that is None."""
+class Unfinished:
+    """A record that is not completed: it is retried after `delay`, or dead if that is None."""
 
     delay: float | None
     error: str | None
 
 
 class Handling:
-    """The handlers at work on records.
+    """Calls the handlers of records.
 
-    now: the time by the store's clock.
+    now: returns the time by the store's clock.
     """
 
     def __init__(
         self,
         relay: str,
         source: str,
-        registry: Registry,
+        registry: RecordHandlers,
         threads: HandlerThreads,
         breakers: Breakers,
         clock: Clock,
@@ -87,38 +78,43 @@ class Handling:
         self._random = rng
         self._timeout = timeout
         self._now = now
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
-    async def handle(self, item: Held, progress: Progress, end: Ended) -> Open | None:
-        """Call the handlers that are due; None when all that match the record are done."""
-        record = item.record
+    async def handle(
+        self, record: Record, progress: RecordProgress, cut_short: Callable[[], object]
+    ) -> Unfinished | None:
+        """Call the handlers that are due; return None when all that match the record are done.
+
+        cut_short: true when the relay stops or lost the lease. Then an error of a handler is not
+            counted as a failure.
+        """
         handlers = self._registry.matching(record.kind)
         if not handlers:
-            return self._unhandled(record, progress.of(_NOBODY))
+            return self._unhandled(record, progress.of(_NO_HANDLER))
         timed = self._events.wants(RecordHandled)
         began = self._clock.now() if timed else 0.0
-        with tracing.attached(record.headers) if record.headers else _NO_TRACE:
+        with tracing.attached(record.headers):
             for handler in handlers:
                 state = progress.of(handler.name)
                 if not state.ended and (not state.due or state.due <= self._now() + SOON):
-                    if end.ended:  # a handler would not be cancelled; the others do not begin
+                    if cut_short():  # a handler ignored its cancellation; do not call the others
                         raise asyncio.CancelledError
-                    await self._attempt(record, handler, state, end)
+                    await self._attempt(record, handler, state, cut_short)
         states = [progress.of(handler.name) for handler in handlers]
         took = self._clock.now() - began if timed else 0.0
-        return self._verdict(record, states, handlers, took)
+        return self._result(record, states, handlers, took)
 
-    def _verdict(
+    def _result(
         self,
         record: Record,
         states: list[HandlerProgress],
         handlers: tuple[RecordHandler, ...],
         took: float,
-    ) -> Open | None:
+    ) -> Unfinished | None:
         open_ones = [state for state in states if not state.ended]
         if open_ones:
             soonest = min(open_ones, key=lambda state: state.due)
-            return Open(max(soonest.due - self._now(), 0.0), soonest.error or None)
+            return Unfinished(max(soonest.due - self._now(), 0.0), soonest.error or None)
         given_up = [
             f"{handler.name}: {state.error}"
             for handler, state in zip(handlers, states, strict=True)
@@ -128,32 +124,36 @@ class Handling:
             error = "; ".join(given_up)
             where = "\n".join(state.where for state in states if state.where)
             self._emit(RecordDead, record, error, where)
-            return Open(None, error)
+            return Unfinished(None, error)
         if self._events.wants(RecordHandled):
             lag = max(self._now() - record.created_at, 0.0)
             self._emit(RecordHandled, record, lag, took)
         return None
 
-    def _unhandled(self, record: Record, state: HandlerProgress) -> Open:
-        """Nobody handles it. It waits: a relay that does may be on its way. Then it is dead."""
+    def _unhandled(self, record: Record, state: HandlerProgress) -> Unfinished:
+        """No handler matches: wait for a relay that has one; after the last attempt it is dead."""
         state.attempts += 1
         if UNHANDLED_RETRY.exhausted(state.attempts):
             error = (
                 f"no handler matches the kind {record.kind!r}; deploy a relay that has one, then "
-                "retry it, or skip it"
+                "retry the record, or drop it"
             )
             self._emit(RecordDead, record, error)
-            return Open(None, error)
+            return Unfinished(None, error)
         delay = UNHANDLED_RETRY.delay(state.attempts, self._random.random())
-        if record.kind not in self._told and len(self._told) < _KINDS_TOLD_MAX:
-            self._told.add(record.kind)
+        if record.kind not in self._reported and len(self._reported) < _UNHANDLED_KINDS_MAX:
+            self._reported.add(record.kind)
             self._emit(RecordUnhandled, record, delay)
-        return Open(delay, f"no handler matches the kind {record.kind!r}")
+        return Unfinished(delay, f"no handler matches the kind {record.kind!r}")
 
     async def _attempt(
-        self, record: Record, handler: RecordHandler, state: HandlerProgress, end: Ended
+        self,
+        record: Record,
+        handler: RecordHandler,
+        state: HandlerProgress,
+        cut_short: Callable[[], object],
     ) -> None:
-        """Call a handler once, unless its breaker is open; then its fallback, if it gave up."""
+        """Call a handler once, unless its breaker is open; call its fallback if it gave up."""
         if not state.last_resort:
             trial = False
             if handler.breaker is not None:
@@ -165,16 +165,16 @@ class Handling:
                 trial = bool(trials)
                 if trial:
                     self._breakers.begin_trial(handler.name)
-            await self._call(record, handler, state, end, trial)
+            await self._call(record, handler, state, cut_short, trial)
         if state.last_resort:
-            await self._fall_back(record, handler, state, end)
+            await self._fall_back(record, handler, state, cut_short)
 
     async def _call(
         self,
         record: Record,
         handler: RecordHandler,
         state: HandlerProgress,
-        end: Ended,
+        cut_short: Callable[[], object],
         trial: bool,
     ) -> None:
         attempt = state.attempts + 1
@@ -182,8 +182,8 @@ class Handling:
         limit = main.timeout if main.timeout is not None else self._timeout
         try:
             await run_within(self._calls[name][0], _at(record, attempt), limit, main.plain)
-        except BaseException as error:  # even SystemExit of a handler is its own
-            if end.ended:
+        except BaseException as error:  # SystemExit of a handler must not end the relay
+            if cut_short():
                 breakers.inconclusive(name, trial)
                 raise
             self._failed(record, handler, state, error, trial)
@@ -222,18 +222,22 @@ class Handling:
         self._emit(RecordRetried, record, name, state.attempts, state.error, delay, state.where)
 
     async def _fall_back(
-        self, record: Record, handler: RecordHandler, state: HandlerProgress, end: Ended
+        self,
+        record: Record,
+        handler: RecordHandler,
+        state: HandlerProgress,
+        cut_short: Callable[[], object],
     ) -> None:
         call, fallback = self._calls[handler.name][1], handler.fallback
         if call is None or fallback is None:
             state.ended = "gave up"
             return
         limit = fallback.timeout if fallback.timeout is not None else self._timeout
-        failed = Failed(_at(record, state.attempts), state.error)
+        failed = FailedRecord(_at(record, state.attempts), state.error)
         try:
             await run_within(call, failed, limit, fallback.plain)
         except BaseException as error:
-            if end.ended:
+            if cut_short():
                 raise
             if isinstance(error, Snooze):
                 state.due = self._now() + error.delay
@@ -253,13 +257,13 @@ class Handling:
 
 
 def _where(error: BaseException) -> str:
-    """Where in the handler it was raised; the first frame is that of the call here."""
+    """The traceback inside the handler, without the frame of the call here."""
     ours = error.__traceback__
     return traceback_of(error if ours is None else error.with_traceback(ours.tb_next))
 
 
 def _asked_for(error: BaseException) -> float:
-    """How long the other side asked to be left alone, where it did."""
+    """The error's `retry_after` in seconds, or 0."""
     asked = getattr(error, "retry_after", None)
     if isinstance(asked, bool) or not isinstance(asked, (int, float)):
         return 0.0

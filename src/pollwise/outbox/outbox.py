@@ -1,4 +1,4 @@
-"""The transactional outbox: events put with the data they tell of, handled in order per key.
+"""The transactional outbox: events put with the data they describe, handled in order per key.
 
 outbox = Outbox("postgresql://app@db/shop")
 
@@ -9,7 +9,7 @@ with engine.begin() as connection:
 @outbox.handle("order.*")
 async def publish(record): ...
 
-outbox.run()
+asyncio.run(outbox.run())
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, HandlerError, OutboxError
 from pollwise.outbox import tracing
-from pollwise.outbox.handlers import Registry, check_patterns, record_handler
+from pollwise.outbox.handlers import RecordHandlers, check_patterns, record_handler
 from pollwise.outbox.records import NewRecord
 from pollwise.outbox.relay import Relay, RelayPlan
-from pollwise.outbox.stores.base import MAX_RUN, OnDead, OutboxStore
+from pollwise.outbox.stores.base import MAX_PER_KEY, OnDead, OutboxStore
 from pollwise.outbox.stores.urls import open_store
 from pollwise.outbox.writers import put as writing
 from pollwise.outbox.writers.commits import on_commit
@@ -40,7 +40,6 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
 from pollwise.runtime.executor.starting import (
     MAX_CONCURRENCY,
-    Over,
     check_strategy,
     check_times,
     check_whole,
@@ -52,7 +51,7 @@ from pollwise.runtime.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: The most keys that one poll may claim.
+#: The maximum number of keys that one poll claims.
 MAX_KEYS = 1000
 
 
@@ -61,22 +60,22 @@ class OutboxRunOptions:
     """How a relay runs.
 
     polling: the strategy that paces the polls.
-    batch: how many keys a poll claims at the most: the capacity that the strategy goes by.
-    run: how many records of a key are claimed together at the most.
+    batch: the maximum number of keys per poll: the capacity that the strategy sees.
+    records_per_key: the maximum number of records of one key that are claimed together.
     concurrency: how many keys are handled at a time; the records of one key, one by one.
-    lease: how long a claim holds without renewal. Leases are renewed while handlers run, so this
-        is the time after which the keys of a killed relay go to others.
+    lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
+        is the time after which other relays take over the keys of a killed relay.
     grace: how long a stop waits for handlers before it cancels them and gives their keys back.
-    timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
-    hints: let news of a commit end a pause early.
-    long_interval: how long a pause may be while it is proven that hints arrive.
+    timeout: how long a handler may run, unless it has its own timeout; None for no limit.
+    hints: let a hint of a commit end a pause early.
+    long_interval: the longest pause while hints are proven to arrive.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
     seed: makes jitter repeatable.
     """
 
     polling: Strategy = field(default_factory=BatchFill)
     batch: int = 100
-    run: int = 20
+    records_per_key: int = 20
     concurrency: int = 64
     lease: Duration = "30s"
     grace: Duration = "30s"
@@ -90,17 +89,17 @@ class OutboxRunOptions:
         check_strategy(self.polling)
         if self.polling.longest_hold:
             raise ConfigError(
-                f"{self.polling!r} holds its polls, but an outbox cannot; "
+                f"{self.polling!r} holds its polls, which an outbox cannot do; "
                 "use a strategy without a hold"
             )
         check_whole(self.batch, "batch", 1, MAX_KEYS)
-        check_whole(self.run, "run", 1, MAX_RUN)
+        check_whole(self.records_per_key, "records_per_key", 1, MAX_PER_KEY)
         check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
         check_times(self.lease, self.grace, self.timeout, self.long_interval)
 
     def plan(self, name: str) -> RelayPlan:
         polling = self.polling
-        if isinstance(polling, BatchFill):  # it goes by the capacity of the polls: let it say so
+        if isinstance(polling, BatchFill):  # show the batch size that it will see
             polling = replace(polling, batch_size=self.batch)
         return RelayPlan(
             name=name,
@@ -114,22 +113,22 @@ class OutboxRunOptions:
             long_interval=seconds(self.long_interval, "long_interval"),
             seed=self.seed,
             batch=self.batch,
-            run=self.run,
+            records_per_key=self.records_per_key,
         )
 
 
 class Outbox:
-    """A named table of records in the user's own database: where they are put, and handled.
+    """Puts records into the user's own database and runs the relay that handles them.
 
     database: the URL of the database, or a store.
-    name: the outbox inside its database; "default" unless given.
+    name: the name of the outbox in its database; "default" by default.
     on_dead: what a dead record does to its key. "block", the default: the records behind it wait
-        until somebody retries or skips it. "skip": they go on without it.
-    keep: how long completed records are kept for a look back; unless given they are deleted.
-    schema: where the tables are, on Postgres; "pollwise" unless given.
-    options: how its relay runs, unless `run` is given others.
-    relay: the relay's name, shown with its leases and events; made from host and process unless
-        given. Several may have the same: each run is told apart from the others.
+        until an operator retries or drops it. "continue": they are handled without it.
+    keep: how long completed records are kept; by default they are deleted at once.
+    schema: the schema of the tables, on Postgres; "pollwise" by default.
+    options: how the relay runs, unless `run` receives other options.
+    relay: the relay's name, shown with its leases and events; by default made from host and
+        process. Several relays may have the same name.
     """
 
     def __init__(
@@ -149,19 +148,21 @@ class Outbox:
         self.options = _checked_options(options) or OutboxRunOptions()
         self.relay = relay or own_name()
         self.events = events or Events()
-        self._registry = Registry()
+        self._registry = RecordHandlers()
         self._run: Relay | None = None
         self._stop_asked = False
         if isinstance(database, OutboxStore):
             given = [key for key, value in self._given.items() if value is not None]
             if given:
-                raise ConfigError(f"give {given[0]} to the store, which has its own already")
+                raise ConfigError(
+                    f"{given[0]} was given with a store; give it to the store instead"
+                )
         self._clock = clock or (database.clock if isinstance(database, OutboxStore) else Clock())
         self.database = database
 
     @property
     def database(self) -> str | OutboxStore:
-        """Where the outbox is."""
+        """The URL or the store of the outbox."""
         return self._database
 
     @database.setter
@@ -171,12 +172,12 @@ class Outbox:
         elif isinstance(database, OutboxStore):
             self._store = database
         else:
-            raise ConfigError(f"database = {database!r} is neither a URL nor a store of an outbox")
+            raise ConfigError(f"database = {database!r} must be a URL or an OutboxStore")
         self._database = database
 
     @property
     def store(self) -> OutboxStore:
-        """The store behind the outbox: its views, `retry` and `skip`, `migrate`."""
+        """The store of the outbox: for its views, `retry`, `drop` and `migrate`."""
         return self._store
 
     @property
@@ -186,7 +187,7 @@ class Outbox:
     @property
     def handlers(self) -> Mapping[str, tuple[str, ...]]:
         """The patterns of each handler, by its name."""
-        return self._registry.sets()
+        return self._registry.patterns()
 
     # Writing
 
@@ -224,20 +225,20 @@ class Outbox:
         headers: Mapping[str, str] | None = None,
         eager: bool = False,
     ) -> Any:
-        """Put a record, or several, in the transaction that is open on `tx`; return the ids.
+        """Put one or more records in the open transaction of `tx`; return the ids.
 
         tx: a connection or session: sqlite3, aiosqlite, psycopg, psycopg2, asyncpg, SQLAlchemy or
-            Django. With an async one the answer is to be awaited.
+            Django. With an async one, await the result.
         record: the kind, with its `payload`, `key` and `headers`; or one or more `NewRecord`.
-        eager: a relay runs in this process (`async with outbox.running()`), and looks the moment
-            the transaction is committed.
+        eager: the relay in this process (`async with outbox.running()`) polls at once when the
+            transaction is committed.
 
-        Raises before anything is executed: OutboxError where no transaction is open, since the
-        record would then not be bound to the data; PayloadError where the payload is not JSON.
+        Raises OutboxError if no transaction is open, because the record would be committed apart
+        from the data, and PayloadError if the payload is not JSON; both before any statement runs.
         """
         if eager and self._run is None:
             raise ConfigError(
-                "eager=True, but no relay of this outbox runs in this process; run one with "
+                "eager=True, but no relay of this outbox runs in this process; start one with "
                 "`async with outbox.running():`, or leave eager out"
             )
         records = self._store.checked(_new_records(record, payload, key, headers))
@@ -266,20 +267,20 @@ class Outbox:
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, for the kinds that a pattern matches.
 
-        A record goes to every handler that matches, in the order they were registered, each with
-        its own progress: one that is done is not called again because another failed.
+        A record goes to every handler that matches, in the order of registration. Each handler
+        has its own progress: one that is done is not called again because another failed.
 
-        patterns: kinds; `*` stands for any text. "order.*" matches order.placed and
+        patterns: kinds; `*` matches any text. "order.*" matches order.placed and
             order.line.added, "*" matches all.
-        name: progress is kept under it; the function's own name unless given.
-        retry: how its failures are retried: 4 attempts from 2 s to 60 s unless given.
-        timeout: how long a run may take. A plain function runs in a thread, which cannot be
-            stopped: it is called again, and its thread runs on and keeps its place.
-        fallback: called with the record, or with the record and the error, when the handler gave
-            up; if it returns, the record counts as handled. Else it is dead.
-        breaker: while it keeps failing, records that need it wait, and use up no attempts.
+        name: the name under which its progress is stored; by default the function's name.
+        retry: how its failures are retried; by default 4 attempts, from 2 s to 60 s apart.
+        timeout: how long an attempt may take. A plain function runs in a thread, which cannot be
+            stopped: it is called again while the old thread continues and occupies its place.
+        fallback: called with the record, or with the record and the error, after the last failed
+            attempt. If it returns, the record counts as handled; otherwise the record is dead.
+        breaker: while the handler keeps failing, its records wait and use no attempts.
         """
-        check_patterns(patterns)  # now: without its brackets it decorates, and registers nothing
+        check_patterns(patterns)  # now: `@outbox.handle` without brackets would register nothing
 
         def register(function: F) -> F:
             self._registry.add(
@@ -299,18 +300,7 @@ class Outbox:
 
     # Running
 
-    def run(self, options: OutboxRunOptions | None = None) -> Awaitable[None]:
-        """Relay until stopped: blocking, or awaited where an event loop runs already."""
-        refuse_if_forbidden()
-        self._stop_asked = False
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            asyncio.run(self._main(options))
-            return Over()
-        return self._main(options)
-
-    async def run_async(self, options: OutboxRunOptions | None = None) -> None:
+    async def run(self, options: OutboxRunOptions | None = None) -> None:
         """Relay until stopped or cancelled."""
         refuse_if_forbidden()
         self._stop_asked = False
@@ -318,9 +308,9 @@ class Outbox:
 
     @asynccontextmanager
     async def running(self, options: OutboxRunOptions | None = None) -> AsyncIterator[Outbox]:
-        """Relay beside the block, inside an application; a stop at its end finishes what runs.
+        """Relay in the background during the block; its end stops the relay within the grace.
 
-        An outbox that is not there, or not migrated, is an error at the beginning of the block.
+        Raises at the start of the block if the outbox does not exist or is not migrated.
         """
         chosen = replace(_checked_options(options) or self.options, signals=False)
         refuse_if_forbidden()
@@ -342,27 +332,27 @@ class Outbox:
                 await task
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """A relay that ends by itself beside an application must not do so without a word."""
+        """Report a background relay that failed."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             text = f"{type(error).__name__}: {error}"
             self.events.emit(ChoreFailed(f"outbox:{self.name}", "relay", text))
 
     def stop(self) -> None:
-        """Claim no more, finish within the grace, give the rest back. Again: without grace.
+        """Stop claiming, finish within the grace, give the rest back. A second call ends the grace.
 
-        Handlers may call it, plain ones in their threads too.
+        Handlers may call it, also from their threads.
         """
-        self._stop_asked = True  # a run that was asked for may not have begun yet
+        self._stop_asked = True  # the relay may not have started yet
         if self._run is not None:
             self._run.stop()
 
     def state(self) -> dict[str, Any]:
-        """What the relay does now, as plain values; empty when it does not run."""
+        """The current state of the relay as plain values; empty when it does not run."""
         return {} if self._run is None else self._run.state()
 
     async def close(self) -> None:
-        """Let go of the database, where views or `migrate` opened it."""
+        """Close the database if views or `migrate` opened it."""
         await self._store.close()
 
     async def _main(
@@ -370,7 +360,7 @@ class Outbox:
     ) -> None:
         chosen = _checked_options(options) or self.options
         if self._run is not None:
-            raise ConfigError(f"the relay {self.relay} runs already; make another Outbox")
+            raise ConfigError(f"the relay {self.relay} is already running; create another Outbox")
         if not self._registry.handlers:
             raise HandlerError(
                 "the outbox has no handler; register one with @outbox.handle('order.*')"
@@ -405,8 +395,8 @@ def _new_records(
         return NewRecord(record, payload, key, {} if headers is None else headers)
     if payload is not None or key is not None or headers is not None:
         raise OutboxError(
-            "payload, key and headers go with a kind; a NewRecord has its own: "
-            "put(tx, 'order.placed', {…}, key='order-17')"
+            "payload, key and headers belong to a kind, as in put(tx, 'order.placed', {…}, "
+            "key='order-17'); a NewRecord has its own"
         )
     return record
 

@@ -1,34 +1,48 @@
-"""How far the handlers of a record are: kept with the record, one entry a handler.
+"""What the handlers of a record have done, stored with the record as JSON.
 
-As JSON: 1 for a handler that is done, 2 for one whose fallback was; else what is known of its
-attempts. Stores keep the text without reading it.
+One entry per handler: 1 when it is done, 2 when its fallback handled the record, else its attempts.
+Stores keep the text without reading it.
+
+A record can also kill its relays. When a relay dies, the leases of all its keys expire, and the
+store counts that. A key whose leases expired twice in a row is a suspect. Suspects wait, each for a
+random time, and then a relay handles one of them alone, after it gave all others back: if the relay
+dies again, that record is the cause.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from pollwise.outbox.records import PROGRESS_BYTES_MAX
+from pollwise.outbox.records import PROGRESS_BYTES_MAX, KeyClaim
 
-#: The longest error that is kept for one handler, in characters.
+#: The longest error that is stored for one handler, in characters.
 ERROR_MAX = 300
+#: A key whose leases expired this many times in a row is a suspect.
+SUSPECT_AT = 2
+#: The longest time that a suspect waits, in seconds; each waits for a random time.
+SUSPECT_WAIT_MAX = 10.0
+#: A suspect under which this many relays died, each while handling it alone, is dead.
+DEATHS_MAX = 3
 
-Ended = Literal["", "done", "fell back", "gave up"]
+#: The entry that counts those deaths; no handler can have this name.
+_DEATHS = "\n"
+_DEATHS_JSON = '"\\n":'
 
 
 @dataclass(slots=True)
 class HandlerProgress:
-    """One handler's part of a record.
+    """What one handler has done with a record.
 
-    attempts: how often it failed.
-    due: not to be tried before, in seconds since 1970 by the store's clock.
-    last_resort: it is given up, but its fallback is to be tried.
-    where: the lines of code that raised, as long as it is held; not kept.
+    attempts: how many failed.
+    due: the earliest time of the next attempt, in seconds since 1970 by the store's clock.
+    last_resort: the attempts are used up, but the fallback has not run yet.
+    where: the traceback of the last error; not stored.
     """
 
-    ended: Ended = ""
+    ended: Literal["", "done", "fell back", "gave up"] = ""
     attempts: int = 0
     due: float = 0.0
     error: str = ""
@@ -36,8 +50,8 @@ class HandlerProgress:
     where: str = ""
 
 
-class Progress:
-    """The handlers of one record, by name."""
+class RecordProgress:
+    """The progress of all handlers of one record, by name."""
 
     __slots__ = ("_handlers",)
 
@@ -45,10 +59,11 @@ class Progress:
         self._handlers = {} if handlers is None else handlers
 
     @classmethod
-    def read(cls, text: str, fresh: bool = False) -> Progress:
-        """As it was written; `fresh` begins the attempts of what is not done anew.
+    def read(cls, text: str, retried: bool = False) -> RecordProgress:
+        """The progress in `text`; `retried` forgets the attempts of handlers that are not done.
 
-        What cannot be read counts as not done: a handler may be called again, never left out.
+        Text that cannot be read counts as no progress: a handler may be called again, but is
+        never left out.
         """
         if not text:
             return cls()
@@ -57,7 +72,7 @@ class Progress:
             handlers = {name: _read(entry) for name, entry in entries.items()}
         except (ValueError, TypeError, AttributeError, RecursionError):
             return cls()
-        if fresh:
+        if retried:
             handlers = {n: h for n, h in handlers.items() if h.ended in ("done", "fell back")}
         return cls(handlers)
 
@@ -74,7 +89,7 @@ class Progress:
         return bool(self._handlers)
 
     def text(self) -> str:
-        """As JSON; where errors would make it too long, without them."""
+        """The progress as JSON, without errors where they would make it too long."""
         text = self._text(ERROR_MAX)
         if len(text.encode()) > PROGRESS_BYTES_MAX:
             text = self._text(0)
@@ -121,3 +136,32 @@ def _written(entry: HandlerProgress, errors: int) -> Any:
 
 def _storable(error: str) -> str:
     return error.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()
+
+
+# Records that kill their relays
+
+
+def is_suspect(claim: KeyClaim) -> bool:
+    """Whether the first record of the claim must be handled alone, or not at all."""
+    first = claim.records[0]
+    return claim.lapses >= SUSPECT_AT or (_DEATHS_JSON in first.progress and not first.retried)
+
+
+def deaths_of(claim: KeyClaim) -> tuple[RecordProgress, int]:
+    """The progress to store with a suspect, and how many relays died while handling it alone."""
+    first = claim.records[0]
+    progress = RecordProgress.read(first.progress, first.retried)
+    known = _DEATHS in progress
+    deaths = progress.of(_DEATHS)
+    if known and claim.lapses:
+        deaths.attempts += 1
+    return progress, deaths.attempts
+
+
+def reason(deaths: int) -> str:
+    """Why a suspect waits or is dead."""
+    return f"its relays died or lost their leases {deaths + SUSPECT_AT} times in a row"
+
+
+def suspect_wait(rng: random.Random) -> float:
+    return rng.random() * SUSPECT_WAIT_MAX

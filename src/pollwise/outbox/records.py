@@ -1,4 +1,4 @@
-"""A record's life as values: NewRecord (asked for), Record (at work), KeyClaim and KeyEnd."""
+"""The values of the outbox: records to put and to handle, claims of keys, and their settlements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pollwise.durations import seconds
 from pollwise.errors import ConfigError, OutboxError
 from pollwise.runtime.jobs import checked_name, encode, storable
 
-#: The longest value of a header, in characters, and the most of all headers, in bytes of JSON.
+#: The longest header value, in characters, and the maximum size of all headers, in bytes of JSON.
 HEADER_LENGTH_MAX = 4000
 HEADERS_BYTES_MAX = 16 * 1024
 #: The longest progress that a relay keeps with a record, in bytes.
@@ -20,20 +20,20 @@ PROGRESS_BYTES_MAX = 16 * 1024
 
 RecordState = Literal["ready", "leased", "waiting", "dead", "done"]
 RECORD_STATES: tuple[RecordState, ...] = ("ready", "leased", "waiting", "dead", "done")
-KeyVerdict = Literal["free", "retry", "dead"]
-KEY_VERDICTS: tuple[KeyVerdict, ...] = ("free", "retry", "dead")
+Rest = Literal["give_back", "retry", "dead"]
+RESTS: tuple[Rest, ...] = ("give_back", "retry", "dead")
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class NewRecord:
-    """A record to put: an event, told to handlers once its transaction is committed.
+    """A record to put: an event that handlers receive after its transaction is committed.
 
-    kind: what happened, such as "order.placed"; handlers are picked by patterns on it.
+    kind: what happened, such as "order.placed"; the patterns of handlers match it.
     payload: any JSON value. It is encoded here, so later changes to it do not reach the outbox.
     key: records with the same key are handled one at a time, in order.
-    headers: text by name, carried along: a trace context, a tenant.
+    headers: strings by name that travel with the record, such as a trace context or a tenant.
     """
 
     kind: str
@@ -55,21 +55,21 @@ class NewRecord:
 
     @property
     def size(self) -> int:
-        """The payload's bytes of JSON."""
+        """The size of the payload in bytes of JSON."""
         return len(self.encoded.encode())
 
     def with_headers(self, headers: Mapping[str, str]) -> NewRecord:
-        """The same with more headers; those it has already stay as they are."""
+        """A copy with more headers; the record's own headers win."""
         return NewRecord(self.kind, self.payload, self.key, {**headers, **self.headers})
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as its handler sees it.
+    """A record as its handler receives it.
 
-    id: the same at each attempt, and unique in its outbox: consumers can drop repeats by it.
-    attempt: which run of this handler it is, 1 the first time.
-    created_at: when it was put, in seconds since 1970, by the clock of the store.
+    id: unique in its outbox and the same at each attempt, so consumers can detect duplicates.
+    attempt: which attempt of this handler it is; 1 is the first.
+    created_at: when it was put, in seconds since 1970, by the store's clock.
     """
 
     id: str
@@ -83,75 +83,75 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A record inside a claim. Its attempt is 0: attempts are counted by handler, in `progress`.
+class HeldRecord:
+    """A record inside a claim. Its attempt is 0: attempts are counted per handler, in `progress`.
 
-    progress: how far the handlers are, as the relay wrote it; "" at first. Stores do not read it.
-    fresh: it was dead and is to be tried again: attempts begin anew. True from a `retry` until a
-        settlement writes progress.
+    progress: what the handlers have done, as the relay wrote it; "" at first. Stores only keep it.
+    retried: an operator retried the dead record, so its attempts start again from zero. True until
+        a settlement writes progress.
     """
 
     record: Record
     progress: str = ""
-    fresh: bool = False
+    retried: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class KeyClaim:
     """The first few records of a key, in order, under a lease.
 
-    key: None for a record without a key, which is claimed by itself.
-    token: fences: a newer claim of the same key makes this one worthless.
-    until: when the lease ends, in seconds since 1970, by the clock of the store.
-    run: at least one record.
-    lapses: how often in a row a lease on this key ran out before this claim: 0, unless whoever
-        held it died or stood still.
+    key: None for a record without a key, which is claimed alone.
+    token: the fencing token; a newer claim of the same key makes this one invalid.
+    until: when the lease ends, in seconds since 1970, by the store's clock.
+    records: at least one.
+    lapses: how many leases on this key expired in a row before this claim. Above 0 only if the
+        relays that held it died or hung.
     """
 
     key: str | None
     token: int
     relay: str
     until: float
-    run: tuple[Held, ...]
+    records: tuple[HeldRecord, ...]
     lapses: int = 0
 
     @property
     def name(self) -> str:
-        """What tells this claim's line of records from others: its key, or its only record."""
-        return f"#{self.run[0].record.id}" if self.key is None else f"={self.key}"
+        """Identifies what was claimed: "=" and the key, or "#" and the id of the only record."""
+        return f"#{self.records[0].record.id}" if self.key is None else f"={self.key}"
 
 
 @dataclass(frozen=True, slots=True)
-class KeyEnd:
+class KeySettlement:
     """How a claim ends.
 
-    done: so many records of the run, from its front, are completed.
-    verdict: what becomes of the rest. "free": the key may be claimed again at once. "retry":
-        the next record, run[done], is to be tried again after `delay`. "dead": it is dead, with
-        `error` as the reason.
-    progress: what to keep with run[done]; None leaves it as it was.
+    done: the number of completed records, counted from the first.
+    rest: what happens to the other records. "give_back": the key can be claimed again at once.
+        "retry": the next record, records[done], is retried after `delay`. "dead": that record is
+        dead, with `error` as the reason.
+    progress: what to store with records[done]; None leaves it unchanged.
     """
 
     claim: KeyClaim
     done: int
-    verdict: KeyVerdict = "free"
+    rest: Rest = "give_back"
     delay: float = 0.0
     error: str | None = None
     progress: str | None = None
 
     def __post_init__(self) -> None:
-        if self.verdict not in KEY_VERDICTS:
-            raise ConfigError(f"verdict = {self.verdict!r} is none of {', '.join(KEY_VERDICTS)}")
-        length = len(self.claim.run)
-        most = length if self.verdict == "free" else length - 1
+        if self.rest not in RESTS:
+            raise ConfigError(f"rest = {self.rest!r} must be one of {', '.join(RESTS)}")
+        length = len(self.claim.records)
+        most = length if self.rest == "give_back" else length - 1
         if not 0 <= self.done <= most:
             raise ConfigError(
-                f"done = {self.done!r} must be from 0 to {most}: the run has {length} records, "
-                f"and the verdict is {self.verdict!r}"
+                f"done = {self.done!r} must be from 0 to {most}: the claim has {length} records, "
+                f"and the rest is {self.rest!r}"
             )
         if self.progress is not None:
             if self.done == length:
-                raise ConfigError("progress was given, but no record of the run is left")
+                raise ConfigError("progress was given, but all records of the claim are done")
             if len(self.progress.encode()) > PROGRESS_BYTES_MAX:
                 raise ConfigError(f"progress is longer than {PROGRESS_BYTES_MAX} bytes")
         object.__setattr__(self, "delay", seconds(self.delay, "delay"))
@@ -160,10 +160,10 @@ class KeyEnd:
 
 @dataclass(frozen=True, slots=True)
 class RecordInfo:
-    """A record as a view shows it.
+    """A record as operators see it.
 
-    since: when it came into its state; for a leased or waiting one, when that ends.
-    relay: who holds it.
+    since: when its state began; for a leased or waiting record, when that state ends.
+    relay: the relay that holds its lease.
     """
 
     record: Record
@@ -176,13 +176,12 @@ class RecordInfo:
 
 @dataclass(frozen=True, slots=True)
 class OutboxStats:
-    """How many records are in which state.
+    """How many records are in each state.
 
-    ready: to be handled, those that stand behind another record of their key included.
-    leased, waiting: keys held by a relay, and keys whose first record waits for a retry: of each
-        its first record is counted here.
+    ready: to be handled, including those that wait behind another record of their key.
+    leased, waiting: the first records of keys that a relay holds, and that wait for a retry.
     keys_blocked: keys whose first record is dead; behind: the ready records that wait for them.
-    oldest_age: how old the oldest record is that is neither done nor dead, in seconds.
+    oldest_age: the age in seconds of the oldest record that is neither done nor dead.
     """
 
     ready: int
@@ -197,7 +196,7 @@ class OutboxStats:
 
 @dataclass(frozen=True, slots=True)
 class BlockedKey:
-    """A key whose first record is dead, and how many records wait behind it."""
+    """A key whose first record is dead; `behind` is how many records wait for it."""
 
     key: str
     record_id: str
@@ -209,10 +208,11 @@ class BlockedKey:
 
 @dataclass(frozen=True, slots=True)
 class RelayInfo:
-    """A relay that is alive, and its handlers: their patterns by name.
+    """A live relay.
 
-    started_at, seen_at: in seconds since 1970, by the clock of the store.
-    newer: it was started after the one that asks.
+    handlers: the patterns of each handler, by its name.
+    started_at, seen_at: in seconds since 1970, by the store's clock.
+    newer: it was started after the relay that asked.
     """
 
     relay: str
@@ -223,18 +223,18 @@ class RelayInfo:
 
 
 def decoded_payload(text: str) -> Any:
-    """A payload; its text, where the database takes it for JSON and Python does not.
+    """The payload, or its text where Python cannot decode what the database accepted as JSON.
 
-    Any program may have put it, and it must not stand in the way of all others.
+    Any program can put records, and one bad payload must not block all others.
     """
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # so many digits, so deep
+    except (ValueError, RecursionError):  # numbers with too many digits, or nested too deep
         return text
 
 
 def decoded_headers(text: str | None) -> Mapping[str, str]:
-    """The headers of a record as a store keeps them; whoever wrote them, text by name."""
+    """The headers of a stored record; empty where their text is not a JSON object."""
     if not text or text == "{}":
         return _NO_HEADERS
     try:
@@ -250,14 +250,14 @@ def _checked_headers(headers: object) -> Mapping[str, str]:
     if headers is _NO_HEADERS:
         return _NO_HEADERS
     if not isinstance(headers, Mapping):
-        raise OutboxError(f"headers = {headers!r} must be a mapping of text to text")
+        raise OutboxError(f"headers = {headers!r} must be a mapping of strings to strings")
     for name, value in headers.items():
         checked_name(name, "the name of a header", OutboxError)
         if not isinstance(value, str) or not value.isprintable():
-            raise OutboxError(f"the header {name!r} = {value!r} must be printable text")
+            raise OutboxError(f"the header {name!r} = {value!r} must be a printable string")
         if len(value) > HEADER_LENGTH_MAX:
             raise OutboxError(
-                f"the header {name!r} has {len(value)} characters; at most {HEADER_LENGTH_MAX}"
+                f"the header {name!r} has {len(value)} characters; the limit is {HEADER_LENGTH_MAX}"
             )
     return MappingProxyType(dict(headers)) if headers else _NO_HEADERS
 
@@ -268,7 +268,7 @@ def _encoded_headers(headers: Mapping[str, str]) -> str:
     text = json.dumps(dict(headers), ensure_ascii=False, separators=(",", ":"))
     if len(text.encode()) > HEADERS_BYTES_MAX:
         raise OutboxError(
-            f"the headers have {len(text.encode())} bytes of JSON; at most {HEADERS_BYTES_MAX}: "
-            "put data into the payload"
+            f"the headers have {len(text.encode())} bytes of JSON; the limit is "
+            f"{HEADERS_BYTES_MAX}. Put data into the payload."
         )
     return text

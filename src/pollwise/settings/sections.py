@@ -28,7 +28,7 @@ MIN_TIMEOUT = 0.001
 MAX_TIMEOUT = 7 * 86400.0
 MAX_LONG_INTERVAL = 3600.0
 MAX_KEYS = 1000
-MAX_RUN = 1000
+MAX_PER_KEY = 1000
 MAX_PORT = 65535
 MAX_POLLS = 10_000
 MIN_FLEET_LEASE = 1.0
@@ -207,7 +207,7 @@ class OutboxSettings(Section):
         default=100,
         description="How many keys a poll claims at the most; what strategies take for full.",
     )
-    run: Annotated[int, Whole(1, MAX_RUN)] = Field(
+    records_per_key: Annotated[int, Whole(1, MAX_PER_KEY)] = Field(
         default=20, description="How many records of a key are claimed together at the most."
     )
     concurrency: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(

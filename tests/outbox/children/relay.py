@@ -13,7 +13,9 @@ url, log, name = sys.argv[1:]
 # One write a line, appended: whole lines, in the order of the writes, whoever writes them.
 file = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 outbox = Outbox(
-    url, relay=name, options=OutboxRunOptions(lease="1s", batch=20, run=5, concurrency=10)
+    url,
+    relay=name,
+    options=OutboxRunOptions(lease="1s", batch=20, records_per_key=5, concurrency=10),
 )
 
 
@@ -25,4 +27,4 @@ async def note(record: Record) -> None:
 
 if __name__ == "__main__":
     print("up", flush=True)
-    outbox.run()
+    asyncio.run(outbox.run())

@@ -15,7 +15,7 @@ from botocore.session import Session
 
 from pollwise.errors import ConfigError, PublishError
 from pollwise.outbox.publishers import CloudEvents, Publisher, SnsPublisher, SqsPublisher
-from pollwise.outbox.publishers.aws import Aws
+from pollwise.outbox.publishers.aws import AwsClient
 from pollwise.outbox.publishers.batching import Batcher
 from tests.outbox.publishers.kit import attributes, event, failure, opened, publish, record, refusal
 from tests.support.clouds import CREDENTIALS, MiniStack
@@ -163,7 +163,7 @@ def test_one_that_is_refused_does_not_spoil_its_batch(ministack: MiniStack) -> N
 
         batcher = Batcher(lambda entries: publisher._batch(Client(), entries), publisher.size_max)
         publisher._url = "http://q"
-        link = Aws(None, AsyncExitStack(), batcher)
+        link = AwsClient(None, AsyncExitStack(), batcher)
         results = await asyncio.gather(
             *(
                 publisher._send(link, each, CloudEvents()(each))

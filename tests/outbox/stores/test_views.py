@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.outbox.records import KeyClaim, KeyEnd, NewRecord, OutboxStats
+from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord, OutboxStats
 from pollwise.outbox.stores.base import RELAY_LIVE, OutboxStore
 from tests.outbox.stores.benches import STORES, StoreBench, bench_of
 from tests.outbox.stores.test_stores import by_key, claim, ids, payloads, put
@@ -22,7 +22,9 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path) -> StoreBench:
 async def kill(store: OutboxStore, *keys: str | None, error: str = "bad") -> None:
     """Make the first records of these keys dead."""
     ends = [
-        KeyEnd(each, 0, "dead", error=error, progress="P") if each.key in keys else KeyEnd(each, 0)
+        KeySettlement(each, 0, "dead", error=error, progress="P")
+        if each.key in keys
+        else KeySettlement(each, 0)
         for each in await claim(store)
     ]
     assert await store.settle(ends) == []
@@ -56,13 +58,13 @@ def test_a_dead_record_blocks_its_key(bench: StoreBench) -> None:
 
 def test_a_dead_record_lets_its_key_pass(bench: StoreBench) -> None:
     async def main() -> None:
-        store = await bench.store(on_dead="skip")
+        store = await bench.store(on_dead="continue")
         await put(store, "a", "a", "a")
         [held] = await claim(store)
-        await store.settle([KeyEnd(held, 1, "dead", error="bad")])
+        await store.settle([KeySettlement(held, 1, "dead", error="bad")])
         [held] = await claim(store)
         assert payloads(held) == [2]
-        await store.settle([KeyEnd(held, 1)])
+        await store.settle([KeySettlement(held, 1)])
         assert counts(await store.stats()) == {"dead": 1}
         assert await store.blocked() == []
         [dead] = await store.records("dead")
@@ -71,7 +73,7 @@ def test_a_dead_record_lets_its_key_pass(bench: StoreBench) -> None:
     bench.run(main())
 
 
-@pytest.mark.parametrize("on_dead", ["block", "skip"])
+@pytest.mark.parametrize("on_dead", ["block", "continue"])
 def test_a_dead_record_without_a_key_blocks_nobody(bench: StoreBench, on_dead: str) -> None:
     async def main() -> None:
         store = await bench.store(on_dead=on_dead)
@@ -81,8 +83,8 @@ def test_a_dead_record_without_a_key_blocks_nobody(bench: StoreBench, on_dead: s
         assert await store.blocked() == []
         assert await store.retry([first]) == 1
         [held] = await claim(store)
-        assert (held.key, ids(held), held.run[0].fresh) == (None, [first], True)
-        assert await store.settle([KeyEnd(held, 1)]) == []
+        assert (held.key, ids(held), held.records[0].retried) == (None, [first], True)
+        assert await store.settle([KeySettlement(held, 1)]) == []
         assert await store.records() == []
 
     bench.run(main())
@@ -97,13 +99,16 @@ def test_retry_takes_a_dead_record_up_again_in_its_place(bench: StoreBench) -> N
         assert await store.retry(keys=["a"]) == 0
         [held] = await claim(store)
         assert payloads(held) == [0, 1]
-        assert [(each.progress, each.fresh) for each in held.run] == [("P", True), ("", False)]
-        await store.settle([KeyEnd(held, 0, "retry")])
+        assert [(each.progress, each.retried) for each in held.records] == [
+            ("P", True),
+            ("", False),
+        ]
+        await store.settle([KeySettlement(held, 0, "retry")])
         [held] = await claim(store)
-        assert held.run[0].fresh, "until progress is written"
-        await store.settle([KeyEnd(held, 0, "retry", progress="Q")])
+        assert held.records[0].retried, "until progress is written"
+        await store.settle([KeySettlement(held, 0, "retry", progress="Q")])
         [held] = await claim(store)
-        assert (held.run[0].progress, held.run[0].fresh) == ("Q", False)
+        assert (held.records[0].progress, held.records[0].retried) == ("Q", False)
         assert counts(await store.stats()) == {
             "ready": 1, "leased": 1, "dead": 1, "keys_blocked": 1,
         }  # fmt: skip
@@ -116,11 +121,11 @@ def test_skip_deletes_a_dead_record_and_its_key_goes_on(bench: StoreBench) -> No
         store = await bench.store()
         made = await put(store, "a", "a", "b", None)
         await kill(store, "a", "b", None)
-        assert await store.skip([made[0], made[1]]) == 1, "what is not dead is left"
+        assert await store.drop([made[0], made[1]]) == 1, "what is not dead is left"
         [held] = await claim(store)
         assert (held.key, payloads(held)) == ("a", [1])
-        await store.settle([KeyEnd(held, 1)])
-        assert await store.skip() == 2
+        await store.settle([KeySettlement(held, 1)])
+        assert await store.drop() == 2
         assert counts(await store.stats()) == {}
         await put(store, "b")
         assert [each.key for each in await claim(store)] == ["b"]
@@ -139,8 +144,8 @@ def test_retry_of_all_and_what_is_put_behind(bench: StoreBench) -> None:
         assert await store.retry() == 22
         claims = await claim(store)
         assert len(claims) == 22
-        assert sorted(len(each.run) for each in claims) == [1, 1, *[2] * 20]
-        assert await store.settle([KeyEnd(each, len(each.run)) for each in claims]) == []
+        assert sorted(len(each.records) for each in claims) == [1, 1, *[2] * 20]
+        assert await store.settle([KeySettlement(each, len(each.records)) for each in claims]) == []
         assert counts(await store.stats()) == {}
 
     bench.run(main())
@@ -148,15 +153,15 @@ def test_retry_of_all_and_what_is_put_behind(bench: StoreBench) -> None:
 
 def test_a_retry_while_the_key_is_held_is_seen_when_it_is_free(bench: StoreBench) -> None:
     async def main() -> None:
-        store = await bench.store(on_dead="skip")
+        store = await bench.store(on_dead="continue")
         await put(store, "a", "a")
-        [held] = await claim(store, run=1)
-        await store.settle([KeyEnd(held, 0, "dead", error="bad")])
+        [held] = await claim(store, per_key=1)
+        await store.settle([KeySettlement(held, 0, "dead", error="bad")])
         [held] = await claim(store)
         assert payloads(held) == [1]
         assert await store.retry() == 1
         assert await claim(store) == []
-        await store.settle([KeyEnd(held, 1)])
+        await store.settle([KeySettlement(held, 1)])
         [held] = await claim(store)
         assert payloads(held) == [0]
 
@@ -186,7 +191,7 @@ def test_done_records_are_kept_as_long_as_was_said(bench: StoreBench) -> None:
         store = await bench.store(keep="1h")
         await put(store, "a", "a", None)
         claims = await claim(store)
-        await store.settle([KeyEnd(each, len(each.run)) for each in claims])
+        await store.settle([KeySettlement(each, len(each.records)) for each in claims])
         assert counts(await store.stats()) == {"done": 3}
         assert [each.state for each in await store.records()] == ["done"] * 3
         await bench.elapse(3599)
@@ -204,7 +209,7 @@ def test_done_records_are_gone_at_once_unless_kept(bench: StoreBench) -> None:
         store = await bench.store()
         await put(store, "a")
         [held] = await claim(store)
-        await store.settle([KeyEnd(held, 1)])
+        await store.settle([KeySettlement(held, 1)])
         assert await store.records() == []
         assert await store.prune() == 0
 
@@ -219,11 +224,11 @@ def test_records_are_shown_by_state_kind_and_key_in_pages(bench: StoreBench) -> 
         claims = await by_key(store)
         await store.settle(
             [
-                KeyEnd(claims["b"], 0, "retry", delay=5.0),
-                KeyEnd(claims["c"], 0, "dead", error="bad"),
-                KeyEnd(claims["d"], 1),
-                KeyEnd(claims[None], 0),
-                KeyEnd(claims["e"], 0),
+                KeySettlement(claims["b"], 0, "retry", delay=5.0),
+                KeySettlement(claims["c"], 0, "dead", error="bad"),
+                KeySettlement(claims["d"], 1),
+                KeySettlement(claims[None], 0),
+                KeySettlement(claims["e"], 0),
             ]
         )
         found = {}
@@ -350,7 +355,7 @@ class Twins:
         self._claims += [(pairs[0][name], pairs[1][name]) for name in pairs[0]]
 
     def _named(self, claim: KeyClaim, which: int) -> tuple[Any, ...]:
-        run = [(self._names[which][h.record.id], h.progress, h.fresh) for h in claim.run]
+        run = [(self._names[which][h.record.id], h.progress, h.retried) for h in claim.records]
         return (claim.key, claim.until, claim.lapses, tuple(run))
 
     async def settle(self) -> None:
@@ -359,16 +364,16 @@ class Twins:
             self._claims = [each for each in self._claims if each not in some]
         drawn = []
         for pair in some:
-            length = len(pair[0].run)
-            verdict = self._rng.choice(("free", "free", "retry", "dead"))
-            most = length if verdict == "free" else length - 1
+            length = len(pair[0].records)
+            rest = self._rng.choice(("give_back", "give_back", "retry", "dead"))
+            most = length if rest == "give_back" else length - 1
             done = self._rng.randint(0, most)
             progress = None if done == length else self._rng.choice((None, "p", "q"))
             delay = self._rng.choice((0.0, 2.0, 20.0))
-            drawn.append((pair, done, verdict, delay, self._rng.choice((None, "E")), progress))
+            drawn.append((pair, done, rest, delay, self._rng.choice((None, "E")), progress))
         lost = []
         for which, store in enumerate(self._both):
-            ends = [KeyEnd(pair[which], *rest) for pair, *rest in drawn]  # type: ignore[arg-type]
+            ends = [KeySettlement(pair[which], *rest) for pair, *rest in drawn]  # type: ignore[arg-type]
             gone = await store.settle(ends)
             lost.append([place for place, end in enumerate(ends) if end.claim in gone])
         assert lost[0] == lost[1]
@@ -383,7 +388,7 @@ class Twins:
 
     async def retry(self) -> None:
         keys = self._rng.choice((None, ["a", "b"]))
-        name = self._rng.choice(("retry", "skip"))
+        name = self._rng.choice(("retry", "drop"))
         one, two = [await getattr(store, name)(None, keys) for store in self._both]
         assert one == two
 
@@ -403,7 +408,7 @@ class Twins:
         assert blocked[0] == blocked[1]
 
 
-@pytest.mark.parametrize("on_dead", ["block", "skip"])
+@pytest.mark.parametrize("on_dead", ["block", "continue"])
 @pytest.mark.parametrize("keep", [None, "1h"])
 def test_a_store_does_as_the_model_does(bench: StoreBench, on_dead: Any, keep: str | None) -> None:
     seed = random.randrange(10**6)

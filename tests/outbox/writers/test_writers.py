@@ -23,7 +23,7 @@ from pollwise.outbox import Outbox
 from pollwise.outbox.records import NewRecord
 from pollwise.outbox.stores.postgres.store import TABLES
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
-from pollwise.outbox.writers.put import Target, put
+from pollwise.outbox.writers.put import OutboxTarget, put
 from pollwise.storage.postgres.schema import script
 from tests.outbox.writers.ways import (
     WAYS,
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import scoped_session
 
     def types(
-        target: Target,
+        target: OutboxTarget,
         plain: sqlite3.Connection
         | sqlite3.Cursor
         | psycopg.Connection
@@ -100,7 +100,7 @@ def shop(postgres: Postgres) -> str:
 def postgres_database(postgres: Postgres, dsn: str) -> Database:
     postgres.execute("TRUNCATE orders", dbname="writers")
     postgres.execute("TRUNCATE pollwise.outbox_records", dbname="writers")
-    target = Target("postgresql", "default", "postgresql:///writers?outbox=default")
+    target = OutboxTarget("postgresql", "default", "postgresql:///writers?outbox=default")
     return Database("postgresql", dsn, target, lambda sql: postgres.execute(sql, dbname="writers"))
 
 
@@ -271,7 +271,7 @@ def test_a_connection_to_another_kind_of_database_is_refused(
     elsewhere: Any = "postgresql" if database.dialect == "sqlite" else "sqlite"
     way = opened()
     way.begin()
-    monkeypatch.setattr(database, "target", Target(elsewhere, "default", "other:///shop"))
+    monkeypatch.setattr(database, "target", OutboxTarget(elsewhere, "default", "other:///shop"))
     with pytest.raises(OutboxError) as refused:
         way.put(ONE)
     assert str(refused.value) == (
@@ -291,7 +291,9 @@ def test_a_database_that_is_not_migrated_is_told(
         said = "no such table: pollwise_outbox"
     else:
         monkeypatch.setattr(
-            database, "target", Target("postgresql", "default", "postgresql:///writers", "nobody")
+            database,
+            "target",
+            OutboxTarget("postgresql", "default", "postgresql:///writers", "nobody"),
         )
         said = 'schema "nobody" does not exist'
     way = opened()
@@ -475,7 +477,7 @@ def test_a_plain_insert_is_a_put(tmp_path: Path) -> None:
     async def main() -> None:
         async with SqliteOutboxStore(database.where) as store:
             [claim] = await store.claim("r", 10, 10, "30s")
-            record = claim.run[0].record
+            record = claim.records[0].record
             assert (record.kind, record.payload, record.key) == (
                 "order.placed", {"id": 17}, "order-17",
             )  # fmt: skip
@@ -664,7 +666,7 @@ async def main():
         connection.commit()
         connection.close()
         [claim] = await store.claim("r", 1, 1, 30)
-        print(claim.run[0].record.kind)
+        print(claim.records[0].record.kind)
 
 asyncio.run(main())
 """

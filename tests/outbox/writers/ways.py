@@ -22,7 +22,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_async
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
 
 from pollwise.outbox.records import NewRecord
-from pollwise.outbox.writers.put import Target, put
+from pollwise.outbox.writers.put import OutboxTarget, put
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Database:
 
     dialect: str
     where: str
-    target: Target
+    target: OutboxTarget
     query: Callable[[str], list[tuple[Any, ...]]]
 
     def url(self, driver: str) -> str:

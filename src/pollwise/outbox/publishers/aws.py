@@ -14,7 +14,7 @@ from typing import Any
 
 from pollwise.errors import MissingExtra, PublishError, PublishRefused
 from pollwise.outbox.envelope import Message, unique_of
-from pollwise.outbox.publishers.base import Common, Publisher
+from pollwise.outbox.publishers.base import Publisher, PublisherOptions
 from pollwise.outbox.publishers.batching import PARALLEL, Batcher, Entry
 from pollwise.outbox.records import Record
 from pollwise.runtime.redact import without_secrets
@@ -45,7 +45,7 @@ _MISSING = {"QueueDoesNotExist", "NonExistentQueue", "NotFound", "NotFoundExcept
 
 
 @dataclass(slots=True, eq=False)
-class Aws:
+class AwsClient:
     """A client of a service, what gathers the messages for it, and what closes it."""
 
     call: Any
@@ -53,7 +53,7 @@ class Aws:
     batcher: Batcher
 
 
-class AwsPublisher(Publisher[Aws]):
+class AwsPublisher(Publisher[AwsClient]):
     """A publisher to a service of AWS. Credentials come from where every AWS tool takes them."""
 
     service = ""
@@ -62,7 +62,9 @@ class AwsPublisher(Publisher[Aws]):
 
     one_connection = False
 
-    def __init__(self, name: str, region: str | None, endpoint: str | None, common: Common) -> None:
+    def __init__(
+        self, name: str, region: str | None, endpoint: str | None, common: PublisherOptions
+    ) -> None:
         # botocore itself knows AWS_DEFAULT_REGION only, where all newer tools set this one.
         self.region = region or os.environ.get("AWS_REGION")
         self._endpoint = endpoint
@@ -71,7 +73,7 @@ class AwsPublisher(Publisher[Aws]):
         secret = os.environ.get("AWS_SECRET_ACCESS_KEY", "")
         super().__init__(name, where, [secret], common)
 
-    async def _open(self) -> Aws:
+    async def _open(self) -> AwsClient:
         stack = AsyncExitStack()
         session = get_session()
         session.register_component("data_loader", _models)
@@ -88,11 +90,11 @@ class AwsPublisher(Publisher[Aws]):
                 self.service, region_name=self.region, endpoint_url=self._endpoint, config=config
             )
         )
-        return Aws(
+        return AwsClient(
             client, stack, Batcher(lambda several: self._batch(client, several), self.size_max)
         )
 
-    async def _close(self, client: Aws) -> None:
+    async def _close(self, client: AwsClient) -> None:
         await client.batcher.close()
         await client.stack.aclose()
 
@@ -104,7 +106,9 @@ class AwsPublisher(Publisher[Aws]):
     async def _call(self, client: Any, entries: list[Entry]) -> Any:
         """Send entries by one call of the service; they have ids already."""
 
-    async def _gathered(self, client: Aws, body: str, given: dict[str, Any], entry: Entry) -> None:
+    async def _gathered(
+        self, client: AwsClient, body: str, given: dict[str, Any], entry: Entry
+    ) -> None:
         """Send one entry, with others that go at the same time."""
         size = size_of(body, given)
         if size > self.size_max:

@@ -38,7 +38,7 @@ CLOSE_WITHIN = 5.0
 _TEXT_MAX = 500
 
 
-class Common(TypedDict, total=False):
+class PublisherOptions(TypedDict, total=False):
     """What every publisher takes.
 
     name: the handler's name, under which its progress is kept: keep it when the rest changes.
@@ -53,7 +53,7 @@ class Common(TypedDict, total=False):
 
 
 @dataclass(slots=True, eq=False)
-class Link(Generic[L]):
+class OpenClient(Generic[L]):
     """A client that is open, and how many records are under way on it."""
 
     client: L
@@ -77,13 +77,13 @@ class Publisher(ABC, Generic[L]):
         name: str,
         where: str,
         secrets: Iterable[str],
-        options: Common,
+        options: PublisherOptions,
     ) -> None:
-        unknown = set(options) - set(Common.__annotations__)
+        unknown = set(options) - set(PublisherOptions.__annotations__)
         if unknown:
             raise ConfigError(
                 f"{type(self).__name__} takes no argument {min(unknown)!r}; "
-                f"known besides its own: {', '.join(Common.__annotations__)}"
+                f"known besides its own: {', '.join(PublisherOptions.__annotations__)}"
             )
         self.name = checked_name(options.get("name") or name, "name", ConfigError)
         self.__name__ = self.name
@@ -96,8 +96,8 @@ class Publisher(ABC, Generic[L]):
         # The longest first: one may be part of another.
         self._secrets = sorted({text for text in secrets if text}, key=len, reverse=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: Link[L] | None = None
-        self._opening: asyncio.Task[Link[L]] | None = None
+        self._link: OpenClient[L] | None = None
+        self._opening: asyncio.Task[OpenClient[L]] | None = None
         self._waiting = 0
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -173,7 +173,7 @@ class Publisher(ABC, Generic[L]):
             link.users -= 1
             self._close_if_doubted(link)
 
-    async def _linked(self) -> Link[L]:
+    async def _linked(self) -> OpenClient[L]:
         self._come_home()
         if self._link is not None:
             if self._alive(self._link.client):
@@ -198,22 +198,22 @@ class Publisher(ABC, Generic[L]):
                     opening.cancel()
                     self._opening = None
 
-    async def _opened(self) -> Link[L]:
+    async def _opened(self) -> OpenClient[L]:
         try:
             async with asyncio.timeout(self.timeout):
-                self._link = Link(await self._open())
+                self._link = OpenClient(await self._open())
             return self._link
         finally:
             if self._opening is asyncio.current_task():
                 self._opening = None
 
-    def _doubt(self, link: Link[L]) -> None:
+    def _doubt(self, link: OpenClient[L]) -> None:
         link.doubted = True
         if self._link is link:
             self._link = None
         self._close_if_doubted(link)
 
-    def _close_if_doubted(self, link: Link[L]) -> None:
+    def _close_if_doubted(self, link: OpenClient[L]) -> None:
         if link.doubted and not link.users:
             link.users = -1  # once
             task = asyncio.get_running_loop().create_task(self._closed(link.client))

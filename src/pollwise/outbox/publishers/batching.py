@@ -20,7 +20,7 @@ Send = Callable[[list[Entry]], Awaitable[list[PublishError | None]]]
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _Unsent:
     entry: Entry
     size: int
     sent: asyncio.Future[None] = field(
@@ -38,7 +38,7 @@ class Batcher:
     def __init__(self, send: Send, bytes_max: int) -> None:
         self._send = send
         self._bytes_max = bytes_max
-        self._waiting: list[_Waiting] = []
+        self._waiting: list[_Unsent] = []
         self._places = asyncio.Semaphore(PARALLEL)
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -46,7 +46,7 @@ class Batcher:
         """Send an entry with others; raises what became of this one."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-        waiting = _Waiting(entry, size)
+        waiting = _Unsent(entry, size)
         self._waiting.append(waiting)
         await waiting.sent
 
@@ -57,8 +57,8 @@ class Batcher:
             self._calls.add(call)
             call.add_done_callback(self._calls.discard)
 
-    def _batches(self, waiting: list[_Waiting]) -> Iterator[list[_Waiting]]:
-        batch: list[_Waiting] = []
+    def _batches(self, waiting: list[_Unsent]) -> Iterator[list[_Unsent]]:
+        batch: list[_Unsent] = []
         size = 0
         for each in waiting:
             if batch and (len(batch) == BATCH or size + each.size > self._bytes_max):
@@ -68,7 +68,7 @@ class Batcher:
             size += each.size
         yield batch
 
-    async def _call(self, batch: list[_Waiting]) -> None:
+    async def _call(self, batch: list[_Unsent]) -> None:
         async with self._places:
             batch = [each for each in batch if not each.sent.done()]  # some may have given up
             if not batch:

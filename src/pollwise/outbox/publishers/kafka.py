@@ -9,7 +9,14 @@ from typing import Any, Unpack
 
 from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefused
 from pollwise.outbox.envelope import Message
-from pollwise.outbox.publishers.base import Chosen, Common, Publisher, checked_choice, choose, label
+from pollwise.outbox.publishers.base import (
+    Chosen,
+    Publisher,
+    PublisherOptions,
+    checked_choice,
+    choose,
+    label,
+)
 from pollwise.outbox.records import Record
 from pollwise.runtime.redact import is_secret
 
@@ -26,13 +33,13 @@ _OURS = ("bootstrap_servers", "acks", "enable_idempotence", "transactional_id", 
 
 
 @dataclass(slots=True, eq=False)
-class _Kafka:
+class _KafkaClient:
     producer: Any
     #: An idempotent producer whose sequence was broken refuses everything from then on.
     spoiled: bool = False
 
 
-class KafkaPublisher(Publisher[_Kafka]):
+class KafkaPublisher(Publisher[_KafkaClient]):
     """Publishes records to a topic of Kafka, and waits until all replicas in sync have them.
 
     servers: "host:9092", several with commas between or as a list; the cluster tells the rest.
@@ -50,7 +57,7 @@ class KafkaPublisher(Publisher[_Kafka]):
         *,
         topic: Chosen,
         connect: Mapping[str, Any] | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[PublisherOptions],
     ) -> None:
         several = servers.split(",") if isinstance(servers, str) else list(servers)
         self._servers = [server.strip() for server in several]
@@ -67,7 +74,7 @@ class KafkaPublisher(Publisher[_Kafka]):
         where = f"kafka://{','.join(self._servers)}"
         super().__init__(f"kafka:{label(topic)}", where, secrets, common)
 
-    async def _open(self) -> _Kafka:
+    async def _open(self) -> _KafkaClient:
         # Shorter than a record may take: what the client knows says more than a time limit, and
         # one that is given up must not be sent later.
         limit = max(round(self.timeout * 800), 1)
@@ -87,15 +94,15 @@ class KafkaPublisher(Publisher[_Kafka]):
         except BaseException:
             await producer.stop()
             raise
-        return _Kafka(producer)
+        return _KafkaClient(producer)
 
-    def _alive(self, client: _Kafka) -> bool:
+    def _alive(self, client: _KafkaClient) -> bool:
         return not client.spoiled
 
-    async def _close(self, client: _Kafka) -> None:
+    async def _close(self, client: _KafkaClient) -> None:
         await client.producer.stop()
 
-    async def _send(self, client: _Kafka, record: Record, message: Message) -> None:
+    async def _send(self, client: _KafkaClient, record: Record, message: Message) -> None:
         topic = choose(self._topic, record, "topic")
         if not _TOPIC.fullmatch(topic):
             raise PublishRefused(f"{topic!r}, of record {record.id}, is no topic: {_ADVICE}")

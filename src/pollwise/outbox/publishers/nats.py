@@ -13,8 +13,8 @@ from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefu
 from pollwise.outbox.envelope import Message, percent_encoded, unique_of
 from pollwise.outbox.publishers.base import (
     Chosen,
-    Common,
     Publisher,
+    PublisherOptions,
     checked_choice,
     choose,
     kind_of,
@@ -44,7 +44,7 @@ _TOO_LARGE = 10054
 
 
 @dataclass(slots=True, eq=False)
-class _Nats:
+class _NatsClient:
     """A connection, and the records that are under way on it, by the subjects they go to.
 
     nats-py tells neither those whose connection is lost nor those who may not publish, and lets
@@ -72,7 +72,7 @@ class _Nats:
                 each.set_exception(error)
 
 
-class NatsPublisher(Publisher[_Nats]):
+class NatsPublisher(Publisher[_NatsClient]):
     """Publishes records to a JetStream stream of NATS, and waits for its acknowledgement.
 
     url: nats://, tls:// or wss://, or several of one cluster.
@@ -92,7 +92,7 @@ class NatsPublisher(Publisher[_Nats]):
         subject: Chosen = kind_of,
         stream: str | None = None,
         connect: Mapping[str, Any] | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[PublisherOptions],
     ) -> None:
         urls = [url] if isinstance(url, str) else list(url)
         if not urls:
@@ -114,8 +114,8 @@ class NatsPublisher(Publisher[_Nats]):
         self._urls = urls
         self._options = options
 
-    async def _open(self) -> _Nats:
-        made = _Nats()
+    async def _open(self) -> _NatsClient:
+        made = _NatsClient()
         try:
             await made.client.connect(
                 **{
@@ -140,13 +140,13 @@ class NatsPublisher(Publisher[_Nats]):
             raise
         return made
 
-    def _alive(self, client: _Nats) -> bool:
+    def _alive(self, client: _NatsClient) -> bool:
         return client.client.is_connected and not client.gone
 
-    async def _close(self, client: _Nats) -> None:
+    async def _close(self, client: _NatsClient) -> None:
         await client.client.close()
 
-    async def _send(self, client: _Nats, record: Record, message: Message) -> None:
+    async def _send(self, client: _NatsClient, record: Record, message: Message) -> None:
         subject = choose(self._subject, record, "subject")
         if not _SUBJECT.fullmatch(subject):
             raise PublishRefused(

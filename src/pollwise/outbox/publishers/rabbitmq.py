@@ -10,8 +10,8 @@ from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefu
 from pollwise.outbox.envelope import Message
 from pollwise.outbox.publishers.base import (
     Chosen,
-    Common,
     Publisher,
+    PublisherOptions,
     checked_choice,
     choose,
     kind_of,
@@ -35,13 +35,13 @@ _PREFIX = "cloudEvents_"
 
 
 @dataclass(slots=True, eq=False)
-class _Rabbit:
+class _RabbitClient:
     connection: AbstractConnection
     channel: AbstractChannel
     exchange: AbstractExchange
 
 
-class RabbitPublisher(Publisher[_Rabbit]):
+class RabbitPublisher(Publisher[_RabbitClient]):
     """Publishes records to an exchange of RabbitMQ, and waits for the broker's confirm.
 
     url: amqp:// or amqps://, with user, password and virtual host.
@@ -65,7 +65,7 @@ class RabbitPublisher(Publisher[_Rabbit]):
         routing_key: Chosen = kind_of,
         mandatory: bool = True,
         connect: Mapping[str, Any] | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[PublisherOptions],
     ) -> None:
         where, secrets = place_of(url, ("amqp", "amqps"), EXAMPLE)
         if not isinstance(exchange, str) or len(exchange.encode()) > _SHORT_MAX:
@@ -77,7 +77,7 @@ class RabbitPublisher(Publisher[_Rabbit]):
         self._routing_key = checked_choice(routing_key, "routing_key")
         self._options = dict(connect or {})
 
-    async def _open(self) -> _Rabbit:
+    async def _open(self) -> _RabbitClient:
         # Not `connect_robust`: that restores what was declared, and nothing is declared here.
         connection = await aio_pika.connect(
             self._url,
@@ -95,15 +95,15 @@ class RabbitPublisher(Publisher[_Rabbit]):
         except BaseException:
             await connection.close()
             raise
-        return _Rabbit(connection, channel, exchange)
+        return _RabbitClient(connection, channel, exchange)
 
-    def _alive(self, client: _Rabbit) -> bool:
+    def _alive(self, client: _RabbitClient) -> bool:
         return not (client.connection.is_closed or client.channel.is_closed)
 
-    async def _close(self, client: _Rabbit) -> None:
+    async def _close(self, client: _RabbitClient) -> None:
         await client.connection.close()
 
-    async def _send(self, client: _Rabbit, record: Record, message: Message) -> None:
+    async def _send(self, client: _RabbitClient, record: Record, message: Message) -> None:
         routing_key = choose(self._routing_key, record, "routing_key")
         for name, text in (("routing key", routing_key), ("kind", record.kind)):
             if len(text.encode()) > _SHORT_MAX:

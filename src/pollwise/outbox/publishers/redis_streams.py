@@ -8,8 +8,8 @@ from pollwise.errors import ConfigError, MissingExtra, PublishError, StoreError
 from pollwise.outbox.envelope import Message, unique_of
 from pollwise.outbox.publishers.base import (
     Chosen,
-    Common,
     Publisher,
+    PublisherOptions,
     checked_choice,
     choose,
     label,
@@ -46,7 +46,7 @@ class RedisStreamPublisher(Publisher[Connections]):
         stream: Chosen,
         maxlen: int | None = None,
         exact: bool = False,
-        **common: Unpack[Common],
+        **common: Unpack[PublisherOptions],
     ) -> None:
         address = Address(url)
         self._stream = checked_choice(stream, "stream")

@@ -7,8 +7,8 @@ from typing import Any, Unpack
 
 from pollwise.errors import ConfigError
 from pollwise.outbox.envelope import Message
-from pollwise.outbox.publishers.aws import Aws, AwsPublisher, attributes, ordered, speakable
-from pollwise.outbox.publishers.base import Common
+from pollwise.outbox.publishers.aws import AwsClient, AwsPublisher, attributes, ordered, speakable
+from pollwise.outbox.publishers.base import PublisherOptions
 from pollwise.outbox.publishers.batching import Entry
 from pollwise.outbox.records import Record
 
@@ -30,7 +30,7 @@ class SnsPublisher(AwsPublisher):
     size_max = 256 * 1024
 
     def __init__(
-        self, topic: str, *, endpoint: str | None = None, **common: Unpack[Common]
+        self, topic: str, *, endpoint: str | None = None, **common: Unpack[PublisherOptions]
     ) -> None:
         found = _ARN.fullmatch(topic) if isinstance(topic, str) else None
         if found is None:
@@ -41,7 +41,7 @@ class SnsPublisher(AwsPublisher):
         super().__init__(f"sns:{found['name']}", found["region"], endpoint, common)
         self.topic = topic
 
-    async def _send(self, client: Aws, record: Record, message: Message) -> None:
+    async def _send(self, client: AwsClient, record: Record, message: Message) -> None:
         body = speakable(message.body)
         given = attributes(message, {"ce_type": record.kind}, self.where)
         more = ordered(record) if self.topic.endswith(".fifo") else {}

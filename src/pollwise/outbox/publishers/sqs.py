@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 from pollwise.outbox.envelope import Message
-from pollwise.outbox.publishers.aws import Aws, AwsPublisher, attributes, ordered, speakable
-from pollwise.outbox.publishers.base import Common
+from pollwise.outbox.publishers.aws import AwsClient, AwsPublisher, attributes, ordered, speakable
+from pollwise.outbox.publishers.base import PublisherOptions
 from pollwise.outbox.publishers.batching import Entry
 from pollwise.outbox.records import Record
 from pollwise.queues.sqs.client import Place
@@ -32,14 +32,14 @@ class SqsPublisher(AwsPublisher):
         *,
         region: str | None = None,
         endpoint: str | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[PublisherOptions],
     ) -> None:
         place = Place.of(queue, region, endpoint)
         super().__init__(f"sqs:{place.name}", place.region, place.endpoint, common)
         self.queue = place.name
         self._url = place.queue if "://" in place.queue else None
 
-    async def _open(self) -> Aws:
+    async def _open(self) -> AwsClient:
         client = await super()._open()
         if self._url is None:
             try:
@@ -50,7 +50,7 @@ class SqsPublisher(AwsPublisher):
             self._url = str(answer["QueueUrl"])
         return client
 
-    async def _send(self, client: Aws, record: Record, message: Message) -> None:
+    async def _send(self, client: AwsClient, record: Record, message: Message) -> None:
         body = speakable(message.body)
         given = attributes(message, {"ce_type": record.kind}, self.where)
         more = ordered(record) if self.queue.endswith(".fifo") else {}

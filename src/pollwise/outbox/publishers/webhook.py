@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pollwise.errors import ConfigError, MissingExtra, PublishError, PublishRefused
 from pollwise.outbox.envelope import Message, percent_encoded, unique_of
-from pollwise.outbox.publishers.base import Common, Publisher, place_of
+from pollwise.outbox.publishers.base import Publisher, PublisherOptions, place_of
 from pollwise.outbox.publishers.signatures import SIGNATURE, Secret, secrets_of, sign, verify
 from pollwise.outbox.records import Record
 
@@ -42,7 +42,7 @@ _RESERVED = re.compile(
 )
 
 
-class _Lines:
+class _WebhookConnections:
     """Connections to one receiver, each for one request at a time.
 
     A transport for each, since httpcore's pool looks through all its requests and connections for
@@ -78,7 +78,7 @@ class _Lines:
             await self._idle.pop().aclose()
 
 
-class WebhookPublisher(Publisher[_Lines]):
+class WebhookPublisher(Publisher[_WebhookConnections]):
     """Posts records to a URL.
 
     url: where to; https:// in earnest.
@@ -106,7 +106,7 @@ class WebhookPublisher(Publisher[_Lines]):
         retry_on: Collection[int] = RETRY_ON,
         ssl: tls.SSLContext | None = None,
         proxy: str | None = None,
-        **common: Unpack[Common],
+        **common: Unpack[PublisherOptions],
     ) -> None:
         where, secrets = place_of(url, ("https", "http"), EXAMPLE)
         parts = urlsplit(url)
@@ -131,11 +131,11 @@ class WebhookPublisher(Publisher[_Lines]):
             self._headers.setdefault("Authorization", request.headers["Authorization"])
             self._url = self._url.copy_with(username=None, password=None)
 
-    async def _open(self) -> _Lines:
+    async def _open(self) -> _WebhookConnections:
         secure = self._url.scheme == "https" or self._proxy is not None
         if secure and self._ssl is None:  # reading all certificates takes a while
             self._ssl = await asyncio.to_thread(httpx.create_ssl_context)
-        return _Lines(self._transport)
+        return _WebhookConnections(self._transport)
 
     def _transport(self) -> httpx.AsyncHTTPTransport:
         # The transport alone: a client would log URLs, which may be secrets, and keep cookies.
@@ -145,10 +145,10 @@ class WebhookPublisher(Publisher[_Lines]):
             limits=httpx.Limits(max_connections=1, keepalive_expiry=30),
         )
 
-    async def _close(self, client: _Lines) -> None:
+    async def _close(self, client: _WebhookConnections) -> None:
         await client.aclose()
 
-    async def _send(self, client: _Lines, record: Record, message: Message) -> None:
+    async def _send(self, client: _WebhookConnections, record: Record, message: Message) -> None:
         request = httpx.Request(
             "POST",
             self._url,

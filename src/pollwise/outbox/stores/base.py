@@ -22,14 +22,14 @@ from pollwise.outbox.records import (
     RECORD_STATES,
     BlockedKey,
     KeyClaim,
-    KeyEnd,
+    KeySettlement,
     NewRecord,
     OutboxStats,
     RecordInfo,
     RecordState,
     RelayInfo,
 )
-from pollwise.outbox.writers.common import Target
+from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import (
     GIVE_BACK_WITHIN,
     MAX_BATCH,
@@ -44,14 +44,14 @@ from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import checked_name
 
 if TYPE_CHECKING:
-    from pollwise.outbox.writers.common import Target
+    from pollwise.outbox.writers.common import OutboxTarget
 
-OnDead = Literal["block", "skip"]
+OnDead = Literal["block", "continue"]
 #: The most records of one key in a claim.
-MAX_RUN = 1_000
+MAX_PER_KEY = 1_000
 #: A run ends with the record that makes its payloads so large, in bytes, about: a relay has to hold
 #: all that it claimed. 0001_outbox.sql of Postgres has the same number.
-RUN_BYTES = 256 * 1024
+CLAIM_BYTES = 256 * 1024
 #: A relay that has not announced itself for so long counts as gone, in seconds.
 RELAY_LIVE = 90.0
 
@@ -72,15 +72,15 @@ class OutboxStore(ABC):
         name: the outbox inside its database.
         keep: how long completed records are kept for a look back; None deletes them at once.
         on_dead: what a dead record does to its key. "block": the records behind it wait until
-            somebody retries or skips it, so order is kept. "skip": they go on without it.
+            somebody retries or drops it, so order is kept. "continue": they go on without it.
         max_payload_bytes: larger payloads are refused; put large data elsewhere and a reference
             to it into the payload.
         """
         self.name = checked_name(name, "outbox", ConfigError)
         self.clock = clock or Clock()
         self.keep = None if keep is None else seconds(keep, "keep", positive=True)
-        if on_dead not in ("block", "skip"):
-            raise ConfigError(f"on_dead = {on_dead!r} must be 'block' or 'skip'")
+        if on_dead not in ("block", "continue"):
+            raise ConfigError(f"on_dead = {on_dead!r} must be 'block' or 'continue'")
         self.on_dead: OnDead = on_dead
         if max_payload_bytes < 1:
             raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
@@ -95,7 +95,7 @@ class OutboxStore(ABC):
 
     # The relay's side
 
-    async def claim(self, relay: str, keys: int, run: int, lease: Duration) -> list[KeyClaim]:
+    async def claim(self, relay: str, keys: int, per_key: int, lease: Duration) -> list[KeyClaim]:
         """Take up to `keys` keys that are free, with up to `run` records each, for `relay`.
 
         A record without a key is a line of its own, and counts as a key. A claim that found
@@ -103,22 +103,22 @@ class OutboxStore(ABC):
         is cancelled leaves nothing claimed.
         """
         checked_name(relay, "relay", ConfigError)
-        for value, what, most in ((keys, "keys", MAX_BATCH), (run, "run", MAX_RUN)):
+        for value, what, most in ((keys, "keys", MAX_BATCH), (per_key, "per_key", MAX_PER_KEY)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise ConfigError(f"{what} = {value!r} must be a whole number from 1 to {most}")
-        claims = await self._claim_or_give_back(relay, keys, run, checked_lease(lease))
+        claims = await self._claim_or_give_back(relay, keys, per_key, checked_lease(lease))
         if len(claims) == keys:
             self._hints.pass_on()
         return claims
 
-    async def settle(self, ends: Iterable[KeyEnd]) -> list[KeyClaim]:
+    async def settle(self, ends: Iterable[KeySettlement]) -> list[KeyClaim]:
         """End claims; return those whose lease was lost, for which nothing was changed.
 
         Of two ends of one claim in a batch the first counts, and the second is lost.
         """
         batch = list(ends)
         check_batch(batch, "settle")
-        once: dict[tuple[str, int], KeyEnd] = {}
+        once: dict[tuple[str, int], KeySettlement] = {}
         again: list[KeyClaim] = []
         for end in batch:
             place = (end.claim.name, end.claim.token)
@@ -187,18 +187,18 @@ class OutboxStore(ABC):
     ) -> int:
         """Make dead records ready again: these ids, or those of these keys, or all; how many.
 
-        What handlers have done stays done; the attempts of the others begin anew (`Held.fresh`).
+        What handlers have done stays done; the attempts of the others begin anew (`Held.retried`).
         """
         count = await self._retry(*_chosen(ids, keys))
         if count:
             self._announce(count)
         return count
 
-    async def skip(
+    async def drop(
         self, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> int:
         """Delete dead records, so that their keys go on: as `retry` picks them; how many."""
-        count = await self._skip(*_chosen(ids, keys))
+        count = await self._drop(*_chosen(ids, keys))
         if count:
             self._announce(count)
         return count
@@ -233,7 +233,7 @@ class OutboxStore(ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    def target(self) -> Target:
+    def target(self) -> OutboxTarget:
         """Where a writer puts records inside the user's own transaction."""
         raise OutboxError(
             f"{self.url} is in no database, so no transaction of yours can reach it; put by "
@@ -273,10 +273,10 @@ class OutboxStore(ABC):
     async def _put(self, records: list[NewRecord]) -> list[str]: ...
 
     @abstractmethod
-    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]: ...
+    async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]: ...
 
     @abstractmethod
-    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+    async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
         """Settle those whose lease holds; return the claims of the others.
 
         Where completed records leave more of their key to claim, it rings: `_more_behind(count)`.
@@ -307,7 +307,7 @@ class OutboxStore(ABC):
     async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
 
     @abstractmethod
-    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
+    async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
 
     @abstractmethod
     async def _prune(self, keep: float) -> int: ...
@@ -324,12 +324,12 @@ class OutboxStore(ABC):
         """So many keys came free that have more records: whoever settles here looks again."""
         self._hints.notify(keys)
 
-    def _hint_after(self, ends: Sequence[KeyEnd]) -> None:
+    def _hint_after(self, ends: Sequence[KeySettlement]) -> None:
         """What was given back may be claimed by others, and what is to be retried falls due."""
-        back = sum(end.verdict == "free" and end.done < len(end.claim.run) for end in ends)
+        back = sum(end.rest == "give_back" and end.done < len(end.claim.records) for end in ends)
         if back:
             self._announce(back)
-        delays = [end.delay for end in ends if end.verdict == "retry"]
+        delays = [end.delay for end in ends if end.rest == "retry"]
         if delays:
             self._hints.notify_at(self.clock.now() + min(delays))
 
@@ -339,10 +339,10 @@ class OutboxStore(ABC):
             self._hints.notify_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
 
     async def _claim_or_give_back(
-        self, relay: str, keys: int, run: int, lease: float
+        self, relay: str, keys: int, per_key: int, lease: float
     ) -> list[KeyClaim]:
         """Claim so that a cancellation cannot strand what the store hands out meanwhile."""
-        call = asyncio.ensure_future(self._claim(relay, keys, run, lease))
+        call = asyncio.ensure_future(self._claim(relay, keys, per_key, lease))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
@@ -356,7 +356,7 @@ class OutboxStore(ABC):
     async def _give_back(self, call: asyncio.Future[list[KeyClaim]]) -> None:
         # Errors are no news to whoever cancelled; should giving back fail, the leases run out.
         with suppress(asyncio.CancelledError, Exception):
-            await self.settle([KeyEnd(claim, 0) for claim in await call])
+            await self.settle([KeySettlement(claim, 0) for claim in await call])
 
 
 def _check_limit(limit: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from pollwise.errors import StoreUnavailable
-from pollwise.outbox.records import KeyClaim, KeyEnd
+from pollwise.outbox.records import KeyClaim, KeySettlement
 
 #: So many claims whose end is in doubt are remembered, the newest.
 IN_DOUBT_MAX = 100_000
@@ -25,13 +25,13 @@ class EndsInDoubt:
     def __contains__(self, claim: KeyClaim) -> bool:
         return (claim.name, claim.token) in self._claims
 
-    def note(self, ends: Iterable[KeyEnd]) -> None:
+    def note(self, ends: Iterable[KeySettlement]) -> None:
         self._claims.update(dict.fromkeys((e.claim.name, e.claim.token) for e in ends))
         while len(self._claims) > IN_DOUBT_MAX:
             del self._claims[next(iter(self._claims))]
 
     @contextmanager
-    def unless_answered(self, ends: Iterable[KeyEnd]) -> Iterator[None]:
+    def unless_answered(self, ends: Iterable[KeySettlement]) -> Iterator[None]:
         """Note them when the call that is made meanwhile fails without an answer."""
         try:
             yield
@@ -39,14 +39,14 @@ class EndsInDoubt:
             self.note(ends)
             raise
 
-    def forget(self, ends: Iterable[KeyEnd]) -> None:
+    def forget(self, ends: Iterable[KeySettlement]) -> None:
         """Their answer came."""
         if self._claims:
             for end in ends:
                 self._claims.pop((end.claim.name, end.claim.token), None)
 
 
-def was_settled(end: KeyEnd, tokens: Mapping[str, int], live: Collection[str]) -> bool:
+def was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection[str]) -> bool:
     """Did a call whose answer was lost end this claim, which was refused the second time?
 
     tokens: of the keys at work, by the names of their claims. live: the ids of records that are
@@ -58,9 +58,9 @@ def was_settled(end: KeyEnd, tokens: Mapping[str, int], live: Collection[str]) -
     claim = end.claim
     if tokens.get(claim.name) == claim.token + 1:
         return True
-    if any(held.record.id in live for held in claim.run[: end.done]):
+    if any(held.record.id in live for held in claim.records[: end.done]):
         return False
-    if end.verdict == "dead":
-        return claim.run[end.done].record.id not in live
+    if end.rest == "dead":
+        return claim.records[end.done].record.id not in live
     # What is to be retried keeps its row; all else that can be seen of it happened.
-    return end.verdict == "free"
+    return end.rest == "give_back"

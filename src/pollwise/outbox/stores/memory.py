@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from pollwise.outbox.records import (
     BlockedKey,
-    Held,
+    HeldRecord,
     KeyClaim,
-    KeyEnd,
+    KeySettlement,
     NewRecord,
     OutboxStats,
     Record,
@@ -19,28 +19,28 @@ from pollwise.outbox.records import (
     RecordState,
     RelayInfo,
 )
-from pollwise.outbox.stores.base import RELAY_LIVE, RUN_BYTES, OutboxStore
+from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE, OutboxStore
 from pollwise.storage.ids import number_of, place_after
 
 
 @dataclass(slots=True)
-class _Row:
+class _StoredRecord:
     seq: int
     new: NewRecord
     created_at: float
     progress: str = ""
-    fresh: bool = False
+    retried: bool = False
     state: RecordState = "ready"  # what it is by itself: ready, dead or done
     since: float = 0.0
     error: str | None = None
 
 
 @dataclass(slots=True)
-class _Line:
+class _KeyQueue:
     """A key, or a record without one: what is left of it, in order, and who holds it."""
 
     key: str | None
-    rows: dict[int, _Row] = field(default_factory=dict)
+    rows: dict[int, _StoredRecord] = field(default_factory=dict)
     token: int = 0
     state: RecordState = "ready"  # ready, leased or waiting
     due: float = 0.0
@@ -57,8 +57,8 @@ class MemoryOutboxStore(OutboxStore):
 
     def __init__(self, name: str = "default", **options: object) -> None:
         super().__init__(name, **options)  # type: ignore[arg-type]
-        self._rows: dict[int, _Row] = {}
-        self._lines: dict[str, _Line] = {}
+        self._rows: dict[int, _StoredRecord] = {}
+        self._lines: dict[str, _KeyQueue] = {}
         self._relays: dict[str, RelayInfo] = {}
         self._last = 0
         self._tokens = 0
@@ -68,21 +68,21 @@ class MemoryOutboxStore(OutboxStore):
         ids = []
         for new in records:
             self._last += 1
-            row = _Row(self._last, new, now, since=now)
+            row = _StoredRecord(self._last, new, now, since=now)
             self._rows[row.seq] = row
             self._enter(row)
             ids.append(str(row.seq))
         return ids
 
-    def _enter(self, row: _Row) -> None:
+    def _enter(self, row: _StoredRecord) -> None:
         name = f"#{row.seq}" if row.new.key is None else f"={row.new.key}"
-        line = self._lines.setdefault(name, _Line(row.new.key))
+        line = self._lines.setdefault(name, _KeyQueue(row.new.key))
         back = bool(line.rows) and row.seq < next(reversed(line.rows))
         line.rows[row.seq] = row
         if back:  # a dead one that is tried again goes to its old place
             line.rows = dict(sorted(line.rows.items()))
 
-    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]:
+    async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
         now = self.clock.epoch()
         claims: list[KeyClaim] = []
         free = [line for line in self._lines.values() if self._claimable(line, now)]
@@ -91,14 +91,14 @@ class MemoryOutboxStore(OutboxStore):
             line.lapses += line.state == "leased"
             line.token, line.relay = self._tokens, relay
             line.state, line.due = "leased", now + lease
-            rows: list[_Row] = []
+            rows: list[_StoredRecord] = []
             size = 0
             for row in line.rows.values():
-                if row.state == "dead" or len(rows) == run or size >= RUN_BYTES:
+                if row.state == "dead" or len(rows) == per_key or size >= CLAIM_BYTES:
                     break
                 rows.append(row)
                 size += row.new.size
-            held = tuple(Held(self._record(row), row.progress, row.fresh) for row in rows)
+            held = tuple(HeldRecord(self._record(row), row.progress, row.retried) for row in rows)
             claims.append(KeyClaim(line.key, line.token, relay, line.due, held, line.lapses))
         if len(claims) < keys:
             due = [line.due for line in self._lines.values() if line.state != "ready"]
@@ -106,12 +106,12 @@ class MemoryOutboxStore(OutboxStore):
         return claims
 
     @staticmethod
-    def _claimable(line: _Line, now: float) -> bool:
+    def _claimable(line: _KeyQueue, now: float) -> bool:
         if line.state != "ready" and line.due > now:
             return False
         return next(iter(line.rows.values())).state != "dead"
 
-    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+    async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
         now = self.clock.epoch()
         lost, more = [], 0
         for end in ends:
@@ -121,10 +121,10 @@ class MemoryOutboxStore(OutboxStore):
                 continue
             line.state, line.relay, line.due = "ready", None, 0.0
             line.token = line.lapses = 0
-            for held in end.claim.run[: end.done]:
+            for held in end.claim.records[: end.done]:
                 self._complete(line, number_of(held.record.id), now)
-            if end.done < len(end.claim.run):
-                row = line.rows[number_of(end.claim.run[end.done].record.id)]
+            if end.done < len(end.claim.records):
+                row = line.rows[number_of(end.claim.records[end.done].record.id)]
                 self._leave_off(line, row, end, now)
             if not line.rows:
                 del self._lines[end.claim.name]
@@ -134,25 +134,27 @@ class MemoryOutboxStore(OutboxStore):
             self._more_behind(more)
         return lost
 
-    def _complete(self, line: _Line, seq: int, now: float) -> None:
+    def _complete(self, line: _KeyQueue, seq: int, now: float) -> None:
         row = line.rows.pop(seq)
         row.state, row.since = "done", now
         if self.keep is None:
             del self._rows[seq]
 
-    def _leave_off(self, line: _Line, row: _Row, end: KeyEnd, now: float) -> None:
+    def _leave_off(
+        self, line: _KeyQueue, row: _StoredRecord, end: KeySettlement, now: float
+    ) -> None:
         if end.progress is not None:
-            row.progress, row.fresh = end.progress, False
+            row.progress, row.retried = end.progress, False
         if end.error is not None:
             row.error = end.error
-        if end.verdict == "retry":
+        if end.rest == "retry":
             line.state, line.due = "waiting", now + end.delay
-        elif end.verdict == "dead":
+        elif end.rest == "dead":
             row.state, row.since = "dead", now
-            if self.on_dead == "skip" or line.key is None:
+            if self.on_dead == "continue" or line.key is None:
                 del line.rows[row.seq]
 
-    def _held(self, claim: KeyClaim) -> _Line | None:
+    def _held(self, claim: KeyClaim) -> _KeyQueue | None:
         line = self._lines.get(claim.name)
         return line if line is not None and line.token == claim.token else None
 
@@ -195,10 +197,10 @@ class MemoryOutboxStore(OutboxStore):
             oldest_age=max(now - min(live), 0.0) if live else None,
         )
 
-    def _line_of(self, row: _Row) -> _Line | None:
+    def _line_of(self, row: _StoredRecord) -> _KeyQueue | None:
         return self._lines.get(f"#{row.seq}" if row.new.key is None else f"={row.new.key}")
 
-    def _state_of(self, row: _Row, now: float) -> RecordState:
+    def _state_of(self, row: _StoredRecord, now: float) -> RecordState:
         line = self._line_of(row)
         if row.state != "ready" or line is None or next(iter(line.rows)) != row.seq:
             return row.state
@@ -241,7 +243,7 @@ class MemoryOutboxStore(OutboxStore):
                     break
         return page
 
-    def _info(self, row: _Row, now: float) -> RecordInfo:
+    def _info(self, row: _StoredRecord, now: float) -> RecordInfo:
         state, line = self._state_of(row, now), self._line_of(row)
         special = state in ("leased", "waiting") and line is not None
         since = line.due if special and line is not None else row.since
@@ -251,11 +253,11 @@ class MemoryOutboxStore(OutboxStore):
     async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         chosen = self._dead(ids, keys)
         for row in chosen:
-            row.state, row.since, row.fresh = "ready", self.clock.epoch(), True
+            row.state, row.since, row.retried = "ready", self.clock.epoch(), True
             self._enter(row)
         return len(chosen)
 
-    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+    async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         chosen = self._dead(ids, keys)
         for row in chosen:
             del self._rows[row.seq]
@@ -267,7 +269,7 @@ class MemoryOutboxStore(OutboxStore):
                     del self._lines[name]
         return len(chosen)
 
-    def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> list[_Row]:
+    def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> list[_StoredRecord]:
         return [
             row
             for row in self._rows.values()
@@ -283,7 +285,7 @@ class MemoryOutboxStore(OutboxStore):
             del self._rows[seq]
         return len(old)
 
-    def _record(self, row: _Row) -> Record:
+    def _record(self, row: _StoredRecord) -> Record:
         new = row.new
         return Record(
             str(row.seq),

@@ -1,4 +1,4 @@
-"""From the URL of a database to the store of an outbox in it."""
+"""Opens the store of an outbox by the URL of its database."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ _POSTGRES = (*_COMMON, "schema", "listen", "timeout", "connections")
 
 
 def open_store(url: str, *, clock: Clock | None = None, **given: Any) -> OutboxStore:
-    """The outbox in the database at `url`. Nothing is touched before its first call.
+    """The store of the outbox in the database at `url`. It connects at its first call.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db` and `postgresql://user@host/database`, with
-    `?outbox=name`, `keep=7d`, `on_dead=skip`, `max_payload_bytes=65536`, `timeout=30s`; for SQLite
-    `watch=100ms`, for Postgres `schema=pollwise`, `connections=4`, `listen` and what libpq takes.
+    `?outbox=name`, `keep=7d`, `on_dead=continue`, `max_payload_bytes=65536`, `timeout=30s`; for
+    SQLite `watch=100ms`, for Postgres `schema=pollwise`, `connections=4`, `listen` and the options
+    of libpq.
 
-    given: the same options; one that is given both ways must be the same.
+    given: the same options; a value that is also in the URL must be equal.
     """
     at = address_of(url, _SCHEMES, EXAMPLES, clock=clock, what="outbox")
     return _SCHEMES[at.parts.scheme](at, {key: v for key, v in given.items() if v is not None})
@@ -35,7 +36,7 @@ def _sqlite(at: Address, given: dict[str, Any]) -> OutboxStore:
 
     options = _merged(at.options(_SQLITE), at, given)
     if options.pop("schema", "pollwise") != "pollwise":
-        raise ConfigError(f"schema = {given['schema']!r}: {at.shown} has no schemas; leave it out")
+        raise ConfigError(f"schema = {given['schema']!r}, but SQLite has no schemas; leave it out")
     if at.parts.netloc or len(at.parts.path) < 2:
         raise ConfigError(
             f"{at.shown} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
@@ -57,14 +58,14 @@ def _postgres(at: Address, given: dict[str, Any]) -> OutboxStore:
 
 
 def _merged(options: dict[str, Any], at: Address, given: dict[str, Any]) -> dict[str, Any]:
-    """The options of the URL and those given beside it."""
+    """The options of the URL and those of the call."""
     in_url = {key for key, _ in at.query()}
     for name, value in given.items():
         key = "outbox" if name == "name" else name
         if key in in_url and options[name] != value:
             raise ConfigError(
-                f"{key} = {options[name]!r} in {at.shown}, and {name} = {value!r} beside it; "
-                "keep one"
+                f"{key} = {options[name]!r} in {at.shown}, but {name} = {value!r} in the call; "
+                "keep one of them"
             )
     return options | given
 

@@ -39,7 +39,7 @@ def _no_time() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OutboxTarget:
     """Where records go: what a writer has to know of an outbox and its store.
 
     outbox: its name.
@@ -59,15 +59,15 @@ class Target:
     now: Callable[[], float | None] = _no_time
 
 
-class Writer(ABC):
+class RecordWriter(ABC):
     """Puts records on a connection of one library."""
 
     @abstractmethod
-    def put(self, target: Target, records: Sequence[NewRecord]) -> Any:
+    def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> Any:
         """Put all or none; the ids, to be awaited where the library is async."""
 
 
-class StatementWriter(Writer):
+class StatementWriter(RecordWriter):
     """A writer for what can run a statement.
 
     library: its name, as its users call it.
@@ -89,7 +89,7 @@ class StatementWriter(Writer):
     def in_transaction(self) -> bool:
         """Is a transaction open, or will the next statement open one that the user ends?"""
 
-    def check(self, target: Target) -> None:
+    def check(self, target: OutboxTarget) -> None:
         if self.dialect != target.dialect:
             raise OutboxError(
                 f"the {self.library} connection is to {_NAMES.get(self.dialect, self.dialect)}, "
@@ -111,7 +111,7 @@ class PlainWriter(StatementWriter):
     def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
         """The rows of a statement."""
 
-    def put(self, target: Target, records: Sequence[NewRecord]) -> list[str]:
+    def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> list[str]:
         self.check(target)
         if not records:
             return []
@@ -126,7 +126,7 @@ class AsyncWriter(StatementWriter):
     async def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
         """The rows of a statement."""
 
-    async def put(self, target: Target, records: Sequence[NewRecord]) -> list[str]:
+    async def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> list[str]:
         self.check(target)
         if not records:
             return []
@@ -154,14 +154,18 @@ def run_steps(
         return ids
 
 
-def put_steps(target: Target, records: Sequence[NewRecord]) -> Generator[Step, Rows, list[str]]:
+def put_steps(
+    target: OutboxTarget, records: Sequence[NewRecord]
+) -> Generator[Step, Rows, list[str]]:
     """The statements of a put, each answered by its rows; returns the ids."""
     if target.dialect == "sqlite":
         return _sqlite_steps(target, records)
     return _postgres_steps(target, records)
 
 
-def _sqlite_steps(target: Target, records: Sequence[NewRecord]) -> Generator[Step, Rows, list[str]]:
+def _sqlite_steps(
+    target: OutboxTarget, records: Sequence[NewRecord]
+) -> Generator[Step, Rows, list[str]]:
     files = yield "PRAGMA database_list", {}
     _check_file(target, [os.fsdecode(row[2]) for row in files if row[2]])
     values = {"outbox": target.outbox, "records": _batch(records), "now": target.now()}
@@ -170,7 +174,7 @@ def _sqlite_steps(target: Target, records: Sequence[NewRecord]) -> Generator[Ste
     return [str(seq) for seq in sorted(row[0] for row in made)]
 
 
-def _check_file(target: Target, files: Sequence[str]) -> None:
+def _check_file(target: OutboxTarget, files: Sequence[str]) -> None:
     """Refuse another file than the outbox's, where no relay of this outbox would look."""
     if target.path is None:
         return
@@ -186,7 +190,7 @@ def _check_file(target: Target, files: Sequence[str]) -> None:
 
 
 def _postgres_steps(
-    target: Target, records: Sequence[NewRecord]
+    target: OutboxTarget, records: Sequence[NewRecord]
 ) -> Generator[Step, Rows, list[str]]:
     values = {
         "outbox": target.outbox,
@@ -235,7 +239,7 @@ _NOT_MIGRATED = frozenset({"3F000", "42P01", "42883", "42703"})
 
 
 @contextmanager
-def explained(target: Target) -> Iterator[None]:
+def explained(target: OutboxTarget) -> Iterator[None]:
     """Tell what a put lacks: the tables, or the rights to them.
 
     All else is left as the library raises it: it concerns the user's transaction, and who repeats
@@ -250,7 +254,7 @@ def explained(target: Target) -> Iterator[None]:
         raise told from error
 
 
-def _told(target: Target, error: Exception) -> StoreError | None:
+def _told(target: OutboxTarget, error: Exception) -> StoreError | None:
     for each in _causes(error):
         if target.dialect == "sqlite":
             said = str(each)

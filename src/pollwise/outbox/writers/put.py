@@ -17,9 +17,9 @@ from typing import Any, Protocol, overload
 
 from pollwise.errors import OutboxError
 from pollwise.outbox.records import NewRecord
-from pollwise.outbox.writers.common import Target, Writer
+from pollwise.outbox.writers.common import OutboxTarget, RecordWriter
 
-__all__ = ["AsyncTransaction", "SyncTransaction", "Target", "put", "writer_of"]
+__all__ = ["AsyncTransaction", "OutboxTarget", "SyncTransaction", "put", "writer_of"]
 
 
 class SyncTransaction(Protocol):
@@ -94,17 +94,17 @@ _INSTEAD: dict[tuple[str, str], str] = {
 
 @overload
 def put(
-    target: Target, tx: SyncTransaction | sqlite3.Cursor, records: Iterable[NewRecord]
+    target: OutboxTarget, tx: SyncTransaction | sqlite3.Cursor, records: Iterable[NewRecord]
 ) -> list[str]: ...
 
 
 @overload
 def put(
-    target: Target, tx: AsyncTransaction | AsyncpgTransaction, records: Iterable[NewRecord]
+    target: OutboxTarget, tx: AsyncTransaction | AsyncpgTransaction, records: Iterable[NewRecord]
 ) -> Awaitable[list[str]]: ...
 
 
-def put(target: Target, tx: Any, records: Iterable[NewRecord]) -> Any:
+def put(target: OutboxTarget, tx: Any, records: Iterable[NewRecord]) -> Any:
     """Put records in the transaction that is open on `tx`; return their ids in order.
 
     tx: a connection or session, see `_WRITERS`. With an async one the answer is to be awaited.
@@ -115,12 +115,14 @@ def put(target: Target, tx: Any, records: Iterable[NewRecord]) -> Any:
     return writer_of(tx).put(target, list(records))
 
 
-def writer_of(tx: object) -> Writer:
+def writer_of(tx: object) -> RecordWriter:
     """What can write on this connection or session."""
     for known in _names(tx):
         if known in _WRITERS:
             module, name = _WRITERS[known]
-            made: Writer = getattr(import_module(f"pollwise.outbox.writers.{module}"), name)(tx)
+            made: RecordWriter = getattr(import_module(f"pollwise.outbox.writers.{module}"), name)(
+                tx
+            )
             return made
     shown = f"{type(tx).__module__}.{type(tx).__qualname__}"
     for known in _names(tx):

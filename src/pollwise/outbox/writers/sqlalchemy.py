@@ -10,7 +10,7 @@ from sqlalchemy.exc import UnboundExecutionError
 
 from pollwise.errors import OutboxError
 from pollwise.outbox.records import NewRecord
-from pollwise.outbox.writers.common import PlainWriter, Rows, Target, Writer
+from pollwise.outbox.writers.common import OutboxTarget, PlainWriter, RecordWriter, Rows
 from pollwise.outbox.writers.postgres import IDLE
 from pollwise.outbox.writers.sqlite import opens_transactions
 
@@ -77,7 +77,7 @@ class ScopedSessionWriter(SessionWriter):
         super().__init__(tx())
 
 
-class AsyncConnectionWriter(Writer):
+class AsyncConnectionWriter(RecordWriter):
     """An `AsyncConnection`: the plain one in it is written on, where SQLAlchemy allows that."""
 
     plain: type[ConnectionWriter] = ConnectionWriter
@@ -85,7 +85,7 @@ class AsyncConnectionWriter(Writer):
     def __init__(self, tx: Any) -> None:
         self.tx = tx
 
-    def put(self, target: Target, records: Sequence[NewRecord]) -> Any:
+    def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> Any:
         return self.tx.run_sync(lambda tx: self.plain(tx).put(target, records))
 
 

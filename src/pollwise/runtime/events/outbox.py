@@ -25,7 +25,7 @@ class RelayStarted(RelayEvent):
     handlers: tuple[str, ...]
     concurrency: int
     strategy: str
-    run: str = ""
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RelayStandsBy(RelayEvent):
 
     newer: str
     missing: tuple[str, ...]
-    run: str = ""
+    instance: str = ""
 
 
 @dataclass(frozen=True, slots=True)

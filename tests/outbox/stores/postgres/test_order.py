@@ -21,7 +21,7 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from pollwise.outbox.records import KeyClaim, KeyEnd
+from pollwise.outbox.records import KeyClaim, KeySettlement
 from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
 from tests.outbox.stores.benches import migrated
 from tests.support.servers import OwnPostgres, Postgres
@@ -30,8 +30,7 @@ LEVELS = (None, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
 #: As it would be without heeding open transactions.
 NAIVE = """
 CREATE OR REPLACE FUNCTION pollwise.outbox_bounds(
-    p_outbox text, OUT last bigint, OUT last_keyed bigint, OUT hashes bigint[], OUT min_intervals
-    bigint[]
+    p_outbox text, OUT last bigint, OUT last_keyed bigint, OUT hashes bigint[], OUT floors bigint[]
 ) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT s.last_value, s.last_value INTO last, last_keyed FROM pollwise.outbox_seq AS s;
@@ -52,7 +51,7 @@ class Story:
         for claim in claims:
             assert claim.name not in self.held, f"{self.told}: two hold {claim.name}"
             self.held.add(claim.name)
-            seqs = [int(held.record.id) for held in claim.run]
+            seqs = [int(held.record.id) for held in claim.records]
             line = self.claimed[claim.name]
             assert seqs == sorted(seqs), f"{self.told}: {claim.name} has the run {seqs}"
             assert not line or line[-1] < seqs[0], (
@@ -61,7 +60,7 @@ class Story:
 
     def settled(self, claim: KeyClaim, done: int) -> None:
         self.held.remove(claim.name)
-        self.claimed[claim.name] += [int(held.record.id) for held in claim.run[:done]]
+        self.claimed[claim.name] += [int(held.record.id) for held in claim.records[:done]]
 
     @property
     def handled(self) -> set[int]:
@@ -181,7 +180,7 @@ async def relay_step(
 ) -> None:
     if held and rng.random() < 0.6:
         some = [held.pop(rng.randrange(len(held))) for _ in range(rng.randint(1, len(held)))]
-        ends = [KeyEnd(claim, rng.randint(0, len(claim.run))) for claim in some]
+        ends = [KeySettlement(claim, rng.randint(0, len(claim.records))) for claim in some]
         for end in ends:
             story.settled(end.claim, end.done)
         assert await store.settle(ends) == []
@@ -195,8 +194,10 @@ async def drained(store: PostgresOutboxStore, story: Story, held: list[KeyClaim]
     """Handle what is left; nothing is open any more, so all of it can be claimed at once."""
     for _ in range(1000):
         for claim in held:
-            story.settled(claim, len(claim.run))
-        assert await store.settle([KeyEnd(claim, len(claim.run)) for claim in held]) == []
+            story.settled(claim, len(claim.records))
+        assert (
+            await store.settle([KeySettlement(claim, len(claim.records)) for claim in held]) == []
+        )
         held = await store.claim("relay", 1000, 100, "1h")
         story.claim(held)
         if not held and story.handled >= story.committed:
@@ -284,7 +285,7 @@ def put_on(connection: psycopg.Connection[Any], outbox: str, *keys: str | None) 
 
 
 def ids(claims: list[KeyClaim]) -> list[list[int]]:
-    return [[int(held.record.id) for held in claim.run] for claim in claims]
+    return [[int(held.record.id) for held in claim.records] for claim in claims]
 
 
 Scene = Callable[[PostgresOutboxStore, psycopg.Connection[Any], psycopg.Connection[Any]], Any]
@@ -325,7 +326,7 @@ def test_who_puts_later_holds_nobody_up(postgres: Postgres) -> None:
             put_on(two, store.name, "a")
             [claim] = await store.claim("r", 10, 10, 30)
             assert ids([claim])[0][-1] == made[0]
-            await store.settle([KeyEnd(claim, len(claim.run))])
+            await store.settle([KeySettlement(claim, len(claim.records))])
             two.commit()
         one.execute("SELECT count(*) FROM pollwise.outbox_records")  # open, but puts nothing
         assert len(await store.claim("r", 10, 10, 30)) == 1
@@ -407,7 +408,7 @@ def test_keys_are_claimed_in_order_by_many_at_once(postgres: Postgres) -> None:
         # What others claim meanwhile is theirs; all that is left of it is claimed by the last.
         for claim in held:
             story.settled(claim, 0)
-        await store.settle([KeyEnd(claim, 0) for claim in held])
+        await store.settle([KeySettlement(claim, 0) for claim in held])
 
     async def main() -> None:
         async with PostgresOutboxStore(dsn, outbox) as one, PostgresOutboxStore(dsn, outbox) as two:

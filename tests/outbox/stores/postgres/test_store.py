@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollwise.outbox.records import KeyClaim, KeyEnd, NewRecord
+from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord
 from pollwise.outbox.stores.postgres.store import PostgresOutboxStore, channel_of
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.runtime.clock import VirtualClock
@@ -43,7 +43,7 @@ class Handled:
 
     def run(self, claim: KeyClaim) -> None:
         line = self._lines[claim.key]
-        for held in claim.run:
+        for held in claim.records:
             number = held.record.payload
             # A record may come again, and what came after it with it; none may be left out.
             assert number <= len(line), f"{self._told}: {claim.key} has {line} before {number}"
@@ -109,9 +109,9 @@ def test_a_call_that_fails_loses_nothing(postgres: Postgres, call: str, fault: s
                 handled.run(claim)
                 if died < 2:
                     died += 1
-                    ends.append(KeyEnd(claim, len(claim.run) - 1, "dead", error="no"))
+                    ends.append(KeySettlement(claim, len(claim.records) - 1, "dead", error="no"))
                 else:
-                    ends.append(KeyEnd(claim, len(claim.run)))
+                    ends.append(KeySettlement(claim, len(claim.records)))
             gone = await persistent(clock, partial(store.settle, ends))
             assert gone == [], f"{told}: what was settled in doubt is no lost lease"
         assert proxy.counts.lost == lost + 1, f"{told}: the fault did not happen"
@@ -132,8 +132,8 @@ def test_ten_thousand_keys_are_shared_by_two_relays(postgres: Postgres) -> None:
     async def relay(store: PostgresOutboxStore) -> None:
         while claims := await store.claim("r", 500, 10, "60s"):
             for claim in claims:
-                seen[claim.key] += [held.record.payload for held in claim.run]
-            assert await store.settle([KeyEnd(c, len(c.run)) for c in claims]) == []
+                seen[claim.key] += [held.record.payload for held in claim.records]
+            assert await store.settle([KeySettlement(c, len(c.records)) for c in claims]) == []
 
     async def main() -> None:
         async with PostgresOutboxStore(dsn, name) as one, PostgresOutboxStore(dsn, name) as two:
@@ -180,7 +180,7 @@ def check_backlog(server: Postgres, count: int) -> None:
         async with PostgresOutboxStore(dsn, name) as store:
             await store.put(NewRecord("e", None, "bad"))
             [claim] = await store.claim("r", 1, 1, "60s")
-            await store.settle([KeyEnd(claim, 0, "dead", error="no")])
+            await store.settle([KeySettlement(claim, 0, "dead", error="no")])
 
     async def put_good() -> None:
         async with PostgresOutboxStore(dsn, name) as store:
@@ -232,7 +232,9 @@ def test_a_claim_that_finds_nothing_writes_nothing(own_postgres: OwnPostgres) ->
         async with PostgresOutboxStore(dsn) as store:
             await store.put([NewRecord("e", None, "a"), NewRecord("e", None, "b")])
             a, b = await store.claim("r", 10, 10, "60s")
-            await store.settle([KeyEnd(a, 0, "retry", delay=60.0), KeyEnd(b, 0, "dead", error="x")])
+            await store.settle(
+                [KeySettlement(a, 0, "retry", delay=60.0), KeySettlement(b, 0, "dead", error="x")]
+            )
             await store.claim("r", 10, 10, "60s")  # parks what is behind them
             newest = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"  # that wrote
             before = server.execute(newest)
@@ -261,7 +263,7 @@ def test_a_put_in_plain_sql_is_heard(postgres: Postgres) -> None:
     async def main() -> None:
         async with PostgresOutboxStore(dsn, name) as store:
             [claim] = await store.claim("r", 1, 1, "30s")
-            record = claim.run[0].record
+            record = claim.records[0].record
             assert (record.id, record.kind, record.key) == (str(seq), "order.placed", "order-17")
             assert record.payload == {"id": 17}
 
@@ -306,7 +308,7 @@ def test_what_other_programs_put_stands_in_nobodys_way(postgres: Postgres) -> No
             await store.put(NewRecord("e", "fine", headers={"a": "b"}))
             assert len(await store.records()) == 8
             claims = await store.claim("r", 10, 10, "30s")
-            found = [claim.run[0].record for claim in claims]
+            found = [claim.records[0].record for claim in claims]
             assert [record.payload for record in found] == [deep, long, 1, 2, 3, 3, 3, "fine"]
             assert [dict(record.headers) for record in found] == [*7 * [{}], {"a": "b"}]
 
@@ -358,8 +360,8 @@ def test_it_works_through_a_pooler_in_transaction_mode(
                 assert b.key == "b"
                 open_one.commit()
             [a] = await store.claim("r", 10, 10, "30s")
-            assert [held.record.payload for held in a.run] == [1, 2]
-            assert await store.settle([KeyEnd(a, 2), KeyEnd(b, 1)]) == []
+            assert [held.record.payload for held in a.records] == [1, 2]
+            assert await store.settle([KeySettlement(a, 2), KeySettlement(b, 1)]) == []
 
     asyncio.run(main())
 
@@ -418,7 +420,7 @@ def test_a_writer_and_a_relay_need_no_more_than_these_rights(postgres: Postgres)
         async with PostgresOutboxStore(conninfo) as store:
             [claim] = await store.claim("r", 10, 10, "30s")
             await store.announce_handlers("r", {"h": ["*"]}, 1.0)
-            assert await store.settle([KeyEnd(claim, 0, "dead", error="no")]) == []
+            assert await store.settle([KeySettlement(claim, 0, "dead", error="no")]) == []
             assert await store.retry() == 1
             assert (await store.stats()).ready == 1
 
@@ -445,13 +447,13 @@ def test_claims_keep_to_one_connection(own_postgres: OwnPostgres) -> None:
 
     async def main(connections: int) -> None:
         async with PostgresOutboxStore(dsn, connections=connections) as store:
-            held: list[KeyEnd] = []
+            held: list[KeySettlement] = []
             for number in range(10):  # with settlements, and others, under way
                 await store.put([NewRecord("e", None, f"{key}-{number}") for key in range(5)])
                 claims, _, _ = await asyncio.gather(
                     store.claim("r", 5, 1, "60s"), store.settle(held), store.stats()
                 )
-                held = [KeyEnd(claim, 1) for claim in claims]
+                held = [KeySettlement(claim, 1) for claim in claims]
 
     for connections in (1, 4):
         before = len(server.log())
@@ -485,7 +487,7 @@ def test_the_oldest_are_claimed_first_and_some_of_the_others(
             claims = await store.claim("r", 20, 1, "1h")
             await put(older)
             await put("fresh" if older == "due" else "due")
-            await store.settle([KeyEnd(claim, 1) for claim in claims])
+            await store.settle([KeySettlement(claim, 1) for claim in claims])
             found = [str(claim.key).partition("-")[0] for claim in await store.claim("r", 8, 5, 60)]
             assert (found.count(older), len(found)) == (6, 8)
 

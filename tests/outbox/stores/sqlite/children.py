@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from pollwise.outbox.records import KeyEnd, NewRecord
+from pollwise.outbox.records import KeySettlement, NewRecord
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.writers.put import put
 
@@ -54,13 +54,15 @@ async def relay(path: Path, seed: int) -> None:
         claims = await store.claim(f"relay-{os.getpid()}", 2, 3, LEASE)
         ends = []
         for claim in claims:
-            done = rng.randrange(len(claim.run) + 1)
-            for held in claim.run[:done]:
+            done = rng.randrange(len(claim.records) + 1)
+            for held in claim.records[:done]:
                 handled(path, claim.key, held.record.payload)
-            if done == len(claim.run) or rng.random() < 0.7:
-                ends.append(KeyEnd(claim, done))
+            if done == len(claim.records) or rng.random() < 0.7:
+                ends.append(KeySettlement(claim, done))
             else:
-                ends.append(KeyEnd(claim, done, "retry", rng.choice((0.0, 0.05)), "try again"))
+                ends.append(
+                    KeySettlement(claim, done, "retry", rng.choice((0.0, 0.05)), "try again")
+                )
         await store.settle(ends)
         print("step", flush=True)
         if not claims:

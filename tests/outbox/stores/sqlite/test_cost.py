@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.outbox.records import KeyEnd, NewRecord
+from pollwise.outbox.records import KeySettlement, NewRecord
 from pollwise.outbox.stores.sqlite.calls import MOST_AT_ONCE
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.clock import VirtualClock
@@ -42,13 +42,13 @@ async def settle_in(store: SqliteOutboxStore) -> None:
     """Let claims come by all that is new, as they do in the course of time."""
     while (await store._call(store._calls.glance))[0]:
         claims = await store.claim("r", 1000, 1, "30s")
-        await store.settle([KeyEnd(claim, 0, "retry", 1e6) for claim in claims])
+        await store.settle([KeySettlement(claim, 0, "retry", 1e6) for claim in claims])
 
 
 async def behind_a_blocked_key(store: SqliteOutboxStore, count: int) -> None:
     await put(store, [NewRecord("e", n, "blocked") for n in range(count)])
     [claim] = await store.claim("r", 1, 1, "30s")
-    await store.settle([KeyEnd(claim, 0, "dead", error="no")])
+    await store.settle([KeySettlement(claim, 0, "dead", error="no")])
     await settle_in(store)
 
 
@@ -60,13 +60,13 @@ async def in_keys_that_wait(store: SqliteOutboxStore, count: int) -> None:
 async def dead(store: SqliteOutboxStore, count: int) -> None:
     await put(store, [NewRecord("e", n) for n in range(count)])
     while claims := await store.claim("r", 1000, 1, "30s"):
-        await store.settle([KeyEnd(claim, 0, "dead", error="no") for claim in claims])
+        await store.settle([KeySettlement(claim, 0, "dead", error="no") for claim in claims])
 
 
 async def kept(store: SqliteOutboxStore, count: int) -> None:
     await put(store, [NewRecord("e", n, "kept") for n in range(count)])
     while claims := await store.claim("r", 1000, 1000, "30s"):
-        await store.settle([KeyEnd(claim, len(claim.run)) for claim in claims])
+        await store.settle([KeySettlement(claim, len(claim.records)) for claim in claims])
 
 
 async def of_another_outbox(store: SqliteOutboxStore, count: int) -> None:
@@ -92,7 +92,7 @@ async def steps_of(path: Path, backlog: Backlog, count: int, clock: VirtualClock
     found.append(meter.steps)
     assert len(claims) == 2
     with meter.reading(store._calls.connect()):
-        await store.settle([KeyEnd(claim, 1) for claim in claims])
+        await store.settle([KeySettlement(claim, 1) for claim in claims])
     found.append(meter.steps)
     await store.close()
     return found
@@ -128,7 +128,7 @@ def test_a_claim_comes_by_so_many_new_records_and_no_more(tmp_path: Path) -> Non
             turns += 1
             assert meter.steps < 100 * MOST_AT_ONCE, "one turn was a long one"
         assert turns == 4
-        assert [claim.run[0].record.payload for claim in claims] == [0, "late"]
+        assert [claim.records[0].record.payload for claim in claims] == [0, "late"]
         await store.close()
 
     clock = VirtualClock()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import StoreError
-from pollwise.outbox.records import KEY_VERDICTS, KeyEnd, NewRecord
+from pollwise.outbox.records import RESTS, KeySettlement, NewRecord
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.clock import VirtualClock
 from tests.outbox.stores.sqlite.children import handled, relay
@@ -80,10 +80,10 @@ async def exercise(path: Path, clock: VirtualClock, at: int, *, after: bool) -> 
             claims = await store.claim("r", 2, 2, "10s")
             ends = []
             for claim in claims:
-                done = rng.randrange(len(claim.run) + 1)
-                log += [(str(claim.key), held.record.payload) for held in claim.run[:done]]
-                verdict = "free" if done == len(claim.run) else rng.choice(KEY_VERDICTS)
-                ends.append(KeyEnd(claim, done, verdict, error="no"))
+                done = rng.randrange(len(claim.records) + 1)
+                log += [(str(claim.key), held.record.payload) for held in claim.records[:done]]
+                rest = "give_back" if done == len(claim.records) else rng.choice(RESTS)
+                ends.append(KeySettlement(claim, done, rest, error="no"))
             await store.settle(ends)
             await store.retry()
             stats = await store.stats()
@@ -166,9 +166,9 @@ def survive_kills(tmp_path: Path, journal: str, kills: int) -> None:
                 late = store.clock.epoch() + 3600
                 claims, _ = await store._call(store._calls.claim, "last", 100, 1000, 60.0, late)
                 for claim in claims:
-                    for held in claim.run:
+                    for held in claim.records:
                         handled(path, claim.key, held.record.payload)
-                assert await store.settle([KeyEnd(c, len(c.run)) for c in claims]) == []
+                assert await store.settle([KeySettlement(c, len(c.records)) for c in claims]) == []
 
     asyncio.run(prepare())
     commands = ["write", "write", "relay", "relay", "relay"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollwise.outbox.records import KeyEnd, NewRecord
+from pollwise.outbox.records import KeySettlement, NewRecord
 from pollwise.outbox.stores.sqlite.calls import UNREADABLE
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.writers.put import put
@@ -129,9 +129,9 @@ def test_a_queue_and_two_outboxes_share_a_file(tmp_path: Path) -> None:
                 await one.put(NewRecord("one", key="k"))
                 await two.put([NewRecord("two", key="k"), NewRecord("three")])
                 [claim] = await one.claim("r", 10, 10, "30s")
-                assert claim.run[0].record.kind == "one"
-                assert await two.settle([KeyEnd(claim, 1)]) == [claim], "not of this outbox"
-                assert await one.settle([KeyEnd(claim, 1)]) == []
+                assert claim.records[0].record.kind == "one"
+                assert await two.settle([KeySettlement(claim, 1)]) == [claim], "not of this outbox"
+                assert await one.settle([KeySettlement(claim, 1)]) == []
                 assert (await two.stats()).ready == 2
                 assert len(await queue.claim("w", 10, "30s")) == 1
 
@@ -204,7 +204,7 @@ def test_what_other_programs_put_stands_in_nobodys_way(tmp_path: Path) -> None:
                     )
             await store.put(NewRecord("e", "fine"))
             claims = await store.claim("r", 10, 10, "30s")
-            found = [claim.run[0].record.payload for claim in claims]
+            found = [claim.records[0].record.payload for claim in claims]
             assert found[0] == "1" + 5000 * "0"
             assert found[2:] == ["\ufffd", "fine"]
             assert len(await store.records()) == 4
@@ -226,7 +226,7 @@ def test_a_time_that_is_none_stands_in_nobodys_way(tmp_path: Path, strange: str)
             assert (await store.stats()).ready == 2
             assert [info.record.created_at > 0 for info in await store.records()] == [False, True]
             claims = await asyncio.wait_for(store.claim("r", 10, 10, "30s"), PATIENCE)
-            assert [claim.run[0].record.payload for claim in claims] == [1, 2]
+            assert [claim.records[0].record.payload for claim in claims] == [1, 2]
 
     asyncio.run(main())
 
@@ -266,7 +266,7 @@ def test_a_record_whose_key_is_no_text_is_dead_and_says_why(tmp_path: Path) -> N
             assert await store.retry(["1"]) == 1
             assert await store.claim("r", 10, 10, "30s") == []
             assert (await store.stats()).dead == 1, "again"
-            assert await store.skip(["1"]) == 1
+            assert await store.drop(["1"]) == 1
             assert (await store.stats()).dead == 0
 
     asyncio.run(main())
@@ -344,7 +344,7 @@ def test_an_idle_relay_takes_no_lock(tmp_path: Path) -> None:
         async with await opened(path, timeout="20ms") as store:
             await store.put([NewRecord("a", key="a"), NewRecord("a", key="a")])
             [claim] = await store.claim("r", 1, 1, "30s")
-            await store.settle([KeyEnd(claim, 0, "dead", error="no")])
+            await store.settle([KeySettlement(claim, 0, "dead", error="no")])
             await store.claim("r", 10, 10, "30s")
             with closing(connected(path)) as connection:
                 connection.execute("BEGIN IMMEDIATE")
@@ -373,9 +373,9 @@ def test_writers_and_relays_get_on(tmp_path: Path) -> None:
             while sum(map(len, handled.values())) < 4 * many:
                 claims = await store.claim("r", 10, 10, "30s")
                 for claim in claims:
-                    run = [held.record.payload for held in claim.run]
+                    run = [held.record.payload for held in claim.records]
                     handled.setdefault(claim.key, []).extend(run)
-                assert await store.settle([KeyEnd(c, len(c.run)) for c in claims]) == []
+                assert await store.settle([KeySettlement(c, len(c.records)) for c in claims]) == []
             await writing
             assert all(order == list(range(many)) for order in handled.values())
 
@@ -474,7 +474,7 @@ def test_an_idle_file_is_not_looked_at(tmp_path: Path, told_by: str) -> None:
         async with await opened(tmp_path / "shop.db", clock=clock) as store:
             await store.put(NewRecord("a"))
             [claim] = await store.claim("r", 1, 1, "30s")
-            await store.settle([KeyEnd(claim, 1)])
+            await store.settle([KeySettlement(claim, 1)])
             looks = Looks(store)
             with asleep(store) as hint:
                 assert not await clock.sleep(1000, hint)
@@ -551,7 +551,7 @@ def test_a_pause_on_another_event_loop_is_ended_too(tmp_path: Path, told_by: str
         await store.migrate()
         with closing(connected(path)) as connection:
             claims = await store.claim("r", 10, 1, "30s")
-            await store.settle([KeyEnd(claim, 1) for claim in claims])
+            await store.settle([KeySettlement(claim, 1) for claim in claims])
             with asleep(store) as hint:
                 put(store.target(), connection, [NewRecord("a")])
                 connection.commit()
@@ -572,7 +572,7 @@ def test_a_retry_in_another_process_is_known_here(tmp_path: Path) -> None:
             [claim] = await other.claim("other", 1, 1, "30s")
             assert await store.claim("r", 1, 1, "30s") == []
             with asleep(store) as hint:
-                await other.settle([KeyEnd(claim, 0, "retry", 0.2)])
+                await other.settle([KeySettlement(claim, 0, "retry", 0.2)])
                 assert await Clock().sleep(PATIENCE, hint), "the pause lasted to its end"
 
     asyncio.run(main())

@@ -148,7 +148,7 @@ $$;
 -- Take the locks of a put: see ORDER. A transaction that puts to more than 16 keys takes one for
 -- all keys instead; which it has taken is kept in a setting, which savepoints restore as they do
 -- locks.
-CREATE FUNCTION {schema}.outbox_hold(p_outbox text, p_keys text[]) RETURNS void
+CREATE FUNCTION {schema}.outbox_lock_keys(p_outbox text, p_keys text[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
 DECLARE
@@ -195,7 +195,7 @@ DECLARE
     v_records json := p_records::json;
     v_seqs bigint[];
 BEGIN
-    PERFORM {schema}.outbox_hold(
+    PERFORM {schema}.outbox_lock_keys(
         p_outbox, ARRAY(SELECT DISTINCT r ->> 2 FROM json_array_elements(v_records) AS r)
     );
     v_seqs := ARRAY(
@@ -299,10 +299,10 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
--- Lease up to p_keys keys, with up to p_run records each. A last row without a seq tells in `until`
+-- Lease up to p_keys keys, with up to p_per_key records each. A last row without a seq tells in `until`
 -- after how many seconds a look may find more, when that is known.
 CREATE FUNCTION {schema}.outbox_claim(
-    p_outbox text, p_relay text, p_keys integer, p_run integer, p_lease double precision,
+    p_outbox text, p_relay text, p_keys integer, p_per_key integer, p_lease double precision,
     p_message text, p_now double precision
 ) RETURNS TABLE (
     seq bigint, key text, kind text, payload text, headers text, created_at double precision,
@@ -507,7 +507,7 @@ BEGIN
                     WHERE o.line = c.line AND o.state < 2
                       AND o.seq + 0 <= {schema}.outbox_bound(
                           c.line, v_alone, v_b.last, v_b.last_keyed, v_b.hashes, v_b.floors)
-                    ORDER BY o.seq + 0 LIMIT p_run
+                    ORDER BY o.seq + 0 LIMIT p_per_key
                 ) AS f
             ) AS r
             -- A run ends with the record that makes it so large (RUN_BYTES in store.py): hundreds
@@ -567,12 +567,12 @@ $$;
 
 -- End claims. Arrays run in step, in the order of the keys; but for p_done, the seqs of completed
 -- records, and p_places, of which claim each is. Verdicts are 0 free, 1 retry, 2 dead, about the
--- record p_nexts; p_verdicts is NULL where all runs were completed. `lost`: the places (from 1) of
+-- record p_nexts; p_rests is NULL where all runs were completed. `lost`: the places (from 1) of
 -- those whose lease is lost, NULL for none. `more`: so many keys have more records, after a run
 -- that was completed.
 CREATE FUNCTION {schema}.outbox_settle(
     p_outbox text, p_keys text[], p_tokens bigint[], p_done bigint[], p_places integer[],
-    p_verdicts smallint[], p_nexts bigint[], p_delays double precision[], p_errors text[],
+    p_rests smallint[], p_nexts bigint[], p_delays double precision[], p_errors text[],
     p_progress text[], p_block boolean, p_keep boolean, p_now double precision,
     OUT lost integer[], OUT more integer
 )
@@ -604,11 +604,11 @@ BEGIN
             WHERE d.place = ANY (v_ours)
         );
         SELECT array_agg(s.line), array_agg(s.token),
-               CASE WHEN p_verdicts IS NOT NULL THEN array_agg(s.verdict) END,
+               CASE WHEN p_rests IS NOT NULL THEN array_agg(s.rest) END,
                array_agg(s.next), array_agg(s.delay), array_agg(s.error), array_agg(s.progress)
-        INTO v_lines, p_tokens, p_verdicts, p_nexts, p_delays, p_errors, p_progress
-        FROM unnest(v_lines, p_tokens, p_verdicts, p_nexts, p_delays, p_errors, p_progress)
-            WITH ORDINALITY AS s (line, token, verdict, next, delay, error, progress, place)
+        INTO v_lines, p_tokens, p_rests, p_nexts, p_delays, p_errors, p_progress
+        FROM unnest(v_lines, p_tokens, p_rests, p_nexts, p_delays, p_errors, p_progress)
+            WITH ORDINALITY AS s (line, token, rest, next, delay, error, progress, place)
         WHERE s.place = ANY (v_ours);
     END IF;
 
@@ -620,24 +620,24 @@ BEGIN
         WHERE r.seq = ANY (p_done) AND r.state + 0 < 2;
     END IF;
 
-    IF p_verdicts IS NOT NULL THEN
+    IF p_rests IS NOT NULL THEN
         UPDATE {schema}.outbox_records AS r SET
-            state = CASE WHEN s.verdict = 2 THEN 2 ELSE r.state END,
-            since = CASE WHEN s.verdict = 2 THEN v_now ELSE r.since END,
+            state = CASE WHEN s.rest = 2 THEN 2 ELSE r.state END,
+            since = CASE WHEN s.rest = 2 THEN v_now ELSE r.since END,
             error = coalesce(s.error, r.error),
             progress = coalesce(s.progress, r.progress),
             retried = r.retried AND s.progress IS NULL
-        FROM unnest(p_verdicts, p_nexts, p_errors, p_progress)
-            AS s (verdict, next, error, progress)
+        FROM unnest(p_rests, p_nexts, p_errors, p_progress)
+            AS s (rest, next, error, progress)
         WHERE r.seq = s.next AND r.state + 0 < 2
-          AND (s.verdict = 2 OR s.error IS NOT NULL OR s.progress IS NOT NULL);
+          AND (s.rest = 2 OR s.error IS NOT NULL OR s.progress IS NOT NULL);
         UPDATE {schema}.outbox_keys AS k SET
-            state = 2 * s.verdict, first = s.next,
-            due = CASE s.verdict WHEN 1 THEN v_now + s.delay ELSE 'infinity' END,
+            state = 2 * s.rest, first = s.next,
+            due = CASE s.rest WHEN 1 THEN v_now + s.delay ELSE 'infinity' END,
             token = k.token + 1, relay = NULL, lapses = 0
-        FROM unnest(v_lines, p_verdicts, p_nexts, p_delays) AS s (line, verdict, next, delay)
+        FROM unnest(v_lines, p_rests, p_nexts, p_delays) AS s (line, rest, next, delay)
         WHERE k.line = s.line
-          AND (s.verdict = 1 OR (s.verdict = 2 AND p_block AND NOT starts_with(s.line, v_alone)));
+          AND (s.rest = 1 OR (s.rest = 2 AND p_block AND NOT starts_with(s.line, v_alone)));
     END IF;
 
     -- The others are free: those with more records stay, to be claimed as if their next one had just
@@ -651,9 +651,9 @@ BEGIN
         SELECT s.line, s.next,
                (SELECT r.created_at FROM {schema}.outbox_records AS r
                 WHERE r.line = s.line AND r.state < 2 ORDER BY r.seq + 0 LIMIT 1) AS at
-        FROM unnest(v_lines, p_verdicts, p_nexts) AS s (line, verdict, next)
-        WHERE coalesce(s.verdict, 0) = 0
-           OR (s.verdict = 2 AND (NOT p_block OR starts_with(s.line, v_alone)))
+        FROM unnest(v_lines, p_rests, p_nexts) AS s (line, rest, next)
+        WHERE coalesce(s.rest, 0) = 0
+           OR (s.rest = 2 AND (NOT p_block OR starts_with(s.line, v_alone)))
     ) AS f;
     IF v_more <> '{}' THEN
         UPDATE {schema}.outbox_keys AS k SET
@@ -668,7 +668,7 @@ $$;
 
 -- Renew leases; one that ran out is taken back, unless somebody took it. Arrays run in step, in the
 -- order of the keys. Returns the places of those that are lost, and NULL for none.
-CREATE FUNCTION {schema}.outbox_extend(
+CREATE FUNCTION {schema}.outbox_renew(
     p_outbox text, p_keys text[], p_tokens bigint[], p_lease double precision,
     p_now double precision
 ) RETURNS integer[]
@@ -700,10 +700,10 @@ BEGIN
 END
 $$;
 
--- Make dead records ready again, or delete them (p_skip): these seqs, or those of these keys, or
+-- Make dead records ready again, or delete them (p_drop): these seqs, or those of these keys, or
 -- all. Their keys go on. Returns how many.
 CREATE FUNCTION {schema}.outbox_retry(
-    p_outbox text, p_seqs bigint[], p_keys text[], p_skip boolean, p_now double precision
+    p_outbox text, p_seqs bigint[], p_keys text[], p_drop boolean, p_now double precision
 ) RETURNS bigint
 LANGUAGE plpgsql
 SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -726,7 +726,7 @@ BEGIN
     CROSS JOIN LATERAL (
         SELECT k.line FROM {schema}.outbox_keys AS k WHERE k.line = d.line FOR UPDATE
     ) AS k;
-    IF p_skip THEN
+    IF p_drop THEN
         DELETE FROM {schema}.outbox_records AS r WHERE r.seq = ANY (v_seqs);
         UPDATE {schema}.outbox_keys AS k SET state = 0, due = v_now
         WHERE k.line = ANY (v_lines) AND k.state + 0 = 4

@@ -10,7 +10,7 @@ SELECT lost, more
 FROM {schema}.outbox_settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: renew
-SELECT {schema}.outbox_extend($1, $2, $3, $4, $5)
+SELECT {schema}.outbox_renew($1, $2, $3, $4, $5)
 
 -- name: retry
 SELECT {schema}.outbox_retry($1, $2, $3, $4, $5)

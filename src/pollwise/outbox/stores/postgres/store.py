@@ -17,12 +17,12 @@ from typing import Any
 from pollwise.durations import Duration
 from pollwise.errors import MissingExtra
 from pollwise.outbox.records import (
-    KEY_VERDICTS,
     RECORD_STATES,
+    RESTS,
     BlockedKey,
-    Held,
+    HeldRecord,
     KeyClaim,
-    KeyEnd,
+    KeySettlement,
     NewRecord,
     OutboxStats,
     Record,
@@ -34,7 +34,7 @@ from pollwise.outbox.records import (
 )
 from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
 from pollwise.outbox.stores.in_doubt import EndsInDoubt, was_settled
-from pollwise.outbox.writers.common import Target
+from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -108,9 +108,11 @@ class PostgresOutboxStore(OutboxStore):
     def url(self) -> str:
         return self.database.url
 
-    def target(self) -> Target:
+    def target(self) -> OutboxTarget:
         """Where writers put; the news that rides in their transactions is the function's own."""
-        return Target("postgresql", self.name, self.url, schema=self.schema, now=self.clock.imposed)
+        return OutboxTarget(
+            "postgresql", self.name, self.url, schema=self.schema, now=self.clock.imposed
+        )
 
     # Migrating
 
@@ -131,14 +133,14 @@ class PostgresOutboxStore(OutboxStore):
         )
         return [str(seq) for (seq,) in made]
 
-    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]:
+    async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
         rows = await self.database.rows(
             "claim",
             [
                 text(self.name),
                 text(relay),
                 number(keys),
-                number(run),
+                number(per_key),
                 number(lease),
                 text(self._channel.probe()),
                 self.database.now(),
@@ -149,7 +151,7 @@ class PostgresOutboxStore(OutboxStore):
             self._hints.notify_at(self.clock.now() + max(again, 0.0))
         rows.sort(key=_by_key)
         claims = [self._claim_of(relay, list(each)) for _, each in groupby(rows, key=_key_of)]
-        claims.sort(key=lambda claim: int(claim.run[0].record.id))
+        claims.sort(key=lambda claim: int(claim.records[0].record.id))
         return claims
 
     def _claim_of(self, relay: str, rows: list[tuple[Any, ...]]) -> KeyClaim:
@@ -158,21 +160,21 @@ class PostgresOutboxStore(OutboxStore):
         if key[0] == _ALONE:
             key = None
         *_, lapses, token, until = rows[0]
-        run = tuple(
+        records = tuple(
             [
-                Held(
+                HeldRecord(
                     Record(
                         str(seq), outbox, kind, load(payload), key, decoded_headers(headers), at
                     ),
                     progress or "",
-                    fresh,
+                    retried,
                 )
-                for seq, _, kind, payload, headers, at, progress, fresh, *_ in rows
+                for seq, _, kind, payload, headers, at, progress, retried, *_ in rows
             ]
         )
-        return KeyClaim(key, token, relay, until, run, lapses)
+        return KeyClaim(key, token, relay, until, records, lapses)
 
-    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+    async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
         # In the order of the keys, as everybody locks them, so that nobody waits in a circle.
         batch = sorted(ends, key=lambda end: _line(end.claim))
         params = self._settle_params(batch)
@@ -189,10 +191,10 @@ class PostgresOutboxStore(OutboxStore):
         self._in_doubt.forget(batch)
         return [end.claim for end in refused]
 
-    def _settle_params(self, batch: Sequence[KeyEnd]) -> list[Param]:
+    def _settle_params(self, batch: Sequence[KeySettlement]) -> list[Param]:
         done, places = [], []
         for place, end in enumerate(batch, 1):
-            for held in end.claim.run[: end.done]:
+            for held in end.claim.records[: end.done]:
                 done.append(held.record.id)
                 places.append(place)
         params: list[Param] = [
@@ -202,11 +204,11 @@ class PostgresOutboxStore(OutboxStore):
             f"{{{','.join(done)}}}".encode(),
             numbers(places),
         ]
-        if all(end.done == len(end.claim.run) for end in batch):
+        if all(end.done == len(end.claim.records) for end in batch):
             params += [None] * 5
         else:
             params += [
-                numbers([KEY_VERDICTS.index(end.verdict) for end in batch]),
+                numbers([RESTS.index(end.rest) for end in batch]),
                 numbers([_next(end) for end in batch]),
                 numbers([end.delay for end in batch]),
                 texts([end.error for end in batch]),
@@ -219,13 +221,13 @@ class PostgresOutboxStore(OutboxStore):
             self.database.now(),
         ]
 
-    async def _not_settled(self, refused: Sequence[KeyEnd]) -> Sequence[KeyEnd]:
+    async def _not_settled(self, refused: Sequence[KeySettlement]) -> Sequence[KeySettlement]:
         """Of what was refused, all but what a call whose answer was lost had settled already."""
         doubted = [end.claim for end in refused if end.claim in self._in_doubt]
         if not doubted:
             return refused
         names = {_line(claim): claim.name for claim in doubted}
-        seqs = [number_of(held.record.id) for claim in doubted for held in claim.run]
+        seqs = [number_of(held.record.id) for claim in doubted for held in claim.records]
         tokens, live = {}, set()
         params = [text(self.name), texts(list(names)), numbers(seqs)]
         for key, value in await self.database.rows("fates", params, safe=True):
@@ -337,17 +339,17 @@ class PostgresOutboxStore(OutboxStore):
         ]  # fmt: skip
 
     async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._restart(ids, keys, skip=False)
+        return await self._restart(ids, keys, drop=False)
 
-    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._restart(ids, keys, skip=True)
+    async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        return await self._restart(ids, keys, drop=True)
 
     async def _restart(
-        self, ids: Sequence[str] | None, keys: Sequence[str] | None, *, skip: bool
+        self, ids: Sequence[str] | None, keys: Sequence[str] | None, *, drop: bool
     ) -> int:
         seqs = None if ids is None else numbers([number_of(each) for each in ids])
         of_keys = None if keys is None else texts(keys)
-        return await self._count("retry", seqs, of_keys, flag(skip), self.database.now())
+        return await self._count("retry", seqs, of_keys, flag(drop), self.database.now())
 
     async def _prune(self, keep: float) -> int:
         return await self._count("prune", number(keep), self.database.now())
@@ -387,12 +389,12 @@ def channel_of(schema: str, outbox: str) -> str:
 
 def _line(claim: KeyClaim) -> str:
     """The key of a claim as the tables have it."""
-    return f"{_ALONE}{claim.run[0].record.id}" if claim.key is None else claim.key
+    return f"{_ALONE}{claim.records[0].record.id}" if claim.key is None else claim.key
 
 
-def _next(end: KeyEnd) -> int | None:
-    run = end.claim.run
-    return int(run[end.done].record.id) if end.done < len(run) else None
+def _next(end: KeySettlement) -> int | None:
+    records = end.claim.records
+    return int(records[end.done].record.id) if end.done < len(records) else None
 
 
 def _key_of(row: tuple[Any, ...]) -> Any:

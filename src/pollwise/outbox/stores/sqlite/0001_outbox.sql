@@ -7,7 +7,7 @@
 --        pollwise_outbox_keys), 2 dead, 3 done and kept.
 -- created_at: in seconds since 1970.
 -- since: since when it is in its state; NULL for since it was put.
--- fresh: it was dead and shall be tried anew.
+-- retried: it was dead and shall be tried anew.
 
 CREATE TABLE pollwise_outbox (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -22,7 +22,7 @@ CREATE TABLE pollwise_outbox (
     state      INTEGER NOT NULL DEFAULT 0,
     since      REAL,
     progress   TEXT    NOT NULL DEFAULT '',
-    fresh      INTEGER NOT NULL DEFAULT 0,
+    retried      INTEGER NOT NULL DEFAULT 0,
     error      TEXT
 );
 

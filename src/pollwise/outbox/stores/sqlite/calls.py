@@ -14,9 +14,9 @@ from typing import Any
 from pollwise.outbox.records import (
     RECORD_STATES,
     BlockedKey,
-    Held,
+    HeldRecord,
     KeyClaim,
-    KeyEnd,
+    KeySettlement,
     NewRecord,
     OutboxStats,
     Record,
@@ -26,9 +26,9 @@ from pollwise.outbox.records import (
     decoded_headers,
     decoded_payload,
 )
-from pollwise.outbox.stores.base import RELAY_LIVE, RUN_BYTES
+from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
 from pollwise.outbox.stores.sqlite.connection import SqliteConnection
-from pollwise.outbox.writers.common import Target, put_steps, run_steps
+from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sqlite.file import transaction
 
@@ -38,9 +38,7 @@ MOST_AT_ONCE = 2000
 
 #: What a key that cannot be read is shown with, and why its record is dead.
 _LOST = "\N{REPLACEMENT CHARACTER}"
-UNREADABLE = (
-    "its key is not UTF-8, so no relay can claim it: put it again with a key that is, and skip this"
-)
+UNREADABLE = "its key is not UTF-8: put the record again with a key that is, and drop this one"
 
 #: A key and 0; or "" and a record that has none.
 Line = tuple[str, int]
@@ -53,7 +51,7 @@ class SqliteCalls(SqliteConnection):
 
     # Putting and relaying
 
-    def put(self, target: Target, records: Sequence[NewRecord]) -> list[str]:
+    def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> list[str]:
         connection = self.connect()
         with transaction(connection):
             return run_steps(
@@ -67,7 +65,7 @@ class SqliteCalls(SqliteConnection):
         return bool(new), due
 
     def claim(
-        self, relay: str, keys: int, run: int, lease: float, now: float
+        self, relay: str, keys: int, per_key: int, lease: float, now: float
     ) -> tuple[list[KeyClaim], float | None]:
         """The claims; and when they are all there was, when the next key is due."""
         new, due = self.glance()
@@ -75,7 +73,7 @@ class SqliteCalls(SqliteConnection):
             return [], due
         with transaction(self.connect()):
             chosen, more = self._choose(keys, now)
-            claims = self._lease(chosen, relay, run, now + lease)
+            claims = self._lease(chosen, relay, per_key, now + lease)
             if len(claims) == keys:
                 return claims, None
             _, due = self.glance()
@@ -128,18 +126,20 @@ class SqliteCalls(SqliteConnection):
                 return
             last = page[-1][0]
 
-    def _lease(self, chosen: Sequence[Line], relay: str, run: int, until: float) -> list[KeyClaim]:
+    def _lease(
+        self, chosen: Sequence[Line], relay: str, per_key: int, until: float
+    ) -> list[KeyClaim]:
         if not chosen:
             return []
         [(last,)] = self._rows("draw", count=len(chosen))
         claims = []
         for token, (key, record) in enumerate(chosen, last - len(chosen) + 1):
             if record:
-                rows = self._rows("run_alone", record=record)
+                rows = self._rows("of_no_key", record=record)
             else:
-                rows = _fitting(self._rows("run", key=key, limit=run))
+                rows = _fitting(self._rows("of_key", key=key, limit=per_key))
             if not rows:  # somebody deleted them
-                self._run("forget", key=key, record=record)
+                self._run("remove_key", key=key, record=record)
                 continue
             [(lapses,)] = self._rows(
                 "lease", key=key, record=record, until=until, token=token, relay=relay
@@ -148,16 +148,16 @@ class SqliteCalls(SqliteConnection):
             claims.append(KeyClaim(key or None, token, relay, until, held, lapses))
         return claims
 
-    def _held(self, row: tuple[Any, ...], key: str | None) -> Held:
-        seq, kind, payload, headers, created_at, progress, fresh = row
+    def _held(self, row: tuple[Any, ...], key: str | None) -> HeldRecord:
+        seq, kind, payload, headers, created_at, progress, retried = row
         record = Record(
             str(seq), self._outbox, kind, decoded_payload(payload), key, decoded_headers(headers),
             _time(created_at),
         )  # fmt: skip
-        return Held(record, progress, bool(fresh))
+        return HeldRecord(record, progress, bool(retried))
 
     def settle(
-        self, ends: Sequence[KeyEnd], now: float, *, keep: bool, block: bool
+        self, ends: Sequence[KeySettlement], now: float, *, keep: bool, block: bool
     ) -> tuple[list[KeyClaim], int]:
         """Settle what is still held; return what is not, and how many keys have more to claim."""
         lost = []
@@ -170,19 +170,21 @@ class SqliteCalls(SqliteConnection):
                     held.append(end)
                 else:
                     lost.append(end.claim)
-            done = [number_of(one.record.id) for end in held for one in end.claim.run[: end.done]]
+            done = [
+                number_of(one.record.id) for end in held for one in end.claim.records[: end.done]
+            ]
             if done:
                 self._run("complete_kept" if keep else "complete", batch=json.dumps(done), now=now)
             for end in held:
                 more += self._leave(end, now, block=block)
         return lost, more
 
-    def _leave(self, end: KeyEnd, now: float, *, block: bool) -> bool:
+    def _leave(self, end: KeySettlement, now: float, *, block: bool) -> bool:
         """Leave a key as its end says; True if records were completed and more can be claimed."""
         key, record = _line(end.claim)
-        if end.done < len(end.claim.run):
-            seq = number_of(end.claim.run[end.done].record.id)
-            dead = end.verdict == "dead"
+        if end.done < len(end.claim.records):
+            seq = number_of(end.claim.records[end.done].record.id)
+            dead = end.rest == "dead"
             if dead or end.error is not None or end.progress is not None:
                 self._run(
                     "leave_off",
@@ -192,7 +194,7 @@ class SqliteCalls(SqliteConnection):
                     progress=end.progress,
                     now=now,
                 )
-            if end.verdict == "retry":
+            if end.rest == "retry":
                 self._run("wait", key=key, record=record, due=now + end.delay)
                 return False
             if dead and block and key:
@@ -200,7 +202,7 @@ class SqliteCalls(SqliteConnection):
                 return False
         free = "free_alone" if record else "free"
         if not self._run(free, key=key, record=record, now=now):
-            self._run("forget", key=key, record=record)
+            self._run("remove_key", key=key, record=record)
             return False
         return end.done > 0
 
@@ -298,11 +300,11 @@ class SqliteCalls(SqliteConnection):
             self._run("unblock", batch=batch, now=now)
         return count
 
-    def skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None, now: float) -> int:
+    def drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None, now: float) -> int:
         with transaction(self.connect()):
             batch, count = self._dead(ids, keys)
             self._run("delete", batch=batch)
-            self._run("forget_empty", batch=batch)
+            self._run("remove_empty_keys", batch=batch)
             self._run("unblock", batch=batch, now=now)
         return count
 
@@ -321,15 +323,15 @@ def _line(claim: KeyClaim) -> Line:
     """What stands for a claim in the table of keys: its key, or else its only record."""
     if claim.key is not None:
         return claim.key, 0
-    return "", number_of(claim.run[0].record.id)
+    return "", number_of(claim.records[0].record.id)
 
 
 def _fitting(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """A run of records, up to the one with which their payloads are `RUN_BYTES` or more."""
+    """A run of records, up to the one with which their payloads are `CLAIM_BYTES` or more."""
     size = 0
     for place, (_, _, payload, *_) in enumerate(rows, 1):
         size += len(payload)
-        if size >= RUN_BYTES:
+        if size >= CLAIM_BYTES:
             return rows[:place]
     return rows
 

@@ -44,13 +44,13 @@ INSERT INTO pollwise_outbox_tokens (outbox, last) VALUES (:outbox, :count)
 ON CONFLICT (outbox) DO UPDATE SET last = last + excluded.last
 RETURNING last;
 
--- name: run
-SELECT seq, kind, payload, headers, created_at, progress, fresh FROM pollwise_outbox
+-- name: of_key
+SELECT seq, kind, payload, headers, created_at, progress, retried FROM pollwise_outbox
 WHERE outbox = :outbox AND "key" = :key AND state < 2
 ORDER BY seq LIMIT :limit;
 
--- name: run_alone
-SELECT seq, kind, payload, headers, created_at, progress, fresh FROM pollwise_outbox
+-- name: of_no_key
+SELECT seq, kind, payload, headers, created_at, progress, retried FROM pollwise_outbox
 WHERE seq = :record AND outbox = :outbox AND state < 2;
 
 -- name: lease
@@ -80,7 +80,7 @@ WHERE seq IN (SELECT value FROM json_each(:batch)) AND state < 2;
 -- name: leave_off
 UPDATE pollwise_outbox SET
     progress = coalesce(:progress, progress),
-    fresh = CASE WHEN :progress IS NULL THEN fresh ELSE 0 END,
+    retried = CASE WHEN :progress IS NULL THEN retried ELSE 0 END,
     error = coalesce(:error, error),
     state = CASE WHEN :dead THEN 2 ELSE state END,
     since = CASE WHEN :dead THEN :now ELSE since END
@@ -99,7 +99,7 @@ WHERE outbox = :outbox AND "key" = '' AND record = :record AND EXISTS (
     SELECT 1 FROM pollwise_outbox WHERE seq = :record AND state < 2
 );
 
--- name: forget
+-- name: remove_key
 DELETE FROM pollwise_outbox_keys WHERE outbox = :outbox AND "key" = :key AND record = :record;
 
 -- name: wait
@@ -118,7 +118,7 @@ WHERE outbox = :outbox AND state >= 2 AND state = 2
 
 -- name: revive
 -- New again, at its old place; whatever its key is in the middle of goes first.
-UPDATE pollwise_outbox SET state = 0, since = :now, fresh = 1
+UPDATE pollwise_outbox SET state = 0, since = :now, retried = 1
 WHERE seq IN (SELECT value FROM json_each(:batch));
 
 -- name: delete
@@ -129,7 +129,7 @@ DELETE FROM pollwise_outbox WHERE seq IN (SELECT value FROM json_each(:batch));
 UPDATE pollwise_outbox_keys SET state = 0, due = :now, dead = NULL
 WHERE outbox = :outbox AND dead IN (SELECT value FROM json_each(:batch)) AND state = 3;
 
--- name: forget_empty
+-- name: remove_empty_keys
 -- Of those keys, the ones that have no record left.
 DELETE FROM pollwise_outbox_keys
 WHERE outbox = :outbox AND dead IN (SELECT value FROM json_each(:batch)) AND NOT EXISTS (

@@ -15,7 +15,7 @@ from pollwise.errors import ConfigError
 from pollwise.outbox.records import (
     BlockedKey,
     KeyClaim,
-    KeyEnd,
+    KeySettlement,
     NewRecord,
     OutboxStats,
     RecordInfo,
@@ -25,7 +25,7 @@ from pollwise.outbox.records import (
 from pollwise.outbox.stores.base import OnDead, OutboxStore
 from pollwise.outbox.stores.sqlite.calls import SqliteCalls
 from pollwise.outbox.stores.sqlite.connection import migration
-from pollwise.outbox.writers.common import Target
+from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -82,11 +82,11 @@ class SqliteOutboxStore(OutboxStore):
     def url(self) -> str:
         return f"sqlite:///{quote(str(self.path))}?outbox={quote(self.name, safe='')}"
 
-    def target(self) -> Target:
+    def target(self) -> OutboxTarget:
         return self._target(self.clock.imposed)
 
-    def _target(self, now: Callable[[], float | None]) -> Target:
-        return Target("sqlite", self.name, self.url, path=self._calls.path, now=now)
+    def _target(self, now: Callable[[], float | None]) -> OutboxTarget:
+        return OutboxTarget("sqlite", self.name, self.url, path=self._calls.path, now=now)
 
     async def migrate(self) -> list[int]:
         applied: list[int] = await self._call(self._calls.migrate)
@@ -100,13 +100,15 @@ class SqliteOutboxStore(OutboxStore):
         ids: list[str] = await self._call(self._calls.put, self._target(lambda: now), records)
         return ids
 
-    async def _claim(self, relay: str, keys: int, run: int, lease: float) -> list[KeyClaim]:
+    async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
         claims: list[KeyClaim]
-        claims, due = await self._call(self._calls.claim, relay, keys, run, lease, self._epoch())
+        claims, due = await self._call(
+            self._calls.claim, relay, keys, per_key, lease, self._epoch()
+        )
         self._wake_when_due(due)
         return claims
 
-    async def _settle(self, ends: list[KeyEnd]) -> list[KeyClaim]:
+    async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
         now, keep, block = self._epoch(), self.keep is not None, self.on_dead == "block"
         lost: list[KeyClaim]
         lost, more = await self._call(lambda: self._calls.settle(ends, now, keep=keep, block=block))
@@ -151,8 +153,8 @@ class SqliteOutboxStore(OutboxStore):
         count: int = await self._call(self._calls.retry, ids, keys, self._epoch())
         return count
 
-    async def _skip(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        count: int = await self._call(self._calls.skip, ids, keys, self._epoch())
+    async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
+        count: int = await self._call(self._calls.drop, ids, keys, self._epoch())
         return count
 
     async def _prune(self, keep: float) -> int:

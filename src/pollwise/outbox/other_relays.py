@@ -1,11 +1,11 @@
-"""Two relays with different handlers on one outbox: the set that was started last rules.
+"""Relays with different handlers on one outbox: the handlers of the newest relay count.
 
-A record is completed when the handlers of the relay that has it are done, so a relay that lacks one
-would complete records without it. Hence each announces its handlers, and one that lacks a handler
-of a newer live relay stands by. What a relay learns is up to `EVERY` seconds old.
+A record is completed when the handlers of the relay that holds it are done, so a relay that lacks a
+handler would complete records without it. So each relay announces its handlers, and a relay that
+lacks a handler of a newer live relay stands by. What a relay knows is up to `ANNOUNCE_EVERY`
+seconds old.
 
-Relays that were given one name, or forked with it, are told apart: each run announces itself under
-its name and a mark of its own.
+Several relays can have the same name, so each announces itself under its name and a random suffix.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pollwise.outbox.stores.base import RELAY_LIVE, OutboxStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HandlersDiffer, RelayResumed, RelayStandsBy
 
-#: How often a relay announces its handlers, in seconds; rides on a poll.
-EVERY = 30.0
-#: How often at the latest while other relays live, so that they know of this one.
-AT_LEAST = RELAY_LIVE * 2 / 3
-#: How often it may look out of turn, for a record that nobody here handles.
-AGAIN = 1.0
-#: What stands between the name of a relay and the mark of its run.
-_MARK = "#"
+#: How often a relay announces its handlers, in seconds; done during a poll.
+ANNOUNCE_EVERY = 30.0
+#: The longest time between announcements while other relays live, so that they know this one.
+ANNOUNCE_WITHIN = RELAY_LIVE * 2 / 3
+#: The shortest time between announcements, for a record that has no handler here.
+ANNOUNCE_AGAIN = 1.0
+#: Between the name of a relay and its random suffix.
+_SEPARATOR = "#"
 _NAME_MAX = 190
 
 
-class Peers:
-    """What a relay knows of the others.
+class OtherRelays:
+    """What a relay knows about the other relays of its outbox.
 
-    me: the name of this one, with the mark of its run.
-    standing_by: a newer one has handlers that this one lacks.
+    me: the name of this relay, with its suffix.
+    standing_by: a newer relay has handlers that this one lacks.
     """
 
     def __init__(
@@ -47,25 +47,25 @@ class Peers:
     ) -> None:
         self._store = store
         self._relay = relay
-        # Of a name at its limit the end is left out, so that there is room for the mark.
-        self.me = f"{relay[:_NAME_MAX]}{_MARK}{secrets.token_hex(3)}"
+        # A very long name is cut, so that there is room for the suffix.
+        self.me = f"{relay[:_NAME_MAX]}{_SEPARATOR}{secrets.token_hex(3)}"
         self._source = source
         self._handlers = handlers
         self._clock = clock
         self._events = events
         self._started_at = clock.now()
-        self._looked_at: float | None = None
+        self._announced_at: float | None = None
         self._differs: set[str] = set()
         self.standing_by = False
         self.alone = True
 
-    async def look(self, within: float = EVERY) -> None:
-        """Announce the handlers, and see who else is there, unless that was a moment ago."""
+    async def announce(self, within: float = ANNOUNCE_EVERY) -> None:
+        """Announce the handlers and read those of the others, at most once `within` seconds."""
         now = self._clock.now()
-        if self._looked_at is not None and now < self._looked_at + within:
+        if self._announced_at is not None and now < self._announced_at + within:
             return
         others = await self._announce(self._handlers)
-        self._looked_at = now
+        self._announced_at = now
         self.alone = not others
         newer = [other for other in others if other.newer and self._lacks(other)]
         if newer and not self.standing_by:
@@ -84,15 +84,15 @@ class Peers:
                 self._events.emit(HandlersDiffer(self._source, self._relay, shown, missing))
         self._differs &= {other.relay for other in others}
 
-    def look_again_by(self) -> float | None:
-        """When the next poll has to be, in the event loop's time, for the others to know of us."""
-        if self._looked_at is None or (self.alone and not self.standing_by):
-            return None  # whoever comes is newer than this relay
-        return self._looked_at + (EVERY if self.standing_by else AT_LEAST)
+    def announce_again_by(self) -> float | None:
+        """When to poll again, in the event loop's time, so that the others know this relay."""
+        if self._announced_at is None or (self.alone and not self.standing_by):
+            return None  # any other relay that starts is newer than this one
+        return self._announced_at + (ANNOUNCE_EVERY if self.standing_by else ANNOUNCE_WITHIN)
 
     async def leave(self) -> None:
-        """Take the announcement back: an older relay need not wait until it is stale."""
-        if self._looked_at is not None:
+        """Take the announcement back, so that an older relay need not wait until it expires."""
+        if self._announced_at is not None:
             await self._announce({})
 
     async def _announce(self, handlers: Mapping[str, tuple[str, ...]]) -> list[RelayInfo]:
@@ -100,12 +100,12 @@ class Peers:
         return await self._store.announce_handlers(self.me, handlers, age)
 
     def _shown(self, other: RelayInfo) -> str:
-        """Its name; with its mark where ours is the same."""
-        name, mark, _ = other.relay.rpartition(_MARK)
-        return other.relay if not mark or name == self._relay else name
+        """Its name; with its suffix if this relay has the same name."""
+        name, separator, _ = other.relay.rpartition(_SEPARATOR)
+        return other.relay if not separator or name == self._relay else name
 
     def _lacks(self, other: RelayInfo) -> tuple[str, ...]:
-        """The handlers of the other, with a pattern that is not here."""
+        """The names of the other's handlers with a pattern that this relay does not have."""
         return tuple(
             sorted(
                 name
