@@ -271,6 +271,73 @@ def test_every_command_is_in_the_reference(command: str) -> None:
     assert f"## pollwise {command}\n" in page
 
 
+#: A call of the command, up to the end of its line, code span or string.
+CALL = re.compile(r"(?:^|[`\"'(]|\$ |: )pollwise ((?:--)?[a-z][^\n`\"')]*)", re.MULTILINE)
+#: Where one command of a shell line ends: at a comment, a pipe, a redirection or `--`.
+END_OF_CALL = re.compile(r"\s+(?:--\s|[|&;>#]).*|[.,;:]*$")
+#: What may follow a group of commands instead of one of them: `pollwise fleet …`, `{command}`.
+PLACEHOLDER = re.compile(r"…|\{")
+#: It looks like a call, and names a lock.
+NOT_A_CALL = "migrate {schema}"
+
+
+def wrong_calls(text: str) -> list[str]:
+    """The calls of `pollwise` in a text whose command, or an option of it, does not exist."""
+    calls = (END_OF_CALL.sub("", call) for call in CALL.findall(text))
+    return [call for call in calls if not is_right(call.split()) and call != NOT_A_CALL]
+
+
+def is_right(words: list[str]) -> bool:
+    command: Any = typer.main.get_command(app)
+    for word in words:
+        subcommands = getattr(command, "commands", {})
+        if word.startswith("--"):
+            options = {each for p in command.params for each in (*p.opts, *p.secondary_opts)}
+            if word.partition("=")[0] not in options | {"--help"}:
+                return False
+        elif subcommands and PLACEHOLDER.match(word):
+            return True
+        elif subcommands:
+            if command.name == "serve" and word not in subcommands:  # `pollwise serve URL`
+                word = "run"
+            if not all(each in subcommands for each in word.split("|")):
+                return False
+            command = subcommands[word.partition("|")[0]]
+    return True
+
+
+def test_every_command_that_is_named_exists() -> None:
+    texts = [*PAGES, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "src").rglob("*.py"))]
+    wrong = [
+        f"{name_of(path)}: pollwise {call}"
+        for path in texts
+        for call in wrong_calls(path.read_text("utf-8"))
+    ]
+    assert not wrong, "\n".join(["these commands or options do not exist:", *wrong])
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("`pollwise worker jobs:worker --processes 2`", []),
+        ("`pollwise serve sqlite:///farm.db`, then", []),
+        ("`pollwise serve token create worker --name x`", []),
+        ("TOKEN=$(pollwise serve sqlite:///x.db --port 1)", []),
+        ("`pollwise outbox stats|retry`", []),
+        ("pollwise fleet top  # watch it --closely", []),
+        ("pollwise agent --controller http://x -- make --fast", []),
+        ("`pollwise lab …` and `pollwise fleet {what}`", []),
+        ("from pollwise import Worker", []),
+        ("`pollwise wroker jobs:worker`", ["wroker jobs:worker"]),
+        ("$ pollwise outbox mend x", ["outbox mend x"]),
+        ("pollwise outbox stats|mend", ["outbox stats|mend"]),
+        ("pollwise worker jobs:worker --procesess=2", ["worker jobs:worker --procesess=2"]),
+    ],
+)
+def test_a_command_that_does_not_exist_is_found(text: str, wrong: list[str]) -> None:
+    assert wrong_calls(text) == wrong
+
+
 def test_the_diagrams_show_every_state() -> None:
     for picture, states in (("job-states", STATES), ("record-states", RECORD_STATES)):
         drawn = (ROOT / "docs" / "assets" / f"{picture}.svg").read_text("utf-8")
