@@ -363,6 +363,6 @@ def _rendered(facts: dict[str, Any], path: Path) -> bytes:
         from pollwise.lab.report.page import page
 
         return page(facts, __version__, shlex.join(["pollwise", *sys.argv[1:]])).encode()
-    from pollwise.lab.report.pictures import picture
+    from pollwise.lab.report.picture import picture
 
     return picture(facts, form)

@@ -9,8 +9,8 @@ from pollwise.cli.output import NOTHING, out, print_table, say, visible, warn
 from pollwise.durations import short
 from pollwise.lab.cost import Row
 from pollwise.lab.policies import label
-from pollwise.lab.prices import DATED, MONTH, REGION
-from pollwise.lab.report.compare import HOUR, Report, brief, money
+from pollwise.lab.prices import DATED, REGION
+from pollwise.lab.report.compare import Report, brief, money, table
 from pollwise.lab.tune import Target, Tuned
 
 #: What a narrow screen can do without, first of all what comes first.
@@ -24,31 +24,13 @@ def show_comparison(made: Report) -> None:
     for note in made.notes():
         say(visible(note))
     say("")
-    names = [limit.name for limit in made.limits]
+    facts = made.facts()
     rows = []
-    for line in made.lines:
-        done = line.done
-        waits = (done.mean_wait, done.wait(0.5), done.wait(0.95), done.wait(0.99), done.wait(1.0))
-        rows.append(
-            (
-                ("→ " if line is made.chosen else "  ") + line.name,
-                f"{done.polls_an_hour:,.0f}",
-                money(line.poll_dollars),
-                *map(brief, waits),
-                money(line.dollars),
-                *(f"{line.dollars / limit.dollars:.2f}" for limit in made.limits),
-            )
-        )
-    for limit in made.limits:
-        hourly = f"{limit.polls_an_hour:,.0f}"
-        polls = money(limit.polls_an_hour * MONTH / HOUR * made.terms.poll)
-        ratios = (f"{limit.dollars / other.dollars:.2f}" for other in made.limits)
-        wait = brief(limit.mean_wait)
-        rows.append(
-            (f"  {limit.name}", hourly, polls, wait, "", "", "", "", money(limit.dollars), *ratios)
-        )
+    for about, (name, *cells) in table(facts):
+        rows.append((("→ " if about.get("take") else "  ") + name, *cells))
     heads = ("  policy", "polls/h", "polls $", "mean", "p50", "p95", "p99", "max", "in all $")
-    _print_fitting((*heads, *(f"× {name}" for name in names)), rows, DISPENSABLE)
+    ratios = (f"× {limit['name']}" for limit in facts["limits"])
+    _print_fitting((*heads, *ratios), rows, DISPENSABLE)
     text = "$ a month; in all: with the waiting. ×: how often what a limit costs."
     say((text, "dim"))
 

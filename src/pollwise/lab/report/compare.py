@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -403,6 +403,25 @@ def money(dollars: float) -> str:
 def brief(seconds: float) -> str:
     """Seconds in two or three digits."""
     return short(float(f"{seconds:.3g}"))
+
+
+def table(facts: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[str]]]:
+    """The rows of a report's table: the facts of a policy or limit, and its cells as text."""
+    keys = [f"wait_{each}_s" for each in ("mean", "p50", "p95", "p99", "max")]
+    return [
+        (
+            each,
+            [
+                each["name"],
+                f"{each['polls_an_hour']:,.0f}",
+                money(each["poll_dollars_a_month"]),
+                *(brief(each[key]) if key in each else "" for key in keys),
+                money(each["dollars_a_month"]),
+                *("–" if ratio is None else f"{ratio:.2f}" for ratio in each["ratios"].values()),
+            ],
+        )
+        for each in (*facts["policies"], *facts["limits"])
+    ]
 
 
 def check_out(path: Path) -> None:

@@ -1,108 +1,99 @@
-"""A report as one page that needs nothing else: no network, no other file.
+"""A report as one HTML page that needs no network and no other file.
 
-The browser is told so as well: the page's policy forbids every request.
+The charts are SVG, drawn here. Hiding lines and switching the metric work without JavaScript; the
+small script shows the figures under the pointer. The page's policy forbids every request.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
+from importlib.resources import files
 from typing import Any
 
 from pollwise.durations import short
-from pollwise.lab.report import plots
-from pollwise.lab.report.compare import brief, money
-from pollwise.lab.report.plots import Facts
+from pollwise.lab.report import charts
+from pollwise.lab.report.charts import Box, Facts
+from pollwise.lab.report.compare import brief, money, table
+from pollwise.lab.report.drawing import DARK, DASHES, FONT, LIGHT, Drawing, svg_rules
 
-STYLE = """
-:root { color-scheme: light; }
-body { margin: 0; background: #f5f7fa; color: #1f2933; line-height: 1.45;
-  font: 15px system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; }
-main { max-width: 1120px; margin: 0 auto; padding: 20px 20px 40px; }
-h1 { font-size: 25px; line-height: 1.25; margin: 0 0 10px; color: #102a43; }
-h2 { font-size: 17px; margin: 0 0 2px; color: #102a43; }
-p { margin: 0 0 8px; max-width: 90ch; }
-section { background: #fff; border: 1px solid #d9e2ec; border-radius: 6px; padding: 16px 18px;
-  margin-top: 16px; }
-.quiet { color: #52606d; font-size: 13.5px; }
-.foot { margin-top: 14px; }
-.cards { display: flex; flex-wrap: wrap; gap: 10px; margin: 14px 0 12px; }
-.card { background: #e6f0fa; border-radius: 6px; padding: 8px 14px; }
-.card b { display: block; font-size: 20px; color: #102a43; }
-.card span { font-size: 12.5px; color: #52606d; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; width: 100%; font-size: 13px; }
-td { font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 5px 7px; border-bottom: 1px solid #e4e7eb; }
-th { vertical-align: bottom; font-weight: 600; color: #334e68; }
-th:first-child, td:first-child { text-align: left; white-space: nowrap; }
-td { white-space: nowrap; }
-tr.take td { background: #e6f0fa; font-weight: 700; }
-tr.limit td { color: #52606d; }
-.key { display: inline-block; width: 10px; height: 10px; border-radius: 5px; margin-right: 7px; }
-code { background: #eef1f5; padding: 1px 4px; border-radius: 3px; }
-@media (max-width: 900px) { .extra { display: none; } .cards { gap: 8px; }
-  .card { padding: 8px 10px; } .card b { font-size: 18px; } th, td { padding: 5px; } }
-@media print { body { background: #fff; } section { break-inside: avoid; } }
-"""
-# Nothing may be fetched. Plotly writes styles, and makes pictures for its download button.
-POLICY = (
-    "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-)
-CONFIG = {
-    "displaylogo": False,
-    "responsive": True,
-    "modeBarButtonsToRemove": ["lasso2d", "select2d"],
-}
-# Columns that a narrow screen has no room for: the median and the 99th percentile.
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+HEADS = (
+    "policy", "polls an hour", "polls, $ a month", "mean wait", "p50", "p95", "p99", "longest",
+    "with waiting, $ a month",
+)  # fmt: skip
+#: Columns that a narrow screen has no room for: the median and the 99th percentile.
 EXTRA = (4, 6)
-DRAW = """
-for (const part of ["pareto", "time", "waits"]) {
-  const figure = JSON.parse(document.getElementById("figure-" + part).textContent);
-  Plotly.newPlot(part, figure.data, figure.layout, CONFIG);
-}
-"""
+#: Chart widths for wide and narrow screens; a phone must not shrink the letters.
+WIDTHS = {"wide": 980.0, "narrow": 360.0}
+
+Draw = Callable[[Drawing, Box], dict[str, object]]
 
 
 def page(facts: Facts, version: str, command: str) -> str:
-    """The report as HTML. Whatever was named by others is text here, never markup."""
+    """The report as HTML. Names that come from outside are escaped."""
     title = escape(f"Polling {facts['trace']}: take {facts['take']}")
-    figures = {
-        "pareto": plots.pareto(facts),
-        "time": plots.over_time(facts),
-        "waits": plots.distribution(facts),
-    }
-    data = [_json(f"figure-{name}", json.loads(each.to_json())) for name, each in figures.items()]
-    draw = DRAW.replace("CONFIG", json.dumps(CONFIG))
+    folder = files(__package__)
+    script = folder.joinpath("page.js").read_text("utf-8")
+    again = f"Command: <code>{escape(command)}</code>"
     return "\n".join(
         [
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>",
+            f"<title>{title}</title>\n<style>{_style(facts)}</style>\n</head>\n<body>\n<main>",
             _head(facts),
-            _section("Cost against waiting", _about_pareto(facts), '<div id="pareto"></div>'),
+            _section("Cost against waiting", _about_pareto(facts), _pareto(facts)),
             _section("Every policy and the limits", _about_table(facts), _table(facts)),
             _section(
                 "Polls over time, under the arrivals",
-                "A good policy's polls follow the arrivals. Drag to look closer; click a name to "
-                "hide it.",
-                '<div id="time"></div>',
+                "The polls of a good policy follow the arrivals.",
+                _legend(facts)
+                + _chart(
+                    "Polls over time",
+                    430,
+                    lambda drawing, box: charts.over_time(drawing, box, facts),
+                ),
             ),
             _section(
                 "How long items waited",
                 "For every wait, the share of items that waited no longer.",
-                '<div id="waits"></div>',
+                _legend(facts)
+                + _chart(
+                    "Waits of the items",
+                    380,
+                    lambda drawing, box: charts.waits(drawing, box, facts),
+                ),
             ),
-            f'<p class="quiet foot">{escape(_foot(facts, version))}<br>',
-            f"Again: <code>{escape(command)}</code></p>",
-            "</main>",
+            f'<p class="quiet foot">{escape(_foot(facts, version))}<br>{again}</p>\n</main>',
             _json("pollwise-report", facts),
-            *data,
-            f"<script>{plots.plotly_js()}</script>",
-            f"<script>{draw}</script>\n</body>\n</html>\n",
+            f"<script>{script}</script>\n</body>\n</html>\n",
         ]
+    )
+
+
+def _style(facts: Facts) -> str:
+    """The page's own rules, the colours, and a rule for every line that can be hidden."""
+
+    def variables(palette: dict[str, str]) -> str:
+        return "".join(f"--{role}:{colour};" for role, colour in palette.items())
+
+    series = [name for name, *_ in (*charts.policies(facts), *charts.frontiers(facts))]
+    hidden = (
+        f'section:has([data-series="{name}"]:not(:checked)) .{name}{{display:none}}'
+        for name in (*series, "equal")
+    )
+    backgrounds = (f".b-{role}{{background:var(--{role})}}" for role in LIGHT)
+    return "\n".join(
+        (
+            f":root{{color-scheme:light dark;--font:{FONT};{variables(LIGHT)}}}",
+            f"@media (prefers-color-scheme:dark){{:root{{{variables(DARK)}}}}}",
+            svg_rules(lambda role: f"var(--{role})"),
+            *backgrounds,
+            files(__package__).joinpath("page.css").read_text("utf-8"),
+            *hidden,
+        )
     )
 
 
@@ -133,11 +124,71 @@ def _head(facts: Facts) -> str:
     return f'<h1>{escape(facts["headline"])}</h1>\n<div class="cards">{shown}</div>\n{notes}'
 
 
+# Charts
+
+
+def _chart(name: str, height: float, draw: Draw, kind: str = "") -> str:
+    """A chart in both widths; the style sheet shows one of them."""
+    parts = []
+    for size, width in WIDTHS.items():
+        drawing = Drawing(width, height)
+        data = draw(drawing, (0, 0, width, height))
+        names = f"chart {size} {kind}".strip()
+        parts.append(drawing.svg({"class": names, "role": "img", "aria-label": name, **data}))
+    return "\n".join(parts)
+
+
+def _pareto(facts: Facts) -> str:
+    parts = ['<div class="legend switch">']
+    for metric, title in charts.METRICS.items():
+        checked = " checked" if metric == "wait_mean_s" else ""
+        parts.append(
+            f'<label><input type="radio" name="metric" value="{metric}"{checked}>{title}</label>'
+        )
+    parts.append('</div><div class="legend"><span>Other settings of</span>')
+    for series, family, _ in charts.frontiers(facts):
+        look: dict[str, Any] = {"width": 1.5}
+        parts.append(_entry(series, family, charts.role_of(family), look))
+    if facts["dollars_a_poll"]:
+        look = {"width": 1.5, "dash": "dot"}
+        entry = _entry("equal", "same cost, polls and waiting", "worth", look)
+        parts.append(entry.replace("<label>", '<label class="wait_mean_s">'))
+    parts.append("</div>")
+    for metric, title in charts.METRICS.items():
+
+        def draw(drawing: Drawing, box: Box, metric: str = metric) -> dict[str, object]:
+            return charts.pareto(drawing, box, facts, metric)
+
+        parts.append(_chart(f"Cost against {title}", 440, draw, metric))
+    return "\n".join(parts)
+
+
+def _legend(facts: Facts) -> str:
+    entries = (
+        _entry(series, policy["name"], charts.role_of(policy["family"]), look)
+        for series, policy, look in charts.policies(facts)
+    )
+    return f'<div class="legend">{"".join(entries)}</div>'
+
+
+def _entry(series: str, name: str, role: str, look: dict[str, Any]) -> str:
+    """A box to tick in a legend; without the tick, the style sheet hides the series."""
+    dash = " ".join(map(str, DASHES[look.get("dash", "solid")]))
+    return (
+        f'<label><input type="checkbox" checked data-series="{series}">'
+        f'<svg viewBox="0 0 22 8" aria-hidden="true"><path class="s-{role}" d="M0 4H22" '
+        f'stroke-width="{look["width"]}" stroke-dasharray="{dash}"/></svg>{escape(name)}</label>'
+    )
+
+
 def _about_pareto(facts: Facts) -> str:
-    text = "Nearer to the lower left is better. Lines: other settings of each strategy. "
+    text = "Nearer to the lower left is better. Lines: each strategy with other settings. "
     if facts["dollars_a_poll"]:
         text += "On the dotted line, polls and waiting together cost what the star costs."
     return text
+
+
+# The table
 
 
 def _about_table(facts: Facts) -> str:
@@ -154,43 +205,21 @@ def _about_table(facts: Facts) -> str:
 
 
 def _table(facts: Facts) -> str:
-    limits = [limit["name"] for limit in facts["limits"]]
-    heads = (
-        "policy", "polls an hour", "polls, $ a month", "mean wait", "p50", "p95", "p99", "longest",
-        "with waiting, $ a month", *(f"× {name}" for name in limits),
-    )  # fmt: skip
-    shape = plots.Shape(facts)
+    heads = (*HEADS, *(f"× {limit['name']}" for limit in facts["limits"]))
     lines = [f"<tr>{_cells('th', heads)}</tr>"]
-    for policy in facts["policies"]:
-        key = f'<span class="key" style="background:{shape.colour(policy)}"></span>'
-        waits = (brief(policy[f"wait_{each}_s"]) for each in ("mean", "p50", "p95", "p99", "max"))
-        lines.append(_row("take" if policy["take"] else "", key, policy, list(waits), limits))
-    for limit in facts["limits"]:
-        key = '<span class="key"></span>'
-        waits_of = [brief(limit["wait_mean_s"]), "", "", "", ""]
-        lines.append(_row("limit", key, limit, waits_of, limits))
+    for about, cells in table(facts):
+        kind = "take" if about.get("take") else "" if "family" in about else "limit"
+        colour = f" b-{charts.role_of(about['family'])}" if "family" in about else ""
+        key = f'<span class="key{colour}"></span>'
+        lines.append(f'<tr class="{kind}">{_cells("td", cells, key)}</tr>')
     return f'<div class="scroll"><table>{"".join(lines)}</table></div>'
 
 
-def _row(kind: str, key: str, about: Facts, waits: list[str], limits: list[str]) -> str:
-    ratios = (about["ratios"][name] for name in limits)
-    cells = [
-        f"{about['polls_an_hour']:,.0f}",
-        money(about["poll_dollars_a_month"]),
-        *waits,
-        money(about["dollars_a_month"]),
-        *("–" if ratio is None else f"{ratio:.2f}" for ratio in ratios),
-    ]
-    first = f"<td>{key}{escape(about['name'])}</td>"
-    return f'<tr class="{kind}">{first}{_cells("td", cells, 1)}</tr>'
-
-
-def _cells(tag: str, texts: Sequence[str], begin: int = 0) -> str:
-    """Cells of a row, from a column on; some give way on a narrow screen."""
+def _cells(tag: str, texts: Sequence[str], key: str = "") -> str:
     parts = []
-    for number, text in enumerate(texts, begin):
+    for number, text in enumerate(texts):
         extra = ' class="extra"' if number in EXTRA else ""
-        parts.append(f"<{tag}{extra}>{escape(text)}</{tag}>")
+        parts.append(f"<{tag}{extra}>{'' if number else key}{escape(text)}</{tag}>")
     return "".join(parts)
 
 
