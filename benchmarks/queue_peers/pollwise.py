@@ -40,7 +40,7 @@ class PollwiseDriver(Driver):
         elif self.options.way == "hints=each":
             hints.ride = hints.news
         if self.options.way.startswith("hints="):
-            hints.tell_others = lambda *_, **__: None
+            hints.send_to_others = lambda *_, **__: None
         await self._queue.stats()
 
     async def put(self, sent: list[float]) -> None:

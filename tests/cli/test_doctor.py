@@ -65,7 +65,7 @@ def test_hints_that_do_not_arrive_are_bad(monkeypatch: pytest.MonkeyPatch) -> No
     good("queue", "put", URL, "greet")
     monkeypatch.setattr(doctor, "HINT_DEADLINE", 0.01)
     monkeypatch.setattr(
-        "pollwise.storage.sqlite.watched_file.WatchedFile.tell_others", Hints.tell_others
+        "pollwise.storage.sqlite.watched_file.WatchedFile.send_to_others", Hints.send_to_others
     )
     result = pollwise("doctor", f"{URL}?watch=10ms", "--json")
     assert result.code == 1
@@ -153,7 +153,7 @@ def test_an_outbox_that_is_well(outbox_url: str) -> None:
         assert findings(good("doctor", named, "--json"))["journal"] == ("ok", "wal")
     else:
         level, says = found["hints"]
-        assert (level, says[:26]) == ("ok", "proven: a probe came back ")
+        assert (level, says[:26]) == ("ok", "proven: a check came back ")
 
 
 def test_blocked_keys_are_noted(outbox_url: str) -> None:

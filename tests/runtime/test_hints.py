@@ -86,7 +86,7 @@ def test_news_of_n_wakes_n(news: int, woken: int) -> None:
         hints, names = Hints(), list[object]()
         sleepers = [Sleeper(hints, n, names) for n in range(50)]
         await settle_down()
-        hints.notify(news)
+        hints.send(news)
         await settle_down()
         for sleeper in sleepers:
             sleeper.task.cancel()
@@ -101,10 +101,10 @@ def test_news_of_a_kind_wakes_only_those_who_want_it() -> None:
         wants = {"mail": frozenset({"mail"}), "any": None, "print": frozenset({"print"})}
         sleepers = [Sleeper(hints, name, woken, kinds) for name, kinds in wants.items()]
         await settle_down()
-        hints.notify(1, ["print"])
+        hints.send(1, ["print"])
         await settle_down()
         first = list(woken)
-        hints.notify(1)  # of a kind that nobody knows: each group is told
+        hints.send(1)  # of a kind that nobody knows: each group is told
         await settle_down()
         for sleeper in sleepers:
             sleeper.task.cancel()
@@ -119,7 +119,7 @@ def test_news_of_one_kind_is_for_one_of_all_who_name_it(passed_on: bool) -> None
         hints, woken = Hints(), list[object]()
         sleepers = [Sleeper(hints, n, woken, frozenset({"mail", f"only {n}"})) for n in range(5)]
         await settle_down()
-        tell = hints.pass_on if passed_on else partial(hints.notify, 1)
+        tell = hints.pass_on if passed_on else partial(hints.send, 1)
         tell(["mail"])
         await settle_down()
         first = list(woken)
@@ -137,7 +137,7 @@ def test_whoever_finds_all_it_can_take_passes_the_hint_on() -> None:
         hints, names = Hints(), list[object]()
         sleepers = [Sleeper(hints, n, names) for n in range(3)]
         await settle_down()
-        hints.notify(1)
+        hints.send(1)
         hints.pass_on()
         await settle_down()
         for sleeper in sleepers:
@@ -153,7 +153,7 @@ def test_a_sleeper_that_is_being_cancelled_does_not_swallow_the_news() -> None:
         sleepers = [Sleeper(hints, n, names) for n in range(2)]
         await settle_down()
         sleepers[0].task.cancel()  # it has not run since, and still counts as asleep
-        hints.notify(1)
+        hints.send(1)
         await settle_down()
         sleepers[1].task.cancel()
         return names
@@ -167,7 +167,7 @@ def test_news_goes_to_whoever_is_in_a_poll_before_whoever_is_busy() -> None:
         hints.join(busy)
         hints.join(polling)
         polling.polling = True
-        hints.notify(1)
+        hints.send(1)
         return await busy.wait(1), await polling.wait(1)
 
     assert virtually(main) == (False, True)
@@ -181,7 +181,7 @@ def test_who_left_or_is_gone_gets_nothing() -> None:
         hints.leave(left)
         del gone, hint
         gc.collect()
-        hints.notify(1)
+        hints.send(1)
         return await stays.wait(1)
 
     assert virtually(main) is True
@@ -209,18 +209,18 @@ def ringing(set_alarms: Callable[[Hints], None]) -> list[object]:
 def test_the_earliest_alarm_holds() -> None:
     def set_three(hints: Hints) -> None:
         for when in (30, 10, 20):
-            hints.notify_at(when)
+            hints.send_at(when)
 
     assert ringing(set_three) == [10.0]
 
 
 def test_an_alarm_for_the_past_rings_at_once() -> None:
-    assert ringing(lambda hints: hints.notify_at(-5)) == [0.0]
+    assert ringing(lambda hints: hints.send_at(-5)) == [0.0]
 
 
 def test_a_closed_source_rings_no_more() -> None:
     def set_and_close(hints: Hints) -> None:
-        hints.notify_at(10)
+        hints.send_at(10)
         hints.close()
         hints.close()
 
@@ -231,13 +231,13 @@ def test_an_alarm_of_an_event_loop_that_ended_does_not_stand_in_the_way() -> Non
     hints = Hints()
 
     async def first(_: VirtualClock) -> None:
-        hints.notify_at(5)  # never rings: its loop ends before
+        hints.send_at(5)  # never rings: its loop ends before
 
     async def second(clock: VirtualClock) -> float:
         hint = Hint()
         hints.join(hint)
         hints.asleep(hint)
-        hints.notify_at(10)
+        hints.send_at(10)
         await hint.wait(100)
         return clock.now()
 

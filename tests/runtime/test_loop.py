@@ -90,7 +90,7 @@ def test_a_hint_ends_the_wait_for_the_first_poll_too() -> None:
     async def main(clock: VirtualClock) -> float:
         hints, source = Hints(), Source([1])
         loop = poll(source, Fixed("1h"), hints=hints, clock=clock, seed=1)
-        asyncio.get_running_loop().call_later(1, hints.notify)
+        asyncio.get_running_loop().call_later(1, hints.send)
         await anext(loop)
         return source.asked[0]
 
@@ -210,7 +210,7 @@ def test_news_of_work_does_not_shorten_the_back_off_of_a_source_that_fails() -> 
             events=Seen().events,
         )  # fmt: skip
         for when in (1, 2, 29):
-            asyncio.get_running_loop().call_later(when, hints.notify)
+            asyncio.get_running_loop().call_later(when, hints.send)
         await anext(loop)
         return source.asked
 
@@ -236,7 +236,7 @@ def test_one_put_wakes_one_of_fifty() -> None:
         await asyncio.sleep(3600 * 3)
         before = [loop.counts.polls for loop in loops]
         items.append(1)
-        hints.notify(1)
+        hints.send(1)
         await asyncio.sleep(0.001)
         after = [loop.counts.polls for loop in loops]
         found = [loop.counts.found for loop in loops]
@@ -278,7 +278,7 @@ def test_no_wake_up_is_missed(
         async def put(when: float) -> None:
             await asyncio.sleep(when)
             items.append(when)
-            hints.notify(1)
+            hints.send(1)
 
         putting = [asyncio.create_task(put(when)) for when in puts]
         loop = poll(
@@ -319,7 +319,7 @@ def test_news_in_the_middle_of_a_poll_is_not_swallowed_by_a_loop_that_is_busy() 
         waiting = asyncio.ensure_future(anext(other))
         await asyncio.sleep(0.5)  # the other is in the middle of its poll
         items.append("for the second")
-        hints.notify(1)
+        hints.send(1)
         await waiting
         return clock.now()
 
@@ -348,9 +348,7 @@ def test_a_source_may_ask_to_be_looked_at_sooner() -> None:
     assert virtually(main) == [0.0, 7.0, 3607.0, 7207.0]
 
 
-@pytest.mark.parametrize(
-    "at", [lambda loop: loop.hint(), lambda loop: loop._options.hints.notify()]
-)
+@pytest.mark.parametrize("at", [lambda loop: loop.hint(), lambda loop: loop._options.hints.send()])
 def test_a_hint_is_counted_and_told(at: Callable[[Any], None]) -> None:
     async def main(clock: VirtualClock) -> tuple[int, list[bool]]:
         seen, source = Seen(), Source([], [1])

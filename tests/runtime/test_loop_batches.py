@@ -285,7 +285,7 @@ def test_a_stopped_loop_takes_no_hint_from_the_others() -> None:
         await asyncio.sleep(1)
         stopped.stop()
         for _ in range(2):
-            hints.notify(1)
+            hints.send(1)
             await asyncio.sleep(1)
         await tasks[1]
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -20,7 +20,7 @@ from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.loop import Batch, Options, PollLoop
-from pollwise.storage.channel import LOOK_AFTER, RIDE_EVERY, TELL_EVERY, Channel, Line
+from pollwise.storage.channel import LOOK_AFTER, RIDE_EVERY, SEND_EVERY, Channel, Line
 from tests.support.kit import Seen
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class MemoryLine(Line):
 
 
 class Process:
-    """A process with one poller, whose polls carry probes as a queue's claims do."""
+    """A process with one poller, whose polls carry checks as a queue's claims do."""
 
     def __init__(
         self,
@@ -92,11 +92,11 @@ class Process:
         self.exchange = exchange
         self.seen = Seen()
         self.polls: list[float] = []
-        self.probes = 0
+        self.checks = 0
         self.waiting: list[str] = []
         self.busy = asyncio.Event()
         self.busy.set()
-        # The system's clock in a virtual loop: virtual time need not stand still for a probe.
+        # The system's clock in a virtual loop: virtual time need not stand still for a check.
         self.channel = Channel(MemoryLine(exchange), Clock())
         options = Options(
             events=self.seen.events,
@@ -110,10 +110,10 @@ class Process:
 
     async def _poll(self, hold: float) -> Batch[str]:
         self.polls.append(asyncio.get_running_loop().time())
-        probe = self.channel.probe()
-        if probe is not None:
-            self.probes += 1
-            self.exchange.carry(probe)
+        check = self.channel.check()
+        if check is not None:
+            self.checks += 1
+            self.exchange.carry(check)
         found, self.waiting = self.waiting, []
         return Batch(found, 10)
 
@@ -157,12 +157,12 @@ def test_a_proven_channel_makes_pauses_long_and_the_polls_carry_the_probe() -> N
     async def main() -> None:
         async with processes() as (exchange, [process]):
             await asyncio.sleep(60)
-            began, sent, probes = now(), len(exchange.sent), process.probes
+            began, sent, checks = now(), len(exchange.sent), process.checks
             await asyncio.sleep(3600)
             polls = process.polls_since(began)
             assert 60 <= polls <= 67, "polls an hour: one in 54 to 60 s"
-            assert len(exchange.sent) - sent == process.probes - probes == polls, (
-                "each poll carries a probe, and nothing else is sent"
+            assert len(exchange.sent) - sent == process.checks - checks == polls, (
+                "each poll carries a check, and nothing else is sent"
             )
             assert len(process.seen.of(HintsProven)) == 1
             assert not process.seen.of(HintsLost)
@@ -253,7 +253,7 @@ def test_one_job_does_not_wake_a_herd(others: int) -> None:
     async def main() -> None:
         async with processes(others) as (exchange, started):
             putter = Channel(MemoryLine(exchange), Clock())
-            await asyncio.sleep(120)  # each has heard the others' probes
+            await asyncio.sleep(120)  # each has heard the others' checks
             chosen = set()
             for _ in range(20):
                 before = [process.loop.counts.hinted for process in started]
@@ -285,7 +285,7 @@ def test_news_of_many_jobs_wakes_as_many() -> None:
             putter = Channel(MemoryLine(exchange), Clock())
             await asyncio.sleep(120)
             before = [process.loop.counts.hinted for process in started]
-            exchange.carry(putter.news(4, {"job"}))
+            exchange.carry(putter.message(4, {"job"}))
             await asyncio.sleep(LOOK_AFTER / 2)
             assert len(woken_since(before, started)) == 4
 
@@ -301,15 +301,15 @@ def test_a_busy_process_passes_the_news_on() -> None:
             for process in busy:
                 process.busy.clear()
                 process.waiting = ["work"]
-                process.channel.notify(1)
+                process.channel.send(1)
             await asyncio.sleep(SOON)
             for _ in range(10):
                 began = now()
-                exchange.carry(putter.news(1, {"job"}))
+                exchange.carry(putter.message(1, {"job"}))
                 await asyncio.sleep(LOOK_AFTER / 2)
                 assert free.polls_since(began), "eleven are busy, and the one who sleeps is found"
                 await asyncio.sleep(5)
-            passed = [json.loads(m) for m in exchange.sent if json.loads(m)[0] == "news"]
+            passed = [json.loads(m) for m in exchange.sent if json.loads(m)[0] == "hint"]
             assert len(passed) <= 10 * 4, "one message, and at most three to pass it on"
 
     under(main)
@@ -329,7 +329,7 @@ def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
             waits = []
             for _ in range(30):
                 before, began = alive.loop.counts.hinted, now()
-                exchange.carry(putter.news(1, {"job"}))
+                exchange.carry(putter.message(1, {"job"}))
                 while alive.loop.counts.hinted == before:
                     await asyncio.sleep(0.01)
                     assert now() < began + LOOK_AFTER * 6.5, (
@@ -341,7 +341,7 @@ def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
             await asyncio.sleep(180)
             for _ in range(10):
                 before = alive.loop.counts.hinted
-                exchange.carry(putter.news(1, {"job"}))
+                exchange.carry(putter.message(1, {"job"}))
                 await asyncio.sleep(LOOK_AFTER / 2)
                 assert alive.loop.counts.hinted > before, "they count as gone"
                 await asyncio.sleep(3)
@@ -358,7 +358,7 @@ def test_who_leaves_says_goodbye() -> None:
             assert exchange.words()[-1] == "bye"
             for _ in range(10):
                 began = now()
-                exchange.carry(putter.news(1, {"job"}))
+                exchange.carry(putter.message(1, {"job"}))
                 await asyncio.sleep(LOOK_AFTER / 2)
                 assert started[0].polls_since(began)
                 await asyncio.sleep(3)
@@ -366,7 +366,7 @@ def test_who_leaves_says_goodbye() -> None:
     under(main)
 
 
-def test_a_line_that_is_ready_only_when_the_channel_closes_is_not_probed() -> None:
+def test_a_line_that_is_ready_only_when_the_channel_closes_is_not_checked() -> None:
     class LateLine(MemoryLine):
         async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
             try:
@@ -397,7 +397,7 @@ def test_news_goes_to_those_who_want_it() -> None:
         await asyncio.sleep(120)
         for _ in range(10):
             began = now()
-            exchange.carry(putter.news(1, {"pdf"}))
+            exchange.carry(putter.message(1, {"pdf"}))
             await asyncio.sleep(LOOK_AFTER / 2)
             assert pdf.polls_since(began), "the only one who wants it"
             await asyncio.sleep(3)
@@ -413,12 +413,12 @@ def test_who_sleeps_here_takes_it_and_nobody_else_is_told() -> None:
             await asyncio.sleep(90)
             sent = len(exchange.sent)
             assert here.channel.ride(1, {"job"}) is None
-            here.channel.tell_others(1, {"job"})
+            here.channel.send_to_others(1, {"job"})
             began = now()
-            here.channel.notify(1, {"job"})
-            await asyncio.sleep(TELL_EVERY)
+            here.channel.send(1, {"job"})
+            await asyncio.sleep(SEND_EVERY)
             assert here.polls_since(began) == 1
-            assert exchange.words()[sent:].count("news") == 0
+            assert exchange.words()[sent:].count("hint") == 0
             assert here.channel.ride(2, {"job"}) is not None, "two jobs, and one who sleeps here"
 
     under(main)
@@ -431,14 +431,14 @@ def test_news_is_coalesced() -> None:
         rode = 0
         for _ in range(1000):  # for a second
             if putter.ride(1, {"job"}) is None:
-                putter.tell_others(1, {"job"})
+                putter.send_to_others(1, {"job"})
             else:
                 rode += 1
             await asyncio.sleep(0.001)
         await putter.aclose()
         told = [json.loads(message) for message in exchange.sent]
         assert rode <= 1 / RIDE_EVERY + 1
-        assert len(told) <= 1 / TELL_EVERY + 1
+        assert len(told) <= 1 / SEND_EVERY + 1
         assert rode + sum(message[3] for message in told) == 1000, "no job is left untold"
 
     under(main)
@@ -448,12 +448,12 @@ def test_a_process_that_only_puts_does_not_listen() -> None:
     async def main() -> None:
         exchange = Exchange()
         putter = Channel(MemoryLine(exchange), Clock())
-        putter.tell_others(1, {"job"})
+        putter.send_to_others(1, {"job"})
         await asyncio.sleep(SOON)
-        assert exchange.words() == ["news"]
+        assert exchange.words() == ["hint"]
         assert not exchange.listeners
         await putter.aclose()
-        assert exchange.words() == ["news"], "it was never counted on, so it says no goodbye"
+        assert exchange.words() == ["hint"], "it was never counted on, so it says no goodbye"
 
     under(main)
 
@@ -461,7 +461,7 @@ def test_a_process_that_only_puts_does_not_listen() -> None:
 def test_very_many_kinds_become_any() -> None:
     async def main() -> None:
         channel = Channel(MemoryLine(Exchange()), Clock())
-        message = channel.news(1, [f"kind-{n}" for n in range(1000)])
+        message = channel.message(1, [f"kind-{n}" for n in range(1000)])
         assert len(message) < 4000
         assert json.loads(message)[4] is None
 
@@ -469,7 +469,7 @@ def test_very_many_kinds_become_any() -> None:
 
 
 ANYTHING: list[Any] = [
-    *("news", "probe", "looked", "bye", "x", "\ud800"),
+    *("hint", "check", "looked", "bye", "x", "\ud800"),
     *(1, -1, True, 3 * 10**8, 10**400),
     *(None, [], ["k"], [[]], [1], ["\ud800"]),
 ]
@@ -485,17 +485,17 @@ ANYTHING: list[Any] = [
         ).map(json.dumps),
     )
 )
-@example('["probe","x","n",[[]]]')
-@example('["probe","\\ud800","n",null]')
-@example('["news","x","s",1,[1],0]')
-@example('["news","x","s",1,null,300000000]')
+@example('["check","x","n",[[]]]')
+@example('["check","\\ud800","n",null]')
+@example('["hint","x","s",1,[1],0]')
+@example('["hint","x","s",1,null,300000000]')
 @example("[" * 100_000)
 def test_foreign_messages_change_nothing(text: str) -> None:
     async def main() -> None:
         async with processes() as (exchange, [process]):
             await asyncio.sleep(SOON)
             exchange.carry(text)
-            exchange.carry(Channel(MemoryLine(exchange), Clock()).news(1, ["job"]))
+            exchange.carry(Channel(MemoryLine(exchange), Clock()).message(1, ["job"]))
             await asyncio.sleep(120)
             assert not process.task.done()
             assert not process.seen.of(HintsLost)

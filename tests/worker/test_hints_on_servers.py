@@ -26,7 +26,7 @@ def hasty(fleet: Fleet, *which: int) -> None:
     """Have these channels proven often; the others are proven once a minute, as is the rule."""
     for n in which:
         channel: Any = fleet.queues[n].hints()
-        channel._probe_every, channel._probe_timeout = 0.5, 0.4
+        channel._check_every, channel._check_timeout = 0.5, 0.4
 
 
 def all_have(fleet: Fleet, kind: type[Any], count: int) -> bool:
@@ -148,7 +148,7 @@ def test_hints_come_back_after_a_restart(
 
 
 @pytest.mark.parametrize("store", STORES)
-def test_a_server_that_stands_still_for_longer_than_the_probe_waits(
+def test_a_server_that_stands_still_for_longer_than_the_check_waits(
     store: str, own_postgres: OwnPostgres, own_redis: OwnRedis
 ) -> None:
     server = server_of(store, own_postgres, own_redis)

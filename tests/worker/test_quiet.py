@@ -131,7 +131,7 @@ async def idle(fleet: Fleet, clock: VirtualClock) -> None:
 
 @on_both
 def test_an_idle_hour(watched: Watched) -> None:
-    """One statement a poll, one poll a minute; the probes ride on them."""
+    """One statement a poll, one poll a minute; the checks ride on them."""
 
     async def main(clock: VirtualClock) -> None:
         fleet = fleet_of(clock, watched.server, workers=1, keep=None)
@@ -168,7 +168,7 @@ def test_an_idle_hour_of_a_queue_that_keeps_finished_jobs(watched: Watched) -> N
 
 @on_both
 def test_an_hour_with_one_long_job(watched: Watched) -> None:
-    """Besides the polls only its lease is renewed, three times a lease; the probes still ride."""
+    """Besides the polls only its lease is renewed, three times a lease; the checks still ride."""
 
     async def main(clock: VirtualClock) -> None:
         fleet = fleet_of(clock, watched.server, workers=1, took=HOUR / 10, keep=None)

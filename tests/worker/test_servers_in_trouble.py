@@ -300,7 +300,7 @@ def test_one_fault_after_the_other(
             async with fleet.at_work(hints=hints):
                 for _ in range(10):
                     await fleet.put(20)
-                    # A probe that rides on a call whose answer alone is lost would be waited for
+                    # A check that rides on a call whose answer alone is lost would be waited for
                     # in virtual time, which stands still for it.
                     await trouble.strike(clock, lose_answers=not hints)
                 await fleet.all_done()

@@ -74,7 +74,7 @@ class Push(Hints):
                 await self._listen(began)
             except NotKnown as error:
                 self._note_lost(error)
-                self.notify()  # the next poll registers again, and begins anew
+                self.send()  # the next poll registers again, and begins anew
             except PollwiseError as error:
                 self._note_lost(error)
             failures = 1 if self._clock.now() - began > RETRY.max_delay else failures + 1
@@ -102,7 +102,7 @@ class Push(Hints):
         if not isinstance(message, dict):
             return
         if message.get("hint") is True:
-            self.notify()
+            self.send()
         job_id = message.get("cancel")
         if isinstance(job_id, str):
             self._cancel(job_id)

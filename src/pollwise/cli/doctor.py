@@ -29,7 +29,7 @@ from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
 HINT_DEADLINE = 2.0
-#: How long it waits for a channel to be proven or lost: a probe has to time out before that.
+#: How long it waits for a channel to be proven or lost: a check has to time out before that.
 CHANNEL_DEADLINE = 15.0
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
@@ -130,7 +130,7 @@ async def _hints(url: str, reach: str) -> Finding:
     async with open_queue(url, create=False) as listener, open_queue(url, create=False) as teller:
         listener.hints().join(hint)
         listener.hints().asleep(hint)
-        teller.hints().tell_others()
+        teller.hints().send_to_others()
         arrived = await hint.wait(deadline)
     if arrived:
         return Finding("hints", "ok", "reach other processes on this machine")
@@ -184,10 +184,10 @@ async def _channel(opened: AbstractAsyncContextManager[Queue | OutboxStore]) -> 
         try:
             told = await asyncio.wait_for(news.get(), CHANNEL_DEADLINE)
         except TimeoutError:
-            says = f"no probe came back within {CHANNEL_DEADLINE:g} s; pauses end by themselves"
+            says = f"no check came back within {CHANNEL_DEADLINE:g} s; pauses end by themselves"
             return Finding("hints", "bad", says)
         finally:
             hints.leave(hint)
     if isinstance(told, HintsProven):
-        return Finding("hints", "ok", f"proven: a probe came back in {told.took * 1000:.0f} ms")
+        return Finding("hints", "ok", f"proven: a check came back in {told.took * 1000:.0f} ms")
     return Finding("hints", "bad", f"{told.reason}; {told.advice}")

@@ -62,7 +62,7 @@ METRICS: tuple[Metric, ...] = (
         "pollwise_worker_hints_proven",
         "gauge",
         _QUEUE,
-        "Whether a probe of the hint channel came back: 1 proven, 0 not.",
+        "Whether a check of the hint channel came back: 1 proven, 0 not.",
     ),
     Metric(
         "pollwise_worker_hints_lost_total", "counter", _QUEUE, "Times the hint channel was lost."
@@ -155,7 +155,7 @@ METRICS: tuple[Metric, ...] = (
         "pollwise_outbox_hints_proven",
         "gauge",
         _OUTBOX,
-        "Whether a probe of the hint channel came back: 1 proven, 0 not.",
+        "Whether a check of the hint channel came back: 1 proven, 0 not.",
     ),
     Metric(
         "pollwise_outbox_hints_lost_total", "counter", _OUTBOX, "Times the hint channel was lost."

@@ -164,7 +164,7 @@ class Queue(ABC):
         if fresh:
             kinds = {job.kind for job in batch}
             if self._tells_of_puts:
-                self._hints.notify(fresh, kinds)
+                self._hints.send(fresh, kinds)
             else:
                 self._announce(fresh, kinds)
         return ids, fresh
@@ -350,8 +350,8 @@ class Queue(ABC):
 
     def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
         """Tell whoever sleeps, here and elsewhere, that `count` jobs came in."""
-        self._hints.tell_others(count, kinds)  # first: it asks who sleeps here
-        self._hints.notify(count, kinds)
+        self._hints.send_to_others(count, kinds)  # first: it asks who sleeps here
+        self._hints.send(count, kinds)
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
         """What came back may run again, and what stood behind a finished key may run now."""
@@ -361,15 +361,15 @@ class Queue(ABC):
             self._announce(at_once, {s.claim.job.kind for s in settled})
         if len(delays) > at_once:
             soonest = min(delay for delay in delays if delay)
-            self._hints.notify_at(self.clock.now() + soonest)
+            self._hints.send_at(self.clock.now() + soonest)
         behind = sum(s.claim.job.key is not None and s.action != "retry" for s in settled)
         if behind:
-            self._hints.notify(behind)
+            self._hints.send(behind)
 
-    def _wake_when_due(self, due: float | None) -> None:
+    def _hint_when_due(self, due: float | None) -> None:
         """A claim that took all there was knows when the next job is due: wake somebody then."""
         if due is not None:
-            self._hints.notify_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
+            self._hints.send_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
 
     async def _claim_or_give_back(
         self,

@@ -144,7 +144,7 @@ class MemoryQueue(Queue):
             self._move(record, "leased", now + lease)
             claims.append(Claim(self._job(record), record.token, worker, now + lease))
         if len(claims) < limit:
-            self._wake_when_due(self._next_due())
+            self._hint_when_due(self._next_due())
         return claims
 
     def _promote(self, now: float) -> None:

@@ -1,8 +1,8 @@
-"""Hints: what ends a pause early.
+"""Hints: messages that end a pause early.
 
-Polling stays the truth. A hint only says that looking again may pay off now; a lost hint costs
-latency, never a job. Hints are coalesced: news of one job wakes one pause, not fifty, and whoever
-finds more than it can take passes the hint on.
+Polling stays the truth. A hint only says that a poll may find something now; a lost hint costs
+latency, never a job. Hints are coalesced: a hint about one job ends one pause, not fifty, and a
+poller that finds more than it can take passes the hint on.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from pollwise.runtime.events import Events
 
 
 class Hint:
-    """One sleeper's side: `give()` ends its pause, or its next one if it is awake.
+    """The receiving side: `give()` ends its owner's pause, or the next one if it is awake.
 
-    wants: the kinds of items its owner looks for; None for any.
+    wants: the kinds of items its owner polls for; None for any.
     """
 
     def __init__(self, wants: frozenset[str] | None = None) -> None:
         self.wants = wants
-        #: A poll is under way, which may have begun too early to see what a hint is about.
+        #: A poll is running. It may have begun too early to see what a hint is about.
         self.polling = False
         self._sleeping: asyncio.Future[bool] | None = None
         self._given = False
 
     def give(self) -> bool:
-        """End the pause under way, or else the next one before it begins.
+        """End the current pause, or else the next one before it begins.
 
-        Returns False if its owner was cancelled in its pause, and will not look.
+        Returns False if the owner was cancelled in its pause and will not poll.
         """
         if self._sleeping is None:
             self._given = True
@@ -41,7 +41,7 @@ class Hint:
         return True
 
     def forget(self) -> None:
-        """Drop a hint that was given while awake: a poll that begins now will see its cause."""
+        """Drop a hint given while awake: a poll that begins now sees what it is about."""
         self._given = False
 
     async def wait(self, delay: float) -> bool:
@@ -64,21 +64,23 @@ class Hint:
 
 
 class Hints:
-    """A source's side: who sleeps, and how many of them to wake.
+    """The sending side, one per source: knows who is asleep, and how many of them to wake.
 
-    `notify(n)` wakes up to n sleepers, longest asleep first. What is left of n goes to those who
-    are awake, so that they skip one pause: first to those in a poll, which may have begun too
-    early to see the news, then to those who are busy with what they found. News that wakes only
-    somebody who cannot use it is lost, so n are told for each kind that it names; who wants several
-    of them counts for each. Where it names none, n are told of each group that wants the same.
+    `send(n)` wakes up to n sleepers, longest asleep first. The rest of n goes to those who are
+    awake, so that they skip one pause: first to those in a poll, which may have begun too early to
+    see the new items, then to those who are busy with what they found.
+
+    A hint that wakes only a poller that cannot use it would be lost. So n pollers get it for each
+    kind that it names, and one that wants several of these kinds counts for each. If it names no
+    kind, n pollers get it in each group that wants the same kinds.
     """
 
     def __init__(self) -> None:
         # Weak: an iterator that is dropped in the middle of its pauses leaves by itself.
         self._members: weakref.WeakKeyDictionary[Hint, None] = weakref.WeakKeyDictionary()
         self._asleep: dict[Hint, None] = {}
-        self._alarm: asyncio.TimerHandle | None = None
-        self._alarm_loop: asyncio.AbstractEventLoop | None = None
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._send_loop: asyncio.AbstractEventLoop | None = None
 
     def join(self, hint: Hint) -> None:
         self._members[hint] = None
@@ -88,98 +90,98 @@ class Hints:
         self.awake(hint)
 
     def asleep(self, hint: Hint) -> None:
-        """`hint`'s owner begins a pause."""
+        """The owner of `hint` begins a pause."""
         self._asleep[hint] = None
 
     def awake(self, hint: Hint) -> None:
-        """`hint`'s owner ended its pause."""
+        """The owner of `hint` ended its pause."""
         self._asleep.pop(hint, None)
 
-    def notify(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+    def send(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """There are `count` new items, of these kinds if known: wake as many as that takes."""
-        news = self._news(count, kinds)
-        news.tell(self._asleep, self.awake)
-        if news:
+        delivery = self._delivery(count, kinds)
+        delivery.give_to(self._asleep, self.awake)
+        if delivery:
             awake = [hint for hint in self._members if hint not in self._asleep]
-            news.tell(sorted(awake, key=lambda hint: not hint.polling))
+            delivery.give_to(sorted(awake, key=lambda hint: not hint.polling))
 
     def opened(self) -> None:
-        """The store answered: what carries news between processes may be set up."""
+        """The store answered: the channel between processes may be set up now."""
 
     @property
     def proven_at(self) -> float | None:
-        """Since when, in the event loop's time, it is proven that news from anywhere arrives."""
+        """Since when hints from every process are proven to arrive, in the event loop's time."""
         return None
 
     def report_to(self, source: str, events: Events) -> None:
-        """Emit what befalls the way that news takes on this bus, as of this source."""
+        """Emit `HintsProven` and `HintsLost` of the channel on this bus, as of this source."""
 
-    def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
-        """Carry news of new items to other processes, where a store has a way to."""
+    def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        """Send hints to other processes, where the store has a channel."""
 
     def pass_on(self, kinds: Iterable[str] | None = None) -> None:
         """A poll came back full: one more sleeper may find work too, of these kinds if known."""
-        self._news(1, kinds).tell(self._asleep, self.awake)
+        self._delivery(1, kinds).give_to(self._asleep, self.awake)
 
-    def wake_all(self) -> None:
-        """News may have been lost: everybody who sleeps looks for itself."""
+    def send_to_all(self) -> None:
+        """Wake every sleeper: hints may have been lost."""
         for hint in list(self._asleep):
             self.awake(hint)
             hint.give()
 
-    def notify_at(self, when: float) -> None:
-        """Wake one sleeper at `when`, in the event loop's time; the earliest such time holds."""
+    def send_at(self, when: float) -> None:
+        """Wake one sleeper at `when`, in the event loop's time; only the earliest time is kept."""
         loop = asyncio.get_running_loop()
-        if self._alarm is not None:
-            # An alarm set on another event loop, which ended before it rang, never will.
-            if self._alarm_loop is loop and self._alarm.when() <= when:
+        if self._send_timer is not None:
+            # A timer of an event loop that has ended never fires.
+            if self._send_loop is loop and self._send_timer.when() <= when:
                 return
-            self._alarm.cancel()
-        self._alarm = loop.call_at(when, self._alarm_rings)
-        self._alarm_loop = loop
+            self._send_timer.cancel()
+        self._send_timer = loop.call_at(when, self._send_due)
+        self._send_loop = loop
 
     @property
-    def rings_at(self) -> float | None:
-        """When the earliest `notify_at` falls due, in the event loop's time."""
-        return None if self._alarm is None else self._alarm.when()
+    def sends_at(self) -> float | None:
+        """When the next `send_at` is due, in the event loop's time."""
+        return None if self._send_timer is None else self._send_timer.when()
 
     def close(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        if self._send_timer is not None:
+            self._send_timer.cancel()
+            self._send_timer = None
 
     async def aclose(self) -> None:
-        """Close, and wait until all is let go."""
+        """Close, and wait until everything is released."""
         self.close()
 
-    def _alarm_rings(self) -> None:
-        self._alarm = None
-        self.notify(1)
+    def _send_due(self) -> None:
+        self._send_timer = None
+        self.send(1)
 
-    def _news(self, count: int, kinds: Iterable[str] | None) -> _News:
+    def _delivery(self, count: int, kinds: Iterable[str] | None) -> _Delivery:
         known = None if kinds is None else frozenset(kinds)
-        return _News(count, known, self._groups(known) if count > 0 else ())
+        return _Delivery(count, known, self._groups(known) if count > 0 else ())
 
     def _groups(self, kinds: Iterable[str] | None) -> list[frozenset[str] | None]:
-        """What the members want, each set once, of those that any of `kinds` interests."""
+        """The distinct sets of kinds that members want and that include any of `kinds`."""
         groups = list(dict.fromkeys(hint.wants for hint in self._members))
         if kinds is None or len(groups) == 1:
             return groups
-        news = set(kinds)
-        return [wants for wants in groups if wants is None or not wants.isdisjoint(news)]
+        named = set(kinds)
+        return [wants for wants in groups if wants is None or not wants.isdisjoint(named)]
 
 
-class _News:
-    """Whom news is for: how many are still to be told of each kind, or of each group.
+class _Delivery:
+    """One hint on its way: how many pollers still have to get it, by kind or by group.
 
-    Who wants any kind is a group of its own: it may be there for others, and is no substitute for
-    who names the kind.
+    Pollers that want any kind are a group of their own: they may be there for other kinds, and do
+    not replace those that name the kind.
     """
 
     def __init__(
         self, count: int, kinds: frozenset[str] | None, groups: Sequence[frozenset[str] | None]
     ) -> None:
-        self._kinds = None if len(groups) < 2 else kinds  # else there is nothing to tell apart
+        self._kinds = None if len(groups) < 2 else kinds  # one group needs no kinds
         self._left: dict[str | frozenset[str] | None, int] = {}
         if self._kinds is None:
             self._left = dict.fromkeys(groups, count)
@@ -192,26 +194,23 @@ class _News:
     def __bool__(self) -> bool:
         return bool(self._left)
 
-    def tell(self, hints: Iterable[Hint], awake: Callable[[Hint], None] | None = None) -> None:
-        """Give hints in this order until enough were told; each that sleeps is `awake` then."""
+    def give_to(self, hints: Iterable[Hint], awake: Callable[[Hint], None] | None = None) -> None:
+        """Give the hint in this order until enough have it; calls `awake` before each."""
         for hint in list(hints):
             if not self._left:
                 break
-            news = [each for each in self._interests(hint) if each in self._left]
-            if not news:
+            wanted = [each for each in self._interests(hint) if each in self._left]
+            if not wanted:
                 continue
             if awake is not None:
                 awake(hint)
             if hint.give():
-                for each in news:
-                    self._told(each)
+                for each in wanted:
+                    self._left[each] -= 1
+                    if not self._left[each]:
+                        del self._left[each]
 
     def _interests(self, hint: Hint) -> Iterable[str | frozenset[str] | None]:
         if self._kinds is None or hint.wants is None:
             return (hint.wants,)
         return hint.wants & self._kinds
-
-    def _told(self, news: str | frozenset[str] | None) -> None:
-        self._left[news] -= 1
-        if not self._left[news]:
-            del self._left[news]

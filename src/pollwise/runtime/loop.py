@@ -285,7 +285,7 @@ def poll(
         may block at the server.
     capacity: how many items a fetch can return at the most; a full batch is followed by the next
         poll at once, unless `drain` is off.
-    hints: a `Hints` whose `notify()` ends the pause early.
+    hints: a `Hints` whose `send()` ends the pause early.
     retry: how a fetch that raised is retried; what it calls permanent is raised to you.
     spread: begin at a random point of the first interval rather than at once.
     seed: makes the jitter repeatable.

@@ -2,15 +2,15 @@
 
 A store brings a `Line` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
 
-- **Proven or not.** It sends itself a probe the way news travels, and only while that comes back
+- **Proven or not.** It sends itself a check the way hints travel, and only while that comes back
   does the loop trust it with the long interval. A pooler that swallows LISTEN, a cut connection, a
-  paused server: the probe does not return, sleepers are woken to poll for themselves, a person is
-  told once, and the channel keeps trying. The probe rides on a poll, so it costs no statement.
-- **No herd.** Probes tell the processes of each other. News of n jobs is for n of them, which all
+  paused server: the check does not return, sleepers are woken to poll for themselves, a person is
+  told once, and the channel keeps trying. The check rides on a poll, so it costs no statement.
+- **No herd.** Checks tell the processes of each other. A hint of n jobs is for n of them, which all
   agree upon without a word (rendezvous hashing); whoever is chosen and busy passes it on to four
   times as many. Should a chosen one have died, the next in turn looks a moment later, and says so;
   if it does not, the next, and so on.
-- **Coalesced.** News of puts that follow each other closely goes out as one message; and where
+- **Coalesced.** Hints of puts that follow each other closely go out as one message; and where
   somebody asleep in this very process takes the job, none goes out at all.
 """
 
@@ -32,23 +32,23 @@ from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints
 
 #: How often a channel is proven, in seconds; and the share of that after which a poll carries the
-#: probe. However idle, polls come once a minute, so one of them always comes in between, and no
-#: statement has to be sent for the probe alone.
-PROBE_EVERY = 75.0
-PROBE_EARLY = 0.2
-#: After how many probe intervals without a word another process counts as gone.
+#: check. However idle, polls come once a minute, so one of them always comes in between, and no
+#: statement has to be sent for the check alone.
+CHECK_EVERY = 75.0
+CHECK_EARLY = 0.2
+#: After how many check intervals without a word another process counts as gone.
 GONE_AFTER = 2.4
 #: Messages that ride in the transaction of a put: at most one in so many seconds and process. A
 #: NOTIFY makes commits queue up behind one lock of the whole server, so a busy writer sends its
-#: news apart, where no disk is waited for under that lock.
+#: hints apart, where no disk is waited for under that lock.
 RIDE_EVERY = 0.1
 #: Messages sent apart: at most one in so many seconds.
-TELL_EVERY = 0.05
-#: News that a busy process passes on reaches so many times more processes, and so often.
+SEND_EVERY = 0.05
+#: A hint that a busy process passes on reaches so many times more processes, and so often.
 WIDER = 4
 PASSES_MAX = 3
 #: How long each in turn waits for the one before to look, in case a chosen one died; how many have
-#: a turn; and how many pieces of news wait for that at a time.
+#: a turn; and how many hints wait for that at a time.
 LOOK_AFTER = 0.25
 TURNS_MAX = 40
 LOOKS_MAX = 100
@@ -88,8 +88,8 @@ class Line(ABC):
 class Channel(Hints):
     """Hints that cross processes over a line.
 
-    probe_every: how often the channel is proven anew, in seconds.
-    probe_timeout: how long a probe may take to come back.
+    check_every: how often the channel is proven anew, in seconds.
+    check_timeout: how long a check may take to come back.
     """
 
     def __init__(
@@ -97,14 +97,14 @@ class Channel(Hints):
         line: Line,
         clock: Clock,
         *,
-        probe_every: float = PROBE_EVERY,
-        probe_timeout: float = 5.0,
+        check_every: float = CHECK_EVERY,
+        check_timeout: float = 5.0,
     ) -> None:
         super().__init__()
         self._line = line
         self._clock = clock
-        self._probe_every = probe_every
-        self._probe_timeout = probe_timeout
+        self._check_every = check_every
+        self._check_timeout = check_timeout
         self._id = secrets.token_hex(6)
         self._listening: asyncio.Task[None] | None = None
         self._turn: asyncio.Task[None] | None = None  # of listening, from connect to loss
@@ -113,18 +113,18 @@ class Channel(Hints):
         self._proven_at: float | None = None
         self._lost = False
         self._failures = 0
-        self._awaited: str | None = None  # the probe that is under way
+        self._awaited: str | None = None  # the check that is under way
         self._sent_at = 0.0
         self._standstill: AbstractContextManager[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: News that others were chosen for, and when our turn is to look.
+        #: Hints that others were chosen for, and when our turn is to look.
         self._looks: dict[str, asyncio.TimerHandle] = {}
         #: Other processes: until when they count as there, and the kinds they want (None: any).
         self._others: dict[str, tuple[float, frozenset[str] | None]] = {}
         self._rode_at = -math.inf
-        self._untold = 0
-        self._untold_kinds: set[str] | None = set()
-        self._telling: asyncio.Task[None] | None = None
+        self._unsent = 0
+        self._unsent_kinds: set[str] | None = set()
+        self._sending_hints: asyncio.Task[None] | None = None
         self._reports: dict[int, tuple[str, Events]] = {}
 
     @property
@@ -144,16 +144,16 @@ class Channel(Hints):
         """The message that a put shall send inside its own transaction.
 
         None when it need not: somebody asleep here takes the jobs, or a message rode a moment ago,
-        and `tell_others` sends this one apart.
+        and `send_to_others` sends this one apart.
         """
         now = self._clock.now()
         kinds = set(kinds)
         if now < self._rode_at + RIDE_EVERY or self._enough_here(count, kinds):
             return None
         self._rode_at = now
-        return self.news(count, kinds)
+        return self.message(count, kinds)
 
-    def news(self, count: int, kinds: Iterable[str] | None, *, later: bool = False) -> str:
+    def message(self, count: int, kinds: Iterable[str] | None, *, later: bool = False) -> str:
         """The message that tells of new jobs.
 
         later: they are not there yet, but will be when the message is heard: whoever sleeps here
@@ -163,29 +163,29 @@ class Channel(Hints):
         if listed is not None and sum(map(len, listed)) + 3 * len(listed) > KINDS_LENGTH_MAX:
             listed = None
         sender = "" if later else self._id
-        return _message("news", sender, secrets.token_hex(4), count, listed, 0)
+        return _message("hint", sender, secrets.token_hex(4), count, listed, 0)
 
-    def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
-        """Send news apart from any transaction, together with what comes in meanwhile."""
+    def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+        """Send a hint apart from any transaction, together with what comes in meanwhile."""
         kinds = None if kinds is None else set(kinds)
         if self._enough_here(count, kinds):
             return
-        self._untold += count
-        if kinds is None or self._untold_kinds is None:
-            self._untold_kinds = None
+        self._unsent += count
+        if kinds is None or self._unsent_kinds is None:
+            self._unsent_kinds = None
         else:
-            self._untold_kinds |= kinds
-        if self._telling is None or _dead(self._telling):
-            self._telling = asyncio.get_running_loop().create_task(self._tell())
+            self._unsent_kinds |= kinds
+        if self._sending_hints is None or _dead(self._sending_hints):
+            self._sending_hints = asyncio.get_running_loop().create_task(self._send_hints())
 
-    async def _tell(self) -> None:
-        while self._untold:
-            message = self.news(self._untold, self._untold_kinds)
-            self._untold, self._untold_kinds = 0, set()
-            with suppress(Exception):  # a lost hint costs latency, and the probe will tell
+    async def _send_hints(self) -> None:
+        while self._unsent:
+            message = self.message(self._unsent, self._unsent_kinds)
+            self._unsent, self._unsent_kinds = 0, set()
+            with suppress(Exception):  # a lost hint costs latency, and the check will tell
                 await self._line.send(message)
-            await self._clock.sleep(TELL_EVERY)
-        self._telling = None
+            await self._clock.sleep(SEND_EVERY)
+        self._sending_hints = None
 
     def _enough_here(self, count: int, kinds: Iterable[str] | None) -> bool:
         """Do as many sleep here as that takes? Then nobody else need hear of it."""
@@ -202,7 +202,7 @@ class Channel(Hints):
     async def _keep_listening(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._turn = turn = loop.create_task(self._line.listen(self._heard, self._ready))
+            self._turn = turn = loop.create_task(self._line.listen(self._received, self._ready))
             try:
                 await asyncio.wait([turn])
             finally:
@@ -210,7 +210,7 @@ class Channel(Hints):
                 await asyncio.wait([turn])
             advice = self._line.advice
             if turn.cancelled():
-                reason = f"a probe did not come back within {self._probe_timeout:g} s"
+                reason = f"a check did not come back within {self._check_timeout:g} s"
             else:
                 error = turn.exception()
                 reason = f"{type(error).__name__}: {error}" if error else "the connection ended"
@@ -223,42 +223,42 @@ class Channel(Hints):
         if self._listening is None:  # closed while the answer was on its way
             return
         self._subscribed = True
-        self._probe_apart()
+        self._check_apart()
 
-    def _heard(self, text: str) -> None:
+    def _received(self, text: str) -> None:
         message = _parsed(text)
         if message is None:
             return
         word, sender, *rest = message
-        if word == "probe":
-            self._heard_probe(sender, *rest)
+        if word == "check":
+            self._received_check(sender, *rest)
         elif word == "bye":
             self._others.pop(sender, None)
         elif word == "looked":
-            self._heard_look(*rest)
+            self._received_look(*rest)
         elif sender != self._id:  # what was put here is known here
-            self._heard_news(sender, *rest)
+            self._received_hint(sender, *rest)
 
-    # Probing
+    # Checking
 
-    def probe(self) -> str | None:
-        """The message that the claim about to be made shall carry, when a probe is due."""
+    def check(self) -> str | None:
+        """The message that the claim about to be made shall carry, when a check is due."""
         if not self._subscribed or self._awaited is not None:
             return None
-        due = self._sent_at + PROBE_EARLY * self._probe_every
-        return self._new_probe() if self._clock.now() >= due else None
+        due = self._sent_at + CHECK_EARLY * self._check_every
+        return self._new_check() if self._clock.now() >= due else None
 
-    def _new_probe(self) -> str:
+    def _new_check(self) -> str:
         self._awaited = secrets.token_hex(4)
         self._sent_at = self._clock.now()
         self._stand_still()
-        self._set_timer(self._probe_timeout, self._no_answer)
-        return _message("probe", self._id, self._awaited, self._wants())
+        self._set_timer(self._check_timeout, self._no_answer)
+        return _message("check", self._id, self._awaited, self._wants())
 
-    def _probe_apart(self) -> None:
-        """Send a probe by itself: at the start, and when no poll came to carry it."""
+    def _check_apart(self) -> None:
+        """Send a check by itself: at the start, and when no poll came to carry it."""
         if self._subscribed and self._awaited is None:
-            self._send_soon(self._new_probe())
+            self._send_soon(self._new_check())
 
     def _send_soon(self, message: str) -> None:
         sending = asyncio.get_running_loop().create_task(self._send_quietly(message))
@@ -266,20 +266,20 @@ class Channel(Hints):
         sending.add_done_callback(self._sending.discard)
 
     async def _send_quietly(self, message: str) -> None:
-        with suppress(Exception):  # then the probe does not come back, which is noticed
+        with suppress(Exception):  # then the check does not come back, which is noticed
             await self._line.send(message)
 
-    def _heard_probe(self, sender: str, nonce: str, wants: list[str] | None) -> None:
+    def _received_check(self, sender: str, nonce: str, wants: list[str] | None) -> None:
         now = self._clock.now()
         if sender != self._id:
             if len(self._others) >= OTHERS_MAX and sender not in self._others:
                 return
-            until = now + GONE_AFTER * self._probe_every
+            until = now + GONE_AFTER * self._check_every
             self._others[sender] = (until, None if wants is None else frozenset(wants))
         elif nonce == self._awaited:
             self._awaited = None
             self._go_on()
-            self._set_timer(self._probe_every, self._probe_apart)
+            self._set_timer(self._check_every, self._check_apart)
             self._failures = 0
             if self._proven_at is None:
                 self._proven_at = now
@@ -297,7 +297,7 @@ class Channel(Hints):
             self._lost = True
             self._report(HintsLost, reason, advice)
         # Hints may have been lost: everybody polls, and then goes by its strategy's own interval.
-        self.wake_all()
+        self.send_to_all()
 
     def _forget(self) -> None:
         """What was known of the line no longer holds."""
@@ -315,7 +315,7 @@ class Channel(Hints):
         self._timer = loop.call_later(delay, then) if loop and delay and then else None
 
     def _stand_still(self) -> None:
-        """A probe travels in real time, so virtual time waits for it."""
+        """A check travels in real time, so virtual time waits for it."""
         self._standstill = self._clock.outside()
         self._standstill.__enter__()
 
@@ -329,9 +329,9 @@ class Channel(Hints):
             event: Event = kind(source, *values)  # type: ignore[arg-type]
             events.emit(event)
 
-    # Whose news it is
+    # Whose hint it is
 
-    def _heard_news(
+    def _received_hint(
         self, sender: str, salt: str, count: int, kinds: list[str] | None, passes: int
     ) -> None:
         if not self._groups(kinds):
@@ -342,9 +342,9 @@ class Channel(Hints):
         farthest = candidates if passes >= PASSES_MAX else count * WIDER**passes
         if nearest <= rank < farthest:
             able = self._able(kinds)
-            self.notify(math.ceil(count / min(candidates, farthest)), kinds)
+            self.send(math.ceil(count / min(candidates, farthest)), kinds)
             if rank == nearest and not able and farthest < candidates:
-                self._send_soon(_message("news", sender, salt, count, kinds, passes + 1))
+                self._send_soon(_message("hint", sender, salt, count, kinds, passes + 1))
         elif passes == 0 and rank < farthest + TURNS_MAX and len(self._looks) < LOOKS_MAX:
             loop = asyncio.get_running_loop()
             delay = LOOK_AFTER * (rank - farthest + 1)
@@ -354,10 +354,10 @@ class Channel(Hints):
         """Nobody said that it looked; or else, had we no time to, the next one shall."""
         del self._looks[salt]
         if self._able(kinds):
-            self.notify(1, kinds)
+            self.send(1, kinds)
             self._send_soon(_message("looked", self._id, salt))
 
-    def _heard_look(self, salt: str) -> None:
+    def _received_look(self, salt: str) -> None:
         """Somebody looked, so we need not."""
         timer = self._looks.pop(salt, None)
         if timer is not None:
@@ -375,12 +375,12 @@ class Channel(Hints):
         The sender is none of them: whoever slept there would have taken the job without a word.
         """
         now = self._clock.now()
-        news = None if kinds is None else {_short(kind) for kind in kinds}
+        named = None if kinds is None else {_short(kind) for kind in kinds}
         wanting = [self._id]
         for other, (until, wants) in list(self._others.items()):
             if until < now:
                 del self._others[other]
-            elif other != sender and (not news or not wants or not wants.isdisjoint(news)):
+            elif other != sender and (not named or not wants or not wants.isdisjoint(named)):
                 wanting.append(other)
         return sorted(wanting, key=lambda process: _draw(salt, process))
 
@@ -409,7 +409,7 @@ class Channel(Hints):
     async def aclose(self) -> None:
         """Say goodbye, so that nobody counts on this process any more, and let go."""
         there = self._proven_at is not None
-        listening, telling = self._listening, self._telling
+        listening, telling = self._listening, self._sending_hints
         self.close()
         if telling is not None and not _dead(telling):
             await telling  # what was put shall be told
@@ -459,8 +459,8 @@ def _passes(part: object) -> bool:
 
 
 _SHAPES: dict[str, tuple[Callable[[object], bool], ...]] = {
-    "probe": (_word, _word, _word, _names),
-    "news": (_word, _word, _word, _count, _names, _passes),
+    "check": (_word, _word, _word, _names),
+    "hint": (_word, _word, _word, _count, _names, _passes),
     "looked": (_word, _word, _word),
     "bye": (_word, _word),
 }

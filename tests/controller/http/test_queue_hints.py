@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pollwise.controller.http.queues.hints import Exchange, Listener, news
+from pollwise.controller.http.queues.hints import Exchange, Listener, hint_message
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events, HintsLost, HintsProven
@@ -36,7 +36,7 @@ def test_listeners_are_stirred_when_the_way_that_news_takes_is_proven_or_lost() 
             events.emit(event)
             assert await asyncio.gather(*waiting) == [None, None]
         # Messages come first, and being stirred is not forgotten for them.
-        message = news(1)
+        message = hint_message(1)
         first.stir()
         first.say(message)
         assert [await first.next(), await first.next()] == [message, None]

@@ -199,7 +199,7 @@ json_values = st.recursive(
 )
 FIELDS = (
     "jobs", "worker", "limit", "lease", "kinds", "nonce", "settlements", "claims", "id", "token",
-    "action", "kind", "payload", "ids", "news", "probe", "older_than", "state", "run_at",
+    "action", "kind", "payload", "ids", "hint", "check", "older_than", "state", "run_at",
 )  # fmt: skip
 bodies = st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=5)
 nested = st.fixed_dictionaries(
@@ -210,7 +210,7 @@ nested = st.fixed_dictionaries(
 
 @pytest.mark.parametrize(
     "call",
-    ["put", "claim", "cancel", "settle", "renew", "prune", "retry", "drop", "news"],
+    ["put", "claim", "cancel", "settle", "renew", "prune", "retry", "drop", "hint"],
 )
 def test_no_call_of_a_raw_queue_makes_it_fail(grounds: Grounds, call: str) -> None:
     @settings(max_examples=40, derandomize=True, database=None, deadline=None)

@@ -294,14 +294,14 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
         ("claim", {"worker": "w", "lease": []}, "lease"),
         ("claim", {"worker": "w", "lease": -1}, "lease"),
         ("claim", {"worker": "w", "kinds": "a"}, "kinds"),
-        ("claim", {"worker": "w", "probe": 7}, "message"),
+        ("claim", {"worker": "w", "check": 7}, "message"),
         ("settle", {}, "settlements"),
         ("settle", {"settlements": [{"id": "1", "token": "x"}]}, "token"),
         ("settle", {"settlements": [{"id": "1", "token": 2**70}]}, "token"),
         ("settle", {"settlements": [{"id": "1", "token": 1, "action": "x"}]}, "action"),
         ("renew", {"claims": [7], "lease": 1}, "object"),
         ("retry", {"ids": "a"}, "ids"),
-        ("news", {"message": "x" * 9000}, "message"),
+        ("hint", {"message": "x" * 9000}, "message"),
     ],
 )
 def test_what_the_controller_refuses_to_read(path: str, body: Any, says: str) -> None:

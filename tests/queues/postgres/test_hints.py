@@ -146,7 +146,7 @@ def test_a_pooler_that_swallows_listen_is_noticed_and_got_round(
 ) -> None:
     async def main() -> None:
         async with PostgresQueue(pgbouncer.dsn(), next(names)) as queue:
-            queue.hints()._probe_timeout = 0.3  # type: ignore[attr-defined]
+            queue.hints()._check_timeout = 0.3  # type: ignore[attr-defined]
             sleeper = Sleeper(queue)
             pause = asyncio.ensure_future(sleeper.pause())
             await sleeper.until(HintsLost)

@@ -294,9 +294,9 @@ def test_the_clock_of_the_server_decides(redis: Redis, name: str) -> None:
             assert await early.claim("w", 10, 30) == [], "the lease of the other lives"
             await early.renew([claim], 30)
             await late.settle([Settlement.done(claim)])
-            alarm = late.hints()._alarm
+            alarm = late.hints()._send_timer
             assert await late.claim("w", 10, 30) == []
-            alarm = late.hints()._alarm
+            alarm = late.hints()._send_timer
             assert alarm is not None
             assert 0 < alarm.when() - late.clock.now() < 60.5, "woken when the job is due"
 

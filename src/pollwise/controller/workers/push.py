@@ -192,7 +192,7 @@ class Pushes:
             if isinstance(known.pushes, Push):
                 known.pushes.cancel(job_id)
                 return
-        self.hints.tell_others(EVERYBODY, {CANCELS})
+        self.hints.send_to_others(EVERYBODY, {CANCELS})
 
     async def ping(self) -> bool:
         """Send something to whoever was sent nothing for long; False if nobody is connected.
@@ -216,7 +216,7 @@ class Pushes:
         self._events.emit(HintPushed(self._source, push.known.id))
 
     def pass_on(self, push: Push) -> None:
-        self.hints.notify(1, push.wants)
+        self.hints.send(1, push.wants)
 
     # Cancels that other controllers took in
 

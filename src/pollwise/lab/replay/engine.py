@@ -137,7 +137,7 @@ class _Scene:
         while told < len(self._arrivals):
             await self._until(self._arrivals[told])
             arrived = bisect_right(self._arrivals, self.clock.now(), told)
-            self.hints.notify(arrived - told)
+            self.hints.send(arrived - told)
             told = arrived
 
     def _begin(self, hold: float) -> _Poll:

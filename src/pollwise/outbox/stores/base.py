@@ -317,12 +317,12 @@ class OutboxStore(ABC):
 
     def _announce(self, count: int) -> None:
         """Tell whoever sleeps, here and elsewhere, that there are records to claim."""
-        self._hints.tell_others(count)  # first: it asks who sleeps here
-        self._hints.notify(count)
+        self._hints.send_to_others(count)  # first: it asks who sleeps here
+        self._hints.send(count)
 
     def _more_behind(self, keys: int) -> None:
         """So many keys came free that have more records: whoever settles here looks again."""
-        self._hints.notify(keys)
+        self._hints.send(keys)
 
     def _hint_after(self, ends: Sequence[KeySettlement]) -> None:
         """What was given back may be claimed by others, and what is to be retried falls due."""
@@ -331,12 +331,12 @@ class OutboxStore(ABC):
             self._announce(back)
         delays = [end.delay for end in ends if end.rest == "retry"]
         if delays:
-            self._hints.notify_at(self.clock.now() + min(delays))
+            self._hints.send_at(self.clock.now() + min(delays))
 
-    def _wake_when_due(self, due: float | None) -> None:
+    def _hint_when_due(self, due: float | None) -> None:
         """A claim that took all there was knows when the next key is due: wake somebody then."""
         if due is not None:
-            self._hints.notify_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
+            self._hints.send_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
 
     async def _claim_or_give_back(
         self, relay: str, keys: int, per_key: int, lease: float

@@ -102,7 +102,7 @@ class MemoryOutboxStore(OutboxStore):
             claims.append(KeyClaim(line.key, line.token, relay, line.due, held, line.lapses))
         if len(claims) < keys:
             due = [line.due for line in self._lines.values() if line.state != "ready"]
-            self._wake_when_due(min(due, default=None))
+            self._hint_when_due(min(due, default=None))
         return claims
 
     @staticmethod

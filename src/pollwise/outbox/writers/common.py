@@ -30,7 +30,7 @@ Step = tuple[str, Mapping[str, Any]]
 _NAMES = {"sqlite": "SQLite", "postgresql": "Postgres"}
 
 
-def _no_news(records: Sequence[NewRecord]) -> None:
+def _no_hint(records: Sequence[NewRecord]) -> None:
     return None
 
 
@@ -46,7 +46,7 @@ class OutboxTarget:
     url: where it is, safe to print.
     schema: of the functions, on Postgres.
     path: of the database file, on SQLite.
-    news: the message for the relays that rides in the transaction, on Postgres.
+    hint: the message for the relays that rides in the transaction, on Postgres.
     now: the time that the store has to go by, where it is not the store's own.
     """
 
@@ -55,7 +55,7 @@ class OutboxTarget:
     url: str
     schema: str = "pollwise"
     path: Path | None = None
-    news: Callable[[Sequence[NewRecord]], str | None] = _no_news
+    hint: Callable[[Sequence[NewRecord]], str | None] = _no_hint
     now: Callable[[], float | None] = _no_time
 
 
@@ -195,7 +195,7 @@ def _postgres_steps(
     values = {
         "outbox": target.outbox,
         "records": _batch(records),
-        "message": target.news(records),
+        "message": target.hint(records),
         "now": target.now(),
     }
     made = yield _postgres_put(target.schema), values

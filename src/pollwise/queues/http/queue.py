@@ -119,15 +119,15 @@ class HttpQueue(Queue):
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         kinds = {job.kind for job in jobs}
-        news = self._channel.ride(len(jobs), kinds)
+        hint = self._channel.ride(len(jobs), kinds)
         nonce = secrets.token_hex(12)
-        said = json.dumps({"nonce": nonce, "news": news, "told": True})
+        said = json.dumps({"nonce": nonce, "hint": hint, "sends_hints": True})
         answer = await self._post(
             "put", f'{said[:-1]},"jobs":{wire.encoded_jobs(jobs)}}}', repeatable=True
         )
         ids, fresh = answer["ids"], int(answer["fresh"])
-        if fresh and news is None:
-            self._channel.tell_others(fresh, kinds)
+        if fresh and hint is None:
+            self._channel.send_to_others(fresh, kinds)
         return ids, fresh
 
     # Claiming
@@ -151,13 +151,13 @@ class HttpQueue(Queue):
     ) -> list[Claim]:
         nonce = secrets.token_hex(12)
         said: dict[str, Any] = {"worker": worker, "limit": limit, "lease": lease}
-        said |= {"nonce": nonce, "told": True}
+        said |= {"nonce": nonce, "sends_hints": True}
         if hold:
             said["hold"] = hold
         if kinds is not None:
             said["kinds"] = list(kinds)
-        if probe := self._channel.probe():
-            said["probe"] = probe
+        if check := self._channel.check():
+            said["check"] = check
         try:
             answer = await self._post("claim", said, repeatable=True, longer=hold)
         except asyncio.CancelledError:
@@ -168,13 +168,13 @@ class HttpQueue(Queue):
         claims = [wire.claim_from(each, self.name, worker) for each in answer["claims"]]
         due_in = answer.get("due_in")
         if due_in is not None:
-            self._hints.notify_at(self.clock.now() + float(due_in))
+            self._hints.send_at(self.clock.now() + float(due_in))
         return claims
 
     # Settling
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        said = {"settlements": [wire.settlement_to(s) for s in settlements], "told": True}
+        said = {"settlements": [wire.settlement_to(s) for s in settlements], "sends_hints": True}
         with self._in_doubt.unless_answered(settlements):
             try:
                 answer = await self._post("settle", said)
@@ -220,7 +220,7 @@ class HttpQueue(Queue):
         return [wire.info_from(info, self.name) for info in answer["jobs"]]
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
-        return int((await self._post("retry", {"ids": ids, "told": True}))["count"])
+        return int((await self._post("retry", {"ids": ids, "sends_hints": True}))["count"])
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return int((await self._post("drop", {"ids": ids}))["count"])
@@ -351,7 +351,7 @@ class HttpQueue(Queue):
 
     async def say(self, message: str) -> None:
         """Send a message to all who listen to this queue."""
-        await self._post("news", {"message": message})
+        await self._post("hint", {"message": message})
 
 
 _KINDS: dict[str, type[Exception]] = {

@@ -239,7 +239,7 @@ class ObjectQueue(Queue):
         claims, look = await self._claiming.claim(worker, limit, lease, kinds)
         self._settling.sweep(look.roots, look.seen_at)
         if len(claims) < limit and look.due is not None:
-            self._wake_when_due(self._core.time.local(look.due))
+            self._hint_when_due(self._core.time.local(look.due))
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:

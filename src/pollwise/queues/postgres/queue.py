@@ -123,7 +123,7 @@ class PostgresQueue(Queue):
     # Jobs
 
     async def put(self, jobs: NewJob | Iterable[NewJob], *, connection: Any = None) -> list[str]:
-        """Put jobs, all or none, and return their ids; news of them goes out as a hint.
+        """Put jobs, all or none, and return their ids; a hint of them is sent.
 
         connection: a psycopg connection of your own, plain or async: the jobs join the transaction
             that is open on it, are there when that commits, and never were if it is rolled back.
@@ -139,8 +139,8 @@ class PostgresQueue(Queue):
         batch = self._checked_jobs(jobs)
         if not batch:
             return []
-        news = self._channel.news(len(batch), {job.kind for job in batch}, later=True)
-        ids, _ = await self._put_all(batch, news, connection)
+        hint = self._channel.message(len(batch), {job.kind for job in batch}, later=True)
+        ids, _ = await self._put_all(batch, hint, connection)
         return ids
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
@@ -148,7 +148,7 @@ class PostgresQueue(Queue):
         message = self._channel.ride(len(jobs), kinds)
         ids, fresh = await self._put_all(jobs, message, None)
         if fresh and message is None:
-            self._channel.tell_others(fresh, kinds)
+            self._channel.send_to_others(fresh, kinds)
         return ids, fresh
 
     async def _put_all(
@@ -209,13 +209,13 @@ class PostgresQueue(Queue):
                 number(lease),
                 None if kinds is None else texts(kinds),
                 text(self._line.channel),
-                text(self._channel.probe()),
+                text(self._channel.check()),
                 self.database.now(),
             ],
         )
         *_, again = rows.pop()
         if again is not None:
-            self._hints.notify_at(self.clock.now() + max(again, 0.0))
+            self._hints.send_at(self.clock.now() + max(again, 0.0))
         rows.sort(key=_in_order)
         queue, load = self.name, json.loads
         return [

@@ -94,18 +94,18 @@ class RedisQueue(Queue):
         message = self._channel.ride(len(jobs), kinds)
         ids, fresh = await self._store.put(jobs, self.clock.imposed(), message)
         if fresh and message is None:
-            self._channel.tell_others(fresh, kinds)
+            self._channel.send_to_others(fresh, kinds)
         return ids, fresh
 
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
-        probe = self._channel.probe()
+        check = self._channel.check()
         claims, due = await self._store.claim(
-            worker, limit, lease, kinds, self.clock.imposed(), probe
+            worker, limit, lease, kinds, self.clock.imposed(), check
         )
         if due is not None:  # by the server's clock, whatever ours says
-            self._hints.notify_at(self.clock.now() + due)
+            self._hints.send_at(self.clock.now() + due)
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:

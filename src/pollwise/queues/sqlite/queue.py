@@ -81,7 +81,7 @@ class SqliteQueue(Queue):
         claims, due = await self._call(
             self._store.claim, worker, limit, lease, kinds, self._epoch()
         )
-        self._wake_when_due(due)
+        self._hint_when_due(due)
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:

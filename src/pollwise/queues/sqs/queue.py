@@ -279,7 +279,7 @@ class SqsQueue(Queue):
         # Nobody is left to tell of an error; what is not handed back comes back by itself.
         with suppress(Exception):
             await self._sqs.hand_back(await self._sqs.url(), await looking)
-            self._hints.notify()
+            self._hints.send()
 
     # Settling
 

@@ -177,7 +177,7 @@ class WatchedDatabase(Hints):
         self._seen = self._stamp()
         with suppress(Exception):  # a lost hint costs latency; polls go on, and tell what is wrong
             if await self._look():
-                self.notify(1)
+                self.send(1)
 
     def _look_no_more(self) -> None:
         if self._next_look is not None:

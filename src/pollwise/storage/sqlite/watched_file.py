@@ -62,7 +62,7 @@ class WatchedFile(Hints):
         """The database is one, and ours: only now may a file be put beside it."""
         self._opened = True
 
-    def tell_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
+    def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Touch the file. Its loss costs others latency, so a failure is no error."""
         try:
             now = time.time_ns()
@@ -153,7 +153,7 @@ class WatchedFile(Hints):
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp
-            self.notify(1)
+            self.send(1)
 
     def _stamp(self) -> int:
         try:

@@ -28,17 +28,17 @@ WAITING_MAX = 200
 
 #: The task that does what its client tells the others of by itself. Tasks and timers that it starts
 #: inherit the variable, and are none of it.
-_told: ContextVar[object] = ContextVar("told", default=None)
+_hinting: ContextVar[object] = ContextVar("hinting", default=None)
 
 
 @contextmanager
-def told(body: Mapping[str, Any]) -> Iterator[None]:
-    """News of what is done within, by this task, is the client's to tell, if it says so."""
-    before = _told.set(asyncio.current_task() if body.get("told") is True else None)
+def client_sends_hints(body: Mapping[str, Any]) -> Iterator[None]:
+    """The client itself sends the hints for what this task does within, if it says so."""
+    before = _hinting.set(asyncio.current_task() if body.get("sends_hints") is True else None)
     try:
         yield
     finally:
-        _told.reset(before)
+        _hinting.reset(before)
 
 
 class Listener:
@@ -125,8 +125,8 @@ class Relays:
                 self._hints.awake(relay)
 
     def gave(self) -> None:
-        teller = _told.get()
-        if teller is None or teller is not _current_task():
+        hinting = _hinting.get()
+        if hinting is None or hinting is not _current_task():
             self._count += 1
         self._rest_soon()
 
@@ -148,7 +148,7 @@ class Relays:
                 self._hints.asleep(relay)
         count, self._count = self._count, 0
         if count:
-            self._exchange.say(news(count))
+            self._exchange.say(hint_message(count))
 
 
 class _Relay(Hint):
@@ -168,9 +168,9 @@ def _current_task() -> object:
         return None
 
 
-def news(count: int) -> str:
+def hint_message(count: int) -> str:
     """A message of the channel: so many jobs came in, from nobody who listens, of any kind."""
-    return json.dumps(["news", "", secrets.token_hex(4), count, None, 0], separators=(",", ":"))
+    return json.dumps(["hint", "", secrets.token_hex(4), count, None, 0], separators=(",", ":"))
 
 
 def is_proven(queue: Queue) -> bool:

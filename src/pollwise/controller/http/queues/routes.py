@@ -33,7 +33,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pollwise.controller.http.answers import Refused, encoded
 from pollwise.controller.http.queues.answers import Answers, Held, lasting
-from pollwise.controller.http.queues.hints import Exchange, Listener, is_proven, told
+from pollwise.controller.http.queues.hints import Exchange, Listener, client_sends_hints, is_proven
 from pollwise.controller.http.queues.reading import (
     MESSAGE_MAX,
     json_answer,
@@ -117,7 +117,7 @@ class QueueApi:
             "prune": (self._prune, WORK),
             "retry": (self._retry, MANAGE),
             "drop": (self._drop, MANAGE),
-            "news": (self._news, LOOK),
+            "hint": (self._hint, LOOK),
         }
         gets: dict[str, tuple[Work, Sequence[str]]] = {
             "": (self._about, LOOK),
@@ -163,7 +163,7 @@ class QueueApi:
                     )
                 queue = self._queue(request)
                 body = await read_body(request) if request.method == "POST" else {}
-                with told(body):
+                with client_sends_hints(body):
                     content = await work(queue, request, body, who)
             except (Refused, PollwiseError) as error:
                 no = error if isinstance(error, Refused) else refusal(error)
@@ -203,12 +203,12 @@ class QueueApi:
 
     async def _put(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
         jobs = wire.jobs_from(body.get("jobs"))
-        message = message_from(body.get("news"))
+        message = message_from(body.get("hint"))
 
         async def put() -> bytes:
             if self._can_keep is not None:
                 await self._can_keep()
-            with told(body):
+            with client_sends_hints(body):
                 ids, fresh = await queue.put_counted(jobs)
             if message is not None and fresh:
                 self._exchange(queue).say(message)
@@ -225,19 +225,19 @@ class QueueApi:
         lease = seconds_from(body.get("lease", 60.0), "lease")
         hold = min(seconds_from(body.get("hold", 0.0), "hold"), HOLD_MAX)
         kinds = wire.names_from(body.get("kinds"), "kinds")
-        probe = message_from(body.get("probe"))
+        check = message_from(body.get("check"))
         if self._stopping or len(self._waiting) >= HELD_MAX:
             hold = 0.0
         if not isinstance(worker, str):
             raise ConfigError("worker must be text: the name of who claims")
-        if probe is not None:
-            self._exchange(queue).say(probe)
+        if check is not None:
+            self._exchange(queue).say(check)
 
         async def claim() -> tuple[bytes, Sequence[Claim]]:
-            with told(body):
+            with client_sends_hints(body):
                 claims = await self._hold(queue, worker, limit, lease, hold, kinds)
-            rings_at = queue.hints().rings_at if len(claims) < limit else None
-            due_in = None if rings_at is None else max(rings_at - self._clock.now(), 0.0)
+            sends_at = queue.hints().sends_at if len(claims) < limit else None
+            due_in = None if sends_at is None else max(sends_at - self._clock.now(), 0.0)
             said = {"claims": [wire.claim_to(each) for each in claims], "due_in": due_in}
             return encoded(said), claims
 
@@ -278,7 +278,7 @@ class QueueApi:
                 hints.awake(hint)
         except asyncio.CancelledError:
             hints.leave(hint)
-            hints.notify(1, kinds)  # it may have been woken just now: the next shall look
+            hints.send(1, kinds)  # it may have been woken just now: the next shall look
             raise
         finally:
             self._waiting.discard(hint)
@@ -364,7 +364,7 @@ class QueueApi:
 
     # Hints
 
-    async def _news(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+    async def _hint(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         message = message_from(body.get("message"))
         if message is not None:
             self._exchange(queue).say(message)

@@ -110,13 +110,13 @@ class OneFile:
         kinds, hints = {job.kind}, self._queue.hints()
         submitted = self._call(self._submit, row, job, entry, self._now())
         if row.unique is None:
-            hints.notify(1, kinds)
+            hints.send(1, kinds)
         kept = await submitted
         self._open()
         if kept.id == row.id:
-            hints.tell_others(1, kinds)
+            hints.send_to_others(1, kinds)
             if row.unique is not None:
-                hints.notify(1, kinds)
+                hints.send(1, kinds)
         return kept
 
     async def claim(self, take: Take) -> Taken:
@@ -148,7 +148,7 @@ class OneFile:
     def _heed(self, taken: Taken) -> None:
         """See to it that somebody comes for what is left."""
         self._open()
-        self._queue._wake_when_due(taken.due)
+        self._queue._hint_when_due(taken.due)
         if taken.more is not None:
             self._queue.hints().pass_on({taken.more})
 

@@ -211,7 +211,7 @@ BEGIN
     IF p_message IS DISTINCT FROM '' AND cardinality(v_seqs) > 0 THEN
         PERFORM pg_notify({schema}.outbox_channel(p_outbox), coalesce(
             p_message,
-            format('["news","","%s",%s,null,0]', to_hex(v_seqs[1]), cardinality(v_seqs))
+            format('["hint","","%s",%s,null,0]', to_hex(v_seqs[1]), cardinality(v_seqs))
         ));
     END IF;
     RETURN QUERY SELECT s FROM unnest(v_seqs) AS s;

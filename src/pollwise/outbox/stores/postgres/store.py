@@ -142,13 +142,13 @@ class PostgresOutboxStore(OutboxStore):
                 number(keys),
                 number(per_key),
                 number(lease),
-                text(self._channel.probe()),
+                text(self._channel.check()),
                 self.database.now(),
             ],
         )
         *_, again = rows.pop()
         if again is not None:
-            self._hints.notify_at(self.clock.now() + max(again, 0.0))
+            self._hints.send_at(self.clock.now() + max(again, 0.0))
         rows.sort(key=_by_key)
         claims = [self._claim_of(relay, list(each)) for _, each in groupby(rows, key=_key_of)]
         claims.sort(key=lambda claim: int(claim.records[0].record.id))

@@ -105,7 +105,7 @@ class SqliteOutboxStore(OutboxStore):
         claims, due = await self._call(
             self._calls.claim, relay, keys, per_key, lease, self._epoch()
         )
-        self._wake_when_due(due)
+        self._hint_when_due(due)
         return claims
 
     async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
@@ -176,6 +176,6 @@ class SqliteOutboxStore(OutboxStore):
         """Is there anything to claim, now that the file has changed?"""
         new, due = await self._call(self._calls.glance)
         if due is not None and due > self._epoch():
-            self._wake_when_due(due)
+            self._hint_when_due(due)
             return bool(new)
         return bool(new) or due is not None
