@@ -347,7 +347,7 @@ def test_parts_of_one_layer_do_not_import_each_other_in_a_circle() -> None:
         {
             "pollwise.worker.run": "from pollwise.outbox.relay import Relay",
             "pollwise.outbox.relay": "from pollwise.fleet.fleet import Fleet",
-            "pollwise.fleet.fleet": "from pollwise.worker.run import Run",
+            "pollwise.fleet.fleet": "from pollwise.worker.run import WorkerRun",
         }
     )
     assert broken

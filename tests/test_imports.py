@@ -13,7 +13,7 @@ import pytest
 import typer
 
 import pollwise
-from pollwise.cli.app import PLACES, app
+from pollwise.cli.app import COMMANDS, app
 
 #: What takes long to import. Some of it somebody needs, but nobody all of it.
 HEAVY = {
@@ -103,7 +103,7 @@ def test_the_list_of_commands_imports_none(words: list[str]) -> None:
 
 def test_a_command_imports_no_other() -> None:
     found = loaded(COMMAND, "worker", "--help")
-    others = {place.module for place in PLACES.values()} - {"worker"}
+    others = {place.module for place in COMMANDS.values()} - {"worker"}
     assert not found & {f"pollwise.cli.{module}" for module in others}
     assert not parts(found) & {"fleet", "outbox", "controller", "agent"}
     assert not tops(found) & {"httpx", "sqlite3", "psycopg", "redis"}
@@ -168,7 +168,7 @@ def test_what_is_not_there_is_an_attribute_error() -> None:
 # Commands
 
 
-@pytest.mark.parametrize("name", PLACES)
+@pytest.mark.parametrize("name", COMMANDS)
 def test_a_summary_is_the_first_line_of_the_help(name: str) -> None:
     root: Any = typer.main.get_command(app)
     command = root.commands[name]
@@ -176,4 +176,4 @@ def test_a_summary_is_the_first_line_of_the_help(name: str) -> None:
     assert not command.hidden
     assert not command.deprecated
     summary = " ".join(command.help.split("\n\n")[0].split())
-    assert PLACES[name].summary == summary, "write the new one into pollwise/cli/app.py as well"
+    assert COMMANDS[name].summary == summary, "write the new one into pollwise/cli/app.py as well"

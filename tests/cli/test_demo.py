@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pollwise.cli import demo
-from pollwise.cli.demo import BURST_SECONDS, IDLE_SECONDS, Plan, Seen, run, traffic, view
+from pollwise.cli.demo import BURST_SECONDS, IDLE_SECONDS, DemoCounts, DemoPlan, run, traffic, view
 from pollwise.lab.prices import PRICES, price_named
 from pollwise.settings import STRATEGIES, strategy_named
 from pollwise.testing import VirtualClock
@@ -31,15 +31,15 @@ ROW_KEYS = {
 KEYS = {"strategy", "recipe", "seconds", "seed", "hints", "price", "jobs", "instead"} | ROW_KEYS
 
 
-def plan(name: str = "adaptive", **given: Any) -> Plan:
-    usual = Plan(demo._strategy(name, PRICES["s3-list"]), PRICES["s3-list"], 60.0, False, 7)
+def plan(name: str = "adaptive", **given: Any) -> DemoPlan:
+    usual = DemoPlan(demo._strategy(name, PRICES["s3-list"]), PRICES["s3-list"], 60.0, False, 7)
     return replace(usual, **given)
 
 
-def seen_of(chosen: Plan, folder: Path) -> Seen:
+def seen_of(chosen: DemoPlan, folder: Path) -> DemoCounts:
     """Run the demo under a virtual clock."""
     clock = VirtualClock()
-    seen = Seen(clock)
+    seen = DemoCounts(clock)
     folder.mkdir(exist_ok=True)
     clock.run(run(chosen, seen, folder, live=False))
     return seen
@@ -123,7 +123,7 @@ def test_adaptive_polling_saves_polls(folder: Path) -> None:
 
 def test_a_run_in_which_nothing_happened() -> None:
     clock = VirtualClock()
-    seen = Seen(clock, started=0.0, ended=0.0)
+    seen = DemoCounts(clock, started=0.0, ended=0.0)
     ours, *others = demo._rows(plan(), seen)
     assert (ours.polls, ours.wasted, ours.p50, ours.dollars) == (0, 0.0, None, 0.0)
     assert [row.polls for row in others] == [0, 0]
@@ -133,7 +133,7 @@ def test_a_run_in_which_nothing_happened() -> None:
 # The screen
 
 
-def drawn(seen: Seen, chosen: Plan, width: int) -> list[str]:
+def drawn(seen: DemoCounts, chosen: DemoPlan, width: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, height=30, force_terminal=True, color_system=None)
     console.print(view(chosen, seen, width))
@@ -144,7 +144,9 @@ def drawn(seen: Seen, chosen: Plan, width: int) -> list[str]:
 @pytest.mark.parametrize("width", [80, 100, 200])
 def test_the_view_has_all_its_figures_and_breaks_no_line(name: str, width: int) -> None:
     chosen = plan(name, seconds=86400, price=price_named("0.005/1000"))
-    seen = Seen(VirtualClock(), started=0.0, ended=86399.0, interval=chosen.strategy.max_interval)
+    seen = DemoCounts(
+        VirtualClock(), started=0.0, ended=86399.0, interval=chosen.strategy.max_interval
+    )
     seen.arrivals = [float(at) for at in range(0, 86000, 2)]
     seen.waits = [1.234] * 40_000
     seen.polls, seen.empty, seen.found = 123_456, 100_000, 40_000
@@ -166,7 +168,7 @@ def test_the_view_has_all_its_figures_and_breaks_no_line(name: str, width: int) 
 
 def test_the_curve_shows_the_newest_intervals() -> None:
     chosen = plan()
-    seen = Seen(VirtualClock(), started=0.0, ended=10.0)
+    seen = DemoCounts(VirtualClock(), started=0.0, ended=10.0)
     seen.intervals.extend([0.0] * 59 + [5.0])
     head, interval, *_ = drawn(seen, chosen, 60)
     assert len(head) <= 60
@@ -245,7 +247,7 @@ def test_a_signal_in_the_middle_ends_it_with_the_summary(
 def test_a_sigterm_at_the_very_start_leaves_nothing_either(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def signalled(chosen: Plan, seen: Seen, folder: Path, *, live: bool) -> None:
+    async def signalled(chosen: DemoPlan, seen: DemoCounts, folder: Path, *, live: bool) -> None:
         (folder / "demo.db").touch()
         os.kill(os.getpid(), signal.SIGTERM)
         await asyncio.Event().wait()
@@ -261,14 +263,14 @@ def test_a_sigterm_at_the_very_start_leaves_nothing_either(
 
 
 def test_the_options_reach_the_run(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plans: list[Plan] = []
+    plans: list[DemoPlan] = []
 
-    async def noted(chosen: Plan, seen: Seen, folder: Path, *, live: bool) -> None:
+    async def noted(chosen: DemoPlan, seen: DemoCounts, folder: Path, *, live: bool) -> None:
         plans.append(chosen)
         seen.ended = seen.started
 
     monkeypatch.setattr(demo, "run", noted)
     words = ["--strategy", "ewma", "--price", "SQS", "--hints", "--seed", "-1", "--seconds", "9.5"]
     result = good("demo", *words)
-    assert plans == [Plan(strategy_named("ewma"), PRICES["sqs"], 9.5, True, -1)]
+    assert plans == [DemoPlan(strategy_named("ewma"), PRICES["sqs"], 9.5, True, -1)]
     assert "too short a run to compare" in result.err

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pollwise.core import agenda as module
-from pollwise.core.agenda import STALE_LEAST, Agenda, Entry
+from pollwise.core.agenda import STALE_LEAST, Agenda, AgendaEntry
 from pollwise.errors import ConfigError
 
 
@@ -73,8 +73,8 @@ def test_a_key_is_there_once_and_moves() -> None:
     assert len(agenda) == 1
     assert "a" in agenda
     assert agenda.due("a") == 7.0
-    assert agenda.peek() == Entry("a", 7.0, 0.0)
-    assert agenda.pop() == Entry(key="a", due=7.0, priority=0.0)
+    assert agenda.peek() == AgendaEntry("a", 7.0, 0.0)
+    assert agenda.pop() == AgendaEntry(key="a", due=7.0, priority=0.0)
     assert "a" not in agenda
 
 
@@ -83,7 +83,7 @@ def test_pop_due_takes_only_what_is_due() -> None:
     agenda.upsert("a", 5.0, 3.0)
     assert agenda.pop_due(math.nextafter(5.0, 0)) is None
     assert len(agenda) == 1
-    assert agenda.pop_due(5.0) == Entry("a", 5.0, 3.0)
+    assert agenda.pop_due(5.0) == AgendaEntry("a", 5.0, 3.0)
     assert agenda.pop_due(5.0) is None
 
 
@@ -96,14 +96,14 @@ def test_a_parked_key_stays_known_and_never_comes_due() -> None:
     assert agenda.due("a") == math.inf
     assert len(agenda) == 1
     agenda.upsert("a", 1.0)
-    assert agenda.pop_due(1.0) == Entry("a", 1.0, 0.0)
+    assert agenda.pop_due(1.0) == AgendaEntry("a", 1.0, 0.0)
 
 
 def test_keys_are_never_compared() -> None:
     agenda = Agenda[complex]()
     for key in (2j, 1j, 3j):
         agenda.upsert(key, 1.0)
-    assert [agenda.pop(), agenda.pop()] == [Entry(2j, 1.0, 0.0), Entry(1j, 1.0, 0.0)]
+    assert [agenda.pop(), agenda.pop()] == [AgendaEntry(2j, 1.0, 0.0), AgendaEntry(1j, 1.0, 0.0)]
 
 
 def test_with_ties_the_least_goes_first_and_then_who_is_here_longest() -> None:
@@ -125,7 +125,7 @@ def test_keys_are_not_compared_with_what_they_left_behind() -> None:
         agenda.remove(key)
     agenda.upsert(1j, 1.0)
     agenda.upsert(-1j, 1.0)
-    assert [agenda.pop(), agenda.pop()] == [Entry(1j, 1.0, 0.0), Entry(-1j, 1.0, 0.0)]
+    assert [agenda.pop(), agenda.pop()] == [AgendaEntry(1j, 1.0, 0.0), AgendaEntry(-1j, 1.0, 0.0)]
 
 
 def test_those_due_are_counted_up_to_a_number() -> None:
@@ -147,7 +147,7 @@ def test_nan_is_refused_and_nothing_changed(due: float, priority: float) -> None
     for key in ("a", "b"):
         with pytest.raises(ConfigError, match=f"nan .*of '{key}'|nan of '{key}'"):
             agenda.upsert(key, due, priority)
-    assert agenda.peek() == Entry("a", 1.0, 0.0)
+    assert agenda.peek() == AgendaEntry("a", 1.0, 0.0)
     assert len(agenda) == 1
 
 
@@ -179,11 +179,11 @@ class AgendaIsASortedList(RuleBasedStateMachine):
     def tie(self, key: int) -> int:
         return 0
 
-    def next(self) -> Entry[int] | None:
+    def next(self) -> AgendaEntry[int] | None:
         if not self.model:
             return None
         key, (due, rank, _, _) = min(self.model.items(), key=lambda item: item[1])
-        return Entry(key, due, -rank)
+        return AgendaEntry(key, due, -rank)
 
     @rule(key=keys, due=times, priority=priorities)
     def upsert(self, key: int, due: float, priority: float) -> None:

@@ -20,7 +20,7 @@ from pollwise.errors import StoreUnavailable
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import PaceChanged, PollFailed, PollFinished, PollRecovered
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.loop import Batch, Options, PollLoop, poll
+from pollwise.runtime.loop import Batch, LoopOptions, PollLoop, poll
 from tests.support.kit import Seen, virtually
 
 DOUBLING = Adaptive("100ms", "5s")
@@ -340,7 +340,7 @@ def test_a_source_may_ask_to_be_looked_at_sooner() -> None:
             return Batch([1] if len(asked) == 4 else [])
 
         loop: PollLoop[int] = PollLoop(
-            source, Fixed("1h"), "x", Options(clock=clock, spread=False, events=Seen().events)
+            source, Fixed("1h"), "x", LoopOptions(clock=clock, spread=False, events=Seen().events)
         )
         await anext(loop)
         return asked

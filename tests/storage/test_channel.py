@@ -19,7 +19,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
-from pollwise.runtime.loop import Batch, Options, PollLoop
+from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 from pollwise.storage.channel import LOOK_AFTER, RIDE_EVERY, SEND_EVERY, Channel, Line
 from tests.support.kit import Seen
 
@@ -98,7 +98,7 @@ class Process:
         self.busy.set()
         # The system's clock in a virtual loop: virtual time need not stand still for a check.
         self.channel = Channel(MemoryLine(exchange), Clock())
-        options = Options(
+        options = LoopOptions(
             events=self.seen.events,
             hints=self.channel,
             wants=wants,

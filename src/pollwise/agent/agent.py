@@ -34,7 +34,7 @@ from pollwise.runtime.events import (
     WorkerStopped,
     WorkerStopping,
 )
-from pollwise.runtime.loop import Batch, Options, PollLoop
+from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 from pollwise.runtime.signals import stopping_on_signals
 
 #: The most results in one poll, and bytes of them.
@@ -80,7 +80,7 @@ class Agent:
             self._poll,
             Suggested(Adaptive(least, most), self._told),
             options.name,
-            Options(
+            LoopOptions(
                 clock=self._clock,
                 random=random.Random(),
                 events=self.events,

@@ -18,7 +18,7 @@ from pollwise.runtime.redact import without_secrets_of
 UsageError: Any = typer.BadParameter.__base__
 
 
-class Place(NamedTuple):
+class CommandEntry(NamedTuple):
     """Where a command is, in `pollwise.cli`, and what the list of commands says of it."""
 
     module: str
@@ -27,38 +27,42 @@ class Place(NamedTuple):
 
 
 #: In the order of the help. A summary is the first line of the command's own help.
-PLACES = {
-    "demo": Place(
+COMMANDS = {
+    "demo": CommandEntry(
         "demo",
         "demo",
         "Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.",
     ),
-    "worker": Place(
+    "worker": CommandEntry(
         "worker",
         "worker",
         "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",
     ),
-    "agent": Place(
+    "agent": CommandEntry(
         "agent",
         "agent",
         "Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C.",
     ),
-    "doctor": Place(
+    "doctor": CommandEntry(
         "doctor",
         "doctor",
         "Check this machine, the settings and, if given, a queue or an outbox. "
         "Changes nothing there.",
     ),
-    "queue": Place("queue", "app", "Put, list, retry and drop jobs."),
-    "outbox": Place(
+    "queue": CommandEntry("queue", "app", "Put, list, retry and drop jobs."),
+    "outbox": CommandEntry(
         "outbox", "app", "The transactional outbox: run its relay, look at it, unblock keys."
     ),
-    "serve": Place(
+    "serve": CommandEntry(
         "serve.commands", "app", "Run a controller: jobs for workers anywhere, over HTTP."
     ),
-    "fleet": Place("fleet.commands", "app", "Poll thousands of targets, each at its own pace."),
-    "lab": Place("lab.commands", "app", "Rehearse polling: replay, compare, tune and price it."),
-    "config": Place("config", "app", "Look at the settings."),
+    "fleet": CommandEntry(
+        "fleet.commands", "app", "Poll thousands of targets, each at its own pace."
+    ),
+    "lab": CommandEntry(
+        "lab.commands", "app", "Rehearse polling: replay, compare, tune and price it."
+    ),
+    "config": CommandEntry("config", "app", "Look at the settings."),
 }
 
 
@@ -67,12 +71,12 @@ class Commands(UserDict[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
-        if isinstance(found, Place):
+        if isinstance(found, CommandEntry):
             found = self.data[name] = _command(name, found)
         return found
 
 
-def _command(name: str, place: Place) -> Any:
+def _command(name: str, place: CommandEntry) -> Any:
     """A command as Typer makes it, or a group of them."""
     found = getattr(import_module(f"pollwise.cli.{place.module}"), place.name)
     around = typer.Typer()
@@ -97,12 +101,12 @@ def _hiding_secrets(words: list[str]) -> Iterator[None]:
         raise
 
 
-class Root(TyperGroup):
+class RootGroup(TyperGroup):
     """The commands, of which a list needs the summaries alone."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
-        self.commands = Commands(PLACES)
+        self.commands = Commands(COMMANDS)
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any
@@ -120,9 +124,9 @@ class Root(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """A command as lists show it; `resolve_command` gives the one that runs."""
-        if cmd_name not in PLACES:
+        if cmd_name not in COMMANDS:
             return None
-        return TyperCommand(cmd_name, help=PLACES[cmd_name].summary)
+        return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, _, rest = super().resolve_command(ctx, args)
@@ -131,7 +135,7 @@ class Root(TyperGroup):
 
 app = typer.Typer(
     name="pollwise",
-    cls=Root,
+    cls=RootGroup,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

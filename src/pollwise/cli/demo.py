@@ -59,7 +59,7 @@ DRAWN = 60
 
 
 @dataclass(frozen=True)
-class Plan:
+class DemoPlan:
     """What was asked for."""
 
     strategy: Strategy
@@ -70,7 +70,7 @@ class Plan:
 
 
 @dataclass
-class Seen:
+class DemoCounts:
     """What the run showed so far, gathered from its events."""
 
     clock: Clock
@@ -98,7 +98,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """One policy: what it used and what it gave."""
 
     name: str
@@ -146,8 +146,8 @@ def demo(
     Example: pollwise demo --seconds 30 --strategy adaptive
     """
     cost = price_named(price)
-    plan = Plan(_strategy(strategy, cost), cost, seconds, hints, seed)
-    seen = Seen(Clock())
+    plan = DemoPlan(_strategy(strategy, cost), cost, seconds, hints, seed)
+    seen = DemoCounts(Clock())
     # A SIGTERM before the worker takes the signals over ends it as Ctrl-C does: the folder goes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="pollwise-demo-"))
@@ -182,7 +182,7 @@ def traffic(seed: int) -> Iterator[float]:
         at += rng.uniform(*IDLE_SECONDS)
 
 
-async def run(plan: Plan, seen: Seen, folder: Path, *, live: bool) -> None:
+async def run(plan: DemoPlan, seen: DemoCounts, folder: Path, *, live: bool) -> None:
     """Produce and work until the time is up; what happens is in `seen`."""
     events = Events(quiet=True)
     events.subscribe(seen.on_poll, PollFinished)
@@ -219,7 +219,7 @@ async def run(plan: Plan, seen: Seen, folder: Path, *, live: bool) -> None:
             await asyncio.gather(*background, return_exceptions=True)
 
 
-async def _produce(queue: Queue, seen: Seen, seed: int) -> None:
+async def _produce(queue: Queue, seen: DemoCounts, seed: int) -> None:
     for at in traffic(seed):
         await seen.clock.sleep(max(at - seen.seconds(), 0.0))
         seen.arrivals.append(seen.seconds())
@@ -231,7 +231,7 @@ async def _end_after(worker: Worker, clock: Clock, seconds: float) -> None:
     worker.stop()
 
 
-async def _show(plan: Plan, seen: Seen) -> None:
+async def _show(plan: DemoPlan, seen: DemoCounts) -> None:
     """Draw until cancelled."""
     with Live(console=out, auto_refresh=False, transient=True) as live:
         while True:
@@ -240,7 +240,7 @@ async def _show(plan: Plan, seen: Seen) -> None:
             await seen.clock.sleep(1 / REFRESHES)
 
 
-def view(plan: Plan, seen: Seen, width: int) -> Group:
+def view(plan: DemoPlan, seen: DemoCounts, width: int) -> Group:
     """The live view, in `width` columns."""
     strategy = plan.strategy
     head = Text.assemble(
@@ -261,7 +261,7 @@ def view(plan: Plan, seen: Seen, width: int) -> Group:
     return Group(head, interval, Text(), _table(_rows(plan, seen)), _foot(plan))
 
 
-def _foot(plan: Plan) -> Text:
+def _foot(plan: DemoPlan) -> Text:
     text = f"a poll: {plan.price.what}; fixed rows: the same arrivals"
     return Text(text, style="dim", no_wrap=True, overflow="ellipsis")
 
@@ -271,10 +271,10 @@ def _spark(values: Sequence[float], max_interval: float) -> str:
     return "".join(BLOCKS[min(math.ceil(value / top * last), last)] for value in values)
 
 
-def _rows(plan: Plan, seen: Seen) -> list[Row]:
+def _rows(plan: DemoPlan, seen: DemoCounts) -> list[DemoRow]:
     seconds = seen.seconds()
     rows = [
-        Row(
+        DemoRow(
             plan.strategy.name,
             seen.polls,
             seen.empty,
@@ -287,7 +287,7 @@ def _rows(plan: Plan, seen: Seen) -> list[Row]:
     for interval in FIXED:
         fixed = polled_every(interval, seen.arrivals, seconds, capacity=CAPACITY)
         rows.append(
-            Row(
+            DemoRow(
                 f"fixed {short(interval)}",
                 fixed.polls,
                 fixed.empty,
@@ -300,7 +300,7 @@ def _rows(plan: Plan, seen: Seen) -> list[Row]:
     return rows
 
 
-def _facts(plan: Plan, seen: Seen, rows: list[Row]) -> dict[str, Any]:
+def _facts(plan: DemoPlan, seen: DemoCounts, rows: list[DemoRow]) -> dict[str, Any]:
     return {
         "strategy": plan.strategy.name,
         "recipe": repr(plan.strategy),
@@ -314,7 +314,7 @@ def _facts(plan: Plan, seen: Seen, rows: list[Row]) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[Row]) -> Table:
+def _table(rows: list[DemoRow]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("polling")
     for column in ("polls", "empty", "found", "wasted", "wait p50", "wait p95", "$ a month"):
@@ -338,7 +338,7 @@ def _wait(seconds: float | None) -> str:
     return "–" if seconds is None else short(float(f"{seconds:.2g}"))
 
 
-def _summary(plan: Plan, seen: Seen, rows: list[Row]) -> None:
+def _summary(plan: DemoPlan, seen: DemoCounts, rows: list[DemoRow]) -> None:
     ours = rows[0]
     out.print(_table(rows), _foot(plan), "", sep="\n")
     if not ours.polls:
@@ -351,7 +351,7 @@ def _summary(plan: Plan, seen: Seen, rows: list[Row]) -> None:
         out.print("With wake-up hints it need not choose: pollwise demo --hints", style="dim")
 
 
-def _comparison(ours: Row, other: Row) -> str:
+def _comparison(ours: DemoRow, other: DemoRow) -> str:
     """What we win and what we lose against another policy, in one sentence."""
     share = abs(1 - ours.polls / other.polls) if other.polls else 0.0
     more = "more" if ours.polls > other.polls else "fewer"

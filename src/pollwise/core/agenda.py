@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 STALE_LEAST = 64
 
 
-class Entry(NamedTuple, Generic[K]):
+class AgendaEntry(NamedTuple, Generic[K]):
     """One key of an agenda: when it is due, and its priority among those due together."""
 
     key: K
@@ -46,7 +46,7 @@ class Agenda(Generic[K]):
     >>> agenda.upsert("a", due=9.0)
     >>> agenda.upsert("a", due=5.0, priority=1.0)
     >>> agenda.pop_due(now=5.0)
-    Entry(key='a', due=5.0, priority=1.0)
+    AgendaEntry(key='a', due=5.0, priority=1.0)
     """
 
     __slots__ = ("_arrivals", "_heap", "_nodes", "_ties")
@@ -111,16 +111,16 @@ class Agenda(Generic[K]):
                 places += (2 * place + 1, 2 * place + 2)
         return count
 
-    def peek(self) -> Entry[K] | None:
+    def peek(self) -> AgendaEntry[K] | None:
         """Return who is next, and leave it there; None if the agenda is empty."""
         node = self._first()
-        return None if node is None else Entry(node[4], node[0], -node[1])
+        return None if node is None else AgendaEntry(node[4], node[0], -node[1])
 
-    def pop(self) -> Entry[K] | None:
+    def pop(self) -> AgendaEntry[K] | None:
         """Take who is next, due or not; None if the agenda is empty."""
         return self.pop_due(math.inf)
 
-    def pop_due(self, now: float) -> Entry[K] | None:
+    def pop_due(self, now: float) -> AgendaEntry[K] | None:
         """Take who is next, if it is due at `now`; else None."""
         node = self._first()
         if node is None or node[0] > now:
@@ -128,7 +128,7 @@ class Agenda(Generic[K]):
         due, rank, _, _, key = heappop(self._heap)
         del self._nodes[key]
         self._sweep()
-        return Entry(key, due, -rank)
+        return AgendaEntry(key, due, -rank)
 
     def _first(self) -> tuple[float, float, Any, int, K] | None:
         """The first node that counts; stale ones before it are dropped."""

@@ -43,10 +43,10 @@ from pollwise.runtime.events import (
     RelayStopping,
 )
 from pollwise.runtime.executor.breakers import Breakers
+from pollwise.runtime.executor.executor import Executor
 from pollwise.runtime.executor.handlers import text_of
-from pollwise.runtime.executor.plan import Plan
-from pollwise.runtime.executor.runner import Runner
-from pollwise.runtime.executor.settling import Settling
+from pollwise.runtime.executor.settling import Settler
+from pollwise.runtime.executor.starting import RunPlan
 from pollwise.runtime.loop import POLL_RETRY, Batch
 
 #: A key is settled after this many seconds even if records of its claim are left, so that a crash
@@ -66,7 +66,7 @@ CLOSE_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class RelayPlan(Plan):
+class RelayPlan(RunPlan):
     """The checked options of a relay.
 
     batch: the maximum number of keys per poll.
@@ -107,7 +107,7 @@ class HeldKey:
         return KeySettlement(self.claim, self.done, rest, delay, error, progress)
 
 
-class Relay(Runner[HeldKey, KeyClaim]):
+class Relay(Executor[HeldKey, KeyClaim]):
     """A running relay."""
 
     what = "relay"
@@ -141,7 +141,7 @@ class Relay(Runner[HeldKey, KeyClaim]):
             plan.timeout,
             self._store_now,
         )
-        self._settling: Settling[KeySettlement] = Settling(
+        self._settling: Settler[KeySettlement] = Settler(
             self._settle,
             lambda end: end.claim.name,
             self._source,
@@ -181,7 +181,9 @@ class Relay(Runner[HeldKey, KeyClaim]):
                 )
             )
 
-    def _told(self, what: Literal["started", "stopping", "stopped"], grace: float) -> Event:
+    def _lifecycle_event(
+        self, what: Literal["started", "stopping", "stopped"], grace: float
+    ) -> Event:
         name, plan = self._plan.name, self._plan
         if what == "started":
             handlers = tuple(self._registry.handlers)

@@ -56,7 +56,7 @@ Source = Callable[[float], Awaitable[Batch[T]]]
 
 
 @dataclass(slots=True)
-class Options:
+class LoopOptions:
     """How a loop runs; every field has a default that a library user rarely changes.
 
     hints: what may end a pause early.
@@ -85,13 +85,13 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
     """Iterate over the batches of a source that are not empty, at the pace of a strategy."""
 
     def __init__(
-        self, source: Source[T], strategy: Strategy, name: str, options: Options | None = None
+        self, source: Source[T], strategy: Strategy, name: str, options: LoopOptions | None = None
     ) -> None:
         self.name = name
         self.strategy = strategy
         self.counts = Counts()
         self._source = source
-        self._options = options or Options()
+        self._options = options or LoopOptions()
         self._pacer = strategy.pacer()
         self._pause = self._pacer.first()
         self._hint = Hint(self._options.wants)
@@ -313,7 +313,7 @@ def poll(
             f"{strategy!r} holds its polls, but fetch takes no argument named `hold`; "
             "add one and pass it on to the server, or use a strategy without a hold"
         )
-    options = Options(
+    options = LoopOptions(
         clock=clock or Clock(),
         random=random.Random(seed),
         events=events or Events(),

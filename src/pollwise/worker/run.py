@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from pollwise.errors import LeaseLost, Reject, Snooze
@@ -27,7 +28,7 @@ from pollwise.runtime.events import (
     WorkerStopping,
 )
 from pollwise.runtime.executor.breakers import Breakers
-from pollwise.runtime.executor.ending import to_its_end
+from pollwise.runtime.executor.executor import Executor, to_its_end
 from pollwise.runtime.executor.handlers import (
     Handler,
     Middleware,
@@ -38,22 +39,40 @@ from pollwise.runtime.executor.handlers import (
     text_of,
     traceback_of,
 )
-from pollwise.runtime.executor.plan import Plan
-from pollwise.runtime.executor.runner import Runner
-from pollwise.runtime.executor.settling import Settling
+from pollwise.runtime.executor.settling import Settler
+from pollwise.runtime.executor.starting import RunPlan
 from pollwise.runtime.jobs import Claim, Job, Settlement
 from pollwise.runtime.loop import Batch
-from pollwise.worker.held import Held
-from pollwise.worker.unhandled import turned_away
+
+#: How long such a job is put off, in seconds: doubled each time, for somebody else to find it.
+DELAY_FIRST, DELAY_MAX = 1.0, 60.0
 
 
-class Run(Runner[Held, Claim]):
+@dataclass(slots=True, eq=False)
+class HeldJob:
+    """A claimed job, until it is settled.
+
+    due: when it was due, in the event loop's time.
+    trial: it is the one job that a half-open breaker lets through.
+    ended: why its handler was cancelled, or is no longer listened to.
+    """
+
+    claim: Claim
+    handler: Handler
+    due: float
+    trial: bool = False
+    task: asyncio.Task[None] | None = None
+    began: bool = False
+    ended: Literal["", "stop", "lost"] = ""
+
+
+class WorkerRun(Executor[HeldJob, Claim]):
     """A worker at work."""
 
     def __init__(
         self,
         queue: Queue,
-        plan: Plan,
+        plan: RunPlan,
         handlers: Mapping[str, Handler],
         middleware: Sequence[Middleware],
         clock: Clock,
@@ -66,7 +85,7 @@ class Run(Runner[Held, Claim]):
             kind: chain(handler, middleware, self._threads) for kind, handler in handlers.items()
         }
         self._breakers = Breakers(handlers, clock, self._note_breaker)
-        self._settling: Settling[Settlement] = Settling(
+        self._settling: Settler[Settlement] = Settler(
             self._settle,
             lambda settlement: settlement.claim.job.id,
             queue.name,
@@ -81,7 +100,9 @@ class Run(Runner[Held, Claim]):
 
     # From start to stop
 
-    def _told(self, what: Literal["started", "stopping", "stopped"], grace: float) -> Event:
+    def _lifecycle_event(
+        self, what: Literal["started", "stopping", "stopped"], grace: float
+    ) -> Event:
         plan, name = self._plan, self._queue.name
         if what == "started":
             kinds = tuple(self._handlers)
@@ -174,7 +195,7 @@ class Run(Runner[Held, Claim]):
                 self._turn_away(claim)
                 continue
             due = now - self._waited(claim)
-            held = Held(claim, self._handlers[kind], due, kind in untried)
+            held = HeldJob(claim, self._handlers[kind], due, kind in untried)
             if held.trial:
                 untried.discard(kind)
                 self._breakers.begin_trial(kind)
@@ -188,7 +209,7 @@ class Run(Runner[Held, Claim]):
 
     # Handling
 
-    def _start(self, held: Held) -> None:
+    def _start(self, held: HeldJob) -> None:
         job, retry = held.claim.job, held.handler.retry
         if retry.attempts is not None and job.attempt > retry.attempts:
             self._breakers.inconclusive(job.kind, held.trial)
@@ -199,8 +220,8 @@ class Run(Runner[Held, Claim]):
             return
         self._begin(held, self._work)
 
-    async def _work(self, held: Held) -> None:
-        """Run one handler and settle its job. Nothing a handler raises leaves this method."""
+    async def _work(self, held: HeldJob) -> None:
+        """WorkerRun one handler and settle its job. Nothing a handler raises leaves this method."""
         held.began = True
         began = self._clock.now()
         handler, job = held.handler, held.claim.job
@@ -216,7 +237,7 @@ class Run(Runner[Held, Claim]):
         self._note_took(took)
         self._leave(held, raised, took)
 
-    def _leave(self, held: Held, raised: BaseException | None, took: float) -> None:
+    def _leave(self, held: HeldJob, raised: BaseException | None, took: float) -> None:
         """A handler is over: give its place free, and settle its job if it is still ours."""
         self._running.pop(held, None)
         if held.ended == "lost":
@@ -230,12 +251,12 @@ class Run(Runner[Held, Claim]):
             self._failed(held, raised, took)
         self._place_is_free()
 
-    def _done(self, held: Held, took: float) -> None:
+    def _done(self, held: HeldJob, took: float) -> None:
         self._breakers.succeeded(held.claim.job.kind, held.trial)
         self._settling.add(Settlement.done(held.claim))
         self._emit(JobDone, held.claim.job, took)
 
-    def _failed(self, held: Held, error: BaseException, took: float) -> None:
+    def _failed(self, held: HeldJob, error: BaseException, took: float) -> None:
         job, retry = held.claim.job, held.handler.retry
         if isinstance(error, Snooze):
             self._breakers.inconclusive(job.kind, held.trial)
@@ -256,11 +277,11 @@ class Run(Runner[Held, Claim]):
                 self._settling.add(Settlement.retry(held.claim, delay, text_of(error)))
                 self._emit(JobRetried, job, text_of(error), delay, took, traceback_of(error))
 
-    def _dead(self, held: Held, error: str, traceback: str = "") -> None:
+    def _dead(self, held: HeldJob, error: str, traceback: str = "") -> None:
         self._settling.add(Settlement.dead(held.claim, error))
         self._emit(JobDead, held.claim.job, error, traceback)
 
-    def _give_back(self, held: Held, reason: str, delay: float = 0.0) -> None:
+    def _give_back(self, held: HeldJob, reason: str, delay: float = 0.0) -> None:
         self._given_back += 1
         self._settling.add(Settlement.give_back(held.claim, delay))
         self._emit(JobGivenBack, held.claim.job, reason)
@@ -275,7 +296,7 @@ class Run(Runner[Held, Claim]):
 
     # Breakers
 
-    def _count_failure(self, held: Held) -> None:
+    def _count_failure(self, held: HeldJob) -> None:
         kind = held.claim.job.kind
         self._breakers.failed(kind, held.trial)
         if not self._breakers.closed(kind):
@@ -283,7 +304,7 @@ class Run(Runner[Held, Claim]):
                 self._waiting.remove(waiting)
                 self._give_back_until_trial(waiting)
 
-    def _give_back_until_trial(self, held: Held) -> None:
+    def _give_back_until_trial(self, held: HeldJob) -> None:
         # Where a claim can leave out a kind there is no need to hide its jobs from others.
         kinds = self._queue.capabilities.kinds
         delay = 0.0 if kinds else self._breakers.until_trial(held.claim.job.kind)
@@ -312,12 +333,12 @@ class Run(Runner[Held, Claim]):
                 if job_id in held:
                     self._lose(held[job_id])
 
-    def _held(self) -> dict[str, Held]:
+    def _held(self) -> dict[str, HeldJob]:
         """What is claimed and not yet settled, as far as we know, by job."""
         running = (held for held in self._running if held.ended != "lost")
         return {held.claim.job.id: held for held in (*running, *self._waiting)}
 
-    def _lose(self, held: Held) -> None:
+    def _lose(self, held: HeldJob) -> None:
         if held in self._running:
             self._note_lost(held.claim)
             self._end(held, "lost")
@@ -339,3 +360,17 @@ class Run(Runner[Held, Claim]):
 def _may_wait(settlement: Settlement) -> bool:
     """Does nobody wait for it: no successor with its key, and no other worker?"""
     return settlement.action == "done" and settlement.claim.job.key is None
+
+
+def turned_away(claim: Claim, foreign_kind: str | None) -> Settlement:
+    """What becomes of it: it goes back for others; what is no job at all is a dead letter."""
+    job = claim.job
+    if job.kind == foreign_kind:
+        return Settlement.dead(
+            claim,
+            "it is no job of Pollwise: it has no kind, or its body is not JSON. Register a handler "
+            f"for the kind {job.kind!r} to take such messages",
+        )
+    # It goes round until somebody takes it, or the store has enough of it.
+    delay = min(DELAY_FIRST * 2.0 ** min(job.attempt - 1, 10), DELAY_MAX)
+    return Settlement.give_back(claim, delay)

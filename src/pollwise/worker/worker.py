@@ -17,11 +17,11 @@ from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.handlers import Handler, Middleware, check_middleware, handler_for
-from pollwise.runtime.executor.plan import Plan
 from pollwise.runtime.executor.starting import (
     MAX_CONCURRENCY,
     MAX_LONG_INTERVAL,
     MIN_LEASE,
+    RunPlan,
     check_strategy,
     check_times,
     check_whole,
@@ -32,7 +32,7 @@ from pollwise.runtime.executor.starting import (
 from pollwise.runtime.jobs import Job
 from pollwise.runtime.loop import LONG_INTERVAL
 from pollwise.runtime.signals import stopping_on_signals
-from pollwise.worker.run import Run
+from pollwise.worker.run import WorkerRun
 
 F = TypeVar("F", bound=Callable[[Job], Any])
 
@@ -82,8 +82,8 @@ class WorkerRunOptions:
             check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
         check_times(self.lease, self.grace, self.timeout, self.long_interval)
 
-    def plan(self, name: str) -> Plan:
-        return Plan(
+    def plan(self, name: str) -> RunPlan:
+        return RunPlan(
             name=name,
             polling=self.polling,
             concurrency=self.concurrency,
@@ -132,7 +132,7 @@ class Worker:
         self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
         self._handlers: dict[str, Handler] = {}
         self._middleware: list[Middleware] = []
-        self._run: Run | None = None
+        self._run: WorkerRun | None = None
         self._stop_asked = False
 
     def handle(
@@ -184,7 +184,9 @@ class Worker:
         )
         try:
             self._check_hold(plan.polling, queue)
-            self._run = Run(queue, plan, self._handlers, self._middleware, self.clock, self.events)
+            self._run = WorkerRun(
+                queue, plan, self._handlers, self._middleware, self.clock, self.events
+            )
             if self._stop_asked:
                 self._run.stop()
             with stopping_on_signals(self.stop if chosen.signals else None):
@@ -209,7 +211,7 @@ class Worker:
         """What the worker does now, as plain values; empty when it does not run."""
         return {} if self._run is None else self._run.state()
 
-    def _checked(self, options: WorkerRunOptions) -> Plan:
+    def _checked(self, options: WorkerRunOptions) -> RunPlan:
         if self._run is not None:
             raise ConfigError(f"the worker {self.name} runs already; make another one")
         if not self._handlers:

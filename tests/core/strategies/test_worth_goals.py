@@ -7,7 +7,13 @@ from bisect import bisect_right
 
 import pytest
 
-from pollwise.core.strategies.goals import STEER_MAX, Budget, MeanWait, P95Wait, Price
+from pollwise.core.strategies.goals import (
+    STEER_MAX,
+    BudgetGoal,
+    MeanWaitGoal,
+    P95WaitGoal,
+    PriceGoal,
+)
 from pollwise.core.strategies.worth import Worth
 from tests.core.strategies.worth_replay import poisson, replay
 
@@ -77,7 +83,7 @@ def test_the_mean_wait_is_met(stamps: bool) -> None:
 
 
 def test_a_latency_that_cannot_be_missed_is_not_chased_for_ever() -> None:
-    goal = MeanWait(1.0)
+    goal = MeanWaitGoal(1.0)
     for _ in range(10_000):
         goal.waited([0.0], 1.0)
     assert goal.steer == STEER_MAX
@@ -87,7 +93,7 @@ def test_a_latency_that_cannot_be_missed_is_not_chased_for_ever() -> None:
 
 
 def test_a_price_is_what_it_is() -> None:
-    goal = Price(3.0)
+    goal = PriceGoal(3.0)
     goal.polled(1.0)
     goal.waited([1.0], 1.0)
     goal.spread(1.0, 1.0)
@@ -95,12 +101,12 @@ def test_a_price_is_what_it_is() -> None:
 
 
 def test_steered_prices_begin_where_steady_traffic_needs_them() -> None:
-    for goal in (Budget(600), MeanWait(3.0), P95Wait(5.7)):
+    for goal in (BudgetGoal(600), MeanWaitGoal(3.0), P95WaitGoal(5.7)):
         assert goal.price(2.0) == pytest.approx(2.0 * 6.0**2 / 2)  # an interval of 6 s
 
 
 def test_items_that_come_evenly_are_late_by_their_share() -> None:
-    goal = P95Wait(1.0)
+    goal = P95WaitGoal(1.0)
     goal.spread(100.0, 1.0)  # 5 % waited more than 95 % of the interval
     assert goal.steer == pytest.approx(0.0)
     goal.spread(100.0, 0.5)

@@ -15,7 +15,7 @@ from pollwise.controller.http.answers import Refused
 from pollwise.controller.state.base import LOG_READ_MAX, ControllerState
 from pollwise.controller.state.values import LogPlace, Run
 from pollwise.core.strategies.adaptive import Adaptive
-from pollwise.runtime.loop import Batch, Options, PollLoop
+from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 
 #: How much one read of a follower takes, in bytes.
 PIECE = 64 * 1024
@@ -103,7 +103,7 @@ class Logs:
         `LogsStop` is raised: there may be more.
         """
         follower = _Follower(self._state, job_id, max(start, 0))
-        options = Options(clock=self._state.clock, spread=False)
+        options = LoopOptions(clock=self._state.clock, spread=False)
         loop = PollLoop(follower.look, LOOKS, f"log:{job_id}", options)
         self._followers.setdefault(job_id, set()).add(loop)
         coming: asyncio.Task[Sequence[Piece | None]] | None = None

@@ -56,7 +56,7 @@ class Goal(ABC):
         return 0.0
 
 
-class Price(Goal):
+class PriceGoal(Goal):
     """A given price ratio."""
 
     def __init__(self, ratio: float) -> None:
@@ -66,7 +66,7 @@ class Price(Goal):
         return self._ratio
 
 
-class Steered(Goal):
+class SteeredGoal(Goal):
     """A price ratio that is steered around what `interval` would need in steady traffic."""
 
     def __init__(self, interval: float) -> None:
@@ -77,7 +77,7 @@ class Steered(Goal):
         return rate * self._half_square * math.exp(self.steer)
 
 
-class Budget(Steered):
+class BudgetGoal(SteeredGoal):
     """So many polls an hour."""
 
     def __init__(self, per_hour: float) -> None:
@@ -98,7 +98,7 @@ class Budget(Steered):
         return (1.0 - (OVERDRAFT + self._balance) * self._hour) / self._per_second
 
 
-class MeanWait(Steered):
+class MeanWaitGoal(SteeredGoal):
     """So many seconds of waiting, on the average of all items."""
 
     def __init__(self, mean: float) -> None:
@@ -115,7 +115,7 @@ class MeanWait(Steered):
         self.steer = _within(self.steer + MEAN_GAIN * ahead, STEER_MAX)
 
 
-class P95Wait(Steered):
+class P95WaitGoal(SteeredGoal):
     """So many seconds of waiting for all but one item in twenty."""
 
     def __init__(self, p95: float) -> None:

@@ -49,7 +49,7 @@ from pollwise.core.forecast.arrivals import FADE_EVERY, MEMORY, Regimes, Rhythm
 from pollwise.core.forecast.cycle import ITEMS_MIN, SILENCE, Cycle
 from pollwise.core.outcome import Change, Outcome, Pause, Plain
 from pollwise.core.strategies.base import Pacer, Strategy, bounds, number_within
-from pollwise.core.strategies.goals import Budget, Goal, MeanWait, P95Wait, Price
+from pollwise.core.strategies.goals import BudgetGoal, Goal, MeanWaitGoal, P95WaitGoal, PriceGoal
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 
@@ -216,13 +216,13 @@ class Worth(Strategy):
     def goal(self) -> Goal:
         """What steers towards the goal, for one source."""
         if self.poll_cost is not None and self.wait_cost is not None:
-            return Price(self.poll_cost / self.wait_cost)
+            return PriceGoal(self.poll_cost / self.wait_cost)
         per_hour = self._polls_per_hour()
         if per_hour is not None:
-            return Budget(per_hour)
+            return BudgetGoal(per_hour)
         if self.mean_wait is not None:
-            return MeanWait(self.mean_wait)
-        return P95Wait(self.p95_wait or 0.0)
+            return MeanWaitGoal(self.mean_wait)
+        return P95WaitGoal(self.p95_wait or 0.0)
 
     def pacer(self) -> WorthPacer:
         return WorthPacer(self)

@@ -47,7 +47,7 @@ from pollwise.runtime.events import (
     TargetRecovered,
     TargetStuck,
 )
-from pollwise.runtime.executor.ending import to_its_end
+from pollwise.runtime.executor.executor import to_its_end
 
 
 class Run:

@@ -34,7 +34,7 @@ from pollwise.lab.replay.results import Replay, Situation, Trace
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.loop import Batch, Options, PollLoop
+from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 
 __all__ = ["fast", "lean", "reference", "replay", "sweep", "why_not"]
 
@@ -195,7 +195,7 @@ class _Worker:
             self._claim,
             strategy if situation.jitter else rules.Exactly(strategy),
             f"worker {number}",
-            Options(
+            LoopOptions(
                 clock=scene.clock,
                 events=Events(quiet=True),
                 random=rules.drawn_by(seed, f"worker {number}"),

@@ -18,7 +18,7 @@ SETTLE_RETRY = Retry.exponential("100ms", max_delay="5s", attempts=None)
 S = TypeVar("S")
 
 
-class Settling(Generic[S]):
+class Settler(Generic[S]):
     """What is to be settled. All that gathers while one batch is on its way goes as the next.
 
     Where each call to the store is billed (`gather`), what may wait waits a moment for more.

@@ -11,18 +11,18 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Sized
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Event, Events
-from pollwise.runtime.executor.ending import to_its_end
 from pollwise.runtime.executor.handlers import text_of
-from pollwise.runtime.executor.plan import Plan
+from pollwise.runtime.executor.settling import Settler
+from pollwise.runtime.executor.starting import RunPlan
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.loop import Batch, Options, PollLoop
+from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 
 #: Weight of the newest run in the average time a handler takes.
 TOOK_WEIGHT = 0.1
@@ -36,7 +36,7 @@ PRUNE_EVERY = 60.0
 PRUNE_AGAIN = 1.0
 
 
-class Holding(Protocol):
+class HeldWork(Protocol):
     """Something claimed, until it is settled.
 
     ended: why its task was cancelled, or is no longer listened to.
@@ -45,12 +45,6 @@ class Holding(Protocol):
     task: asyncio.Task[None] | None
     began: bool
     ended: Literal["", "stop", "lost"]
-
-
-class Closing(Sized, Protocol):
-    """Settlements on their way."""
-
-    async def finish(self, tries: int, within: float) -> None: ...
 
 
 class Source(Protocol):
@@ -64,21 +58,21 @@ class Source(Protocol):
     async def prune(self) -> int: ...
 
 
-H = TypeVar("H", bound=Holding)
+H = TypeVar("H", bound=HeldWork)
 C = TypeVar("C")
 
 
-class Runner(ABC, Generic[H, C]):
+class Executor(ABC, Generic[H, C]):
     """A worker or a relay at work; H is what it holds, C what a poll claims."""
 
     #: What it is called in reasons: "the worker stops".
     what = "worker"
-    _settling: Closing
+    _settling: Settler[Any]
 
     def __init__(
         self,
         store: Source,
-        plan: Plan,
+        plan: RunPlan,
         clock: Clock,
         events: Events,
         source: str,
@@ -108,7 +102,7 @@ class Runner(ABC, Generic[H, C]):
             self._claim,
             plan.polling,
             source,
-            Options(
+            LoopOptions(
                 clock=clock,
                 random=self._random,
                 events=events,
@@ -121,7 +115,9 @@ class Runner(ABC, Generic[H, C]):
     # What a worker and a relay do each in its own way
 
     @abstractmethod
-    def _told(self, what: Literal["started", "stopping", "stopped"], grace: float) -> Event:
+    def _lifecycle_event(
+        self, what: Literal["started", "stopping", "stopped"], grace: float
+    ) -> Event:
         """The event that tells of its start or its end."""
 
     @abstractmethod
@@ -149,7 +145,7 @@ class Runner(ABC, Generic[H, C]):
     async def main(self) -> None:
         """Work until stopped. Cancelling it stops without grace; nothing stays claimed."""
         grace = self._plan.grace
-        self._events.emit(self._told("started", grace))
+        self._events.emit(self._lifecycle_event("started", grace))
         try:
             async for _ in self.poll_loop:
                 await self._room_for_a_good_claim()
@@ -184,7 +180,7 @@ class Runner(ABC, Generic[H, C]):
         self.poll_loop.stop()
         if not self._stop_told:
             self._stop_told = True
-            self._events.emit(self._told("stopping", grace))
+            self._events.emit(self._lifecycle_event("stopping", grace))
         while self._waiting:
             self._give_back(self._waiting.popleft(), f"the {self.what} stops")
 
@@ -207,7 +203,7 @@ class Runner(ABC, Generic[H, C]):
         await self._settling.finish(SETTLE_TRIES_AT_STOP, SETTLE_WITHIN_AT_STOP)
         await self._chores.close()
         self._threads.close()
-        self._events.emit(self._told("stopped", 0.0))
+        self._events.emit(self._lifecycle_event("stopped", 0.0))
 
     async def _all_ended(self) -> None:
         """Every task has its end, though a handler may take its time to be cancelled."""
@@ -283,3 +279,18 @@ class Runner(ABC, Generic[H, C]):
             "waiting": len(self._waiting),
             "settling": len(self._settling),
         }
+
+
+async def to_its_end(work: Coroutine[Any, Any, None] | asyncio.Future[Any]) -> None:
+    """Wait for `work` to end, though whoever waits is cancelled, again and again, meanwhile."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    if not task.cancelled():
+        task.result()
