@@ -15,7 +15,7 @@ from pollwise.agent.agent import Agent
 from pollwise.agent.command import Ended
 from pollwise.agent.job import Execute, Run
 from pollwise.agent.options import AgentOptions
-from pollwise.queues.http.client import Unanswered
+from pollwise.queues.http.client import NoAnswer
 from pollwise.runtime.clock import Clock, VirtualClock
 from tests.controller.farm import URL, Farm
 from tests.queues.http.stub import InsideSocket, dial_inside
@@ -115,7 +115,7 @@ def make_hand(
 
     async def dial(path: str, token: str) -> Any:
         if wire.gone:
-            raise Unanswered("the network is gone", sent=False)
+            raise NoAnswer("the network is gone", sent=False)
         socket = await dial_inside(app, path, token)
         sockets[:] = [socket]
         return socket

@@ -22,7 +22,13 @@ from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, Suggested, Suggestion
 from pollwise.agent.push import Push
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
-from pollwise.queues.http.client import Busy, ControllerClient, Refused, TokenSource, Untrusted
+from pollwise.queues.http.client import (
+    Busy,
+    CertificateNotTrusted,
+    ControllerClient,
+    RequestRefused,
+    TokenSource,
+)
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
     Events,
@@ -209,7 +215,7 @@ class Agent:
         said = {"max": free, "running": running, "finished": reports}
         try:
             answer = await self._link.poll(said)
-        except Refused as refused:
+        except RequestRefused as refused:
             if reports and refused.status in (400, 413, 422):
                 self._simplify(reports)
                 raise StoreUnavailable(str(refused)) from refused
@@ -302,9 +308,11 @@ class Agent:
         options = self.options
         try:
             worker = await self._link.register(options.name, options.capabilities, options.slots)
-        except (Refused, ConfigError, Untrusted) as error:
+        except (RequestRefused, ConfigError, CertificateNotTrusted) as error:
             if not self._was_registered:
-                if isinstance(error, Untrusted):  # what no waiting mends, as at any other time
+                if isinstance(
+                    error, CertificateNotTrusted
+                ):  # what no waiting mends, as at any other time
                     raise ConfigError(str(error)) from error
                 raise
             # It worked before, so somebody may mend it: a token being rotated, a proxy in repair.

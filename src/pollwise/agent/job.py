@@ -21,7 +21,7 @@ from pollwise.agent.log import RETRY, Log
 from pollwise.agent.options import AgentOptions
 from pollwise.agent.outputs import ARTEFACTS_MAX, Made
 from pollwise.errors import ConfigError, StoreUnavailable
-from pollwise.queues.http.client import Refused, Unanswered
+from pollwise.queues.http.client import NoAnswer, RequestRefused
 from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import is_secret
@@ -208,7 +208,7 @@ class Run:
         try:
             what = f"the input {name!r} could not be fetched"
             await self._again(what, lambda: self._link.fetch_input(self.work.id, name, to))
-        except Refused as refused:
+        except RequestRefused as refused:
             raise Failed(f"the input {name!r} cannot be had: {refused}") from None
 
     async def _sent(self, name: str, file: Path) -> None:
@@ -218,7 +218,7 @@ class Run:
                 lambda: self._link.send_artefact(self.work.id, name, file),
                 cuts_max=CUTS_MAX,
             )
-        except (Refused, ConfigError) as refused:
+        except (RequestRefused, ConfigError) as refused:
             raise Failed(f"the artefact {name!r} could not be kept: {refused}") from None
 
     async def _again(
@@ -236,7 +236,7 @@ class Run:
                 return
             except StoreUnavailable as error:
                 failures += 1
-                cuts += isinstance(error, Unanswered) and error.sent
+                cuts += isinstance(error, NoAnswer) and error.sent
                 self._tell_of(what, failures, error)
                 if cuts_max is not None and cuts >= cuts_max:
                     raise Failed(f"{what}, {cuts} times over: {error}") from None

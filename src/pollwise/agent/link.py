@@ -15,7 +15,7 @@ from urllib.parse import quote
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
 from pollwise.queues.http.client import (
     ControllerClient,
-    Refused,
+    RequestRefused,
     Socket,
     TokenSource,
     decoded,
@@ -127,7 +127,7 @@ class Link:
                 content=data,
                 headers={"Content-Type": "text/plain; charset=utf-8"},
             )
-        except Refused as refused:
+        except RequestRefused as refused:
             place = refused.headers.get("x-log-offset", "")
             if refused.code == "log_gap" and place.isdigit():
                 return int(place), True
@@ -145,7 +145,7 @@ class Link:
                 with to.open("wb") as file:
                     async for piece in pieces:
                         file.write(piece)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise self._known(refused) from None
 
     async def send_artefact(self, job_id: str, name: str, file: Path) -> None:
@@ -153,7 +153,7 @@ class Link:
         limit = self._me().artefact_limit
         if limit is not None and file.stat().st_size > limit:  # noqa: ASYNC240
             # A refusal that comes before all is sent is often lost with the connection.
-            raise Refused(
+            raise RequestRefused(
                 f"the file has more than {limit} bytes; nothing of it was kept. Split it, or have "
                 "who runs the controller raise artefact_limit",
                 413,
@@ -184,10 +184,10 @@ class Link:
         worker = self._me()
         try:
             return await self._client.call(method, path, worker.token, **given)
-        except Refused as refused:
+        except RequestRefused as refused:
             raise self._known(refused) from None
 
-    def _known(self, refused: Refused) -> StoreError:
+    def _known(self, refused: RequestRefused) -> StoreError:
         """What a refusal means for a worker."""
         if refused.status == 401 or refused.code == "no_such_worker":
             return NotKnown(str(refused))

@@ -12,7 +12,7 @@ from random import random
 from pollwise.agent.link import Link, Lost, NotKnown
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreUnavailable
-from pollwise.queues.http.client import Refused
+from pollwise.queues.http.client import RequestRefused
 from pollwise.runtime.clock import Clock
 
 #: The most bytes that are kept of one job's output; what follows is counted and dropped.
@@ -94,7 +94,7 @@ class Log:
             try:
                 await self._send_batch()
                 failures = 0
-            except (Lost, Refused):
+            except (Lost, RequestRefused):
                 return  # the job is over, or its log is not wanted: nothing to be done about it
             except (StoreUnavailable, NotKnown):
                 failures += 1

@@ -219,10 +219,10 @@ class Queue(ABC):
         once: dict[tuple[str, int], Settlement] = {}
         again = []
         for settlement in batch:
-            job_id, token = settlement.claim.job.id, settlement.claim.token
-            if (job_id, token) in once:
-                again.append(job_id)
-            once.setdefault((job_id, token), settlement)
+            claim = claim_of(settlement)
+            if claim in once:
+                again.append(claim[0])
+            once.setdefault(claim, settlement)
         lost = [*await self._settle(list(once.values())), *again]
         self._hint_after(batch)
         if lost:
@@ -434,6 +434,11 @@ class Queue(ABC):
                 f"max_payload_bytes is {self.max_payload_bytes}. Store it elsewhere and put a "
                 "reference to it, or raise the limit."
             )
+
+
+def claim_of(settlement: Settlement) -> tuple[str, int]:
+    """The job id and the token of a settlement's claim."""
+    return settlement.claim.job.id, settlement.claim.token
 
 
 def check_batch(batch: Sequence[object], call: str) -> None:

@@ -21,7 +21,7 @@ from pollwise.storage.ids import number_of, place_after
 
 
 @dataclass(slots=True)
-class _Record:
+class _MemoryJob:
     seq: int
     kind: str
     encoded: str
@@ -50,19 +50,19 @@ class MemoryQueue(Queue):
 
     def __init__(self, name: str = "default", **options: object) -> None:
         super().__init__(name, **options)  # type: ignore[arg-type]
-        self._records: dict[int, _Record] = {}
+        self._records: dict[int, _MemoryJob] = {}
         self._last = 0
         self._ready: dict[str, list[tuple[int, float, int, int]]] = {}
         self._due: list[tuple[float, int, int]] = []  # delayed and leased, by when that ends
         self._keys: dict[str, deque[int]] = {}  # live jobs of a key; the first is not blocked
-        self._unique: dict[str, _Record] = {}
+        self._unique: dict[str, _MemoryJob] = {}
         self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
         now = self.clock.epoch()
         ids: list[str] = []
-        fresh: list[_Record] = []
-        in_batch: dict[str, _Record] = {}
+        fresh: list[_MemoryJob] = []
+        in_batch: dict[str, _MemoryJob] = {}
         seq = self._last
         for job in jobs:
             twin = self._twin(job, in_batch)
@@ -72,7 +72,7 @@ class MemoryQueue(Queue):
             seq += 1
             due = job.due_at(now)
             fresh.append(
-                _Record(seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due)
+                _MemoryJob(seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due)
             )
             ids.append(str(seq))
             if job.unique is not None:
@@ -84,7 +84,7 @@ class MemoryQueue(Queue):
         self._last = seq
         return ids, len(fresh)
 
-    def _twin(self, job: NewJob, in_batch: dict[str, _Record]) -> _Record | None:
+    def _twin(self, job: NewJob, in_batch: dict[str, _MemoryJob]) -> _MemoryJob | None:
         """The job that holds `unique` already, if it is the same job."""
         if job.unique is None:
             return None
@@ -166,7 +166,7 @@ class MemoryQueue(Queue):
             heapq.heappop(self._due)
         return None
 
-    def _next_ready(self, kinds: Sequence[str] | None) -> _Record | None:
+    def _next_ready(self, kinds: Sequence[str] | None) -> _MemoryJob | None:
         best = self._best_heap(kinds)
         return None if best is None else self._records[heapq.heappop(best)[2]]
 
@@ -184,7 +184,7 @@ class MemoryQueue(Queue):
                 best = heap
         return best
 
-    def _move(self, record: _Record, state: State, since: float) -> None:
+    def _move(self, record: _MemoryJob, state: State, since: float) -> None:
         record.state, record.since = state, since
         record.version += 1
         if state == "ready":
@@ -193,7 +193,7 @@ class MemoryQueue(Queue):
         elif state in ("delayed", "leased"):
             heapq.heappush(self._due, (since, record.seq, record.version))
 
-    def _enter(self, record: _Record, now: float) -> None:
+    def _enter(self, record: _MemoryJob, now: float) -> None:
         """Queue a record up: behind its key, or until it is due, or ready."""
         if record.key is not None:
             line = self._keys.setdefault(record.key, deque())
@@ -212,7 +212,7 @@ class MemoryQueue(Queue):
             at -= 1
         line.insert(at, seq)
 
-    def _unblock_behind(self, record: _Record) -> None:
+    def _unblock_behind(self, record: _MemoryJob) -> None:
         """The head of a key ended: its successor may run when it is due."""
         if record.key is None:
             return
@@ -244,18 +244,18 @@ class MemoryQueue(Queue):
                 self._end(record, settlement.action, now)
         return lost
 
-    def _end(self, record: _Record, action: State, now: float) -> None:
+    def _end(self, record: _MemoryJob, action: State, now: float) -> None:
         self._move(record, action, now)
         self._unblock_behind(record)
         if action == "done" and self.keep is None:
             self._delete(record)
 
-    def _delete(self, record: _Record) -> None:
+    def _delete(self, record: _MemoryJob) -> None:
         del self._records[record.seq]
         if record.unique is not None:
             del self._unique[record.unique]
 
-    def _held(self, claim: Claim) -> _Record | None:
+    def _held(self, claim: Claim) -> _MemoryJob | None:
         """The record, if this claim is its newest and it was not settled since."""
         record = self._records.get(number_of(claim.job.id))
         if record is None or record.token != claim.token:
@@ -286,7 +286,7 @@ class MemoryQueue(Queue):
         return Stats(**counts, oldest_age=None if oldest is None else max(now - oldest, 0.0))
 
     @staticmethod
-    def _state_at(record: _Record, now: float) -> State:
+    def _state_at(record: _MemoryJob, now: float) -> State:
         over = record.state in ("delayed", "leased") and record.since <= now
         return "ready" if over else record.state
 
@@ -306,7 +306,7 @@ class MemoryQueue(Queue):
                     break
         return page
 
-    def _by_seq(self, after: int) -> Iterator[_Record]:
+    def _by_seq(self, after: int) -> Iterator[_MemoryJob]:
         return (record for seq, record in self._records.items() if seq > after)
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
@@ -325,7 +325,7 @@ class MemoryQueue(Queue):
             self._delete(record)
         return len(dead)
 
-    def _dead(self, ids: Sequence[str] | None) -> list[_Record]:
+    def _dead(self, ids: Sequence[str] | None) -> list[_MemoryJob]:
         wanted = None if ids is None else {number_of(job_id) for job_id in ids}
         return [
             record
@@ -340,7 +340,7 @@ class MemoryQueue(Queue):
             self._delete(record)
         return len(old)
 
-    def _job(self, record: _Record) -> Job:
+    def _job(self, record: _MemoryJob) -> Job:
         return Job(
             id=str(record.seq),
             queue=self.name,
@@ -354,6 +354,6 @@ class MemoryQueue(Queue):
             unique=record.unique,
         )
 
-    def _info(self, record: _Record) -> JobInfo:
+    def _info(self, record: _MemoryJob) -> JobInfo:
         state = self._state_at(record, self.clock.epoch())
         return JobInfo(self._job(record), state, record.since, record.worker, record.error)

@@ -51,11 +51,11 @@ def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     `http://host:8420` or `https://…`, a controller, with `token_file=path`, `ca_file=path`
     and `timeout=30s`.
     """
-    at = address_of(url, clock=clock, create=create)
+    at = parse_url(url, clock=clock, create=create)
     return SCHEMES[at.parts.scheme](at)
 
 
-def address_of(
+def parse_url(
     url: str,
     schemes: Iterable[str] | None = None,
     examples: Sequence[str] = EXAMPLES,
@@ -63,7 +63,7 @@ def address_of(
     clock: Clock | None = None,
     create: bool = True,
     what: str = "queue",
-) -> Address:
+) -> StoreUrl:
     """A URL in its parts; its scheme is one of these. `what`: a queue, or an outbox."""
     schemes = SCHEMES if schemes is None else schemes
     if not isinstance(url, str) or "://" not in url:
@@ -85,7 +85,7 @@ def address_of(
         )
     if parts.fragment:
         raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")
-    return Address(url, parts, clock, create, what)
+    return StoreUrl(url, parts, clock, create, what)
 
 
 def _a(what: str) -> str:
@@ -93,7 +93,7 @@ def _a(what: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class StoreUrl:
     """A URL in its parts, and how what it names shall be opened: a queue, or an outbox."""
 
     url: str
@@ -138,7 +138,7 @@ class Address:
         return _shown(self.url)
 
 
-def _memory(at: Address) -> Queue:
+def _memory(at: StoreUrl) -> Queue:
     from pollwise.queues.memory import MemoryQueue
 
     options = at.options(_COMMON)
@@ -147,14 +147,14 @@ def _memory(at: Address) -> Queue:
     return MemoryQueue(clock=at.clock, **options)
 
 
-def _sqlite(at: Address) -> Queue:
+def _sqlite(at: StoreUrl) -> Queue:
     from pollwise.queues.sqlite.queue import SqliteQueue
 
     path, options = sqlite_place(at)
     return SqliteQueue(path, clock=at.clock, create=at.create, **options)
 
 
-def sqlite_place(at: Address) -> tuple[str, dict[str, Any]]:
+def sqlite_place(at: StoreUrl) -> tuple[str, dict[str, Any]]:
     """The path of the file, and the options."""
     options = at.options((*_COMMON, "synchronous", "watch"))
     if at.parts.netloc or len(at.parts.path) < 2:
@@ -167,14 +167,14 @@ def sqlite_place(at: Address) -> tuple[str, dict[str, Any]]:
     return path, options
 
 
-def _postgres(at: Address) -> Queue:
+def _postgres(at: StoreUrl) -> Queue:
     from pollwise.queues.postgres.queue import PostgresQueue
 
     conninfo, options = postgres_place(at)
     return PostgresQueue(conninfo, clock=at.clock, **options)
 
 
-def postgres_place(at: Address) -> tuple[str, dict[str, Any]]:
+def postgres_place(at: StoreUrl) -> tuple[str, dict[str, Any]]:
     """The conninfo, and the options that are ours."""
     from pollwise.storage.postgres.conninfo import connection_options
 
@@ -186,7 +186,7 @@ def postgres_place(at: Address) -> tuple[str, dict[str, Any]]:
     return at.without_query(passed), options
 
 
-def _redis(at: Address) -> Queue:
+def _redis(at: StoreUrl) -> Queue:
     from pollwise.queues.redis.queue import RedisQueue
 
     options = at.options(_REDIS)
@@ -195,7 +195,7 @@ def _redis(at: Address) -> Queue:
     return RedisQueue(at.without_query(), clock=at.clock, **options)
 
 
-def _objects(at: Address) -> Queue:
+def _objects(at: StoreUrl) -> Queue:
     from pollwise.queues.objects.opening import open_objects, refuse_shards
 
     refuse_shards(key for key, _ in at.query())
@@ -203,7 +203,7 @@ def _objects(at: Address) -> Queue:
     return open_objects(at.parts, at.clock, at.create, options)
 
 
-def _sqs(at: Address) -> Queue:
+def _sqs(at: StoreUrl) -> Queue:
     from pollwise.queues.sqs.queue import open_sqs
 
     options = at.options(_SQS)
@@ -218,7 +218,7 @@ def is_sqs(parts: SplitResult) -> bool:
     return parts.scheme == "sqs" or theirs or (account.isascii() and account.isdigit())
 
 
-def _http(at: Address) -> Queue:
+def _http(at: StoreUrl) -> Queue:
     """A controller, or a queue of SQS by its URL."""
     if is_sqs(at.parts):
         return _sqs(at)
@@ -240,7 +240,7 @@ def _http(at: Address) -> Queue:
     return HttpQueue(at.without_query(), clock=at.clock, **options)
 
 
-SCHEMES: dict[str, Callable[[Address], Queue]] = {
+SCHEMES: dict[str, Callable[[StoreUrl], Queue]] = {
     "memory": _memory,
     "sqlite": _sqlite,
     "postgresql": _postgres,

@@ -18,7 +18,7 @@ from starlette.requests import HTTPConnection
 from pollwise.controller.http.answers import Refused
 from pollwise.controller.http.queues.routes import QueueApi
 from pollwise.queues.base import Queue
-from pollwise.queues.http.client import Unanswered
+from pollwise.queues.http.client import NoAnswer
 from pollwise.queues.http.queue import HttpQueue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
@@ -102,13 +102,13 @@ class InsideSocket:
     async def opened(self) -> InsideSocket:
         first = await self._to_us.get()
         if first["type"] != "websocket.accept":
-            raise Unanswered(f"refused: {first}", sent=False)
+            raise NoAnswer(f"refused: {first}", sent=False)
         return self
 
     async def receive(self) -> str:
         message = await self._to_us.get()
         if message["type"] != "websocket.send":
-            raise Unanswered("over", sent=False)
+            raise NoAnswer("over", sent=False)
         return str(message["text"])
 
     async def send(self, message: str) -> None:

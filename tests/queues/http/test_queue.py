@@ -27,7 +27,7 @@ from pollwise.errors import (
     StoreUnavailable,
     UniqueConflict,
 )
-from pollwise.queues.http.client import Refused, TokenSource
+from pollwise.queues.http.client import RequestRefused, TokenSource
 from pollwise.queues.http.queue import HttpQueue
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.sqs.queue import SqsQueue
@@ -169,9 +169,9 @@ def test_a_rotated_token_is_read_anew(token: Path) -> None:
 @pytest.mark.parametrize(
     ("scope", "may", "may_not"),
     [
-        ("submit", ("put", "stats", "list"), ("claim", "retry")),
-        ("worker", ("claim", "stats"), ("put", "list", "drop")),
-        ("none", (), ("put", "claim", "stats", "list", "retry", "drop")),
+        ("submit", ("put", "stats", "jobs"), ("claim", "retry")),
+        ("worker", ("claim", "stats"), ("put", "jobs", "drop")),
+        ("none", (), ("put", "claim", "stats", "jobs", "retry", "drop")),
     ],
 )
 def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple[str, ...]) -> None:
@@ -494,14 +494,14 @@ def test_hints_that_are_refused_are_no_fault_of_a_proxy(served: Served, token: P
     async def main() -> None:
         async with HttpQueue(served.url, "mail", token_file=token) as queue:
             line = queue._channel._line
-            with pytest.raises(Refused) as refused:
+            with pytest.raises(RequestRefused) as refused:
                 await line.listen(lambda _: None, lambda: None)
             assert "token of the queue 'mail'" in refused.value.advice
             assert "nginx" not in refused.value.advice
-            closed = queue.advice_on(Refused("no", 403, "queue_not_open"))
+            closed = queue.advice_on(RequestRefused("no", 403, "queue_not_open"))
             assert closed is not None
             assert "controller.queues" in closed
-            assert queue.advice_on(Refused("no", 404, "")) is None, "it may be a proxy's"
+            assert queue.advice_on(RequestRefused("no", 404, "")) is None, "it may be a proxy's"
 
     asyncio.run(main())
 

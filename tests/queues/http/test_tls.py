@@ -17,7 +17,12 @@ import pytest
 import pollwise
 from pollwise.agent import Agent, AgentOptions
 from pollwise.errors import ConfigError, StoreUnavailable
-from pollwise.queues.http.client import ControllerClient, Refused, Untrusted, error_of
+from pollwise.queues.http.client import (
+    CertificateNotTrusted,
+    ControllerClient,
+    RequestRefused,
+    error_of,
+)
 from pollwise.runtime.clock import Clock
 from tests.support.daemons import HOST
 
@@ -87,7 +92,7 @@ def on_server(file: Path | None, main: Callable[[str], Awaitable[None]]) -> None
 async def told(base: str, ask: Ask, ca_file: Path | None = None) -> str:
     client = ControllerClient(base, Clock(), ca_file=ca_file)
     try:
-        with pytest.raises(Untrusted) as error:
+        with pytest.raises(CertificateNotTrusted) as error:
             await ask(client)
     finally:
         await client.close()
@@ -107,7 +112,7 @@ def test_who_is_not_trusted_is_told_so(certificate: Callable[..., Path], ask: As
         for way in ("--ca-file", "ca_file=", "SSL_CERT_FILE"):
             assert way in said
         client = ControllerClient(base, Clock(), ca_file=own)
-        with pytest.raises(Refused):  # the 404 of a server that it trusts
+        with pytest.raises(RequestRefused):  # the 404 of a server that it trusts
             await ask(client)
         await client.close()
 
@@ -186,7 +191,7 @@ def test_the_environment_is_heeded(
     async def main(base: str) -> None:
         for ask in ASKS.values():
             client = ControllerClient(base, Clock())
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 await ask(client)
             await client.close()
 
@@ -206,14 +211,14 @@ def test_a_queue_and_an_agent(
                 await queue.stats()
         async with pollwise.open(f"{base}?token_file={token}&ca_file={own}") as queue:
             assert f"ca_file={own}".replace("/", "%2F") in queue.url.replace("/", "%2F")
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 await queue.stats()
         given: dict[str, Any] = {"token_file": token, "folder": tmp_path / "work", "signals": False}
         agent = Agent(AgentOptions(base, [sys.executable], **given))
         with pytest.raises(ConfigError, match="not trusted"):
             await asyncio.wait_for(agent.run(), 20)
         agent = Agent(AgentOptions(base, [sys.executable], ca_file=own, **given))
-        with pytest.raises(Refused, match="404"):
+        with pytest.raises(RequestRefused, match="404"):
             await asyncio.wait_for(agent.run(), 20)
 
     on_server(own, main)

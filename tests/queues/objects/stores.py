@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pollwise.errors import StoreError, StoreUnavailable
 from pollwise.queues.base import Queue
-from pollwise.queues.objects.chain import Item
+from pollwise.queues.objects.chain import ListedObject
 from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.queues.objects.store import Obstore, Store
 from pollwise.runtime.clock import VirtualClock
@@ -59,18 +59,18 @@ class VirtualStore:
         await self._way()
         return None if found is None else found[0]
 
-    async def head(self, name: str) -> Item | None:
+    async def head(self, name: str) -> ListedObject | None:
         await self._way()
         found = self.objects.get(name)
         await self._way()
-        return None if found is None else Item(name, len(found[0]), found[1])
+        return None if found is None else ListedObject(name, len(found[0]), found[1])
 
-    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         after = f"{folder}/{after}"
         while True:
             await self._way()
             page = [
-                Item(name, len(self.objects[name][0]), self.objects[name][1])
+                ListedObject(name, len(self.objects[name][0]), self.objects[name][1])
                 for name in sorted(self.objects)
                 if name.startswith(f"{folder}/") and name > after
             ][:PAGE]
@@ -103,13 +103,13 @@ class Wrapped:
     async def get(self, name: str) -> bytes | None:
         return await self.request("get", [name], lambda: self.inner.get(name))
 
-    async def head(self, name: str) -> Item | None:
+    async def head(self, name: str) -> ListedObject | None:
         return await self.request("head", [name], lambda: self.inner.head(name))
 
     async def delete(self, names: Sequence[str]) -> None:
         await self.request("delete", names, lambda: self.inner.delete(names))
 
-    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         pages = self.inner.pages(folder, after)
         while True:
             page = await self.request("list", [folder], lambda: anext(pages, None))
@@ -135,14 +135,14 @@ class Stamped(Wrapped):
             self._times[name] = self._clock.epoch()
         return made
 
-    def _stamped(self, item: Item) -> Item:
-        return Item(item.name, item.size, self._times.get(item.name, self._clock.epoch()))
+    def _stamped(self, item: ListedObject) -> ListedObject:
+        return ListedObject(item.name, item.size, self._times.get(item.name, self._clock.epoch()))
 
-    async def head(self, name: str) -> Item | None:
+    async def head(self, name: str) -> ListedObject | None:
         item = await super().head(name)
         return None if item is None else self._stamped(item)
 
-    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         async for page in super().pages(folder, after):
             yield [self._stamped(item) for item in page]
 

@@ -284,7 +284,7 @@ LIVE = re.compile(r"/(live/(?P<folder>[^/]+)/(?:b|r[\d-]+))$")
 class StoreTime:
     """What the bucket's clock says: virtual time in whole seconds, and none of anybody's clocks.
 
-    Put into the answers of a real server, so that the queue runs as it is, in virtual time.
+    PutName into the answers of a real server, so that the queue runs as it is, in virtual time.
     """
 
     def __init__(self, ahead: float) -> None:

@@ -226,7 +226,7 @@ def test_a_worker_that_met_rivals_takes_all_there_is_once_they_are_gone() -> Non
         for n in range(12):
             await queue.put(NewJob("job", n))
         for _ in range(3):
-            queue._core.rivals.lost()
+            queue._core.contention.lost()
         claims = await queue.claim("w", 12, 30)
         assert sorted(claim.job.payload for claim in claims) == list(range(12))
         # Order comes back as claims go undisputed, and so does the price of a claim.

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollwise.errors import ConfigError
-from pollwise.queues.objects.chain import Item, read_roots, read_units
+from pollwise.queues.objects.chain import ListedObject, read_roots, read_units
 from pollwise.queues.objects.names import (
     DELAYS,
     LEASES,
     SLICE,
-    Kind,
-    Meaning,
-    Put,
+    EntryKind,
+    EntryMeaning,
+    PutName,
     _meanings,
     place_after,
     read_folder,
@@ -42,7 +42,7 @@ texts = st.text(max_size=300)
 def test_a_put_says_all_in_its_name(
     priority: int, due: float | None, now: float, count: int
 ) -> None:
-    put = Put.make(priority, due, round(now * 1e6), "mixed", count)
+    put = PutName.make(priority, due, round(now * 1e6), "mixed", count)
     again = read_folder(put.folder)
     assert again is not None
     assert (again.priority, again.stamp, again.count) == (priority, put.stamp, count)
@@ -55,7 +55,7 @@ def test_a_put_says_all_in_its_name(
 
 def test_names_sort_by_what_is_claimed_first() -> None:
     def make(priority: int, due: float | None, stamp: int) -> str:
-        return Put.make(priority, due, stamp, "mixed", 1).folder
+        return PutName.make(priority, due, stamp, "mixed", 1).folder
 
     names = [make(1000, None, 5), make(0, None, 1), make(0, None, 2), make(-1000, None, 0)]
     names += [make(0, 10.0, 3), make(5, 11.0, 0), make(0, 11.0, 0)]
@@ -70,7 +70,7 @@ def test_ids_that_are_not_ours(name: str) -> None:
 
 
 @given(texts, st.sampled_from(list(_meanings().values())))
-def test_an_entry_says_what_it_means_by_its_size(worker: str, meaning: Meaning) -> None:
+def test_an_entry_says_what_it_means_by_its_size(worker: str, meaning: EntryMeaning) -> None:
     entry = write_entry(meaning, {"worker": worker})
     assert read_size(len(entry)) == meaning
     assert entry != write_entry(meaning, {"worker": worker}), "two writes can be told apart"
@@ -104,31 +104,35 @@ def test_queue_names_stay_apart(names: list[str]) -> None:
 
 
 def test_foreign_objects_are_passed_over() -> None:
-    put = Put.make(0, None, 1, "mixed", 1)
+    put = PutName.make(0, None, 1, "mixed", 1)
     folder = f"p/q/live/{put.folder}"
     names = [f"{folder}/x", f"{folder}/b.1", f"{folder}/b.0.1.2", "p/q/live/other/b", f"{folder}/B"]
-    assert read_roots([Item(name, 1, 0.0) for name in names]) == []
-    [root] = read_roots([Item(f"{folder}/b", 9, 0.0), Item(f"{folder}/b.0.1", 3, 0.0)])
+    assert read_roots([ListedObject(name, 1, 0.0) for name in names]) == []
+    [root] = read_roots(
+        [ListedObject(f"{folder}/b", 9, 0.0), ListedObject(f"{folder}/b.0.1", 3, 0.0)]
+    )
     assert not root.chains, "an entry whose size means nothing is none"
 
 
 def test_units_of_a_chain() -> None:
-    put = Put.make(0, None, 1, "abcde", 20)
+    put = PutName.make(0, None, 1, "abcde", 20)
     path = f"p/q/live/{put.folder}/b"
     counter = itertools.count()
 
-    def item(start: int, number: int, kind: Kind, lasts: float = 0.0, count: int = 0) -> Item:
-        entry = write_entry(Meaning(kind, lasts, count), {})
-        return Item(f"{path}.{start}.{number}", len(entry), float(next(counter)))
+    def item(
+        start: int, number: int, kind: EntryKind, lasts: float = 0.0, count: int = 0
+    ) -> ListedObject:
+        entry = write_entry(EntryMeaning(kind, lasts, count), {})
+        return ListedObject(f"{path}.{start}.{number}", len(entry), float(next(counter)))
 
     items = [
-        Item(path, 1, 0.0),
-        item(0, 1, Kind.CLAIM, 5.0, 4),  # at 0: jobs 0 to 3; 4 to 15 are free
-        item(4, 1, Kind.CLAIM, 5.0, 2),  # at 1: jobs 4 and 5
-        item(0, 2, Kind.BURST),
-        item(1, 3, Kind.END),
-        item(2, 3, Kind.BACK, 1.0),  # at 4
-        item(4, 2, Kind.END),
+        ListedObject(path, 1, 0.0),
+        item(0, 1, EntryKind.CLAIM, 5.0, 4),  # at 0: jobs 0 to 3; 4 to 15 are free
+        item(4, 1, EntryKind.CLAIM, 5.0, 2),  # at 1: jobs 4 and 5
+        item(0, 2, EntryKind.BURST),
+        item(1, 3, EntryKind.END),
+        item(2, 3, EntryKind.BACK, 1.0),  # at 4
+        item(4, 2, EntryKind.END),
     ]
     [root] = read_roots(items)
     units = read_units(root, lambda _: None, lambda _: None, 0.0)
@@ -166,7 +170,7 @@ def test_the_stores_time_is_known_within_its_bounds(seed: int) -> None:
             await asyncio.sleep(rng.expovariate(20))
             known.wrote(str(n), sent, clock.now())
             await asyncio.sleep(rng.expovariate(1))
-            known.saw([Item(str(n), 1, written)])
+            known.saw([ListedObject(str(n), 1, written)])
             for pause in (0.0, rng.expovariate(1 / 100)):
                 await asyncio.sleep(pause)
                 assert known.surely() <= store_time() + 1e-6

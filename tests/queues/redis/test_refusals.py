@@ -22,7 +22,7 @@ from pollwise.queues.base import Queue
 from pollwise.queues.redis import store as redis_store
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.runtime.jobs import NewJob, Settlement
-from pollwise.storage.redis.connections import Address, explained
+from pollwise.storage.redis.connections import RedisAddress, explained
 from tests.queues.redis.kit import within
 from tests.support.servers import OwnRedis, Redis
 
@@ -310,7 +310,7 @@ def test_a_batch_too_large(redis: Redis, name: str, monkeypatch: pytest.MonkeyPa
     ids=str,
 )
 def test_errors_in_our_words(error: Exception, kind: type[StoreError]) -> None:
-    told = explained(error, Address("redis://me:s3cret@db.example:6379/1"))
+    told = explained(error, RedisAddress("redis://me:s3cret@db.example:6379/1"))
     assert isinstance(told, kind)
     assert told.permanent == (kind is not StoreUnavailable)
     assert "redis://db.example:6379/1" in str(told)

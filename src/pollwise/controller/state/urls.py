@@ -7,7 +7,7 @@ from typing import Any
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.queues.urls import address_of, postgres_place, sqlite_place
+from pollwise.queues.urls import parse_url, postgres_place, sqlite_place
 from pollwise.runtime.clock import Clock
 
 
@@ -17,7 +17,7 @@ def open_state(url: str, *, clock: Clock | None = None, create: bool = True) -> 
     Nothing is touched before its first call. Other stores keep jobs and nothing else: a controller
     on one of those keeps its state elsewhere.
     """
-    at = address_of(url, clock=clock, create=create)
+    at = parse_url(url, clock=clock, create=create)
     if at.parts.scheme == "sqlite":
         path, options = sqlite_place(at)
         return SqliteState(path, create=create, clock=clock, **_only(options, "synchronous"))

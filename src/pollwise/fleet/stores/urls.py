@@ -9,7 +9,7 @@ from urllib.parse import unquote, urlsplit
 from pollwise.errors import ConfigError
 from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.stores.base import NAME, FleetStore
-from pollwise.queues.urls import Address
+from pollwise.queues.urls import StoreUrl
 from pollwise.runtime.clock import Clock
 
 EXAMPLES = ("sqlite:///fleet.db", "postgresql://app@db/shop?fleet=pages")
@@ -38,11 +38,11 @@ def open_store(url: str, *, clock: Clock | None = None, create: bool = True) -> 
         near = difflib.get_close_matches(parts.scheme, SCHEMES, 1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(SCHEMES)}"
         raise ConfigError(f"no fleet is kept at {parts.scheme!r}; {hint}")
-    address = Address(url, parts, clock, create)
+    address = StoreUrl(url, parts, clock, create)
     return _sqlite(address) if parts.scheme == "sqlite" else _postgres(address)
 
 
-def _sqlite(at: Address) -> FleetStore:
+def _sqlite(at: StoreUrl) -> FleetStore:
     from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 
     options = _options(at, ("fleet",))
@@ -54,7 +54,7 @@ def _sqlite(at: Address) -> FleetStore:
     return SqliteFleetStore(path, options.get("fleet", NAME), create=at.create)
 
 
-def _postgres(at: Address) -> FleetStore:
+def _postgres(at: StoreUrl) -> FleetStore:
     from pollwise.fleet.stores.postgres.store import PostgresFleetStore
     from pollwise.storage.postgres.conninfo import connection_options
 
@@ -65,7 +65,7 @@ def _postgres(at: Address) -> FleetStore:
     return PostgresFleetStore(at.without_query(passed), name, clock=at.clock, **options)
 
 
-def _options(at: Address, known: Iterable[str]) -> dict[str, str]:
+def _options(at: StoreUrl, known: Iterable[str]) -> dict[str, str]:
     known = tuple(known)
     given = dict(at.query())
     for key in given:

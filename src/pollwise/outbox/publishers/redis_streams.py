@@ -18,7 +18,7 @@ from pollwise.outbox.publishers.base import (
 from pollwise.outbox.records import Record
 
 try:
-    from pollwise.storage.redis.connections import Address, Connections
+    from pollwise.storage.redis.connections import Connections, RedisAddress
 except ImportError as error:
     raise MissingExtra("publishing to Redis", "redis") from error
 
@@ -48,7 +48,7 @@ class RedisStreamPublisher(Publisher[Connections]):
         exact: bool = False,
         **common: Unpack[PublisherOptions],
     ) -> None:
-        address = Address(url)
+        address = RedisAddress(url)
         self._stream = checked_choice(stream, "stream")
         if maxlen is not None and (isinstance(maxlen, bool) or maxlen < 1):
             raise ConfigError(f"maxlen = {maxlen!r} must be 1 or more, or None to keep all")
@@ -59,7 +59,7 @@ class RedisStreamPublisher(Publisher[Connections]):
             self._trim = ("MAXLEN", "=" if exact else "~", maxlen)
 
     async def _open(self) -> Connections:
-        return Connections(Address(self._url), self.clock, self.timeout, _unchecked)
+        return Connections(RedisAddress(self._url), self.clock, self.timeout, _unchecked)
 
     async def _close(self, client: Connections) -> None:
         await client.close()

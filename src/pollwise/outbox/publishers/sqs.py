@@ -9,7 +9,7 @@ from pollwise.outbox.publishers.aws import AwsClient, AwsPublisher, attributes, 
 from pollwise.outbox.publishers.base import PublisherOptions
 from pollwise.outbox.publishers.batching import Entry
 from pollwise.outbox.records import Record
-from pollwise.queues.sqs.client import Place
+from pollwise.queues.sqs.client import SqsAddress
 
 
 class SqsPublisher(AwsPublisher):
@@ -34,7 +34,7 @@ class SqsPublisher(AwsPublisher):
         endpoint: str | None = None,
         **common: Unpack[PublisherOptions],
     ) -> None:
-        place = Place.of(queue, region, endpoint)
+        place = SqsAddress.of(queue, region, endpoint)
         super().__init__(f"sqs:{place.name}", place.region, place.endpoint, common)
         self.queue = place.name
         self._url = place.queue if "://" in place.queue else None

@@ -8,7 +8,7 @@ from urllib.parse import unquote
 
 from pollwise.errors import ConfigError
 from pollwise.outbox.stores.base import OutboxStore
-from pollwise.queues.urls import Address, address_of
+from pollwise.queues.urls import StoreUrl, parse_url
 from pollwise.runtime.clock import Clock
 
 EXAMPLES = ("sqlite:///shop.db", "postgresql://app@db/shop")
@@ -27,11 +27,11 @@ def open_store(url: str, *, clock: Clock | None = None, **given: Any) -> OutboxS
 
     given: the same options; a value that is also in the URL must be equal.
     """
-    at = address_of(url, _SCHEMES, EXAMPLES, clock=clock, what="outbox")
+    at = parse_url(url, _SCHEMES, EXAMPLES, clock=clock, what="outbox")
     return _SCHEMES[at.parts.scheme](at, {key: v for key, v in given.items() if v is not None})
 
 
-def _sqlite(at: Address, given: dict[str, Any]) -> OutboxStore:
+def _sqlite(at: StoreUrl, given: dict[str, Any]) -> OutboxStore:
     from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 
     options = _merged(at.options(_SQLITE), at, given)
@@ -44,7 +44,7 @@ def _sqlite(at: Address, given: dict[str, Any]) -> OutboxStore:
     return SqliteOutboxStore(unquote(at.parts.path[1:]), clock=at.clock, **options)
 
 
-def _postgres(at: Address, given: dict[str, Any]) -> OutboxStore:
+def _postgres(at: StoreUrl, given: dict[str, Any]) -> OutboxStore:
     from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
     from pollwise.storage.postgres.conninfo import connection_options
 
@@ -57,7 +57,7 @@ def _postgres(at: Address, given: dict[str, Any]) -> OutboxStore:
     return PostgresOutboxStore(at.without_query(passed), clock=at.clock, **merged)
 
 
-def _merged(options: dict[str, Any], at: Address, given: dict[str, Any]) -> dict[str, Any]:
+def _merged(options: dict[str, Any], at: StoreUrl, given: dict[str, Any]) -> dict[str, Any]:
     """The options of the URL and those of the call."""
     in_url = {key for key, _ in at.query()}
     for name, value in given.items():
@@ -70,7 +70,7 @@ def _merged(options: dict[str, Any], at: Address, given: dict[str, Any]) -> dict
     return options | given
 
 
-_SCHEMES: dict[str, Callable[[Address, dict[str, Any]], OutboxStore]] = {
+_SCHEMES: dict[str, Callable[[StoreUrl, dict[str, Any]], OutboxStore]] = {
     "sqlite": _sqlite,
     "postgresql": _postgres,
     "postgres": _postgres,

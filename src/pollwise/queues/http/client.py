@@ -1,7 +1,7 @@
 """Requests to a controller: one connection reused, errors that say what to do, tokens never shown.
 
 What a request may have done when its answer is lost differs from call to call, so nothing is sent
-twice here; `Unanswered.sent` tells whether the controller may have got it.
+twice here; `NoAnswer.sent` tells whether the controller may have got it.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import asyncio
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
@@ -46,7 +46,7 @@ KEEP_ALIVE = 50.0
 SHOWN_MAX = 80
 
 
-class Refused(StoreError):
+class RequestRefused(StoreError):
     """The controller said no, and would say no again."""
 
     #: What a person should do about it, where that is known.
@@ -71,7 +71,7 @@ class Busy(StoreUnavailable):
         self.retry_after = retry_after
 
 
-class Unanswered(StoreUnavailable):
+class NoAnswer(StoreUnavailable):
     """No answer came. `sent`: the controller may have got the request all the same."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -79,7 +79,7 @@ class Unanswered(StoreUnavailable):
         self.sent = sent
 
 
-class Untrusted(Unanswered):
+class CertificateNotTrusted(NoAnswer):
     """The controller could not be reached, for its certificate is not trusted."""
 
 
@@ -127,7 +127,7 @@ class Socket(Protocol):
     """One WebSocket."""
 
     async def receive(self) -> str:
-        """The next message; raises `Unanswered` when the connection is over."""
+        """The next message; raises `NoAnswer` when the connection is over."""
 
     async def send(self, message: str) -> None: ...
 
@@ -187,7 +187,7 @@ class ControllerClient:
         """
         client = self._opened()
         timeout = httpx.Timeout(self._timeout + longer, connect=CONNECT_TIMEOUT)
-        with self._outside(), _told(self.base):
+        with self._outside(), _our_errors(self.base):
             response = await client.request(
                 method,
                 path,
@@ -206,7 +206,7 @@ class ControllerClient:
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         """Get something large, piece by piece."""
         client = self._opened()
-        with self._outside(), _told(self.base):
+        with self._outside(), _our_errors(self.base):
             async with client.stream(
                 "GET",
                 path,
@@ -219,11 +219,11 @@ class ControllerClient:
                 yield response.aiter_bytes(65536)
 
     async def dial(self, path: str, token: str) -> Socket:
-        """Open a WebSocket; raises `Refused`, or `Unanswered` where it cannot be had now."""
+        """Open a WebSocket; raises `RequestRefused`, or `NoAnswer` where it cannot be had now."""
         if self._dial is not None:
             socket: Socket = await self._dial(path, token)
             return socket
-        from pollwise.queues.http.socket import dial
+        from pollwise.queues.http.websocket import dial
 
         with self._outside():
             return await dial(self.base, path, token, self._tls())
@@ -263,29 +263,24 @@ class ControllerClient:
         return self._clock.outside() if self._transport is None else nullcontext()
 
 
-class _told:  # noqa: N801
-    """Says in our own words what befell a request."""
-
-    def __init__(self, base: str) -> None:
-        self._base = base
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, _: object) -> None:
-        if isinstance(error, httpx.TransportError):
-            raise _unanswered(error, self._base) from error
-        if isinstance(error, (httpx.InvalidURL, httpx.HTTPError)):
-            raise StoreError(f"{self._base}: {error}") from error
+@contextmanager
+def _our_errors(base: str) -> Iterator[None]:
+    """Raise httpx's errors as ours."""
+    try:
+        yield
+    except httpx.TransportError as error:
+        raise _no_answer(error, base) from error
+    except (httpx.InvalidURL, httpx.HTTPError) as error:
+        raise StoreError(f"{base}: {error}") from error
 
 
-def _unanswered(error: httpx.TransportError, base: str) -> Unanswered:
+def _no_answer(error: httpx.TransportError, base: str) -> NoAnswer:
     sent = not isinstance(
         error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
     )
     told = http_tls.trouble(error) if isinstance(error, httpx.ConnectError) else None
     if told is not None:
-        return Untrusted(f"the controller {base} {told}", sent=False)
+        return CertificateNotTrusted(f"the controller {base} {told}", sent=False)
     if isinstance(error, httpx.TimeoutException):
         what = "did not answer in time" if sent else "could not be reached in time"
     else:
@@ -295,14 +290,14 @@ def _unanswered(error: httpx.TransportError, base: str) -> Unanswered:
         advice = f"does it speak TLS? Then write {_with_tls(base)}; else look whether it runs"
     else:
         advice = "look whether it runs, and the network"
-    return Unanswered(f"the controller {base} {what}{why}; {advice}", sent=sent)
+    return NoAnswer(f"the controller {base} {what}{why}; {advice}", sent=sent)
 
 
 def _with_tls(base: str) -> str:
     return f"https:{base.removeprefix('http:')}"
 
 
-def error_of(response: httpx.Response, base: str) -> Refused | Busy:
+def error_of(response: httpx.Response, base: str) -> RequestRefused | Busy:
     """What an answer that is no success means."""
     status = response.status_code
     body = _object(response.content)
@@ -316,9 +311,9 @@ def error_of(response: httpx.Response, base: str) -> Refused | Busy:
     said = f"the controller {base} answered {status}: {message}"
     if status in (408, 425, 429) or status >= 500:
         if status == 500 and code == "store_refused":
-            return Refused(said, status, code, response.headers)
+            return RequestRefused(said, status, code, response.headers)
         return Busy(said, status, code, _retry_after(response))
-    return Refused(said, status, code, response.headers)
+    return RequestRefused(said, status, code, response.headers)
 
 
 def _guess(status: int, response: httpx.Response, base: str) -> str:

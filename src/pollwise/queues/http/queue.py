@@ -31,21 +31,21 @@ from pollwise.errors import (
     UniqueConflict,
     Unsupported,
 )
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats, claim_of
 from pollwise.queues.http import wire
 from pollwise.queues.http.client import (
     ControllerClient,
-    Refused,
+    NoAnswer,
+    RequestRefused,
     Socket,
     TokenSource,
-    Unanswered,
     decoded,
 )
-from pollwise.queues.in_doubt import InDoubt
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
 from pollwise.storage.channel import Channel, Line
+from pollwise.storage.in_doubt import InDoubt
 
 #: The longest that one request is held, in seconds: many proxies cut answers that take 30 s. A
 #: longer hold is several requests.
@@ -104,7 +104,7 @@ class HttpQueue(Queue):
         self._files = {"token_file": token_file, "ca_file": ca_file}
         self._token: str | None = None
         self._instance: str | None = None
-        self._in_doubt = InDoubt()
+        self._in_doubt = InDoubt(claim_of)
         self._path = f"/api/queue/{quote(name, safe='')}"
         super().__init__(name, clock=self._clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._params = {} if self.keep is None else {"keep": repr(self.keep)}
@@ -178,7 +178,7 @@ class HttpQueue(Queue):
         with self._in_doubt.unless_answered(settlements):
             try:
                 answer = await self._post("settle", said)
-            except Unanswered as error:
+            except NoAnswer as error:
                 if not error.sent:
                     raise
                 self._in_doubt.note(settlements)
@@ -186,10 +186,8 @@ class HttpQueue(Queue):
         # While our lease lives nobody else can have had the job: what is refused though its answer
         # was lost the first time, only we can have settled.
         now = self.clock.epoch()
-        ours = {
-            s.claim.job.id for s in settlements if s.claim in self._in_doubt and now < s.claim.until
-        }
-        self._in_doubt.forget(settlements)
+        ours = {s.claim.job.id for s in settlements if s in self._in_doubt and now < s.claim.until}
+        self._in_doubt.answered(settlements)
         return [job_id for job_id in answer["lost"] if job_id not in ours]
 
     async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
@@ -261,13 +259,13 @@ class HttpQueue(Queue):
 
         try:
             return await once({})
-        except Unanswered as error:
+        except NoAnswer as error:
             if not repeatable or not error.sent or self._instance is None:
                 raise
             first = error
         try:
             return await once({INSTANCE: self._instance})
-        except Refused as refused:
+        except RequestRefused as refused:
             if refused.code != "another_controller":
                 raise
             raise first from None  # nobody knows what became of it
@@ -280,7 +278,7 @@ class HttpQueue(Queue):
         """Make a call that may be made twice; a connection that was idle may be dead."""
         try:
             answer: dict[str, Any] = await call()
-        except Unanswered as error:
+        except NoAnswer as error:
             if not error.sent:
                 raise
             answer = await call()
@@ -305,7 +303,7 @@ class HttpQueue(Queue):
                     longer=longer,
                 )  # fmt: skip
                 break
-            except Refused as refused:
+            except RequestRefused as refused:
                 if again and refused.status == 401 and (renewed := self._tokens.read()) != token:
                     self._token = token = renewed  # it was rotated
                     continue
@@ -318,7 +316,7 @@ class HttpQueue(Queue):
             self._token = self._tokens.read()
         return self._token
 
-    def _raise(self, refused: Refused) -> NoReturn:
+    def _raise(self, refused: RequestRefused) -> NoReturn:
         """What the controller refused, as any other queue would."""
         kind = _KINDS.get(refused.code)
         if kind is None and refused.status == 413:
@@ -329,7 +327,7 @@ class HttpQueue(Queue):
             raise kind(str(refused)) from None
         raise refused
 
-    def advice_on(self, refused: Refused) -> str | None:
+    def advice_on(self, refused: RequestRefused) -> str | None:
         """What to do where the token is not accepted, or not for this; None if it is not that."""
         if refused.status == 401:
             return (
@@ -391,7 +389,7 @@ class _HttpLine(Line):
     async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
         try:
             await self._listen(heard, ready)
-        except Refused as refused:
+        except RequestRefused as refused:
             if (advice := self._queue.advice_on(refused)) is not None:
                 refused.advice = advice  # no proxy is to blame
             raise

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollwise.queues.objects.names import SLICE
-from pollwise.runtime.jobs import Job, NewJob, encode
+from pollwise.runtime.jobs import Job, NewJob
 
 #: What is kept of bodies that were read, in bytes.
 CACHE_BYTES = 32 * 1024 * 1024
@@ -19,7 +19,7 @@ CACHE_CONTENTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredJob:
     """A job as a body has it."""
 
     id: str
@@ -38,19 +38,19 @@ class Stored:
             self.created_at, due, self.unique,
         )  # fmt: skip
 
-    def same_for_claims(self, other: Stored) -> bool:
+    def same_for_claims(self, other: StoredJob) -> bool:
         mine = (self.kind, self.priority, self.run_at, self.delayed)
         return mine == (other.kind, other.priority, other.run_at, other.delayed)
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class PutBody:
     """All jobs of a root; None where a job is another's twin."""
 
-    jobs: tuple[Stored | None, ...]
+    jobs: tuple[StoredJob | None, ...]
     size: int
 
-    def __getitem__(self, index: int) -> Stored:
+    def __getitem__(self, index: int) -> StoredJob:
         job = self.jobs[index] if len(self.jobs) > 1 or index == 0 else self.jobs[0]
         assert job is not None  # noqa: S101 - no slice holds a twin
         return job
@@ -87,12 +87,12 @@ def write_body(jobs: Sequence[NewJob | None], dues: Sequence[float], now: float)
     return f'{{"v": 1, "created_at": {now!r}, "jobs": [{", ".join(parts)}]}}'.encode()
 
 
-def read_body(folder: str, raw: bytes) -> Body:
+def read_body(folder: str, raw: bytes) -> PutBody:
     data = json.loads(raw)
     jobs = tuple(
         None
         if job is None
-        else Stored(
+        else StoredJob(
             job.get("id", f"{folder}.{index}"),
             job["kind"],
             job["payload"],
@@ -104,10 +104,10 @@ def read_body(folder: str, raw: bytes) -> Body:
         )
         for index, job in enumerate(data["jobs"])
     )
-    return Body(jobs, len(raw))
+    return PutBody(jobs, len(raw))
 
 
-def write_again(job: Stored, now: float) -> bytes:
+def write_again(job: StoredJob, now: float) -> bytes:
     """The body of a root with one job that is retried."""
     entry = {
         "id": job.id, "kind": job.kind, "payload": job.payload, "priority": job.priority,
@@ -117,7 +117,12 @@ def write_again(job: Stored, now: float) -> bytes:
 
 
 def write_record(
-    job: Stored, attempt: int, run_at: float | None, error: str | None, since: float, retried: int
+    job: StoredJob,
+    attempt: int,
+    run_at: float | None,
+    error: str | None,
+    since: float,
+    retried: int,
 ) -> bytes:
     """A job that left the chains: dead, or done and kept."""
     return json.dumps(
@@ -138,9 +143,9 @@ def write_record(
     ).encode()
 
 
-def read_record(raw: bytes) -> tuple[Stored, dict[str, Any]]:
+def read_record(raw: bytes) -> tuple[StoredJob, dict[str, Any]]:
     data = json.loads(raw)
-    job = Stored(
+    job = StoredJob(
         data["id"], data["kind"], data["payload"], data["priority"], data["created_at"],
         data["run_at"], data["unique"], False,
     )  # fmt: skip
@@ -153,21 +158,21 @@ def digest(job: NewJob) -> str:
     return hashlib.sha256(f"{job.kind}\n{canonical}".encode()).hexdigest()
 
 
-class Cache:
+class BodyCache:
     """Bodies and contents that were read. They never change, so they are never wrong."""
 
     def __init__(self) -> None:
-        self._bodies: OrderedDict[str, Body] = OrderedDict()
+        self._bodies: OrderedDict[str, PutBody] = OrderedDict()
         self._bytes = 0
         self._contents: OrderedDict[str, dict[str, Any]] = OrderedDict()
 
-    def body(self, path: str) -> Body | None:
+    def body(self, path: str) -> PutBody | None:
         body = self._bodies.get(path)
         if body is not None:
             self._bodies.move_to_end(path)
         return body
 
-    def add_body(self, path: str, body: Body) -> None:
+    def add_body(self, path: str, body: PutBody) -> None:
         self.forget([path])
         self._bodies[path] = body
         self._bytes += body.size
@@ -192,9 +197,3 @@ class Cache:
             body = self._bodies.pop(path, None)
             if body is not None:
                 self._bytes -= body.size
-
-
-__all__ = [
-    "Body", "Cache", "Stored", "digest", "encode", "read_body", "read_record",
-    "write_again", "write_body", "write_record",
-]  # fmt: skip

@@ -17,7 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pollwise.queues.objects.names import SLICE, Kind, Meaning, Put, read_folder, read_size
+from pollwise.queues.objects.names import (
+    SLICE,
+    EntryKind,
+    EntryMeaning,
+    PutName,
+    read_folder,
+    read_size,
+)
 
 _OBJECT = re.compile(r"(b|r(\d{1,6})-(\d{1,5}))(?:\.(\d{1,5})\.(\d{1,9}))?")
 
@@ -28,7 +35,7 @@ Slices = Callable[[str], Sequence[tuple[int, int]] | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class ListedObject:
     """An object as a LIST shows it. written: by the store's clock, in seconds since 1970."""
 
     name: str
@@ -37,24 +44,24 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ChainEntry:
     name: str
     start: int
     number: int
-    meaning: Meaning
+    meaning: EntryMeaning
     written: float
 
 
 @dataclass(slots=True)
-class Root:
+class RootObject:
     """A root and the entries of its chains, by where they start."""
 
-    put: Put
+    put: PutName
     path: str  # the root object's own name
     retried: int = 0
     only: int | None = None  # the one job of a retried root
-    item: Item | None = None
-    chains: dict[int, list[Entry]] = field(default_factory=dict)
+    item: ListedObject | None = None
+    chains: dict[int, list[ChainEntry]] = field(default_factory=dict)
 
     @property
     def void(self) -> bool:
@@ -65,7 +72,7 @@ class Root:
     def count(self) -> int:
         return 1 if self.only is not None else self.put.count
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[ChainEntry]:
         return [entry for chain in self.chains.values() for entry in chain]
 
     def entry_name(self, start: int, number: int) -> str:
@@ -73,10 +80,10 @@ class Root:
 
 
 @dataclass(slots=True)
-class Unit:
+class ClaimUnit:
     """Jobs [start, end) of a root that share a chain, and their state."""
 
-    root: Root
+    root: RootObject
     start: int
     end: int
     left: int
@@ -89,8 +96,8 @@ class Unit:
     ended: bool = False
     masked: str | None = None  # the entry whose content tells which jobs are left
     unread: str | None = None  # the entry whose content has to be read to go on
-    moving: Entry | None = None  # what ended by this entry has to be moved
-    path: list[Entry] = field(default_factory=list)
+    moving: ChainEntry | None = None  # what ended by this entry has to be moved
+    path: list[ChainEntry] = field(default_factory=list)
 
     @property
     def whole(self) -> bool:
@@ -110,13 +117,13 @@ class Unit:
         return None if content is None else list(content["left"])
 
 
-def token_of(root: Root, number: int) -> int:
+def token_of(root: RootObject, number: int) -> int:
     return root.retried * 1_000_000_000 + number
 
 
-def read_roots(items: Iterable[Item]) -> list[Root]:
+def read_roots(items: Iterable[ListedObject]) -> list[RootObject]:
     """The roots of a listing of `…/live/<folder>/<object>`; foreign objects are passed over."""
-    roots: dict[str, Root] = {}
+    roots: dict[str, RootObject] = {}
     for item in items:
         parent, _, name = item.name.rpartition("/")
         found = _OBJECT.fullmatch(name)
@@ -127,7 +134,7 @@ def read_roots(items: Iterable[Item]) -> list[Root]:
         path = f"{parent}/{kind}"
         root = roots.get(path)
         if root is None:
-            root = roots[path] = Root(
+            root = roots[path] = RootObject(
                 put, path, int(retried or 0), None if only is None else int(only)
             )
         if start is None:
@@ -135,7 +142,7 @@ def read_roots(items: Iterable[Item]) -> list[Root]:
             continue
         meaning = read_size(item.size)
         if meaning is not None:
-            entry = Entry(item.name, int(start), int(number), meaning, item.written)
+            entry = ChainEntry(item.name, int(start), int(number), meaning, item.written)
             root.chains.setdefault(entry.start, []).append(entry)
     for root in roots.values():
         for chain in root.chains.values():
@@ -147,7 +154,9 @@ def even_slices(count: int) -> list[tuple[int, int]]:
     return [(start, min(start + SLICE, count)) for start in range(0, count, SLICE)]
 
 
-def read_units(root: Root, slices: Slices, contents: Contents, grain: float) -> list[Unit] | None:
+def read_units(
+    root: RootObject, slices: Slices, contents: Contents, grain: float
+) -> list[ClaimUnit] | None:
     """The units of a root, or None if its body has to be read first.
 
     grain: by how much the store rounds down the times it shows.
@@ -160,19 +169,19 @@ def read_units(root: Root, slices: Slices, contents: Contents, grain: float) -> 
         cuts = even_slices(root.put.count)
     if cuts is None:
         return None
-    units: list[Unit] = []
+    units: list[ClaimUnit] = []
     for start, end in cuts:
-        units += _walk(Unit(root, start, end, end - start), contents, grain)
+        units += _walk(ClaimUnit(root, start, end, end - start), contents, grain)
     return units
 
 
-def _walk(unit: Unit, contents: Contents, grain: float) -> Iterator[Unit]:
+def _walk(unit: ClaimUnit, contents: Contents, grain: float) -> Iterator[ClaimUnit]:
     for entry in unit.root.chains.get(unit.start, ()):
         if entry.number <= unit.top:
             continue
         meaning = entry.meaning
         match meaning.kind:
-            case Kind.CLAIM:
+            case EntryKind.CLAIM:
                 if not unit.attempts and not unit.top and meaning.count < unit.end - unit.start:
                     rest = copy.copy(unit)
                     rest.start, rest.path = unit.start + meaning.count, []
@@ -183,24 +192,24 @@ def _walk(unit: Unit, contents: Contents, grain: float) -> Iterator[Unit]:
                 unit.attempts += 1
                 unit.claim = entry.number
                 unit.free_at = entry.written + grain + meaning.duration
-            case Kind.RENEW:
+            case EntryKind.RENEW:
                 unit.free_at = entry.written + grain + meaning.duration
-            case Kind.REST | Kind.REST_MOVE:
+            case EntryKind.REST | EntryKind.REST_MOVE:
                 unit.left, unit.masked = meaning.count, entry.name
-                if meaning.kind is Kind.REST_MOVE:
+                if meaning.kind is EntryKind.REST_MOVE:
                     unit.moving = entry
                 else:
                     unit.moving = None
-            case Kind.BACK | Kind.BACK_FREE | Kind.SUM:
-                if meaning.kind is Kind.SUM:
+            case EntryKind.BACK | EntryKind.BACK_FREE | EntryKind.SUM:
+                if meaning.kind is EntryKind.SUM:
                     content = contents(entry.name)
                     unit.unread = entry.name if content is None else None
                     unit.attempts = 0 if content is None else content["attempts"]
                 unit.claim = 0
                 delay = meaning.duration + grain if meaning.duration else 0.0
                 unit.free_at = unit.run_at = entry.written + delay
-                unit.attempts -= meaning.kind is Kind.BACK_FREE
-            case Kind.BURST:
+                unit.attempts -= meaning.kind is EntryKind.BACK_FREE
+            case EntryKind.BURST:
                 left = unit.jobs(contents)
                 if left is None:
                     unit.unread = unit.masked
@@ -212,15 +221,15 @@ def _walk(unit: Unit, contents: Contents, grain: float) -> Iterator[Unit]:
                     unit = _single(unit, unit.start, entry)
                 else:
                     unit.ended, unit.left = True, 0
-            case Kind.END | Kind.MOVE:
+            case EntryKind.END | EntryKind.MOVE:
                 unit.ended, unit.left = True, 0
-                unit.moving = entry if meaning.kind is Kind.MOVE else None
+                unit.moving = entry if meaning.kind is EntryKind.MOVE else None
         unit.top, unit.written = entry.number, entry.written
         unit.path = [*unit.path, entry]
     yield unit
 
 
-def _single(unit: Unit, index: int, burst: Entry) -> Unit:
+def _single(unit: ClaimUnit, index: int, burst: ChainEntry) -> ClaimUnit:
     single = copy.copy(unit)
     single.start, single.end, single.left = index, index + 1, 1
     single.masked, single.top, single.written = None, burst.number, burst.written

@@ -8,11 +8,17 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
-from pollwise.queues.objects.body import Body, Stored
-from pollwise.queues.objects.chain import Item, Root, Unit, read_roots, token_of
+from pollwise.queues.objects.body import PutBody, StoredJob
+from pollwise.queues.objects.chain import ClaimUnit, ListedObject, RootObject, read_roots, token_of
+from pollwise.queues.objects.contention import Chosen
 from pollwise.queues.objects.core import ACT_WITHIN, TICK, Core
-from pollwise.queues.objects.names import Kind, Meaning, rounded_lease, tag_of, write_entry
-from pollwise.queues.objects.rivals import Chosen
+from pollwise.queues.objects.names import (
+    EntryKind,
+    EntryMeaning,
+    rounded_lease,
+    tag_of,
+    write_entry,
+)
 from pollwise.queues.objects.store import PAGE
 from pollwise.runtime.jobs import Claim
 
@@ -30,10 +36,10 @@ STRAGGLE = 600.0
 
 
 @dataclass(slots=True)
-class Held:
+class HeldUnit:
     """A unit that this handle has under a lease."""
 
-    root: Root
+    root: RootObject
     start: int
     left: set[int]
     claim: int  # the number of the CLAIM entry
@@ -41,12 +47,14 @@ class Held:
     attempt: int
     run_at: float | None
     until: float  # in the loop's time: the lease is live before it, whatever the store's clock says
-    body: Body
+    body: PutBody
     unsure: bool = False  # taken from a listing, not claimed here
     lost: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     names: list[str] = field(default_factory=list)  # the entries of its chain
-    doubt: tuple[str, Meaning, dict[str, Any], bytes] | None = None  # a write whose fate is unknown
+    doubt: tuple[str, EntryMeaning, dict[str, Any], bytes] | None = (
+        None  # a write whose fate is unknown
+    )
     pending: list[dict[str, Any]] = field(default_factory=list)  # moves of ended jobs, not done yet
     renews: list[tuple[float, str]] = field(default_factory=list)
 
@@ -59,38 +67,38 @@ class Held:
 
 
 @dataclass(slots=True)
-class Look:
+class LiveListing:
     """What a LIST showed: what may be claimed in the order of claims, when more will be, and what
     is to be cleaned up."""
 
     seen_at: float
-    units: list[Unit]
+    units: list[ClaimUnit]
     due: float | None
-    roots: list[Root]
+    roots: list[RootObject]
 
 
-class Claiming:
+class UnitClaimer:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.held: dict[tuple[str, int], Held] = {}
-        self.rivals = core.rivals
+        self.held: dict[tuple[str, int], HeldUnit] = {}
+        self.contention = core.contention
         self._hidden = 0
-        self._spare: tuple[Look, Sequence[str] | None] | None = None
+        self._spare: tuple[LiveListing, Sequence[str] | None] | None = None
         self.lost_races = 0
 
     async def claim(
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
-    ) -> tuple[list[Claim], Look]:
+    ) -> tuple[list[Claim], LiveListing]:
         look = self._look_before(limit, kinds) or await self.look(limit, kinds)
-        clock, rivals = self._core.clock, self.rivals
+        clock, contention = self._core.clock, self.contention
         claims: list[Claim] = []
         units, lost_tries = look.units, 0
         shares = 1  # more, as this call meets nobody
         while len(claims) < limit and clock.now() - look.seen_at < ACT_WITHIN:
-            chosen, units = rivals.choose(units, limit - len(claims), shares)
+            chosen, units = contention.choose(units, limit - len(claims), shares)
             if not chosen:
                 break
-            at_once = rivals.undisputed and not (claims and rivals.any)
+            at_once = contention.undisputed and not (claims and contention.any)
             began = clock.now()
             took, rests, lost = await self._take(chosen, at_once, worker, lease, kinds)
             claims += took
@@ -99,22 +107,27 @@ class Claiming:
             shares *= 2
             if lost and (claims or lost_tries == TRIES):
                 break
-            if units and len(claims) < limit and rivals.any and not rivals.room_among(units):
+            if (
+                units
+                and len(claims) < limit
+                and contention.any
+                and not contention.room_among(units)
+            ):
                 # What was seen does not show what the others took meanwhile.
                 if lost:
-                    await clock.sleep(rivals.pause(clock.now() - began))
+                    await clock.sleep(contention.pause(clock.now() - began))
                 look = await self.look(limit, kinds)
                 units = look.units
         if lost_tries and units and not claims:
             look.due = self._core.time.now() + LOOK_AGAIN  # there is something still
-        self._spare = None if lost_tries else (Look(look.seen_at, units, None, []), kinds)
+        self._spare = None if lost_tries else (LiveListing(look.seen_at, units, None, []), kinds)
         return sorted(self._live(claims), key=self._order), look
 
-    def _look_before(self, limit: int, kinds: Sequence[str] | None) -> Look | None:
+    def _look_before(self, limit: int, kinds: Sequence[str] | None) -> LiveListing | None:
         """What the last look showed beyond what was claimed then, if it is fresh and enough: a
         backlog is not listed again for every claim."""
         spare, self._spare = self._spare, None
-        if spare is None or spare[1] != kinds or self.rivals.any:
+        if spare is None or spare[1] != kinds or self.contention.any:
             return None
         look = spare[0]
         if self._core.clock.now() - look.seen_at > LOOK_AGAIN:
@@ -146,12 +159,12 @@ class Claiming:
 
     # Looking
 
-    async def look(self, limit: int, kinds: Sequence[str] | None) -> Look:
+    async def look(self, limit: int, kinds: Sequence[str] | None) -> LiveListing:
         """List until there is enough to choose from: mostly one page, one request."""
         core = self._core
-        enough = limit + (self.rivals.places if self.rivals.any else 0)
-        look = Look(core.clock.now(), [], None, [])
-        begun: list[Item] = []  # the last folder of a page, which may go on in the next
+        enough = limit + (self.contention.places if self.contention.any else 0)
+        look = LiveListing(core.clock.now(), [], None, [])
+        begun: list[ListedObject] = []  # the last folder of a page, which may go on in the next
         async for page in core.pages("live"):
             items = [*begun, *page]
             begun = []
@@ -167,7 +180,7 @@ class Claiming:
         look.units.sort(key=self._rank)
         return look
 
-    async def _read_due(self, look: Look, kinds: Sequence[str] | None) -> None:
+    async def _read_due(self, look: LiveListing, kinds: Sequence[str] | None) -> None:
         """A long backlog hides the delayed jobs, which are listed behind it: look there at times,
         so that what falls due takes its turn."""
         self._hidden += 1
@@ -179,7 +192,9 @@ class Claiming:
             await self._read(look, roots[:-1] if len(page) >= PAGE else roots, kinds)
             break
 
-    async def _read(self, look: Look, roots: list[Root], kinds: Sequence[str] | None) -> None:
+    async def _read(
+        self, look: LiveListing, roots: list[RootObject], kinds: Sequence[str] | None
+    ) -> None:
         """Add to a look what these roots have to claim."""
         core = self._core
         look.roots += roots
@@ -206,7 +221,7 @@ class Claiming:
                 elif look.due is None or opens < look.due:
                     look.due = opens
 
-    async def _units(self, root: Root) -> list[Unit]:
+    async def _units(self, root: RootObject) -> list[ClaimUnit]:
         """The units of a root; rarely, an entry has to be read to tell them."""
         core = self._core
         units = core.seen_units(root) or []
@@ -217,7 +232,7 @@ class Claiming:
             units = core.seen_units(root) or []
         return units
 
-    def opens(self, unit: Unit, now: float, surely: float) -> tuple[float, bool]:
+    def opens(self, unit: ClaimUnit, now: float, surely: float) -> tuple[float, bool]:
         """When a unit may be claimed, by the store's clock, and whether that is now."""
         if unit.free_at is not None:
             # A lease is taken over when it is surely over; a delay ends as near as can be told.
@@ -225,20 +240,20 @@ class Claiming:
         due = self._due(unit)
         return (0.0, True) if due is None else (due, due <= now)
 
-    def _due(self, unit: Unit) -> float | None:
+    def _due(self, unit: ClaimUnit) -> float | None:
         body = self._core.cache.body(unit.root.path)
         if body is not None:
             job = body[unit.start]
             return job.run_at if job.delayed else None
         return None if unit.root.only is not None else unit.root.put.due
 
-    def _wants(self, unit: Unit, kinds: Sequence[str] | None) -> bool:
+    def _wants(self, unit: ClaimUnit, kinds: Sequence[str] | None) -> bool:
         if kinds is None:
             return True
         body = self._core.cache.body(unit.root.path)
         return body is None or body[unit.start].kind in kinds
 
-    def _rank(self, unit: Unit) -> tuple[Any, ...]:
+    def _rank(self, unit: ClaimUnit) -> tuple[Any, ...]:
         return (-priority_of(self._core, unit), since_of(self._core, unit),
                 *unit.root.put.place(unit.start))  # fmt: skip
 
@@ -246,13 +261,13 @@ class Claiming:
 
     async def _take(
         self, chosen: Chosen, at_once: bool, worker: str, lease: float, kinds: Sequence[str] | None
-    ) -> tuple[list[Claim], list[Unit], bool]:
+    ) -> tuple[list[Claim], list[ClaimUnit], bool]:
         """Claims, what they left of slices, and whether somebody else was faster anywhere."""
         core = self._core
         parts = [chosen] if at_once else [chosen[:1], chosen[1:]]
         won, rests, lost, errors = await self._win(parts, worker, lease)
         roots = {held.root.path: held.root for held in won}
-        bodies: dict[str, Body | BaseException | None] = dict(
+        bodies: dict[str, PutBody | BaseException | None] = dict(
             zip(
                 roots,
                 await core.all(core.body(root, afresh=True) for root in roots.values()),
@@ -274,9 +289,9 @@ class Claiming:
                 claims += self.register(held, worker)
         self.lost_races += lost
         if lost:
-            self.rivals.lost()
+            self.contention.lost()
         elif not errors:
-            self.rivals.won()
+            self.contention.won()
         if not claims:
             for error in errors:
                 if isinstance(error, Exception):
@@ -285,13 +300,13 @@ class Claiming:
 
     async def _win(
         self, parts: Sequence[Chosen], worker: str, lease: float
-    ) -> tuple[list[Held], list[Unit], int, list[BaseException]]:
+    ) -> tuple[list[HeldUnit], list[ClaimUnit], int, list[BaseException]]:
         """Try one part after the other, up to the first in which a race is lost.
 
         Returns what was won, what that left of slices, how many were lost, and what went wrong.
         """
-        won: list[Held] = []
-        rests: list[Unit] = []
+        won: list[HeldUnit] = []
+        rests: list[ClaimUnit] = []
         errors: list[BaseException] = []
         lost = 0
         for part in parts:
@@ -311,7 +326,9 @@ class Claiming:
                 break
         return won, rests, lost, errors
 
-    async def _take_unit(self, unit: Unit, count: int, worker: str, lease: float) -> list[Held]:
+    async def _take_unit(
+        self, unit: ClaimUnit, count: int, worker: str, lease: float
+    ) -> list[HeldUnit]:
         """Claim a unit, or the first jobs of it; an empty list if somebody was faster."""
         core = self._core
         for name in (core.unread(unit), unit.moving.name if unit.moving else None):
@@ -323,7 +340,7 @@ class Claiming:
         if unit.top == 0 or count == unit.left:
             return await self._enter(unit, left[:count], worker, lease, unit.top)
         # A part of what was claimed before: each of its jobs goes on alone from here.
-        burst = write_entry(Meaning(Kind.BURST), {"left": left})
+        burst = write_entry(EntryMeaning(EntryKind.BURST), {"left": left})
         if not await core.create(unit.root.entry_name(unit.start, unit.top + 1), burst):
             return []
         parts = await core.all(
@@ -333,19 +350,19 @@ class Claiming:
         return [held for part in parts if isinstance(part, list) for held in part]
 
     async def _enter(
-        self, unit: Unit, jobs: list[int], worker: str, lease: float, top: int,
+        self, unit: ClaimUnit, jobs: list[int], worker: str, lease: float, top: int,
         start: int | None = None,
-    ) -> list[Held]:  # fmt: skip
+    ) -> list[HeldUnit]:  # fmt: skip
         core = self._core
         start = unit.start if start is None else start
         lease = rounded_lease(lease)
-        entry = write_entry(Meaning(Kind.CLAIM, lease, len(jobs)), {"worker": worker})
+        entry = write_entry(EntryMeaning(EntryKind.CLAIM, lease, len(jobs)), {"worker": worker})
         sent = core.clock.now()
         name = unit.root.entry_name(start, top + 1)
         if not await core.create(name, entry):
             return []
         before = [e.name for e in unit.root.chains.get(start, ())]
-        held = Held(
+        held = HeldUnit(
             unit.root, start, set(jobs), top + 1, top + 1, unit.attempts + 1, unit.run_at,
             sent + lease, _UNREAD, names=[*before, name],
         )  # fmt: skip
@@ -353,11 +370,11 @@ class Claiming:
             held.pending = pending_of(core, unit)
         return [held]
 
-    async def _hand_back(self, held: Held) -> None:
-        entry = write_entry(Meaning(Kind.BACK_FREE), {})
+    async def _hand_back(self, held: HeldUnit) -> None:
+        entry = write_entry(EntryMeaning(EntryKind.BACK_FREE), {})
         await self._core.create(held.root.entry_name(held.start, held.top + 1), entry)
 
-    def register(self, held: Held, worker: str) -> list[Claim]:
+    def register(self, held: HeldUnit, worker: str) -> list[Claim]:
         core = self._core
         now = core.clock.now()
         until = core.clock.epoch() + (held.until - now)
@@ -370,15 +387,15 @@ class Claiming:
             self.held[job.id, held.token] = held
         return claims
 
-    def forget(self, held: Held, indexes: Iterable[int]) -> None:
+    def forget(self, held: HeldUnit, indexes: Iterable[int]) -> None:
         for index in indexes:
             self.held.pop((held.id_of(index), held.token), None)
 
 
-_UNREAD = Body((), 0)
+_UNREAD = PutBody((), 0)
 
 
-def _rest(unit: Unit, count: int) -> Unit | None:
+def _rest(unit: ClaimUnit, count: int) -> ClaimUnit | None:
     """What a claim of ours left of a fresh slice. Only whoever won it knows where it ends."""
     if unit.top or count == unit.left:
         return None
@@ -387,18 +404,18 @@ def _rest(unit: Unit, count: int) -> Unit | None:
     return rest
 
 
-def pending_of(core: Core, unit: Unit) -> list[dict[str, Any]]:
+def pending_of(core: Core, unit: ClaimUnit) -> list[dict[str, Any]]:
     """The moves that a unit waits for, each as the entry that ended its jobs has it."""
     content = None if unit.moving is None else core.cache.content(unit.moving.name)
     return [] if content is None else [content, *content.get("before", ())]
 
 
-def priority_of(core: Core, unit: Unit) -> int:
+def priority_of(core: Core, unit: ClaimUnit) -> int:
     body = core.cache.body(unit.root.path)
     return unit.root.put.priority if body is None else body[unit.start].priority
 
 
-def since_of(core: Core, unit: Unit) -> float:
+def since_of(core: Core, unit: ClaimUnit) -> float:
     """Since when a unit is due."""
     if unit.run_at is not None:
         return unit.run_at
@@ -406,7 +423,7 @@ def since_of(core: Core, unit: Unit) -> float:
     return since_put(unit.root, None if body is None else body[unit.start])
 
 
-def since_put(root: Root, job: Stored | None) -> float:
+def since_put(root: RootObject, job: StoredJob | None) -> float:
     """Since when a job is due that was never given back: the same with its body and without."""
     if root.only is not None:
         return 0.0 if root.item is None else root.item.written

@@ -12,10 +12,16 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pollwise.errors import StoreError, StoreUnavailable
-from pollwise.queues.objects.body import Body, Cache, read_body
-from pollwise.queues.objects.chain import Item, Root, Unit, read_roots, read_units
+from pollwise.queues.objects.body import BodyCache, PutBody, read_body
+from pollwise.queues.objects.chain import (
+    ClaimUnit,
+    ListedObject,
+    RootObject,
+    read_roots,
+    read_units,
+)
+from pollwise.queues.objects.contention import Contention
 from pollwise.queues.objects.names import salt
-from pollwise.queues.objects.rivals import Rivals
 from pollwise.queues.objects.store import Store, StoreClock
 from pollwise.runtime.clock import Clock
 
@@ -51,9 +57,9 @@ class Core:
         self.shown = shown
         self.name = name
         self.time = StoreClock(clock, store.grain)
-        self.cache = Cache()
+        self.cache = BodyCache()
         self.rng = random.Random()
-        self.rivals = Rivals(clock, self.rng)
+        self.contention = Contention(clock, self.rng)
         self.closed = False
         self._limit = asyncio.Semaphore(REQUESTS)
         self._probing: asyncio.Task[None] | None = None
@@ -92,14 +98,14 @@ class Core:
     async def get(self, name: str) -> bytes | None:
         return await self._tried(lambda: self.store.get(name))
 
-    async def head(self, name: str) -> Item | None:
+    async def head(self, name: str) -> ListedObject | None:
         return await self._tried(lambda: self.store.head(name))
 
     async def delete(self, names: Sequence[str]) -> None:
         for start in range(0, len(names), DELETE_BATCH):
             await self._tried(partial(self.store.delete, names[start : start + DELETE_BATCH]))
 
-    async def pages(self, *folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+    async def pages(self, *folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         """Pages of a listing. One that fails is begun again, unless some of it was used."""
         used = False
         for tries_left in reversed(range(TRIES)):
@@ -115,7 +121,7 @@ class Core:
             else:
                 return
 
-    async def listing(self, *folder: str) -> list[Item]:
+    async def listing(self, *folder: str) -> list[ListedObject]:
         return [item async for page in self.pages(*folder) for item in page]
 
     async def _tried(self, request: Callable[[], Awaitable[T]]) -> T:
@@ -166,7 +172,7 @@ class Core:
         now = self.time.surely()
         long_ago = now - PROBE_KEPT  # by those who crashed in here
         await self._sweep_probe(name, *(i.name for i in seen if i.written < long_ago))
-        self.rivals.seen(sum(i.written > now - PROBED_NOW for i in seen) - 1)
+        self.contention.seen(sum(i.written > now - PROBED_NOW for i in seen) - 1)
         if not self.time.known:
             raise StoreError(
                 f"{self.shown}: a LIST does not show what was just written; a queue needs a store "
@@ -179,7 +185,7 @@ class Core:
 
     # What was read
 
-    async def body(self, root: Root, *, afresh: bool = False) -> Body | None:
+    async def body(self, root: RootObject, *, afresh: bool = False) -> PutBody | None:
         """The body of a root. afresh: ask the store whether it is still there, at least."""
         body = self.cache.body(root.path)
         if body is not None:
@@ -202,11 +208,11 @@ class Core:
             self.cache.add_content(name, content or {})
         return content
 
-    async def folder(self, folder: str) -> list[Root]:
+    async def folder(self, folder: str) -> list[RootObject]:
         """The roots of one put, as they are now."""
         return read_roots(await self.listing("live", folder))
 
-    async def units(self, root: Root) -> list[Unit]:
+    async def units(self, root: RootObject) -> list[ClaimUnit]:
         """The units of a root, read as far as it takes to know which jobs are left."""
         while True:
             units = self.seen_units(root)
@@ -221,10 +227,10 @@ class Core:
                 if await self.content(name) is None:
                     return []  # it is being deleted
 
-    def seen_units(self, root: Root) -> list[Unit] | None:
+    def seen_units(self, root: RootObject) -> list[ClaimUnit] | None:
         return read_units(root, self.cache.slices, self.cache.content, self.time.grain)
 
-    def unread(self, unit: Unit) -> str | None:
+    def unread(self, unit: ClaimUnit) -> str | None:
         """The entry that has to be read to know which jobs of a unit are left."""
         if unit.unread is not None:
             return unit.unread

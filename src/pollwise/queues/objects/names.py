@@ -21,7 +21,7 @@ from typing import Any
 from pollwise.errors import ConfigError
 from pollwise.runtime.jobs import PRIORITY_MAX
 
-#: Jobs that one claim can take by one write, at the most; see `Kind.CLAIM`.
+#: Jobs that one claim can take by one write, at the most; see `EntryKind.CLAIM`.
 SLICE = 16
 #: The tag of a put whose jobs differ, or whose body has holes: its body has to be read first.
 MIXED = "mixed"
@@ -59,7 +59,7 @@ def tag_of(kind: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutName:
     """The jobs of one put: one folder, one object with all of them.
 
     Its name sorts by what is claimed first: what may run at once by priority, then what is delayed
@@ -75,7 +75,7 @@ class Put:
     count: int
 
     @classmethod
-    def make(cls, priority: int, due: float | None, stamp: int, tag: str, count: int) -> Put:
+    def make(cls, priority: int, due: float | None, stamp: int, tag: str, count: int) -> PutName:
         rank = f"{PRIORITY_MAX - priority:03x}"
         head = f"0{rank}" if due is None else f"1{digits(round(due * 1e6), 11)}{rank}"
         grain = salt()
@@ -99,12 +99,12 @@ class Put:
 
 
 @lru_cache(65536)
-def read_folder(name: str) -> Put | None:
+def read_folder(name: str) -> PutName | None:
     found = _FOLDER.fullmatch(name)
     if found is None:
         return None
     try:
-        return Put(
+        return PutName(
             name,
             _number(found["stamp"]),
             found["salt"],
@@ -117,7 +117,7 @@ def read_folder(name: str) -> Put | None:
         return None
 
 
-def read_id(job_id: str) -> tuple[Put, int] | None:
+def read_id(job_id: str) -> tuple[PutName, int] | None:
     """The put and the index in it; None for an id that is not ours."""
     folder, dot, index = job_id.partition(".")
     if not dot or not index.isascii() or not index.isdigit() or len(index) > 5:
@@ -156,7 +156,7 @@ def safe_name(name: str) -> str:
 # The sizes
 
 
-class Kind(Enum):
+class EntryKind(Enum):
     """What an entry of a chain says."""
 
     CLAIM = "claim"  # leased, so many jobs for so long; the rest of a fresh slice stays free
@@ -172,8 +172,8 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
-    kind: Kind
+class EntryMeaning:
+    kind: EntryKind
     duration: float = 0.0
     count: int = 0
 
@@ -191,7 +191,14 @@ DELAYS = [round(n * 10.0**e, 6) for e in range(-3, 8) for n in range(10, 100)]
 _SINGLE = {
     kind: 98 + step
     for step, kind in enumerate(
-        (Kind.END, Kind.MOVE, Kind.BURST, Kind.BACK, Kind.BACK_FREE, Kind.SUM)
+        (
+            EntryKind.END,
+            EntryKind.MOVE,
+            EntryKind.BURST,
+            EntryKind.BACK,
+            EntryKind.BACK_FREE,
+            EntryKind.SUM,
+        )
     )
 }
 _REST, _REST_MOVE, _EXTEND, _BACK, _BACK_FREE, _SUM = 64, 81, 128, 4480, 5470, 6460
@@ -208,19 +215,19 @@ def rounded_delay(delay: float) -> float:
     return DELAYS[min(bisect.bisect_left(DELAYS, delay - 1e-9), len(DELAYS) - 1)]
 
 
-def _meanings() -> dict[int, Meaning]:
-    table = {code: Meaning(kind) for kind, code in _SINGLE.items()}
+def _meanings() -> dict[int, EntryMeaning]:
+    table = {code: EntryMeaning(kind) for kind, code in _SINGLE.items()}
     for left in range(SLICE + 1):
-        table[_REST + left] = Meaning(Kind.REST, count=left)
-        table[_REST_MOVE + left] = Meaning(Kind.REST_MOVE, count=left)
+        table[_REST + left] = EntryMeaning(EntryKind.REST, count=left)
+        table[_REST_MOVE + left] = EntryMeaning(EntryKind.REST_MOVE, count=left)
     for step, lease in enumerate(LEASES):
-        table[_EXTEND + step] = Meaning(Kind.RENEW, lease)
+        table[_EXTEND + step] = EntryMeaning(EntryKind.RENEW, lease)
         for count in range(1, SLICE + 1):
-            table[_EXTEND + 256 * count + step] = Meaning(Kind.CLAIM, lease, count)
+            table[_EXTEND + 256 * count + step] = EntryMeaning(EntryKind.CLAIM, lease, count)
     for step, delay in enumerate(DELAYS):
-        table[_BACK + step] = Meaning(Kind.BACK, delay)
-        table[_BACK_FREE + step] = Meaning(Kind.BACK_FREE, delay)
-        table[_SUM + step] = Meaning(Kind.SUM, delay)
+        table[_BACK + step] = EntryMeaning(EntryKind.BACK, delay)
+        table[_BACK_FREE + step] = EntryMeaning(EntryKind.BACK_FREE, delay)
+        table[_SUM + step] = EntryMeaning(EntryKind.SUM, delay)
     return table
 
 
@@ -228,7 +235,7 @@ _MEANINGS = _meanings()
 _CODES = {meaning: code for code, meaning in _MEANINGS.items()}
 
 
-def write_entry(meaning: Meaning, content: dict[str, Any]) -> bytes:
+def write_entry(meaning: EntryMeaning, content: dict[str, Any]) -> bytes:
     """An entry's body. The nonce tells a write of ours from an equal one of somebody else."""
     text = json.dumps({"nonce": secrets.token_hex(6), **content}, separators=(",", ":")).encode()
     code = _CODES[meaning]
@@ -236,5 +243,5 @@ def write_entry(meaning: Meaning, content: dict[str, Any]) -> bytes:
     return text.ljust(code + periods * _PERIOD)
 
 
-def read_size(size: int) -> Meaning | None:
+def read_size(size: int) -> EntryMeaning | None:
     return _MEANINGS.get(size % _PERIOD)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.queues.objects.credentials import aws_settings
 from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
 
 #: How long one request may take, and making its connection.
 TIMEOUT, CONNECT = "10s", "5s"
+#: How long keys are used before botocore is asked again; it refreshes them when they expire.
+USED_FOR = timedelta(minutes=5)
 
 
 def refuse_shards(keys: Iterable[str]) -> None:
@@ -120,3 +123,41 @@ def remote_store(
 
 def _missing(what: str = "a queue") -> MissingExtra:
     return MissingExtra(f"{what} in a bucket", "objects")
+
+
+def aws_settings() -> dict[str, Any]:
+    """Settings of `S3Store` that obstore does not find by itself: credentials and region.
+
+    obstore reads the environment and asks containers and instances. It does not read the files of
+    `aws configure`, and cannot sign on with them. botocore can. So where the environment holds no
+    keys and botocore is installed (`pollwise[sqs]` brings it), botocore is asked.
+    """
+    if "AWS_ACCESS_KEY_ID" in os.environ or find_spec("botocore") is None:
+        return {}
+    from botocore.session import Session
+
+    session = Session()
+    settings: dict[str, Any] = {"credential_provider": BotocoreCredentials(session)}
+    region = session.get_config_variable("region")  # from a file; no request
+    if region and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & {*os.environ}:
+        settings["region"] = region
+    return settings
+
+
+class BotocoreCredentials:
+    """Credential provider: obstore calls it when it has no keys or they have expired."""
+
+    def __init__(self, session: Any) -> None:
+        self._session = session
+
+    def __call__(self) -> dict[str, Any]:
+        found = self._session.get_credentials()
+        if found is None:
+            raise LookupError("no credentials")
+        keys = found.get_frozen_credentials()
+        return {
+            "access_key_id": keys.access_key,
+            "secret_access_key": keys.secret_key,
+            "token": keys.token,
+            "expires_at": datetime.now(UTC) + USED_FOR,
+        }

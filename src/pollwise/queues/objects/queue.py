@@ -92,12 +92,12 @@ from pollwise.durations import Duration
 from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
 from pollwise.queues.objects.body import read_body, write_body
-from pollwise.queues.objects.claiming import Claiming
+from pollwise.queues.objects.claiming import UnitClaimer
 from pollwise.queues.objects.core import ACT_WITHIN, Core
-from pollwise.queues.objects.names import MIXED, SLICE, Put, safe_name, tag_of
-from pollwise.queues.objects.settling import Settling
+from pollwise.queues.objects.names import MIXED, SLICE, PutName, safe_name, tag_of
+from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
-from pollwise.queues.objects.unique import Uniques
+from pollwise.queues.objects.unique import UniqueMarkers
 from pollwise.queues.objects.views import Views
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
@@ -153,9 +153,9 @@ class ObjectQueue(Queue):
         ours: Store = store if hasattr(store, "pages") else Obstore(store, location)
         base = "/".join(part for part in (self.prefix, safe_name(name)) if part)
         self._core = Core(ours, self.clock, base, location, name)
-        self._claiming = Claiming(self._core)
-        self._uniques = Uniques(self._core)
-        self._settling = Settling(
+        self._claiming = UnitClaimer(self._core)
+        self._uniques = UniqueMarkers(self._core)
+        self._settling = UnitSettler(
             self._core, self._claiming, self.keep is not None, self._uniques.path
         )
         self._uniques.settling = self._settling
@@ -211,13 +211,13 @@ class ObjectQueue(Queue):
         core.cache.add_body(root, read_body(put.folder, body))
         return ids, sum(job is not None for job in fresh)
 
-    def _new_put(self, jobs: list[NewJob], dues: list[float], now: float) -> Put:
+    def _new_put(self, jobs: list[NewJob], dues: list[float], now: float) -> PutName:
         first = min(range(len(jobs)), key=lambda i: (dues[i] > now, -jobs[i].priority, dues[i]))
         ways = {(job.kind, job.priority, due) for job, due in zip(jobs, dues, strict=True)}
         holes = len(jobs) > 1 and any(job.unique is not None for job in jobs)
         tag = MIXED if len(ways) > 1 or holes else tag_of(jobs[0].kind)
         due = dues[first] if dues[first] > now else None
-        return Put.make(jobs[first].priority, due, self._stamp(now), tag, len(jobs))
+        return PutName.make(jobs[first].priority, due, self._stamp(now), tag, len(jobs))
 
     def _stamp(self, now: float) -> int:
         """When, in microseconds; later for each put of this process, so that their order stays."""

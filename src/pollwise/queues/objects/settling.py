@@ -8,13 +8,13 @@ from contextlib import suppress
 from typing import Any
 
 from pollwise.errors import StoreError, StoreUnavailable
-from pollwise.queues.objects.body import Body, write_record
-from pollwise.queues.objects.chain import Root, Unit
-from pollwise.queues.objects.claiming import Claiming, Held, pending_of
+from pollwise.queues.objects.body import PutBody, write_record
+from pollwise.queues.objects.chain import ClaimUnit, RootObject
+from pollwise.queues.objects.claiming import HeldUnit, UnitClaimer, pending_of
 from pollwise.queues.objects.core import ACT_WITHIN, GRACE, Core
 from pollwise.queues.objects.names import (
-    Kind,
-    Meaning,
+    EntryKind,
+    EntryMeaning,
     read_id,
     rounded_delay,
     rounded_lease,
@@ -26,18 +26,18 @@ from pollwise.runtime.jobs import Claim, Settlement
 STALE = 2 * GRACE
 #: Entries of a chain from which on it is summed up when a job is given back, and which of them are.
 LONG_CHAIN = 24
-SUMMED = (Kind.CLAIM, Kind.RENEW, Kind.BACK, Kind.BACK_FREE, Kind.SUM)
+SUMMED = (EntryKind.CLAIM, EntryKind.RENEW, EntryKind.BACK, EntryKind.BACK_FREE, EntryKind.SUM)
 #: Settlements of calls that failed in part, which are remembered until they are tried again.
 THROUGH_MAX = 10_000
 #: Folders that one claim cleans up, at the most.
 SWEEPS = 16
 
 
-class Settling:
+class UnitSettler:
     """keep: finished jobs stay for a look. unique_path: where the marker of a `unique` lies."""
 
     def __init__(
-        self, core: Core, claiming: Claiming, keep: bool, unique_path: Callable[[str], str]
+        self, core: Core, claiming: UnitClaimer, keep: bool, unique_path: Callable[[str], str]
     ) -> None:
         self._core = core
         self._claiming = claiming
@@ -48,7 +48,7 @@ class Settling:
         self._through: set[tuple[str, int, str]] = set()  # settled by a call that failed elsewhere
         self._sweeping: set[str] = set()
 
-    # Settling
+    # UnitSettler
 
     async def settle(self, settlements: list[Settlement]) -> list[str]:
         units, lost = await self._by_unit([s.claim for s in settlements])
@@ -59,7 +59,7 @@ class Settling:
                 lost.remove(key[0])
         settled: list[tuple[str, int, str]] = []
 
-        async def one(held: Held, indexes: list[int]) -> list[str]:
+        async def one(held: HeldUnit, indexes: list[int]) -> list[str]:
             batch = {i: by_claim[held.id_of(i), held.token] for i in indexes}
             return await self._settle_unit(held, batch, settled)
 
@@ -88,9 +88,11 @@ class Settling:
             lost += result
         return lost
 
-    async def _by_unit(self, claims: list[Claim]) -> tuple[list[tuple[Held, list[int]]], list[str]]:
+    async def _by_unit(
+        self, claims: list[Claim]
+    ) -> tuple[list[tuple[HeldUnit, list[int]]], list[str]]:
         """The units that claims belong to, and the ids of claims that belong to none."""
-        found: dict[int, tuple[Held, list[int]]] = {}
+        found: dict[int, tuple[HeldUnit, list[int]]] = {}
         lost: list[str] = []
         strangers: dict[str, list[Claim]] = {}
         for claim in claims:
@@ -111,12 +113,12 @@ class Settling:
                     found.setdefault(id(held), (held, []))[1].append(index)
         return list(found.values()), lost
 
-    async def _adopt(self, folder: str, claims: list[Claim]) -> list[tuple[Held | None, Claim]]:
+    async def _adopt(self, folder: str, claims: list[Claim]) -> list[tuple[HeldUnit | None, Claim]]:
         """Claims that this handle did not make, or has settled: ask the store."""
         core = self._core
-        result: list[tuple[Held | None, Claim]] = []
+        result: list[tuple[HeldUnit | None, Claim]] = []
         units = [u for root in await core.folder(folder) for u in await core.units(root)]
-        made: dict[tuple[str, int], Held] = {}
+        made: dict[tuple[str, int], HeldUnit] = {}
         for claim in claims:
             index = int(claim.job.id.rpartition(".")[2])
             held = None
@@ -138,7 +140,7 @@ class Settling:
         return result
 
     async def _settle_unit(
-        self, held: Held, batch: dict[int, Settlement], settled: list[tuple[str, int, str]]
+        self, held: HeldUnit, batch: dict[int, Settlement], settled: list[tuple[str, int, str]]
     ) -> list[str]:
         """Settle some jobs of a unit; return the ids of those that were not ours any more.
 
@@ -181,7 +183,7 @@ class Settling:
                     refused.append(held.id_of(index))
             return refused
 
-    async def _extend_unit(self, held: Held, indexes: list[int], lease: float) -> list[str]:
+    async def _extend_unit(self, held: HeldUnit, indexes: list[int], lease: float) -> list[str]:
         async with held.lock:
             if not await self._still_ours(held):
                 return [held.id_of(index) for index in indexes]
@@ -191,11 +193,11 @@ class Settling:
                 return [held.id_of(index) for index in indexes]
             return refused
 
-    async def _prolong(self, held: Held, lease: float) -> bool:
+    async def _prolong(self, held: HeldUnit, lease: float) -> bool:
         core = self._core
         lease = rounded_lease(lease)
         sent = core.clock.now()
-        if not await self._append(held, Meaning(Kind.RENEW, lease), {}):
+        if not await self._append(held, EntryMeaning(EntryKind.RENEW, lease), {}):
             return False
         held.until = sent + lease
         name = held.root.entry_name(held.start, held.top)
@@ -207,22 +209,22 @@ class Settling:
         held.renews.append((sent, name))
         return True
 
-    async def _send_back(self, held: Held, back: dict[int, Settlement]) -> bool:
+    async def _send_back(self, held: HeldUnit, back: dict[int, Settlement]) -> bool:
         some = next(iter(back.values()))
-        kind = Kind.BACK if some.counted else Kind.BACK_FREE
+        kind = EntryKind.BACK if some.counted else EntryKind.BACK_FREE
         errors = {str(i): s.error for i, s in back.items() if s.error is not None}
         content: dict[str, Any] = {"errors": errors} if errors else {}
         if len(held.names) >= LONG_CHAIN:
-            kind, content["attempts"] = Kind.SUM, held.attempt - (not some.counted)
-        if not await self._append(held, Meaning(kind, rounded_delay(some.delay)), content):
+            kind, content["attempts"] = EntryKind.SUM, held.attempt - (not some.counted)
+        if not await self._append(held, EntryMeaning(kind, rounded_delay(some.delay)), content):
             return False
         self._claiming.forget(held, held.left)
         held.lost = True
-        if kind is Kind.SUM:
+        if kind is EntryKind.SUM:
             self._shorten(held)
         return True
 
-    def _shorten(self, held: Held) -> None:
+    def _shorten(self, held: HeldUnit) -> None:
         """Delete what the newest entry sums up, except what says which jobs a unit has."""
         long_ago = self._core.time.surely() - STALE
         old = [
@@ -233,19 +235,19 @@ class Settling:
         if old:
             self._core.throw_away([], old)
 
-    async def _burst(self, held: Held) -> dict[int, Held] | None:
+    async def _burst(self, held: HeldUnit) -> dict[int, HeldUnit] | None:
         """Let each job left go on alone, under the same lease."""
         if len(held.left) == 1:
             [index] = held.left
             if index == held.start:
                 return {index: held}
-        if not await self._append(held, Meaning(Kind.BURST), {"left": sorted(held.left)}):
+        if not await self._append(held, EntryMeaning(EntryKind.BURST), {"left": sorted(held.left)}):
             return None
         self._names.setdefault(held.root.path, set()).update(held.names)
         self._ended.setdefault(held.root.path, set())
         parts = {}
         for index in held.left:
-            part = Held(
+            part = HeldUnit(
                 held.root, index, {index}, held.claim, held.top, held.attempt, held.run_at,
                 held.until, held.body, held.unsure,
                 pending=held.pending if index == held.start else [],
@@ -256,7 +258,7 @@ class Settling:
         held.left = set()
         return parts
 
-    async def _send_away(self, held: Held, away: dict[int, Settlement]) -> bool:
+    async def _send_away(self, held: HeldUnit, away: dict[int, Settlement]) -> bool:
         """Jobs leave the chains: done, or dead."""
         core = self._core
         left = held.left - set(away)
@@ -299,14 +301,14 @@ class Settling:
         self._count(held, away)
         return True
 
-    def _since(self, held: Held) -> float:
+    def _since(self, held: HeldUnit) -> float:
         """Since when jobs are over: now, or as a write said whose fate is unknown, to know it."""
         doubt = held.doubt
         if doubt and doubt[0] == held.root.entry_name(held.start, held.top + 1):
             return float(doubt[2].get("since", self._core.time.now()))
         return self._core.time.now()
 
-    def _count(self, held: Held, away: Iterable[int]) -> None:
+    def _count(self, held: HeldUnit, away: Iterable[int]) -> None:
         """When all jobs of a root ended here, it is thrown away without another look."""
         path = held.root.path
         ended = self._ended.setdefault(path, set())
@@ -320,7 +322,7 @@ class Settling:
             oldest = next(iter(self._ended))
             del self._ended[oldest], self._names[oldest]
 
-    async def move(self, root: Root, body: Body, content: dict[str, Any]) -> None:
+    async def move(self, root: RootObject, body: PutBody, content: dict[str, Any]) -> None:
         """Do what an entry says about jobs that ended: keep a record, free their unique."""
         core = self._core
         for before in content.get("before", ()):
@@ -345,7 +347,7 @@ class Settling:
 
     # Chains
 
-    async def _still_ours(self, held: Held) -> bool:
+    async def _still_ours(self, held: HeldUnit) -> bool:
         """While the lease lives, nobody else can have come between; later, ask the store."""
         if held.lost:
             return False
@@ -353,7 +355,7 @@ class Settling:
             return True
         return await self._verify(held)
 
-    async def _verify(self, held: Held) -> bool:
+    async def _verify(self, held: HeldUnit) -> bool:
         core = self._core
         for root in await core.folder(held.root.put.folder):
             if root.path != held.root.path or root.item is None:
@@ -369,7 +371,7 @@ class Settling:
         self._claiming.forget(held, held.left)
         return False
 
-    async def _append(self, held: Held, meaning: Meaning, content: dict[str, Any]) -> bool:
+    async def _append(self, held: HeldUnit, meaning: EntryMeaning, content: dict[str, Any]) -> bool:
         """Append to a chain of ours; False if it is not ours any more."""
         core = self._core
         entry = write_entry(meaning, content)
@@ -406,7 +408,7 @@ class Settling:
 
     # Cleaning up after others
 
-    def sweep(self, roots: list[Root], seen_at: float) -> list[asyncio.Task[None]]:
+    def sweep(self, roots: list[RootObject], seen_at: float) -> list[asyncio.Task[None]]:
         """Begin to clean up what a listing showed of others who crashed; bounded."""
         core = self._core
         long_ago = core.time.surely() - GRACE
@@ -435,7 +437,7 @@ class Settling:
                 begun.append(core.begin(self._finish(root, units, seen_at)))
         return begun
 
-    async def _finish(self, root: Root, units: list[Unit], seen_at: float) -> None:
+    async def _finish(self, root: RootObject, units: list[ClaimUnit], seen_at: float) -> None:
         """Move what somebody ended, and did not live to move."""
         core = self._core
         try:
@@ -447,7 +449,9 @@ class Settling:
         finally:
             self._sweeping.discard(root.path)
 
-    async def _finish_unit(self, root: Root, unit: Unit, body: Body, seen_at: float) -> None:
+    async def _finish_unit(
+        self, root: RootObject, unit: ClaimUnit, body: PutBody, seen_at: float
+    ) -> None:
         core, moving = self._core, unit.moving
         content = None if moving is None else await core.content(moving.name)
         if content is None or core.clock.now() - seen_at > ACT_WITHIN:
@@ -472,14 +476,14 @@ class Settling:
             await task
 
 
-def _ending(left: int, *, moving: bool = False) -> Meaning:
+def _ending(left: int, *, moving: bool = False) -> EntryMeaning:
     if left:
-        return Meaning(Kind.REST_MOVE if moving else Kind.REST, count=left)
-    return Meaning(Kind.MOVE if moving else Kind.END)
+        return EntryMeaning(EntryKind.REST_MOVE if moving else EntryKind.REST, count=left)
+    return EntryMeaning(EntryKind.MOVE if moving else EntryKind.END)
 
 
-def _held(unit: Unit, jobs: list[int], body: Body) -> Held:
-    return Held(
+def _held(unit: ClaimUnit, jobs: list[int], body: PutBody) -> HeldUnit:
+    return HeldUnit(
         unit.root, unit.start, set(jobs), unit.claim, unit.top, unit.attempts, unit.run_at, 0.0,
         body, unsure=True, names=[entry.name for entry in unit.root.chains.get(unit.start, ())],
     )  # fmt: skip

@@ -16,7 +16,7 @@ from functools import cache, partial
 from typing import Any, Protocol, TypeVar
 
 from pollwise.errors import StoreError, StoreUnavailable
-from pollwise.queues.objects.chain import Item
+from pollwise.queues.objects.chain import ListedObject
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
 
@@ -45,9 +45,9 @@ class Store(Protocol):
     async def get(self, name: str) -> bytes | None:
         """An object's body; None if there is none."""
 
-    async def head(self, name: str) -> Item | None: ...
+    async def head(self, name: str) -> ListedObject | None: ...
 
-    def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+    def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         """All objects below a folder in the order of their names, a request a page.
 
         after: only those whose path below the folder is greater than this.
@@ -82,7 +82,7 @@ class Obstore:
                 raise StoreUnavailable(f"{self._shown}: two writes of {name} at once") from None
             return False
         except Exception as error:
-            raise self._told(error, "write") from None
+            raise self._our_error(error, "write") from None
         return True
 
     async def get(self, name: str) -> bytes | None:
@@ -92,18 +92,18 @@ class Obstore:
             self._absent(error)
             return None
         except Exception as error:
-            raise self._told(error, "read") from None
+            raise self._our_error(error, "read") from None
 
-    async def head(self, name: str) -> Item | None:
+    async def head(self, name: str) -> ListedObject | None:
         try:
             return _item(await _in_thread(lambda: self._store.head(name)))
         except FileNotFoundError as error:
             self._absent(error)
             return None
         except Exception as error:
-            raise self._told(error, "read") from None
+            raise self._our_error(error, "read") from None
 
-    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[Item]]:
+    async def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
         offset = f"{folder}/{after}" if after else None
         stream = iter(self._store.list(folder, offset=offset, chunk_size=PAGE))
         if self._unsorted:
@@ -117,7 +117,7 @@ class Obstore:
             if len(page) < PAGE:
                 return
 
-    async def _read(self, stream: Iterator[Any]) -> AsyncIterator[list[Item]]:
+    async def _read(self, stream: Iterator[Any]) -> AsyncIterator[list[ListedObject]]:
         while True:
             try:
                 page = await _in_thread(lambda: [_item(meta) for meta in next(stream, ())])
@@ -125,7 +125,7 @@ class Obstore:
                 self._absent(error)
                 return
             except Exception as error:
-                raise self._told(error, "list") from None
+                raise self._our_error(error, "list") from None
             if not page:
                 return
             yield page
@@ -141,7 +141,7 @@ class Obstore:
                 left = await self._still_there(left)
                 continue
             except Exception as error:
-                raise self._told(error, "delete") from None
+                raise self._our_error(error, "delete") from None
             return
 
     async def _still_there(self, names: list[str]) -> list[str]:
@@ -150,9 +150,9 @@ class Obstore:
     def _absent(self, error: FileNotFoundError) -> None:
         """A missing object is an answer; a missing bucket is an error."""
         if re.search(r"NoSuchBucket|bucket does not exist|ContainerNotFound", str(error)):
-            raise self._told(error, "find") from None
+            raise self._our_error(error, "find") from None
 
-    def _told(self, error: Exception, what: str) -> StoreError:
+    def _our_error(self, error: Exception, what: str) -> StoreError:
         """What went wrong, without obstore's debug dump, which may hold what is secret."""
         from obstore import exceptions
 
@@ -207,8 +207,8 @@ async def _in_thread(call: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(_threads(), call)
 
 
-def _item(meta: Any) -> Item:
-    return Item(meta["path"], meta["size"], meta["last_modified"].timestamp())
+def _item(meta: Any) -> ListedObject:
+    return ListedObject(meta["path"], meta["size"], meta["last_modified"].timestamp())
 
 
 class StoreClock:
@@ -239,7 +239,7 @@ class StoreClock:
             del self._sent[next(iter(self._sent))]
         self._sent[name] = (sent, answered)
 
-    def saw(self, items: Sequence[Item]) -> None:
+    def saw(self, items: Sequence[ListedObject]) -> None:
         for item in items if self._sent else ():
             times = self._sent.pop(item.name, None)
             if times is not None:

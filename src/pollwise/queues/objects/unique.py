@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pollwise.errors import StoreUnavailable
 from pollwise.queues.objects.body import digest
 from pollwise.queues.objects.core import GRACE, Core
-from pollwise.queues.objects.names import Put, read_id, salt
-from pollwise.queues.objects.settling import Settling
+from pollwise.queues.objects.names import PutName, read_id, salt
+from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.unique import check_twin, conflict, first_places
 from pollwise.runtime.jobs import NewJob
 
@@ -28,16 +28,16 @@ def unique_name(unique: str) -> str:
     return hashlib.sha256(unique.encode()).hexdigest()
 
 
-class Uniques:
+class UniqueMarkers:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.settling: Settling  # set by the queue: each needs the other
+        self.settling: UnitSettler  # set by the queue: each needs the other
 
     def path(self, unique: str) -> str:
         return self._core.path("unique", unique_name(unique))
 
     async def hold(
-        self, jobs: Sequence[NewJob], put: Put
+        self, jobs: Sequence[NewJob], put: PutName
     ) -> tuple[dict[int, str], list[str], float]:
         """Hold the uniques of a put, all or none.
 
@@ -69,7 +69,7 @@ class Uniques:
         return twins, made, began
 
     async def _hold_all(
-        self, jobs: Sequence[NewJob], put: Put, twins: dict[int, str], made: list[str]
+        self, jobs: Sequence[NewJob], put: PutName, twins: dict[int, str], made: list[str]
     ) -> tuple[str, str] | None:
         """Make all markers, or return one that is in the way, with the job it names."""
         for index, job in enumerate(jobs):
@@ -90,7 +90,7 @@ class Uniques:
         return None
 
     @staticmethod
-    def _twins(jobs: Sequence[NewJob], firsts: Sequence[int], put: Put) -> dict[int, str]:
+    def _twins(jobs: Sequence[NewJob], firsts: Sequence[int], put: PutName) -> dict[int, str]:
         twins = {}
         for (index, job), first in zip(enumerate(jobs), firsts, strict=True):
             if first != index:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 from pollwise.queues.base import Stats
 from pollwise.queues.objects.body import read_record, write_again
-from pollwise.queues.objects.chain import Root, Unit, read_roots
-from pollwise.queues.objects.claiming import Claiming, since_of
+from pollwise.queues.objects.chain import ClaimUnit, RootObject, read_roots
+from pollwise.queues.objects.claiming import UnitClaimer, since_of
 from pollwise.queues.objects.core import TICK, Core
-from pollwise.queues.objects.names import Kind, Put, place_after, read_id, tag_of
-from pollwise.queues.objects.unique import Uniques
+from pollwise.queues.objects.names import EntryKind, PutName, place_after, read_id, tag_of
+from pollwise.queues.objects.unique import UniqueMarkers
 from pollwise.runtime.jobs import JobInfo, State
 
 #: Finished jobs that one prune deletes, at the most, and how many it looks at.
@@ -19,17 +19,17 @@ PRUNE_MAX, PRUNE_LOOK = 1000, 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _ListedJob:
     """One job, as listings show it: in a unit, or in a record."""
 
-    put: Put
+    put: PutName
     index: int
-    unit: Unit | None
+    unit: ClaimUnit | None
     record: str | None = None
 
 
 class Views:
-    def __init__(self, core: Core, claiming: Claiming, uniques: Uniques) -> None:
+    def __init__(self, core: Core, claiming: UnitClaimer, uniques: UniqueMarkers) -> None:
         self._core = core
         self._claiming = claiming
         self._uniques = uniques
@@ -60,10 +60,10 @@ class Views:
             if root.item is not None and not root.void:
                 for unit in await core.units(root):
                     if index in (unit.jobs(core.cache.content) or ()):
-                        return await self._info(_Seen(put, index, unit))
+                        return await self._info(_ListedJob(put, index, unit))
         for state in ("dead", "done"):
             name = core.path(state, put.key(index))
-            found = await self._info(_Seen(put, index, None, name))
+            found = await self._info(_ListedJob(put, index, None, name))
             if found is not None:
                 return found
         return None
@@ -84,7 +84,7 @@ class Views:
                     break
         return page
 
-    async def _infos(self, seen: list[_Seen], ahead: int) -> AsyncIterator[JobInfo]:
+    async def _infos(self, seen: list[_ListedJob], ahead: int) -> AsyncIterator[JobInfo]:
         """Views in order, read side by side and not much further than they are used."""
         for start in range(0, len(seen), ahead):
             for info in await self._core.all(self._info(s) for s in seen[start : start + ahead]):
@@ -93,27 +93,27 @@ class Views:
                 if info is not None:
                     yield info
 
-    async def _roots(self) -> list[Root]:
+    async def _roots(self) -> list[RootObject]:
         roots = read_roots(await self._core.listing("live"))
         return [root for root in roots if root.item is not None and not root.void]
 
-    async def _all(self, state: State | None) -> list[_Seen]:
+    async def _all(self, state: State | None) -> list[_ListedJob]:
         core = self._core
-        seen: dict[str, _Seen] = {}
+        seen: dict[str, _ListedJob] = {}
         for gone in ("dead", "done"):
             if state in (None, gone):
                 for put, index, name in await self._records(gone):
-                    seen[put.id_of(index)] = _Seen(put, index, None, name)
+                    seen[put.id_of(index)] = _ListedJob(put, index, None, name)
         if state not in ("dead", "done"):
             for root in await self._roots():
                 for unit in await core.units(root):
                     if unit.ended or state not in (None, self._state(unit)):
                         continue
                     for index in unit.jobs(core.cache.content) or ():
-                        seen[root.put.id_of(index)] = _Seen(root.put, index, unit)
+                        seen[root.put.id_of(index)] = _ListedJob(root.put, index, unit)
         return list(seen.values())
 
-    async def _records(self, folder: str) -> list[tuple[Put, int, str]]:
+    async def _records(self, folder: str) -> list[tuple[PutName, int, str]]:
         found = []
         for item in await self._core.listing(folder):
             _, _, job_id = item.name.rpartition("/")[2].partition(".")
@@ -122,13 +122,13 @@ class Views:
                 found.append((*place, item.name))
         return found
 
-    def _state(self, unit: Unit) -> State:
+    def _state(self, unit: ClaimUnit) -> State:
         now = self._core.time.now() + TICK  # a view is no claim: the likely time will do
         if self._claiming.opens(unit, now, now)[1]:
             return "ready"
         return "leased" if unit.claim else "delayed"
 
-    async def _info(self, seen: _Seen) -> JobInfo | None:
+    async def _info(self, seen: _ListedJob) -> JobInfo | None:
         if seen.record is not None:
             return await self._record(seen.record)
         core, unit = self._core, seen.unit
@@ -140,11 +140,11 @@ class Views:
         worker: str | None = None
         error: str | None = None
         for entry in unit.path:
-            if entry.meaning.kind is Kind.CLAIM:
+            if entry.meaning.kind is EntryKind.CLAIM:
                 if worker is not None:
                     error = f"the lease of {worker} ran out"
                 worker = (await core.content(entry.name) or {}).get("worker")
-            elif entry.meaning.kind in (Kind.BACK, Kind.BACK_FREE, Kind.SUM):
+            elif entry.meaning.kind in (EntryKind.BACK, EntryKind.BACK_FREE, EntryKind.SUM):
                 worker = None
                 errors = (await core.content(entry.name) or {}).get("errors", {})
                 error = errors.get(str(seen.index), error)

@@ -17,8 +17,7 @@ from pollwise.errors import (
     MissingExtra,
     PayloadError,
 )
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
-from pollwise.queues.in_doubt import InDoubt
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats, claim_of
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
@@ -35,6 +34,7 @@ from pollwise.runtime.jobs import (
 )
 from pollwise.storage.channel import Channel
 from pollwise.storage.ids import number_of, place_after
+from pollwise.storage.in_doubt import InDoubt
 
 try:
     import psycopg
@@ -56,9 +56,9 @@ from pollwise.storage.postgres.params import (
     texts,
     unless_all,
 )
-from pollwise.storage.postgres.schema import Tables
+from pollwise.storage.postgres.schema import TableSet
 
-TABLES = Tables(__package__, "migrations", "pollwise queue migrate URL", "queue")
+TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue")
 
 #: The most bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
@@ -103,7 +103,7 @@ class PostgresQueue(Queue):
         self.schema = self.database.schema
         self._listen = self.database.listening(listen)
         self._closed = False
-        self._in_doubt = InDoubt()
+        self._in_doubt = InDoubt(claim_of)
         super().__init__(
             name, clock=self.database.clock, keep=keep, max_payload_bytes=max_payload_bytes
         )
@@ -247,7 +247,7 @@ class PostgresQueue(Queue):
                 [(lost,)] = await self.database.rows("settle", params)
             refused = await self._not_settled([batch[place - 1] for place in lost or ()])
         self.database.sweep(len(batch))
-        self._in_doubt.forget(batch)
+        self._in_doubt.answered(batch)
         if not refused:
             return []
         gone = {_row(s.claim) for s in refused}
@@ -259,13 +259,13 @@ class PostgresQueue(Queue):
         A settlement leaves the token one higher, or, when done, nothing; a claim by another leaves
         a token that is the time it was made.
         """
-        doubted = [number_of(s.claim.job.id) for s in refused if s.claim in self._in_doubt]
+        doubted = [number_of(s.claim.job.id) for s in refused if s in self._in_doubt]
         if not doubted:
             return refused
         tokens = dict(await self.database.rows("tokens", [numbers(doubted)], safe=True))
 
         def settled(settlement: Settlement) -> bool:
-            if settlement.claim not in self._in_doubt:
+            if settlement not in self._in_doubt:
                 return False
             seq, token = _row(settlement.claim)
             if seq not in tokens:

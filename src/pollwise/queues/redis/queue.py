@@ -21,7 +21,7 @@ from pollwise.storage.channel import Channel
 
 try:
     from pollwise.queues.redis.store import RedisStore, check_server, tag_of
-    from pollwise.storage.redis.connections import Address, Connections
+    from pollwise.storage.redis.connections import Connections, RedisAddress
     from pollwise.storage.redis.line import RedisLine
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "redis":
@@ -58,7 +58,7 @@ class RedisQueue(Queue):
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self.prefix = checked_name(prefix, "prefix", ConfigError)
-        self._address = Address(url, prefix)
+        self._address = RedisAddress(url, prefix)
         if "{" in prefix or "}" in prefix:
             raise ConfigError(
                 f"prefix = {prefix!r} has a brace; those mark what a cluster goes by, so leave it"

@@ -39,12 +39,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
-from pollwise.queues.base import Stats
-from pollwise.queues.in_doubt import InDoubt
+from pollwise.queues.base import Stats, claim_of
 from pollwise.queues.unique import check_twin, first_places
 from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.redis.connections import Connections, CutOff
+from pollwise.storage.in_doubt import InDoubt
+from pollwise.storage.redis.connections import ConnectionLost, Connections
 from pollwise.storage.redis.scripts import script
 
 #: The oldest Redis with all that the scripts use.
@@ -106,7 +106,7 @@ class RedisStore:
         self._slots: list[int] = []  # those in no use; an answer is kept for each
         self._slots_made = 0
         self._calls = 0
-        self._in_doubt = InDoubt()
+        self._in_doubt = InDoubt(claim_of)
 
     async def put(
         self, jobs: Sequence[NewJob], now: float | None, message: str | None
@@ -187,7 +187,7 @@ class RedisStore:
             )
             refused = [settlements[n] for n in _places(answer)]
             refused = [s for s in refused if not await self._settled_before(s, now)]
-        self._in_doubt.forget(settlements)
+        self._in_doubt.answered(settlements)
         return [s.claim.job.id for s in refused]
 
     async def _settled_before(self, settlement: Settlement, now: float | None) -> bool:
@@ -196,7 +196,7 @@ class RedisStore:
         Then its token is one higher, as after a claim by another; but that is one attempt more.
         """
         claim = settlement.claim
-        if claim not in self._in_doubt:
+        if settlement not in self._in_doubt:
             return False
         number = number_of(claim.job.id)
         blob, *_ = await self._run(
@@ -284,7 +284,7 @@ class RedisStore:
         try:
             try:
                 return await self._run(name, *args)
-            except CutOff:
+            except ConnectionLost:
                 return await self._run(name, *args)
         finally:
             self._slots.append(slot)

@@ -71,8 +71,7 @@ class SqliteQueue(Queue):
         return f"sqlite:///{quote(str(self.path))}?queue={quote(self.name, safe='')}"
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
-        result: tuple[list[str], int] = await self._call(self._store.put, jobs, self._epoch())
-        return result
+        return await self._call(self._store.put, jobs, self._epoch())
 
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
@@ -86,16 +85,13 @@ class SqliteQueue(Queue):
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         keep = self.keep is not None
-        lost: list[str] = await self._call(self._store.settle, settlements, self._epoch(), keep)
-        return lost
+        return await self._call(self._store.settle, settlements, self._epoch(), keep)
 
     async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        lost: list[str] = await self._call(self._store.renew, claims, self._epoch() + lease)
-        return lost
+        return await self._call(self._store.renew, claims, self._epoch() + lease)
 
     async def stats(self) -> Stats:
-        stats: Stats = await self._call(self._store.stats, self._epoch())
-        return stats
+        return await self._call(self._store.stats, self._epoch())
 
     async def get(self, job_id: str) -> JobInfo | None:
         now = self._epoch()
@@ -106,22 +102,18 @@ class SqliteQueue(Queue):
         self, state: State | None, kind: str | None, limit: int, after: str | None
     ) -> list[JobInfo]:
         now = self._epoch()
-        page: list[JobInfo] = await self._call(
+        return await self._call(
             lambda: self._store.page(now, state=state, kind=kind, limit=limit, after=after)
         )
-        return page
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
-        count: int = await self._call(self._store.retry, ids, self._epoch())
-        return count
+        return await self._call(self._store.retry, ids, self._epoch())
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
-        count: int = await self._call(self._store.drop, ids)
-        return count
+        return await self._call(self._store.drop, ids)
 
     async def _prune(self, keep: float) -> int:
-        count: int = await self._call(self._store.prune, self._epoch() - keep)
-        return count
+        return await self._call(self._store.prune, self._epoch() - keep)
 
     async def close(self) -> None:
         if not self._thread.closed:

@@ -62,7 +62,7 @@ _TROUBLED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SqsAddress:
     """Which queue, and where: a name in an account and region, or a URL.
 
     endpoint: the server, where it is not AWS; safe to print without its credentials.
@@ -73,7 +73,7 @@ class Place:
     endpoint: str | None = None
 
     @classmethod
-    def of(cls, queue: str, region: str | None, endpoint: str | None) -> Place:
+    def of(cls, queue: str, region: str | None, endpoint: str | None) -> SqsAddress:
         if endpoint is not None and "@" in urlsplit(endpoint).netloc:
             raise ConfigError(
                 f"endpoint = {without_secrets(endpoint)!r} holds credentials; leave them to the "
@@ -103,7 +103,7 @@ class Place:
 class SqsClient:
     """One queue of SQS, its dead-letter queue included where a call names it."""
 
-    def __init__(self, place: Place, clock: Clock, timeout: float) -> None:
+    def __init__(self, place: SqsAddress, clock: Clock, timeout: float) -> None:
         self.place = place
         self._clock = clock
         self._timeout = timeout
@@ -232,7 +232,7 @@ class SqsClient:
     async def _alone(self, call: str, name: str, url: str, entry: Entry) -> dict[str, str] | None:
         try:
             await self._call(call, name, QueueUrl=url, **entry)
-        except _Said as error:
+        except _SqsError as error:
             return {"Code": error.code, "Message": error.message}
         return None
 
@@ -350,14 +350,14 @@ class SqsClient:
             )
         else:
             text = f"{queue} at {self.where}: {code}: {said.get('Message', '')}"
-        kind = _Trouble if _is_trouble(code, status) else _Said
+        kind = _SqsUnavailable if _is_trouble(code, status) else _SqsError
         return kind(text, code, str(said.get("Message", "")))
 
     def _name_in(self, url: str) -> str:
         return url.rstrip("/").rpartition("/")[2]
 
 
-class _Said(StoreError):
+class _SqsError(StoreError):
     """An answer of SQS that is an error, with its code."""
 
     def __init__(self, text: str, code: str, message: str) -> None:
@@ -366,7 +366,7 @@ class _Said(StoreError):
         self.message = message
 
 
-class _Trouble(_Said, StoreUnavailable):
+class _SqsUnavailable(_SqsError, StoreUnavailable):
     """One that may pass."""
 
 

@@ -23,7 +23,7 @@ LOOK_MAX = 10_000
 MANY = 100
 
 
-class DeadLetters:
+class DeadJobs:
     """Where the dead of a queue are.
 
     dead: the name of their queue; None takes the one that the redrive policy names, and "delete"

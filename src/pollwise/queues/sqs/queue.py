@@ -31,10 +31,10 @@ from pollwise.queues.sqs.client import (
     HOLD_MAX,
     NAME,
     PARALLEL,
-    Place,
+    SqsAddress,
     SqsClient,
 )
-from pollwise.queues.sqs.dead import DeadLetters
+from pollwise.queues.sqs.dead import DeadJobs
 from pollwise.queues.sqs.messages import (
     RAW,
     Entry,
@@ -106,7 +106,7 @@ class SqsQueue(Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD,
     ) -> None:
-        place = Place.of(queue, region, endpoint)
+        place = SqsAddress.of(queue, region, endpoint)
         if place.name.endswith(".fifo") != self._fifo:
             right = "SqsFifoQueue" if place.name.endswith(".fifo") else "SqsQueue"
             raise ConfigError(
@@ -117,7 +117,7 @@ class SqsQueue(Queue):
         super().__init__(place.name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._linger = seconds(linger, "linger")
         self._sqs = SqsClient(place, self.clock, seconds(timeout, "timeout", positive=True))
-        self._dead = DeadLetters(self._sqs, self, dead, fifo=self._fifo)
+        self._dead = DeadJobs(self._sqs, self, dead, fifo=self._fifo)
         self._more = 1  # how many receives follow side by side when one came back full
         self._claimed_at = 0.0
         self._left_last_time = BATCH
@@ -136,7 +136,7 @@ class SqsQueue(Queue):
     async def create(self, *, max_receives: int = 10) -> None:
         """Make the queue, and a dead-letter queue where what was received so often goes."""
         kind = {"FifoQueue": "true"} if self._fifo else {}
-        dead_url = await self._sqs.create(self._dead.name, {**kind, **DeadLetters.ATTRIBUTES})
+        dead_url = await self._sqs.create(self._dead.name, {**kind, **DeadJobs.ATTRIBUTES})
         arn = (await self._sqs.attributes(dead_url, "QueueArn"))["QueueArn"]
         policy = json.dumps({"deadLetterTargetArn": arn, "maxReceiveCount": str(max_receives)})
         await self._sqs.create(self.name, {**kind, "RedrivePolicy": policy})

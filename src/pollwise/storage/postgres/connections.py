@@ -25,7 +25,12 @@ from psycopg.pq.abc import PGconn, PGresult
 
 from pollwise.errors import StoreError, StoreUnavailable
 from pollwise.runtime.clock import Clock
-from pollwise.storage.postgres.errors import Refused, connecting_error, lost_error, refused_error
+from pollwise.storage.postgres.errors import (
+    StatementRefused,
+    connecting_error,
+    lost_error,
+    refused_error,
+)
 from pollwise.storage.postgres.params import Param
 
 #: A call that met others at work on the same rows is tried again so often.
@@ -40,7 +45,7 @@ CLOSE_PATIENCE = 2.0
 _FIELDS = (DiagnosticField.SQLSTATE, DiagnosticField.MESSAGE_PRIMARY)
 
 
-class Wire:
+class WireConnection:
     """One connection, for one call at a time."""
 
     def __init__(
@@ -57,7 +62,9 @@ class Wire:
         self.lost: asyncio.Future[None] = self._loop.create_future()
 
     @classmethod
-    async def connect(cls, conninfo: str, heard: Callable[[str, str], None] | None = None) -> Wire:
+    async def connect(
+        cls, conninfo: str, heard: Callable[[str, str], None] | None = None
+    ) -> WireConnection:
         connection = await psycopg.AsyncConnection.connect(conninfo, autocommit=True)
         return cls(connection, heard)
 
@@ -69,7 +76,7 @@ class Wire:
         return not self.lost.done()
 
     async def call(self, command: bytes, params: Sequence[Param]) -> PGresult:
-        """Send a statement and wait for its answer. `Refused` when the server says no."""
+        """Send a statement and wait for its answer. `StatementRefused` when the server says no."""
         self._answered = None
         self._pgconn.send_query_params(command, params, None, None, 1)
         return await self._answer()
@@ -86,7 +93,7 @@ class Wire:
         A server that waits for a lock does not notice that nobody waits for it any more. One that
         stands still is given up after `patience` seconds.
         """
-        with suppress(TimeoutError, Refused, psycopg.Error, OSError):
+        with suppress(TimeoutError, StatementRefused, psycopg.Error, OSError):
             async with asyncio.timeout(patience):
                 await self._ask_to_cancel(patience)
                 return await self._answer()
@@ -129,7 +136,7 @@ class Wire:
         if answer is None:
             raise psycopg.OperationalError("the connection ended before the answer came")
         if answer.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-            raise Refused(*map(_text, map(answer.error_field, _FIELDS)))
+            raise StatementRefused(*map(_text, map(answer.error_field, _FIELDS)))
         return answer
 
     def drop(self) -> None:
@@ -204,7 +211,7 @@ class Connections:
         *,
         timeout: float,
         most: int,
-        told: Callable[[Refused, str], StoreError] = refused_error,
+        told: Callable[[StatementRefused, str], StoreError] = refused_error,
     ) -> None:
         self._conninfo = conninfo
         self._where = where
@@ -214,7 +221,7 @@ class Connections:
         self._most = most
         self._loop: asyncio.AbstractEventLoop | None = None
         self._slots = asyncio.Semaphore(most)
-        self._idle: list[Wire] = []
+        self._idle: list[WireConnection] = []
         self._calls: set[asyncio.Task[Any]] = set()
         self._transformer = Transformer()
         self._closed = False
@@ -258,7 +265,7 @@ class Connections:
         text: str,
         *,
         patient: bool = False,
-        told: Callable[[Refused, str], StoreError] = refused_error,
+        told: Callable[[StatementRefused, str], StoreError] = refused_error,
     ) -> None:
         """Run a script, on a connection of its own.
 
@@ -279,7 +286,7 @@ class Connections:
                         wire.drop()
             except TimeoutError:
                 raise self._too_late(self._timeout) from None
-            except Refused as refused:
+            except StatementRefused as refused:
                 raise told(refused, self._where) from None
             except psycopg.Error as error:
                 raise lost_error(error, self._where) from None
@@ -302,7 +309,7 @@ class Connections:
         self._adopt(None)
 
     def __del__(self) -> None:
-        idle: list[Wire] = getattr(self, "_idle", [])
+        idle: list[WireConnection] = getattr(self, "_idle", [])
         for wire in idle:
             wire.abandon()
         if idle:
@@ -338,7 +345,7 @@ class Connections:
                     if self._cut is None:
                         raise
                     raise self._cut_short() from None
-                except Refused as refused:
+                except StatementRefused as refused:
                     if refused.sqlstate not in AGAIN or tries == TRIES:
                         raise self._told(refused, self._where) from None
                 except psycopg.Error as error:
@@ -352,7 +359,7 @@ class Connections:
             try:
                 self.count += 1
                 result = await wire.call(command, params)
-            except Refused as refused:
+            except StatementRefused as refused:
                 if refused.breaks:
                     wire.drop()
                 raise
@@ -373,7 +380,7 @@ class Connections:
         self._transformer.set_pgresult(result)
         return self._transformer.load_rows(0, result.ntuples, tuple)
 
-    async def _wire(self) -> Wire:
+    async def _wire(self) -> WireConnection:
         while self._idle:
             wire = self._idle.pop()
             if wire.alive:
@@ -381,9 +388,9 @@ class Connections:
             wire.drop()
         return await self._connected()
 
-    async def _connected(self) -> Wire:
+    async def _connected(self) -> WireConnection:
         try:
-            return await Wire.connect(self._conninfo)
+            return await WireConnection.connect(self._conninfo)
         except psycopg.Error as error:
             raise connecting_error(error, self._where) from None
 

@@ -22,7 +22,7 @@ from pollwise.storage.postgres.conninfo import checked, completed, shown
 from pollwise.storage.postgres.errors import migrating_error, refused_error
 from pollwise.storage.postgres.params import Param, number
 from pollwise.storage.postgres.schema import (
-    Tables,
+    TableSet,
     check_isolation,
     check_version,
     checked_schema,
@@ -51,7 +51,7 @@ class Database:
     def __init__(
         self,
         conninfo: str,
-        tables: Tables,
+        tables: TableSet,
         name: str,
         *,
         schema: str,

@@ -15,7 +15,7 @@ import psycopg
 from pollwise.errors import SchemaError, StoreError, StoreUnavailable
 
 
-class Refused(Exception):
+class StatementRefused(Exception):
     """The server answered a statement by an error."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
@@ -83,7 +83,7 @@ _CONNECTING: tuple[tuple[str, str], ...] = (
 )
 
 
-def refused_error(refused: Refused, where: str, migrate: str = MIGRATE) -> StoreError:
+def refused_error(refused: StatementRefused, where: str, migrate: str = MIGRATE) -> StoreError:
     """The server said no to a statement. migrate: what to do where tables are missing."""
     for prefix, kind, advice in _REFUSED:
         if refused.sqlstate.startswith(prefix):
@@ -91,7 +91,7 @@ def refused_error(refused: Refused, where: str, migrate: str = MIGRATE) -> Store
     return StoreError(f"{where}: {refused} (SQLSTATE {refused.sqlstate})")
 
 
-def migrating_error(refused: Refused, where: str, incomplete: str = "") -> StoreError:
+def migrating_error(refused: StatementRefused, where: str, incomplete: str = "") -> StoreError:
     """The server said no to a migration.
 
     incomplete: what to say of a record of versions that is there, and lacks some.
@@ -126,7 +126,7 @@ def refused_here(where: str, migrate: str) -> Iterator[None]:
     except psycopg.Error as error:
         if error.sqlstate not in _LACKS:
             raise
-        said = Refused(error.sqlstate, error.diag.message_primary or str(error))
+        said = StatementRefused(error.sqlstate, error.diag.message_primary or str(error))
         raise refused_error(said, where, migrate) from error
 
 

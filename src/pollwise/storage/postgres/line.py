@@ -13,9 +13,14 @@ from psycopg.conninfo import conninfo_to_dict
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.clock import Clock
 from pollwise.storage.channel import Line
-from pollwise.storage.postgres.connections import Connections, Wire
+from pollwise.storage.postgres.connections import Connections, WireConnection
 from pollwise.storage.postgres.conninfo import shown
-from pollwise.storage.postgres.errors import Refused, connecting_error, one_line, refused_error
+from pollwise.storage.postgres.errors import (
+    StatementRefused,
+    connecting_error,
+    one_line,
+    refused_error,
+)
 from pollwise.storage.postgres.params import text
 from pollwise.storage.postgres.schema import quoted
 
@@ -69,7 +74,7 @@ class PostgresLine(Line):
         self._clock = clock
 
     async def listen(self, heard: Heard, ready: Callable[[], None]) -> None:
-        ear = _ear(self._listen)
+        ear = _shared_connection(self._listen)
         ear.users += 1
         try:
             with self._clock.outside():
@@ -84,13 +89,13 @@ class PostgresLine(Line):
             with self._clock.outside():
                 await ear.remove(self.channel, heard)
 
-    async def _add_to(self, ear: _Ear, heard: Heard) -> None:
+    async def _add_to(self, ear: _ListeningConnection, heard: Heard) -> None:
         try:
             async with asyncio.timeout(PATIENCE):
                 await ear.add(self.channel, heard)
         except TimeoutError:
             raise NotConnected(f"{self._where} did not answer within {PATIENCE:g} s") from None
-        except Refused as refused:
+        except StatementRefused as refused:
             raise NotConnected(str(refused_error(refused, self._where))) from None
         except psycopg.Error as error:
             raise NotConnected(str(connecting_error(error, self._where))) from None
@@ -103,7 +108,7 @@ class PostgresLine(Line):
         """Nothing is held: listening ends by being cancelled, and sending has no connection."""
 
 
-class _Ear:
+class _ListeningConnection:
     """A connection that listens, shared by the queues of a process on one server."""
 
     def __init__(self, conninfo: str, loop: asyncio.AbstractEventLoop) -> None:
@@ -113,13 +118,13 @@ class _Ear:
         self._conninfo = conninfo
         self._heard: dict[str, list[Heard]] = {}
         self._turn = asyncio.Lock()
-        self._wire: Wire | None = None
+        self._wire: WireConnection | None = None
 
     async def add(self, channel: str, heard: Heard) -> None:
         async with self._turn:
             try:
                 if self._wire is None:
-                    self._wire = await Wire.connect(self._conninfo, self._hear)
+                    self._wire = await WireConnection.connect(self._conninfo, self._hear)
                     self._wire.lost.add_done_callback(self._gone)
                 # Again for a channel that is heard already: whoever comes back because nothing was
                 # heard any more learns so whether the connection lives, and else ends it for all.
@@ -155,7 +160,7 @@ class _Ear:
         self._end(None if wire.cancelled() else wire.exception())
 
     def _end(self, error: BaseException | None = None) -> None:
-        _EARS.pop(self._key, None)
+        _OPEN.pop(self._key, None)
         if not self.lost.done():
             self.lost.set_exception(
                 error or psycopg.OperationalError("the listening connection was ended")
@@ -167,14 +172,14 @@ class _Ear:
                 wire.drop()
 
 
-_EARS: dict[tuple[str, asyncio.AbstractEventLoop], _Ear] = {}
+_OPEN: dict[tuple[str, asyncio.AbstractEventLoop], _ListeningConnection] = {}
 
 
-def _ear(conninfo: str) -> _Ear:
+def _shared_connection(conninfo: str) -> _ListeningConnection:
     loop = asyncio.get_running_loop()
-    for key in [key for key in _EARS if key[1].is_closed()]:
-        del _EARS[key]
-    found = _EARS.get((conninfo, loop))
+    for key in [key for key in _OPEN if key[1].is_closed()]:
+        del _OPEN[key]
+    found = _OPEN.get((conninfo, loop))
     if found is None or found.lost.done():
-        found = _EARS[conninfo, loop] = _Ear(conninfo, loop)
+        found = _OPEN[conninfo, loop] = _ListeningConnection(conninfo, loop)
     return found

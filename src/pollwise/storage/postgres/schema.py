@@ -14,7 +14,7 @@ from pollwise.storage.sql import incomplete_record, migrations
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TableSet:
     """Tables that are migrated together, apart from others in the same schema.
 
     package: has their migrations and statements. record: the table of the versions that were
@@ -70,7 +70,7 @@ def lock_of(schema: str) -> int:
     return int.from_bytes(digest, signed=True)
 
 
-def script(schema: str, tables: Tables) -> str:
+def script(schema: str, tables: TableSet) -> str:
     """All that has to be there, as SQL; what is there already is left as it is."""
     begin = _BEGIN.format(
         name=quoted(schema),
@@ -125,7 +125,7 @@ INSERT INTO {schema}.{record} (version) VALUES ({version});
 END $migrate$;"""
 
 
-def check_version(found: int | None, schema: str, where: str, tables: Tables) -> None:
+def check_version(found: int | None, schema: str, where: str, tables: TableSet) -> None:
     """Refuse tables that are older or newer than this code."""
     known = tables.newest
     if found is None or found < known:
@@ -140,12 +140,12 @@ def check_version(found: int | None, schema: str, where: str, tables: Tables) ->
         )
 
 
-def incomplete(found: list[int], schema: str, tables: Tables) -> str:
+def incomplete(found: list[int], schema: str, tables: TableSet) -> str:
     """What to say where tables are there of versions that their record lacks."""
     return incomplete_record(f"{quoted(schema)}.{tables.record}", found, tables.package)
 
 
-def check_isolation(found: str, where: str, tables: Tables) -> None:
+def check_isolation(found: str, where: str, tables: TableSet) -> None:
     """Refuse transactions that go by an old view: they would not see what was put meanwhile."""
     if found != "read committed":
         raise StoreError(

@@ -33,11 +33,11 @@ NO_TLS = "The server may not speak TLS there; use its port for TLS, or redis:// 
 _SCHEMES = ("redis", "rediss", "unix", "redis+unix")
 
 
-class CutOff(StoreUnavailable):
+class ConnectionLost(StoreUnavailable):
     """The connection was lost during a call, so its effect is unknown."""
 
 
-class Address:
+class RedisAddress:
     """Where a server is, read from a URL; prints without credentials.
 
     prefix: what the keys there begin with, for advice.
@@ -148,7 +148,7 @@ class Connections:
 
     def __init__(
         self,
-        address: Address,
+        address: RedisAddress,
         clock: Clock,
         timeout: float,
         check: Callable[[Connections], Awaitable[None]],
@@ -201,7 +201,7 @@ class Connections:
     async def run_script(self, script: Script, key: str, *args: bytes | str | int) -> Any:
         try:
             return await self.command("EVALSHA", script.sha, 1, key, *args)
-        except _NotThere:
+        except _ScriptMissing:
             return await self.command("EVAL", script.text, 1, key, *args)
 
     async def command(self, *command: bytes | str | int) -> Any:
@@ -209,7 +209,7 @@ class Connections:
         for _ in range(REDIRECTS_MAX):
             try:
                 return await self._on_a_connection(command)
-            except _Moved as moved:
+            except _MovedToNode as moved:
                 self.address.move(moved.host, moved.port)
                 await self._drop_all()
         raise StoreUnavailable(
@@ -271,11 +271,11 @@ class Connections:
                 await self._idle.pop().disconnect(nowait=True)
 
 
-class _NotThere(StoreError):
+class _ScriptMissing(StoreError):
     """The server does not know the script (any more)."""
 
 
-class _Moved(StoreError):
+class _MovedToNode(StoreError):
     """A cluster has the queue at another node."""
 
     def __init__(self, host: str, port: int) -> None:
@@ -283,21 +283,21 @@ class _Moved(StoreError):
         super().__init__(f"moved to {host}:{port}")
 
 
-def explained(error: BaseException, address: Address, sent: bool = True) -> StoreError:
+def explained(error: BaseException, address: RedisAddress, sent: bool = True) -> StoreError:
     """An error of redis-py, told in ours: can it help to try again, and what to do."""
     text = _SCRIPT.sub("", str(error)).strip().rstrip(".") or type(error).__name__
     if isinstance(error, trouble.NoScriptError):
-        return _NotThere(text)
+        return _ScriptMissing(text)
     if isinstance(error, trouble.MovedError):
-        return _Moved(error.host, error.port)
+        return _MovedToNode(error.host, error.port)
     if moved := re.match(r"MOVED \d+ (\S*):(\d+)", text):
-        return _Moved(moved[1], int(moved[2]))
+        return _MovedToNode(moved[1], int(moved[2]))
     for pattern, kind, advice in _EXPLANATIONS:
         if re.search(pattern, f"{type(error).__name__} {text}"):
             return kind(f"{address}: {text}. {advice.replace('PREFIX', address.prefix)}")
     if isinstance(error, (trouble.ConnectionError, trouble.TimeoutError, OSError)):
         if sent:
-            return CutOff(
+            return ConnectionLost(
                 f"{address}: the connection was lost during a call ({text}), which may have "
                 "happened or not"
             )

@@ -18,7 +18,7 @@ from redis import exceptions as trouble
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.clock import Clock
 from pollwise.storage.channel import Line
-from pollwise.storage.redis.connections import Address, Connections, explained, pack
+from pollwise.storage.redis.connections import Connections, RedisAddress, explained, pack
 
 Heard = Callable[[str], None]
 
@@ -37,7 +37,7 @@ class RedisLine(Line):
     """The messages of one pub/sub channel."""
 
     def __init__(
-        self, address: Address, channel: str, connections: Connections, clock: Clock
+        self, address: RedisAddress, channel: str, connections: Connections, clock: Clock
     ) -> None:
         self.advice = (
             "Look whether the server answers, whether this user may use the queue's channels "
@@ -49,7 +49,7 @@ class RedisLine(Line):
         self._clock = clock
 
     async def listen(self, heard: Heard, ready: Callable[[], None]) -> None:
-        switchboard = Switchboard.at(self._address)
+        switchboard = ListeningConnection.at(self._address)
         subscription = Subscription(self._address, self._channel, heard, ready)
         try:
             with self._clock.outside():
@@ -76,7 +76,7 @@ class Subscription:
     """One listener; `over` ends with the error when the connection is lost."""
 
     def __init__(
-        self, address: Address, channel: str, heard: Heard, ready: Callable[[], None]
+        self, address: RedisAddress, channel: str, heard: Heard, ready: Callable[[], None]
     ) -> None:
         self.address = address
         self.channel = channel
@@ -92,15 +92,15 @@ class Subscription:
             over.exception()  # it may be over before anybody asks
 
 
-class Switchboard:
+class ListeningConnection:
     """The one connection of an event loop to a server on which all its queues listen.
 
     It opens with the first subscription and closes with the last.
     """
 
-    _open: ClassVar[dict[tuple[object, ...], Switchboard]] = {}
+    _open: ClassVar[dict[tuple[object, ...], ListeningConnection]] = {}
 
-    def __init__(self, address: Address, place: tuple[object, ...]) -> None:
+    def __init__(self, address: RedisAddress, place: tuple[object, ...]) -> None:
         self._address = address
         self._place = place
         self._members: list[Subscription] = []
@@ -110,7 +110,7 @@ class Switchboard:
         self._lock = asyncio.Lock()
 
     @classmethod
-    def at(cls, address: Address) -> Switchboard:
+    def at(cls, address: RedisAddress) -> ListeningConnection:
         loop = asyncio.get_running_loop()
         for place in [place for place in cls._open if place[0].is_closed()]:  # type: ignore[attr-defined]
             del cls._open[place]

@@ -15,7 +15,7 @@ from pollwise.errors import StoreError
 T = TypeVar("T")
 
 
-class Connected(Protocol):
+class ConnectionOwner(Protocol):
     """What has the connection, and tells SQLite's errors in ours."""
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any: ...
@@ -32,7 +32,7 @@ class SqliteThread:
 
     def __init__(
         self,
-        connected: Connected,
+        connected: ConnectionOwner,
         *,
         name: str,
         store: str,

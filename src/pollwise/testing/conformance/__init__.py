@@ -62,7 +62,7 @@ CHECKS: tuple[Check, ...] = (
 
 
 @dataclass
-class Report:
+class ConformanceReport:
     """What came of each check, by its name."""
 
     passed: list[str] = field(default_factory=list)
@@ -97,9 +97,9 @@ async def run(check: Check, bench: Bench) -> None:
         await bench.close()
 
 
-async def exercise(make_bench: Callable[[], Bench | Awaitable[Bench]]) -> Report:
+async def exercise(make_bench: Callable[[], Bench | Awaitable[Bench]]) -> ConformanceReport:
     """Run every check, each on a bench of its own, and report; a failure does not end it."""
-    report = Report()
+    report = ConformanceReport()
     for check in CHECKS:
         name = name_of(check)
         made = make_bench()

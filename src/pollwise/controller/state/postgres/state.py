@@ -42,10 +42,12 @@ except ImportError as error:  # also where it is installed without the library t
 
 from pollwise.storage.postgres.errors import ConnectionLost
 from pollwise.storage.postgres.params import Param, flag, number, text, texts
-from pollwise.storage.postgres.schema import Tables
+from pollwise.storage.postgres.schema import TableSet
 
 #: The tables of the controller.
-TABLES = Tables(__package__, "controller_migrations", "pollwise serve URL --migrate", "controller")
+TABLES = TableSet(
+    __package__, "controller_migrations", "pollwise serve URL --migrate", "controller"
+)
 
 _LOCKED = ("kind", "requires_hash", "unique")
 

@@ -35,9 +35,9 @@ except ImportError as error:  # also where it is installed without the library t
 
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.params import flags, number, numbers, text, texts
-from pollwise.storage.postgres.schema import Tables
+from pollwise.storage.postgres.schema import TableSet
 
-TABLES = Tables(__package__, "fleet_migrations", "pollwise fleet migrate", "fleet")
+TABLES = TableSet(__package__, "fleet_migrations", "pollwise fleet migrate", "fleet")
 #: The longest name of a fleet or a node.
 NAME_MAX = 255
 CONNECTIONS = 2

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
@@ -33,13 +33,13 @@ from pollwise.outbox.records import (
     decoded_payload,
 )
 from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
-from pollwise.outbox.stores.in_doubt import EndsInDoubt, was_settled
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.storage.channel import Channel
 from pollwise.storage.ids import number_of, place_after
+from pollwise.storage.in_doubt import InDoubt
 
 try:
     import psycopg  # noqa: F401 - the modules below need it
@@ -50,9 +50,9 @@ from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import ConnectionLost
 from pollwise.storage.postgres.line import PostgresLine
 from pollwise.storage.postgres.params import Param, flag, number, numbers, text, texts
-from pollwise.storage.postgres.schema import Tables, quoted
+from pollwise.storage.postgres.schema import TableSet, quoted
 
-TABLES = Tables(__package__, "outbox_migrations", "pollwise outbox migrate URL", "outbox")
+TABLES = TableSet(__package__, "outbox_migrations", "pollwise outbox migrate URL", "outbox")
 
 #: What the key of a record without one begins with, in the tables.
 _ALONE = "\x01"
@@ -95,7 +95,9 @@ class PostgresOutboxStore(OutboxStore):
         self.schema = self.database.schema
         self._listen = self.database.listening(listen)
         self._closed = False
-        self._in_doubt = EndsInDoubt()
+        self._in_doubt: InDoubt[KeySettlement] = InDoubt(
+            lambda end: (end.claim.name, end.claim.token)
+        )
         super().__init__(
             name,
             clock=self.database.clock,
@@ -188,7 +190,7 @@ class PostgresOutboxStore(OutboxStore):
         if more:
             self._more_behind(more)
         refused = await self._not_settled([batch[place - 1] for place in lost or ()])
-        self._in_doubt.forget(batch)
+        self._in_doubt.answered(batch)
         return [end.claim for end in refused]
 
     def _settle_params(self, batch: Sequence[KeySettlement]) -> list[Param]:
@@ -223,7 +225,7 @@ class PostgresOutboxStore(OutboxStore):
 
     async def _not_settled(self, refused: Sequence[KeySettlement]) -> Sequence[KeySettlement]:
         """Of what was refused, all but what a call whose answer was lost had settled already."""
-        doubted = [end.claim for end in refused if end.claim in self._in_doubt]
+        doubted = [end.claim for end in refused if end in self._in_doubt]
         if not doubted:
             return refused
         names = {_line(claim): claim.name for claim in doubted}
@@ -238,7 +240,7 @@ class PostgresOutboxStore(OutboxStore):
         return [
             end
             for end in refused
-            if end.claim not in self._in_doubt or not was_settled(end, tokens, live)
+            if end not in self._in_doubt or not _was_settled(end, tokens, live)
         ]
 
     async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
@@ -403,3 +405,23 @@ def _key_of(row: tuple[Any, ...]) -> Any:
 
 def _by_key(row: tuple[Any, ...]) -> Any:
     return row[1], row[0]
+
+
+def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection[str]) -> bool:
+    """Did a call whose answer was lost end this claim, which was refused the second time?
+
+    tokens: of the keys at work, by the names of their claims. live: the ids of records that are
+    there, neither done nor dead.
+
+    An end leaves the token one higher, or no row at all; a claim by another leaves a token that is
+    the time it was made. Then only the records tell.
+    """
+    claim = end.claim
+    if tokens.get(claim.name) == claim.token + 1:
+        return True
+    if any(held.record.id in live for held in claim.records[: end.done]):
+        return False
+    if end.rest == "dead":
+        return claim.records[end.done].record.id not in live
+    # What is to be retried keeps its row; all else that can be seen of it happened.
+    return end.rest == "give_back"

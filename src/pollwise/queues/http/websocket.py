@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from pollwise.errors import MissingExtra
 from pollwise.queues.http import tls as http_tls
-from pollwise.queues.http.client import Refused, Unanswered, Untrusted
+from pollwise.queues.http.client import CertificateNotTrusted, NoAnswer, RequestRefused
 
 try:
     from websockets.asyncio.client import ClientConnection, connect
@@ -53,8 +53,8 @@ class WebSocket:
         reason = error.rcvd.reason if error.rcvd is not None else ""
         if code in (1008, 4401, 4403, 4404):
             said = f"{self._base} closed the WebSocket: {reason or code}"
-            return Refused(said, code - 4000 if code > 4000 else 403, "")
-        return Unanswered(f"the WebSocket to {self._base} is over ({error})", sent=False)
+            return RequestRefused(said, code - 4000 if code > 4000 else 403, "")
+        return NoAnswer(f"the WebSocket to {self._base} is over ({error})", sent=False)
 
 
 async def dial(base: str, path: str, token: str, tls: ssl.SSLContext | None = None) -> WebSocket:
@@ -76,10 +76,10 @@ async def dial(base: str, path: str, token: str, tls: ssl.SSLContext | None = No
     except InvalidStatus as error:
         status = error.response.status_code
         said = f"{base} answered {status} where a WebSocket was asked for"
-        raise Refused(said, status, "") from error
+        raise RequestRefused(said, status, "") from error
     except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
         if (told := http_tls.trouble(error)) is not None:
-            raise Untrusted(f"the controller {base} {told}", sent=False) from error
+            raise CertificateNotTrusted(f"the controller {base} {told}", sent=False) from error
         why = str(error) or type(error).__name__
-        raise Unanswered(f"no WebSocket to {base}: {why}", sent=False) from error
+        raise NoAnswer(f"no WebSocket to {base}: {why}", sent=False) from error
     return WebSocket(connection, base)

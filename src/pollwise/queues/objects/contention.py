@@ -23,10 +23,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from pollwise.queues.objects.chain import Unit
+from pollwise.queues.objects.chain import ClaimUnit
 from pollwise.runtime.clock import Clock
 
-#: Rivals reckoned with after the first lost race, and at the most.
+#: Contention reckoned with after the first lost race, and at the most.
 RIVALS_FIRST, RIVALS_MAX = 16.0, 128.0
 #: What a lost race and a claim without one do to their number.
 MORE, FEWER = 2.0, 0.8
@@ -42,10 +42,10 @@ PAUSE_MAX = 2.0
 ROOM = 2
 
 #: Units to try, with how many jobs of each.
-Chosen = list[tuple[Unit, int]]
+Chosen = list[tuple[ClaimUnit, int]]
 
 
-class Rivals:
+class Contention:
     """How many others claim here, as far as races tell, and where to claim beside them."""
 
     def __init__(self, clock: Clock, rng: random.Random) -> None:
@@ -82,7 +82,7 @@ class Rivals:
         self._undisputed_at = None
         self._count = min(max(self._count * MORE, RIVALS_FIRST), RIVALS_MAX)
 
-    def room_among(self, units: Sequence[Unit]) -> bool:
+    def room_among(self, units: Sequence[ClaimUnit]) -> bool:
         """Whether so many units allow another try without looking again."""
         return len(units) >= ROOM * self.places
 
@@ -90,7 +90,9 @@ class Rivals:
         """How long to wait before a look that shows what the others took; `took`: one request."""
         return min(took * CLEAR * self._count, PAUSE_MAX) * self.rng.random()
 
-    def choose(self, units: list[Unit], wanted: int, shares: int = 1) -> tuple[Chosen, list[Unit]]:
+    def choose(
+        self, units: list[ClaimUnit], wanted: int, shares: int = 1
+    ) -> tuple[Chosen, list[ClaimUnit]]:
         """Units to try, up to so many shares of them, and those that are left."""
         first = 0
         if self.any and units:
@@ -110,7 +112,7 @@ class Rivals:
         return chosen, units[:first] + units[at:]
 
 
-def _width(units: Sequence[Unit], wanted: int) -> int:
+def _width(units: Sequence[ClaimUnit], wanted: int) -> int:
     """How many of the first units have so many jobs."""
     width = jobs = 0
     while width < len(units) and jobs < wanted:
