@@ -11,8 +11,8 @@ from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.redis.queue import RedisQueue
 from tests.queues.benches import migrated
 from tests.support.servers import OwnPostgres, OwnRedis
-from tests.worker.bench import STORES
 from tests.worker.processes import kill_at_random
+from tests.worker.team import STORES
 
 KILLS = 4
 #: Enough that the crowd is not through before the last kill.

@@ -24,7 +24,7 @@ from tests.queues.benches import migrated
 from tests.support.daemons import wait_until
 from tests.support.kit import until, virtually
 from tests.support.servers import OwnPostgres, OwnRedis, Postgres, Redis
-from tests.worker.bench import STORES, Fleet, fleet_of
+from tests.worker.team import STORES, Team, team_of
 
 HOUR = 3600.0
 #: Statements a second that an idle process may send.
@@ -107,11 +107,11 @@ def name(line: str) -> str:
 class Window:
     """What the server was sent, and what workers tell, from its making on."""
 
-    def __init__(self, fleet: Fleet, watched: Watched) -> None:
-        self._fleet = fleet
+    def __init__(self, team: Team, watched: Watched) -> None:
+        self._team = team
         self._watched = watched
         self._sent = watched.sent()
-        self._polls = [len(seen.of(PollFinished)) for seen in fleet.seen]
+        self._polls = [len(seen.of(PollFinished)) for seen in team.seen]
 
     @property
     def sent(self) -> Counter[str]:
@@ -119,13 +119,13 @@ class Window:
 
     @property
     def polls(self) -> list[PollFinished]:
-        news = zip(self._fleet.seen, self._polls, strict=True)
+        news = zip(self._team.seen, self._polls, strict=True)
         return [poll for seen, before in news for poll in seen.of(PollFinished)[before:]]
 
 
-async def idle(fleet: Fleet, clock: VirtualClock) -> None:
+async def idle(team: Team, clock: VirtualClock) -> None:
     """All is proven, and every worker has come to rest."""
-    await until(lambda: len(fleet.of(HintsProven)) == len(fleet.workers))
+    await until(lambda: len(team.of(HintsProven)) == len(team.workers))
     await clock.advance(300)
 
 
@@ -134,17 +134,17 @@ def test_an_idle_hour(watched: Watched) -> None:
     """One statement a poll, one poll a minute; the checks ride on them."""
 
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, watched.server, workers=1, keep=None)
-        async with fleet.at_work():
-            await idle(fleet, clock)
-            window = Window(fleet, watched)
+        team = team_of(clock, watched.server, workers=1, keep=None)
+        async with team.at_work():
+            await idle(team, clock)
+            window = Window(team, watched)
             await clock.advance(HOUR)
             sent, polls = window.sent, len(window.polls)
         assert 50 <= polls <= 75
         assert sent.total() == polls, sent
         assert sent.total() <= QUIET * HOUR
-        assert len(fleet.of(HintsProven)) == 1
-        assert not fleet.of(HintsLost)
+        assert len(team.of(HintsProven)) == 1
+        assert not team.of(HintsLost)
 
     virtually(main)
 
@@ -154,10 +154,10 @@ def test_an_idle_hour_of_a_queue_that_keeps_finished_jobs(watched: Watched) -> N
     """Some polls are followed by a look for what was kept long enough."""
 
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, watched.server, workers=1, keep="1d")
-        async with fleet.at_work():
-            await idle(fleet, clock)
-            window = Window(fleet, watched)
+        team = team_of(clock, watched.server, workers=1, keep="1d")
+        async with team.at_work():
+            await idle(team, clock)
+            window = Window(team, watched)
             await clock.advance(HOUR)
             sent, polls = window.sent, len(window.polls)
         assert sent.total() <= 2 * polls
@@ -171,20 +171,20 @@ def test_an_hour_with_one_long_job(watched: Watched) -> None:
     """Besides the polls only its lease is renewed, three times a lease; the checks still ride."""
 
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, watched.server, workers=1, took=HOUR / 10, keep=None)
-        async with fleet.at_work(lease="60s"):
-            await idle(fleet, clock)
-            await fleet.source.put(NewJob("job", "long"))  # for two hours
-            await until(lambda: bool(fleet.of(JobStarted)))
+        team = team_of(clock, watched.server, workers=1, took=HOUR / 10, keep=None)
+        async with team.at_work(lease="60s"):
+            await idle(team, clock)
+            await team.source.put(NewJob("job", "long"))  # for two hours
+            await until(lambda: bool(team.of(JobStarted)))
             await clock.advance(300)
-            window = Window(fleet, watched)
+            window = Window(team, watched)
             await clock.advance(HOUR)
             sent, polls = window.sent, len(window.polls)
-            await fleet.all_done(2 * HOUR)
+            await team.all_done(2 * HOUR)
         assert abs(sent.total() - polls - HOUR / 20) <= 1, sent
         # A claim that finds nothing tells when the first lease ends, and one looks then, too.
         assert polls <= 2 * HOUR / 50
-        assert len(fleet.of(HintsProven)) == 1
+        assert len(team.of(HintsProven)) == 1
 
     virtually(main)
 
@@ -192,20 +192,20 @@ def test_an_hour_with_one_long_job(watched: Watched) -> None:
 @on_both
 def test_who_has_been_idle_for_long_is_brought_by_a_hint(watched: Watched) -> None:
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, watched.server, workers=1)
-        async with fleet.at_work():
-            await idle(fleet, clock)
+        team = team_of(clock, watched.server, workers=1)
+        async with team.at_work():
+            await idle(team, clock)
             for _ in range(5):
                 await clock.advance(HOUR / 4 + 7)
-                window = Window(fleet, watched)
+                window = Window(team, watched)
                 with clock.outside():  # time stands still: nobody looks but by a hint
-                    await fleet.put(1)
-                    await fleet.began.wait()
-                await fleet.all_done()
+                    await team.put(1)
+                    await team.began.wait()
+                await team.all_done()
                 first = window.polls[0]
                 assert (first.found, first.hinted) == (1, True)
-            await fleet.check()
-        assert all(event.waited < 0.001 for event in fleet.of(JobStarted))
+            await team.check()
+        assert all(event.waited < 0.001 for event in team.of(JobStarted))
 
     virtually(main)
 
@@ -213,19 +213,19 @@ def test_who_has_been_idle_for_long_is_brought_by_a_hint(watched: Watched) -> No
 @on_both
 def test_one_put_does_not_wake_fifty_workers(watched: Watched) -> None:
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, watched.server, workers=50, keep=None)
-        async with fleet.at_work():
-            await idle(fleet, clock)
-            await fleet.put(1)  # the first call of a handle asks for more
+        team = team_of(clock, watched.server, workers=50, keep=None)
+        async with team.at_work():
+            await idle(team, clock)
+            await team.put(1)  # the first call of a handle asks for more
             await clock.advance(120)
             for _ in range(10):
-                window = Window(fleet, watched)
+                window = Window(team, watched)
                 with clock.outside():
-                    await fleet.put(1)
-                    await fleet.began.wait()
+                    await team.put(1)
+                    await team.began.wait()
                 await clock.advance(1.1 * LOOK_AFTER)  # the next in turn looks too, and says so
                 with clock.outside():
-                    await all_heard(fleet)
+                    await all_heard(team)
                 await clock.advance(0.5)
                 sent, polls = window.sent, window.polls
                 hinted = sum(event.hinted for event in polls)
@@ -234,14 +234,14 @@ def test_one_put_does_not_wake_fifty_workers(watched: Watched) -> None:
                 # the word of the one that looked.
                 assert len(polls) + 1 <= sent.total() <= len(polls) + 2, sent
                 await clock.advance(120)
-        assert fleet.story.ran.keys() == set(fleet.ids)
+        assert team.story.ran.keys() == set(team.ids)
 
     virtually(main)
 
 
-async def all_heard(fleet: Fleet) -> None:
+async def all_heard(team: Team) -> None:
     """Nobody waits for its turn to look any more; that travels in real time."""
-    channels: list[Any] = [queue.hints() for queue in fleet.queues]
+    channels: list[Any] = [queue.hints() for queue in team.queues]
     deadline = time.monotonic() + 20
     while any(channel._looks for channel in channels):
         assert time.monotonic() < deadline, "nobody said that it looked"

@@ -22,15 +22,15 @@ from tests.queues.benches import migrated
 from tests.support.kit import until, virtually
 from tests.support.proxy import Proxy
 from tests.support.servers import OwnPostgres, OwnRedis, Postgres, Redis
-from tests.worker.bench import (
+from tests.worker.team import (
     STORES,
     Call,
-    Fleet,
+    Team,
     address_of,
-    fleet_behind,
-    fleet_of,
     request_of,
     server_of,
+    team_behind,
+    team_of,
 )
 
 T = TypeVar("T")
@@ -68,18 +68,18 @@ def test_a_server_that_ends_in_the_middle_of_a_call(
 
     async def main(clock: VirtualClock) -> None:
         long = call == "renew"  # long enough to be renewed, and then nobody has room to poll
-        fleet = fleet_of(clock, server, seed=seed, took=15 if long else 1)
-        async with fleet.at_work():
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.leases) > 5)
-            fleet.queues[0].strikes[call] = lambda: end_of(server, end)
+        team = team_of(clock, server, seed=seed, took=15 if long else 1)
+        async with team.at_work():
+            await team.put(JOBS)
+            await until(lambda: len(team.story.leases) > 5)
+            team.queues[0].strikes[call] = lambda: end_of(server, end)
             await until(lambda: not server.running)
             await clock.advance(9)  # the next renewal comes in time: nobody loses what it holds
             server.start()
-            await fleet.all_done()
-            await fleet.check()
-        fleet.check_backed_off(most=5, every=not long)
-        assert not fleet.of(JobLost)
+            await team.all_done()
+            await team.check()
+        team.check_backed_off(most=5, every=not long)
+        assert not team.of(JobLost)
 
     virtually(main)
 
@@ -98,18 +98,18 @@ def test_a_server_that_is_away_for_longer_than_the_leases(
     server, seed = server_of(store, own_postgres, own_redis), seeded()
 
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, server, seed=seed, took=20)
-        async with fleet.at_work(lease="10s"):
-            await fleet.put(JOBS)
-            await until(lambda: bool(fleet.story.leases))
-            fleet.queues[0].strikes["renew"] = server.kill
+        team = team_of(clock, server, seed=seed, took=20)
+        async with team.at_work(lease="10s"):
+            await team.put(JOBS)
+            await until(lambda: bool(team.story.leases))
+            team.queues[0].strikes["renew"] = server.kill
             await until(lambda: not server.running)
             await clock.advance(600)
             server.start()
-            await fleet.all_done()
-            await fleet.check(once=False)  # who has lost its lease cannot take back what it did
+            await team.all_done()
+            await team.check(once=False)  # who has lost its lease cannot take back what it did
         # From 1 s to 60 s: an outage of ten minutes is asked about a dozen times.
-        fleet.check_backed_off(most=20, every=False)
+        team.check_backed_off(most=20, every=False)
 
     virtually(main)
 
@@ -124,12 +124,12 @@ def test_a_cut_in_the_middle_of_a_settle(
     store: str, lost: str, times: int, request: pytest.FixtureRequest
 ) -> None:
     """The batch counts, once, whether the request came through or not."""
-    fleet = cut_in_the_middle_of("settle", store, lost, request, times)
+    team = cut_in_the_middle_of("settle", store, lost, request, times)
     # The queue asks again by itself, once; after that it is up to the worker.
-    assert len(fleet.of(ChoreFailed)) == times - 1
-    assert not fleet.of(JobLost, PollFailed)
-    for job_id in fleet.ids:
-        assert fleet.story.attempts(job_id) in ([1], [1, 2]), "no attempt was lost"
+    assert len(team.of(ChoreFailed)) == times - 1
+    assert not team.of(JobLost, PollFailed)
+    for job_id in team.ids:
+        assert team.story.attempts(job_id) in ([1], [1, 2]), "no attempt was lost"
 
 
 @pytest.mark.parametrize("lost", ["answer", "request"])
@@ -138,31 +138,31 @@ def test_a_cut_in_the_middle_of_a_claim(
     store: str, lost: str, request: pytest.FixtureRequest
 ) -> None:
     """A batch whose answer is lost is leased to nobody: it comes back when its leases end."""
-    fleet = cut_in_the_middle_of("claim", store, lost, request)
-    assert len(fleet.seen[0].of(PollFailed)) == 1
-    fleet.check_backed_off(most=1, every=False)
-    unseen = [job_id for job_id in fleet.ids if fleet.story.attempts(job_id)[0] == 2]
+    team = cut_in_the_middle_of("claim", store, lost, request)
+    assert len(team.seen[0].of(PollFailed)) == 1
+    team.check_backed_off(most=1, every=False)
+    unseen = [job_id for job_id in team.ids if team.story.attempts(job_id)[0] == 2]
     assert bool(unseen) is (lost == "answer")
     assert len(unseen) <= 5, "no more than one claim took"
 
 
 def cut_in_the_middle_of(
     call: Call, store: str, lost: str, request: pytest.FixtureRequest, times: int = 1
-) -> Fleet:
-    """A fleet, after one of it lost some requests or answers, and all was done all the same."""
+) -> Team:
+    """A team, after one of it lost some requests or answers, and all was done all the same."""
     server = shared(store, request)
 
-    async def main(clock: VirtualClock, proxy: Proxy) -> Fleet:
-        fleet = fleet_behind(clock, server, proxy)
-        async with fleet.at_work(hints=False):
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.ran) > 5)
+    async def main(clock: VirtualClock, proxy: Proxy) -> Team:
+        team = team_behind(clock, server, proxy)
+        async with team.at_work(hints=False):
+            await team.put(JOBS)
+            await until(lambda: len(team.story.ran) > 5)
             for _ in range(times):
                 lose(proxy, lost, request_of(store, call))
             await until(lambda: proxy.counts.lost == times)
-            await fleet.all_done()
-            await fleet.check()
-        return fleet
+            await team.all_done()
+            await team.check()
+        return team
 
     return through_a_proxy(server, main)
 
@@ -176,17 +176,17 @@ def test_connections_cut_again_and_again(
     rng = random.Random(seed)
 
     async def main(clock: VirtualClock, proxy: Proxy) -> None:
-        fleet = fleet_behind(clock, server, proxy, behind=3, seed=seed)
-        async with fleet.at_work(hints=False):
-            await fleet.put(2 * JOBS)
+        team = team_behind(clock, server, proxy, behind=3, seed=seed)
+        async with team.at_work(hints=False):
+            await team.put(2 * JOBS)
             for _ in range(20):
-                victim = rng.choice(fleet.queues)
+                victim = rng.choice(team.queues)
                 victim.strikes[rng.choice(["claim", "settle"])] = lambda: proxy.cut(reset=reset)
                 await clock.advance(rng.uniform(0, 2))
-            await fleet.all_done()
-            await fleet.check()
-        fleet.check_backed_off(most=20, every=False)
-        assert not fleet.of(JobLost)
+            await team.all_done()
+            await team.check()
+        team.check_backed_off(most=20, every=False)
+        assert not team.of(JobLost)
 
     through_a_proxy(server, main)
 
@@ -200,13 +200,13 @@ def test_a_cut_in_the_middle_of_a_large_put(
     jobs = [NewJob("job", "x" * 900_000) for _ in range(30)]
 
     async def main(clock: VirtualClock, proxy: Proxy) -> None:
-        fleet = Fleet(proxy.through(address_of(server)), clock, keep=None)
-        async with fleet.at_work():
+        team = Team(proxy.through(address_of(server)), clock, keep=None)
+        async with team.at_work():
             for reset in (False, True):
-                await fleet.source.stats()  # so that there is a connection, known to the proxy
+                await team.source.stats()  # so that there is a connection, known to the proxy
                 sent = proxy.counts.requests
                 proxy.hold("requests")
-                put = asyncio.ensure_future(fleet.source.put(jobs))
+                put = asyncio.ensure_future(team.source.put(jobs))
                 for _ in range(100):
                     await asyncio.sleep(0)
                 proxy.cut(reset=reset)
@@ -216,7 +216,7 @@ def test_a_cut_in_the_middle_of_a_large_put(
                     await put
                 assert proxy.counts.requests - sent < 1_000_000
                 proxy.mend()
-            assert (await fleet.source.stats()).ready == 0, "all or none"
+            assert (await team.source.stats()).ready == 0, "all or none"
 
     through_a_proxy(server, main)
     assert not caplog.records, "no callback failed"
@@ -249,8 +249,8 @@ def through_a_proxy(
 class Trouble:
     """One fault after the other, drawn from a seed, each let loose in the middle of a call."""
 
-    def __init__(self, fleet: Fleet, server: Server, proxy: Proxy, rng: random.Random) -> None:
-        self._fleet = fleet
+    def __init__(self, team: Team, server: Server, proxy: Proxy, rng: random.Random) -> None:
+        self._team = team
         self._server = server
         self._proxy = proxy
         self._rng = rng
@@ -263,7 +263,7 @@ class Trouble:
         ]  # fmt: skip
         if lose_answers:
             faults += [self._lose, self._lose]
-        victim, call = rng.choice(self._fleet.queues), rng.choice(["claim", "settle", "renew"])
+        victim, call = rng.choice(self._team.queues), rng.choice(["claim", "settle", "renew"])
         victim.strikes[call] = rng.choice(faults)
         await clock.advance(rng.uniform(0, 15))
         victim.strikes.clear()
@@ -295,16 +295,16 @@ def test_one_fault_after_the_other(
         async def main(clock: VirtualClock, proxy: Proxy, seed: int = seed) -> None:
             rng = random.Random(seed)
             took = rng.choice([0.5, 12])
-            fleet = fleet_behind(clock, server, proxy, behind=3, seed=seed, took=took)
-            trouble = Trouble(fleet, server, proxy, rng)
-            async with fleet.at_work(hints=hints):
+            team = team_behind(clock, server, proxy, behind=3, seed=seed, took=took)
+            trouble = Trouble(team, server, proxy, rng)
+            async with team.at_work(hints=hints):
                 for _ in range(10):
-                    await fleet.put(20)
+                    await team.put(20)
                     # A check that rides on a call whose answer alone is lost would be waited for
                     # in virtual time, which stands still for it.
                     await trouble.strike(clock, lose_answers=not hints)
-                await fleet.all_done()
-                await fleet.check(once=False)
-            fleet.check_backed_off(most=100, every=False)
+                await team.all_done()
+                await team.check(once=False)
+            team.check_backed_off(most=100, every=False)
 
         through_a_proxy(server, main)

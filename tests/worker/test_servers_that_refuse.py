@@ -24,7 +24,7 @@ from tests.queues.benches import migrated
 from tests.support.daemons import UNPRIVILEGED, wait_until
 from tests.support.kit import until, virtually
 from tests.support.servers import OwnPostgres, OwnRedis, Postgres, Redis
-from tests.worker.bench import STORES, Fleet, fleet_of
+from tests.worker.team import STORES, Team, team_of
 
 JOBS = 60
 
@@ -42,21 +42,21 @@ def test_a_time_limit_of_the_role(limit: str, postgres: Postgres) -> None:
     postgres.execute(f"ALTER ROLE hasty SET {limit} = '50ms'")
 
     async def main(clock: VirtualClock) -> None:
-        fleet = Fleet(dsn, clock)
+        team = Team(dsn, clock)
         for _ in range(3):
-            fleet.hire(postgres.dsn(name, "hasty"))
-        async with fleet.at_work():
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.ran) > 5)
+            team.hire(postgres.dsn(name, "hasty"))
+        async with team.at_work():
+            await team.put(JOBS)
+            await until(lambda: len(team.story.ran) > 5)
             with psycopg.connect(dsn) as rude:
                 rude.execute("LOCK TABLE pollwise.jobs")
                 await clock.advance(9)
-            failed = [event.error for event in fleet.of(PollFailed)]
-            await fleet.all_done()
-            await fleet.check()
+            failed = [event.error for event in team.of(PollFailed)]
+            await team.all_done()
+            await team.check()
         assert all(limit in error for error in failed), failed[:3]
-        fleet.check_backed_off(most=8)  # a busy machine may be too slow for it once more
-        assert not fleet.of(JobLost)
+        team.check_backed_off(most=8)  # a busy machine may be too slow for it once more
+        assert not team.of(JobLost)
 
     virtually(main)
 
@@ -78,20 +78,20 @@ def test_a_failover_to_a_standby(own_postgres: OwnPostgres) -> None:
     )
 
     async def main(clock: VirtualClock) -> None:
-        fleet = Fleet(both, clock)
+        team = Team(both, clock)
         for _ in range(3):
-            fleet.hire(both)
-        async with fleet.at_work():
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.ran) > 5)
-            fleet.queues[0].strikes["settle"] = primary.kill
+            team.hire(both)
+        async with team.at_work():
+            await team.put(JOBS)
+            await until(lambda: len(team.story.ran) > 5)
+            team.queues[0].strikes["settle"] = primary.kill
             await until(lambda: not primary.running)
             await clock.advance(5)
             standby.promote()
-            await fleet.all_done()
-            await fleet.check()
-        fleet.check_backed_off(most=5)
-        assert not fleet.of(JobLost)
+            await team.all_done()
+            await team.check()
+        team.check_backed_off(most=5)
+        assert not team.of(JobLost)
 
     virtually(main)
 
@@ -102,24 +102,24 @@ def test_a_worker_on_a_standby_waits_until_it_is_promoted(own_postgres: OwnPostg
     standby = primary.standby()
 
     async def main(clock: VirtualClock) -> None:
-        fleet = Fleet(primary.dsn(), clock)
-        fleet.hire(standby.dsn())
-        async with fleet.at_work():
-            await fleet.put(JOBS)
+        team = Team(primary.dsn(), clock)
+        team.hire(standby.dsn())
+        async with team.at_work():
+            await team.put(JOBS)
             with clock.outside():
                 standby.catch_up()
             await clock.advance(300)
-            failed = fleet.of(PollFailed)
+            failed = team.of(PollFailed)
             assert all("read-only" in event.error for event in failed)
             assert 5 < len(failed) < 15
             standby.promote()
-            await until(lambda: len(fleet.story.ran) == JOBS)
-            [queue] = fleet.queues
-            await until(lambda: len(fleet.of(JobDone)) == JOBS)
+            await until(lambda: len(team.story.ran) == JOBS)
+            [queue] = team.queues
+            await until(lambda: len(team.of(JobDone)) == JOBS)
             await clock.advance(1)
             assert (await queue.stats()).done == JOBS
-        fleet.story.check(fleet.ids)
-        fleet.check_backed_off(most=15)
+        team.story.check(team.ids)
+        team.check_backed_off(most=15)
 
     virtually(main)
 
@@ -134,18 +134,18 @@ def test_a_primary_that_becomes_read_only_for_a_while(own_postgres: OwnPostgres)
         server.disconnect_all()  # in the end; a session may not have heard of it yet
 
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, server)
-        async with fleet.at_work():
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.ran) > 5)
+        team = team_of(clock, server)
+        async with team.at_work():
+            await team.put(JOBS)
+            await until(lambda: len(team.story.ran) > 5)
             read_only("on")
             await clock.advance(9)
             read_only("off")
-            await fleet.all_done()
-            await fleet.check()
-        assert any("read-only" in event.error for event in fleet.of(PollFailed))
-        fleet.check_backed_off(most=6)
-        assert not fleet.of(JobLost)
+            await team.all_done()
+            await team.check()
+        assert any("read-only" in event.error for event in team.of(PollFailed))
+        team.check_backed_off(most=6)
+        assert not team.of(JobLost)
 
     virtually(main)
 
@@ -184,23 +184,23 @@ def test_a_disk_of_postgres_that_is_full_for_a_while(own_postgres: OwnPostgres) 
     migrated(server.dsn())
 
     async def main(clock: VirtualClock, disk: Path) -> None:
-        fleet = fleet_of(clock, server)
-        async with fleet.at_work():
+        team = team_of(clock, server)
+        async with team.at_work():
             # Four to a page, which leaves no room for the new version of any of them.
             jobs = [NewJob("job", secrets.token_hex(900)) for _ in range(JOBS)]
-            fleet.ids += await fleet.source.put(jobs)
+            team.ids += await team.source.put(jobs)
             ballast = fill(disk)
             with pytest.raises(StoreUnavailable, match="disk is full"):
-                await fleet.source.put(jobs)
+                await team.source.put(jobs)
             await clock.advance(9)
-            assert not fleet.story.ran
+            assert not team.story.ran
             ballast.unlink()
-            await fleet.put(5)
-            await fleet.all_done()
-            await fleet.check()
-        assert all("disk is full" in event.error for event in fleet.of(PollFailed))
-        fleet.check_backed_off(most=5)
-        assert not fleet.of(JobLost)
+            await team.put(5)
+            await team.all_done()
+            await team.check()
+        assert all("disk is full" in event.error for event in team.of(PollFailed))
+        team.check_backed_off(most=5)
+        assert not team.of(JobLost)
 
     with small_disk(server.folder.with_suffix(".disk"), 2, UNPRIVILEGED) as disk:
         server.execute(f"CREATE TABLESPACE small LOCATION '{disk}'")
@@ -219,10 +219,10 @@ def test_a_disk_of_redis_that_is_full_for_a_while(own_redis: OwnRedis) -> None:
             return bool(client.info("persistence")["aof_last_write_status"] == "ok")
 
     async def main(clock: VirtualClock, disk: Path) -> None:
-        fleet = fleet_of(clock, server)
-        async with fleet.at_work():
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.ran) > 5)
+        team = team_of(clock, server)
+        async with team.at_work():
+            await team.put(JOBS)
+            await until(lambda: len(team.story.ran) > 5)
             ballast = fill(disk)
             async with RedisQueue(server.url(), "surplus", clock=clock) as surplus:
                 with pytest.raises(StoreUnavailable, match="cannot write to its disk"):
@@ -231,11 +231,11 @@ def test_a_disk_of_redis_that_is_full_for_a_while(own_redis: OwnRedis) -> None:
             await clock.advance(9)
             ballast.unlink()
             wait_until(writes, "the server writing again")
-            await fleet.all_done()
-            await fleet.check()
-        assert all("cannot write to its disk" in event.error for event in fleet.of(PollFailed))
-        fleet.check_backed_off(most=5)
-        assert not fleet.of(JobLost)
+            await team.all_done()
+            await team.check()
+        assert all("cannot write to its disk" in event.error for event in team.of(PollFailed))
+        team.check_backed_off(most=5)
+        assert not team.of(JobLost)
 
     with small_disk(server.folder, 4, "root"):
         server.start(appendonly="yes", appendfsync="everysec", auto_aof_rewrite_percentage=0)
@@ -248,19 +248,19 @@ def test_a_memory_of_redis_that_is_full_for_a_while(own_redis: OwnRedis) -> None
     server = own_redis()
 
     async def main(clock: VirtualClock) -> None:
-        fleet = fleet_of(clock, server)
-        async with fleet.at_work():
-            await fleet.put(JOBS)
-            await until(lambda: len(fleet.story.ran) > 5)
+        team = team_of(clock, server)
+        async with team.at_work():
+            await team.put(JOBS)
+            await until(lambda: len(team.story.ran) > 5)
             server.execute("CONFIG", "SET", "maxmemory", "1")
             with pytest.raises(StoreUnavailable, match="memory is full"):
-                await fleet.put(1)
-            await fleet.all_done()
+                await team.put(1)
+            await team.all_done()
             server.execute("CONFIG", "SET", "maxmemory", "0")
-            await fleet.put(5)
-            await fleet.all_done()
-            await fleet.check()
-        assert not fleet.of(PollFailed, JobLost)
+            await team.put(5)
+            await team.all_done()
+            await team.check()
+        assert not team.of(PollFailed, JobLost)
 
     virtually(main)
 
@@ -285,25 +285,25 @@ def test_the_clocks_of_workers_do_not_matter(store: str, request: pytest.Fixture
     address = server.url() if isinstance(server, Redis) else migrated(server.dsn())
 
     async def main() -> None:
-        fleet = Fleet(address, Clock(), took=0.1)
+        team = Team(address, Clock(), took=0.1)
         for skew in (-600, 0, 600):
-            fleet.hire(address, clock=Skewed(skew))
-        dropped = await fleet.source.put(NewJob("job"))
-        await fleet.source.claim("gone", 1, "500ms")  # and never heard of again
-        async with fleet.at_work(lease="1500ms", polling=Adaptive("20ms", "200ms")):
+            team.hire(address, clock=Skewed(skew))
+        dropped = await team.source.put(NewJob("job"))
+        await team.source.claim("gone", 1, "500ms")  # and never heard of again
+        async with team.at_work(lease="1500ms", polling=Adaptive("20ms", "200ms")):
             began, late = time.time(), list[str]()
-            for queue in fleet.queues:
+            for queue in team.queues:
                 late += await queue.put(NewJob("job", delay="600ms"))
-            long = await fleet.source.put([NewJob("job", "long") for _ in range(3)])
-            await fleet.put(20)
-            fleet.ids += [*dropped, *late, *long]
-            await fleet.all_done(within=20)
-            await fleet.check()
-        story = fleet.story
+            long = await team.source.put([NewJob("job", "long") for _ in range(3)])
+            await team.put(20)
+            team.ids += [*dropped, *late, *long]
+            await team.all_done(within=20)
+            await team.check()
+        story = team.story
         assert all(story.leases[job_id][0].at >= began + 0.6 for job_id in late)
         assert [story.attempts(job_id) for job_id in (*late, *long)] == [[1]] * 6
         assert [story.attempts(job_id) for job_id in dropped] == [[1, 2]]
-        assert all(event.waited < 60 for event in fleet.of(JobStarted)), "seen by a wrong clock"
-        assert not fleet.of(JobLost)
+        assert all(event.waited < 60 for event in team.of(JobStarted)), "seen by a wrong clock"
+        assert not team.of(JobLost)
 
     asyncio.run(main())

@@ -192,7 +192,7 @@ class NotedRedis(Noted, RedisQueue):
 # Who works
 
 
-class Fleet:
+class Team:
     """Workers on one queue. `source` is a handle for the test itself, which goes straight there.
 
     took: how long a handler takes; twenty times as long for the payload "long". A job whose payload
@@ -213,7 +213,7 @@ class Fleet:
         #: Some handler has begun since the last put.
         self.began = asyncio.Event()
         self._took = took
-        self._name = f"fleet-{secrets.token_hex(6)}"
+        self._name = f"team-{secrets.token_hex(6)}"
         self._given = {"keep": "1d", **given}
         self.source = self.handle(server)
 
@@ -304,18 +304,18 @@ class Fleet:
         self.story.ran[job.id] += 1
 
 
-def fleet_of(clock: Clock, server: Postgres | Redis, workers: int = 3, **given: Any) -> Fleet:
-    fleet = Fleet(address_of(server), clock, **given)
+def team_of(clock: Clock, server: Postgres | Redis, workers: int = 3, **given: Any) -> Team:
+    team = Team(address_of(server), clock, **given)
     for _ in range(workers):
-        fleet.hire(address_of(server))
-    return fleet
+        team.hire(address_of(server))
+    return team
 
 
-def fleet_behind(
+def team_behind(
     clock: Clock, server: Postgres | Redis, proxy: Proxy, behind: int = 1, **given: Any
-) -> Fleet:
+) -> Team:
     """Three workers, of which the first few go by way of the proxy."""
-    fleet, direct = Fleet(address_of(server), clock, **given), address_of(server)
+    team, direct = Team(address_of(server), clock, **given), address_of(server)
     for n in range(3):
-        fleet.hire(proxy.through(direct) if n < behind else direct)
-    return fleet
+        team.hire(proxy.through(direct) if n < behind else direct)
+    return team
