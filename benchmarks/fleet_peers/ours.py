@@ -16,11 +16,11 @@ from random import Random
 
 from pollwise.core.agenda import Agenda
 from pollwise.core.strategies.freshness import Freshness
-from pollwise.fleet import Fleet, ProbeContext, Reading, Target
-from pollwise.fleet.engine.budget import Budget
-from pollwise.fleet.engine.entry import Entry
+from pollwise.fleet import Fleet, FleetRunOptions, ProbeContext, Reading, Target
+from pollwise.fleet.engine.budget import FleetBudget
+from pollwise.fleet.engine.failures import FailureRules
+from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.engine.states import Rules
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events
 
@@ -51,9 +51,9 @@ def strategy() -> Freshness:
 
 
 def cycle(count: int, polls: int, budget: float | None) -> dict[str, float]:
-    scheduler = Scheduler(Rules(), 4, Budget(budget) if budget else None, Random(1))
+    scheduler = Scheduler(FailureRules(), 4, FleetBudget(budget) if budget else None, Random(1))
     pace = strategy()
-    scheduler.add([Entry(each, probe, None, pace) for each in targets(count)], 0.0)
+    scheduler.add([RunningTarget(each, probe, None, pace) for each in targets(count)], 0.0)
     same, other = Reading("same"), Reading("other")
     random = Random(2).random
     gc.collect()
@@ -68,9 +68,9 @@ def cycle(count: int, polls: int, budget: float | None) -> dict[str, float]:
     return {"cpu": cpu, "polls": polls, "agenda": alone, "operations": polls}
 
 
-def agenda(entries: list[Entry], operations: int) -> float:
+def agenda(entries: list[RunningTarget], operations: int) -> float:
     """What putting and taking cost alone, in seconds of CPU time."""
-    it: Agenda[Entry] = Agenda(ties=lambda entry: entry.target.name)
+    it: Agenda[RunningTarget] = Agenda(ties=lambda entry: entry.target.name)
     dues = Random(3)
     for entry in entries:
         it.upsert(entry, dues.random() * INTERVAL)
@@ -89,9 +89,10 @@ def run(count: int, polls: int, budget: float | None) -> dict[str, float]:
         gc.collect()
         empty = resident()
         begun = time.process_time()
-        fleet = Fleet(strategy(), 64, budget, clock=clock, events=Events(quiet=True), seed=1)
+        options = FleetRunOptions(strategy=strategy(), budget=budget, signals=False, seed=1)
+        fleet = Fleet(options, clock=clock, events=Events(quiet=True))
         fleet.add(*targets(count))
-        running = asyncio.ensure_future(fleet.run(signals=False))
+        running = asyncio.ensure_future(fleet.run())
         await asyncio.sleep(0)
         started = time.process_time() - begun
         every = count / budget if budget else INTERVAL

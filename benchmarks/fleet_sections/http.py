@@ -161,13 +161,14 @@ async def carried(url: str, seconds: float) -> None:
 
 
 async def fleet(url: str, seconds: float) -> None:
-    from pollwise.fleet import Fleet, Target
+    from pollwise.fleet import Fleet, FleetRunOptions, Target
     from pollwise.runtime.events import Events, TargetFailed
 
     failures: list[TargetFailed] = []
     events = Events(quiet=True)
     events.subscribe(failures.append, TargetFailed)
-    polls = Fleet(concurrency=CONCURRENCY, per_host=None, events=events)
+    options = FleetRunOptions(concurrency=CONCURRENCY, per_host=None, signals=False)
+    polls = Fleet(options, events=events)
     polls.add(
         *(
             # Due again before everybody had a turn, so that all places are always taken.
@@ -175,8 +176,8 @@ async def fleet(url: str, seconds: float) -> None:
             for n in range(TARGETS)
         )
     )
-    running = asyncio.ensure_future(polls.run_async(signals=False))
-    await timed(lambda: polls.health().polls, seconds)
+    running = asyncio.ensure_future(polls.run())
+    await timed(lambda: polls.state(targets=False).polls, seconds)
     polls.stop()
     await running
     assert not failures, failures[0]  # a failure is cheaper than an answer

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pollwise.core.strategies.fixed import Fixed
     from pollwise.core.strategies.freshness import Freshness
     from pollwise.core.strategies.worth import Worth
+    from pollwise.fleet.engine.options import FleetRunOptions
     from pollwise.fleet.fleet import Fleet
     from pollwise.fleet.targets import Reading, Target
     from pollwise.outbox.outbox import Outbox, OutboxRunOptions
@@ -56,6 +57,7 @@ __all__ = [
     "Ewma",
     "Fixed",
     "Fleet",
+    "FleetRunOptions",
     "Freshness",
     "Hints",
     "Job",
@@ -100,6 +102,7 @@ if not TYPE_CHECKING:
         "Ewma": "pollwise.core.strategies.ewma",
         "Fixed": "pollwise.core.strategies.fixed",
         "Fleet": "pollwise.fleet.fleet",
+        "FleetRunOptions": "pollwise.fleet.engine.options",
         "Freshness": "pollwise.core.strategies.freshness",
         "Hints": "pollwise.runtime.hints",
         "Job": "pollwise.runtime.jobs",

@@ -60,7 +60,7 @@ def row(name: str, **given: Any) -> dict[str, Any]:
     """What a fleet saved of a target; times are so many seconds from now."""
     now = time.time()
     kept = {
-        "due": now + 5, "paused": 0, "condition": "closed", "failures": 0, "error": None,
+        "due": now + 5, "paused": 0, "state": "closed", "failures": 0, "error": None,
         "polled_at": now - 1, "succeeded_at": now - 1, "failed_at": None, "changed_at": None,
         "interval": 10.0, "more": json.dumps({"reading": {"value": "x", "summary": "200 OK"}}),
     }  # fmt: skip
@@ -107,9 +107,9 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
         token = command.err.until(r"shown this once: (\S+)")[1]
         url = command.err.until(r"API on (http://127.0.0.1:\d+)/api/fleet/health")[1]
         wait_until(lambda: state("fine")["last_success_at"] is not None, "a success", within=20)
-        assert state("slow")["condition"] == "closed"
+        assert state("slow")["state"] == "closed"
         wait_until(lambda: state("broken")["failures"] >= 3, "an open breaker", within=30)
-        assert state("broken")["condition"] == "open"
+        assert state("broken")["state"] == "open"
         assert state("broken")["last_error"] == "ProbeError: 'false' ended with 1"
         # One broken target makes the process no less healthy.
         with urllib.request.urlopen(f"{url}/healthz") as answer:
@@ -137,8 +137,8 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
         assert entry["address"] == "the command line"
         assert "@" in entry["who"]
         wait_until(lambda: bool(state("fine")["paused"]), "the pause", within=20)
-        good("fleet", "reset", "--all", "--store", STORE)
-        wait_until(lambda: state("broken")["failures"] < 3, "the reset", within=20)
+        good("fleet", "close-breaker", "--all", "--store", STORE)
+        wait_until(lambda: state("broken")["failures"] < 3, "the closed breaker", within=20)
         assert good("fleet", "resume", "--all", "--store", STORE, "--json").json() == {
             "order": "resume", "targets": ["fine"]
         }  # fmt: skip
@@ -195,7 +195,7 @@ def test_when_a_target_is_given_up_on_is_a_setting(file: Path) -> None:
     words = ("--set", "fleet.dead_after=1", "--set", "fleet.recheck=10m")
     with Command("fleet", "run", "--store", STORE, *words) as command:
         command.err.until("fleet_started")
-        wait_until(lambda: state("broken")["condition"] == "dead", "a dead letter", within=20)
+        wait_until(lambda: state("broken")["state"] == "dead", "a dead target", within=20)
         found = state("broken")
         assert found["failures"] == 1
         assert found["next_at"] - found["last_error_at"] == pytest.approx(600, abs=1)
@@ -214,7 +214,7 @@ def test_check_tells_by_its_exit_code(file: Path) -> None:
 def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
     saved(
         row("fine", succeeded_at=-500),
-        row("broken", condition="dead", failures=9, succeeded_at=-90000),
+        row("broken", state="dead", failures=9, succeeded_at=-90000),
         row("slow", due=-60),
     )
     result = pollwise("fleet", "check", "--store", STORE)
@@ -235,7 +235,7 @@ def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
 
 
 def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
-    never: dict[str, Any] = {"condition": "dead", "failures": 5, "succeeded_at": None}
+    never: dict[str, Any] = {"state": "dead", "failures": 5, "succeeded_at": None}
     never = {**row("-"), **never}
     saved(*({**never, "name": name} for name in ("fine", "broken", "slow")))
     result = pollwise("fleet", "check", "--store", STORE)
@@ -254,7 +254,7 @@ def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Pat
         result = pollwise("fleet", "run", "--store", STORE)
         assert result.code != 0
         assert f"another process (pid {first.pid}, host " in result.err
-        assert "polls this store; several nodes need Postgres" in result.err
+        assert "polls this store; use Postgres for several nodes" in result.err
         first.send(signal.SIGKILL)
         first.end()
     with Command("fleet", "run", "--store", STORE) as second:
@@ -325,7 +325,7 @@ def test_status_shows_the_stalest_first(file: Path) -> None:
     saved(
         row("fine", succeeded_at=-30),
         row("slow", succeeded_at=-4000, due=-60),
-        row("broken", condition="open", failures=4, error="OSError: \x1b[31mno", succeeded_at=-70),
+        row("broken", state="open", failures=4, error="OSError: \x1b[31mno", succeeded_at=-70),
     )
     lines = good("fleet", "status", "--store", STORE).out.splitlines()
     assert lines[0] == "3 targets · 1 due · 2 stale · 1 broken · 0 dead · 0 paused · 0 never"
@@ -342,20 +342,20 @@ def test_status_shows_the_stalest_first(file: Path) -> None:
     assert "failures in a row  4" in one
     assert "state              broken (its breaker is open: it is polled less" in one
     [told] = good("fleet", "status", "broken", "--store", STORE, "--json").json()
-    assert told["condition"] == "open"  # as metrics and the API have it
+    assert told["state"] == "open"  # as metrics and the API have it
 
 
 @pytest.mark.parametrize(
     ("given", "word", "phrase"),
     [
         ({}, "healthy", "healthy"),
-        ({"condition": "confirming", "failures": 1}, "confirming", "confirming (it failed, and"),
-        ({"condition": "backing off", "failures": 2}, "backing off", "backing off"),
-        ({"condition": "open", "failures": 3}, "broken", "broken (its breaker is open"),
-        ({"condition": "open", "failures": 3, "due": -1}, "half-open", "half-open (one poll is"),
-        ({"condition": "dead", "failures": 5}, "dead", "dead (given up on"),
+        ({"state": "confirming", "failures": 1}, "confirming", "confirming (it failed, and"),
+        ({"state": "backing off", "failures": 2}, "backing off", "backing off"),
+        ({"state": "open", "failures": 3}, "broken", "broken (its breaker is open"),
+        ({"state": "open", "failures": 3, "due": -1}, "half-open", "half-open (one poll is"),
+        ({"state": "dead", "failures": 5}, "dead", "dead (given up on"),
         ({"paused": 1}, "paused", "paused"),
-        ({"paused": 1, "condition": "dead"}, "paused", "paused; dead (given up on"),
+        ({"paused": 1, "state": "dead"}, "paused", "paused; dead (given up on"),
     ],
 )
 def test_how_a_target_fares_is_told_in_words_that_no_port_has(
@@ -370,7 +370,7 @@ def test_how_a_target_fares_is_told_in_words_that_no_port_has(
 
 
 def test_dead_letters_are_listed(file: Path) -> None:
-    saved(row("fine"), row("broken", condition="dead", failures=5, error="gone", failed_at=-9))
+    saved(row("fine"), row("broken", state="dead", failures=5, error="gone", failed_at=-9))
     lines = good("fleet", "dead", "--store", STORE).out.splitlines()
     assert lines[1].split()[0] == "broken"
     assert lines[1].endswith("gone")
@@ -386,7 +386,7 @@ def test_without_a_file_what_the_store_has_is_shown(folder: Path, file: Path) ->
     file.unlink()
     found = good("fleet", "status", "--store", STORE, "--json").json()
     assert [each["name"] for each in found["target_list"]] == ["one", "two"]
-    assert good("fleet", "dead", "--store", STORE).out == "no dead letters\n"
+    assert good("fleet", "dead", "--store", STORE).out == "no dead targets\n"
     assert "there is nothing to retry" in good("fleet", "retry", "--all", "--store", STORE).out
 
 
@@ -394,7 +394,7 @@ def test_top_is_a_live_view(file: Path) -> None:
     saved(
         row("fine", succeeded_at=-30, due=8),
         row("slow", succeeded_at=-4000, interval=3600.0, due=1800),
-        row("broken", condition="half-open", failures=4, error="no route to host"),
+        row("broken", state="half-open", failures=4, error="no route to host"),
     )
     with Screen(100, 20, "fleet", "top", "--store", STORE, "--every", "200ms", env={}) as screen:
         screen.until(r"3 targets · 0 due")
@@ -484,7 +484,7 @@ def test_a_pipe_gets_one_look(file: Path) -> None:
         (("migrate", "--store", STORE, "--sql"), 2, "needs no migration"),
         (("run", "--file", "none.toml"), 2, "none.toml cannot be read"),
         (("run", "--set", "fleet.budgt=3"), 2, "did you mean fleet.budget?"),
-        (("run", "--set", "fleet.budget=0"), 2, "budget = 0.0 must be polls a second"),
+        (("run", "--set", "fleet.budget=0"), 2, "budget = 0.0 must be a finite number"),
         (("run", "--api-port", "99999999"), 2, "fleet.api_port"),
         (("run", "--concurrency", "0"), 2, "fleet.concurrency"),
         (("run", "--api-tokens", "sqlite:///none.db"), 2, "say where it is: --api-port"),
@@ -498,21 +498,21 @@ def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> 
 
 
 def test_a_retry_of_all_leaves_what_is_paused(file: Path) -> None:
-    dead = {"condition": "dead", "failures": 5, "error": "gone", "failed_at": -9}
+    dead = {"state": "dead", "failures": 5, "error": "gone", "failed_at": -9}
     saved(row("broken", **dead), row("slow", paused=1, **dead))
     found = good("fleet", "retry", "--all", "--store", STORE, "--json").json()
     assert found["targets"] == ["broken"]
 
 
 def test_what_was_taken_out_of_the_file_can_be_forgotten(file: Path) -> None:
-    saved(row("fine"), row("old", condition="dead", failures=5, error="gone", failed_at=-9))
-    result = pollwise("fleet", "forget", "fine", "--store", STORE)
+    saved(row("fine"), row("old", state="dead", failures=5, error="gone", failed_at=-9))
+    result = pollwise("fleet", "remove", "fine", "--store", STORE)
     assert result.code == 2
     assert "'fine' is in fleet.toml; take it out there" in result.err
-    result = pollwise("fleet", "forget", "older", "--store", STORE)
+    result = pollwise("fleet", "remove", "older", "--store", STORE)
     assert result.code == 1
     assert "did you mean 'old'?" in result.err
-    assert good("fleet", "forget", "old", "--store", STORE).out == "forgotten: old\n"
+    assert good("fleet", "remove", "old", "--store", STORE).out == "forgotten: old\n"
     file.unlink()
     found = good("fleet", "status", "--store", STORE, "--json").json()
     assert [each["name"] for each in found["target_list"]] == ["fine"]
@@ -527,7 +527,7 @@ def test_a_function_may_lie_beside_the_file(file: Path, monkeypatch: pytest.Monk
 
 
 def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None:
-    saved(row("fine"), row("broken", condition="dead", failures=5, error="gone", failed_at=-9))
+    saved(row("fine"), row("broken", state="dead", failures=5, error="gone", failed_at=-9))
     file.write_text(FILE + "\n[[target]]\nname = 'worse'\n")
     for words in (
         ("status",),
@@ -660,7 +660,7 @@ def test_several_nodes_on_postgres_from_the_command_line(
     store = own_postgres().dsn()
     refused = pollwise("fleet", "run", "--store", store)
     assert refused.code == 2
-    assert "Run `pollwise fleet migrate`" in refused.err
+    assert "FleetRun `pollwise fleet migrate`" in refused.err
     assert "CREATE TABLE" in good("fleet", "migrate", "--store", store, "--sql").out
     assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1, 2]}
     assert "the tables are up to date" in good("fleet", "migrate", "--store", store).out

@@ -24,9 +24,9 @@ from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.controller.state.values import SCOPES
 from pollwise.errors import ConfigError, ProbeRefused, StoreUnavailable
-from pollwise.fleet import Fleet, Reading, Target, audit
+from pollwise.fleet import Fleet, Reading, Target
 from pollwise.fleet.api import BODY_MAX, Bearer, Scope, application, served
-from pollwise.fleet.control import LOOK_EVERY, Control
+from pollwise.fleet.control import CHECK_EVERY, Control, note
 from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.audit import AuditEntry
@@ -107,7 +107,7 @@ def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
             await clock.advance(60)
             health = await client.good("GET", "/api/fleet/health")
             every = {each["name"]: each for each in health["target_list"]}
-            assert (health["targets"], health["due"], health["dead_letters"]) == (
+            assert (health["targets"], health["due"], health["dead_targets"]) == (
                 4, 0, ["gone/away?"]
             )  # fmt: skip
             assert health["breakers"] == {"closed": 2, "open": 1, "half-open": 0}
@@ -125,12 +125,12 @@ def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
             assert [each["name"] for each in page["target_list"]] == ["good", "late"]
             page = await client.good("GET", "/api/fleet/health?limit=1")
             assert page["next"] == "gone/away?"
-            dead = await client.good("GET", "/api/fleet/health?condition=dead")
+            dead = await client.good("GET", "/api/fleet/health?state=dead")
             assert [each["name"] for each in dead["target_list"]] == ["gone/away?"]
             group = await client.good("GET", "/api/fleet/health?group=g")
             assert [each["name"] for each in group["target_list"]] == ["shy"]
             one = await client.good("GET", "/api/fleet/targets/gone/away%3F")
-            assert one["condition"] == "dead"
+            assert one["state"] == "dead"
             # However broken targets are, the process lives.
             alive = await client.ask("GET", "/healthz", token="none")
             assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
@@ -146,7 +146,7 @@ def test_an_error_of_the_past_is_told_with_its_time_after_a_recovery(folder: Pat
         async with running(fleet), desk(Control(fleet), folder) as client:
             await clock.advance(60)
             one = await client.good("GET", "/api/fleet/targets/a")
-            assert (one["condition"], one["failures"]) == ("closed", 0)
+            assert (one["state"], one["failures"]) == ("closed", 0)
             assert one["last_error"] == "OSError: once"
             assert one["last_error_at"] < one["last_success_at"]
 
@@ -164,22 +164,22 @@ def test_orders_are_carried_out(folder: Path) -> None:
         fleet.add(Target("a b", watch.probe(answer), "10s"), Target("c", watch.probe(), "1h"))
         async with running(fleet), desk(Control(fleet), folder) as client:
             await clock.advance(30)
-            assert fleet.state("a b").condition == "dead"
+            assert fleet.target("a b").state == "dead"
             broken["on"] = False
             assert await client.good("POST", "/api/fleet/targets/a%20b/retry") == {
                 "order": "retry", "targets": ["a b"]
             }  # fmt: skip
             await clock.advance(1)
-            assert fleet.state("a b").condition == "closed"
+            assert fleet.target("a b").state == "closed"
             broken["on"] = True
             await clock.advance(30)
             broken["on"] = False
-            await client.good("POST", "/api/fleet/targets/a b/reset")
-            assert fleet.state("a b").failures == 0
+            await client.good("POST", "/api/fleet/targets/a b/close-breaker")
+            assert fleet.target("a b").failures == 0
             await client.good("POST", "/api/fleet/pause", {"targets": ["a b", "c"]})
-            assert fleet.state("c").paused
+            assert fleet.target("c").paused
             await client.good("POST", "/api/fleet/targets/c/resume")
-            assert not fleet.state("c").paused
+            assert not fleet.target("c").paused
             polls = len(watch.at["c"])
             await client.good("POST", "/api/fleet/targets/c/poll-now")
             await clock.advance(0.1)
@@ -261,7 +261,7 @@ def test_what_was_done_is_done_though_it_cannot_be_written_down(
         fleet.add(Target("a", watch.probe(), "10s"))
         async with running(fleet), desk(Control(fleet), folder) as client:
             await client.good("POST", "/api/fleet/targets/a/pause")
-            assert fleet.state("a").paused
+            assert fleet.target("a").paused
         await store.close()
 
     in_virtual_time(main)
@@ -272,7 +272,7 @@ def test_what_was_done_is_done_though_it_cannot_be_written_down(
 
 def test_an_audit_line_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "pollwise.runtime.audit")
-    asyncio.run(audit.note(None, "me", "polling.change", "group 'a\nb\x1b[31m'", "x" * 1000))
+    asyncio.run(note(None, "me", "polling.change", "group 'a\nb\x1b[31m'", "x" * 1000))
     [line] = caplog.messages
     assert line.startswith(r"me polling.change group 'a\nb\x1b[31m' x")
     assert len(line) < 600
@@ -294,7 +294,7 @@ def test_settings_are_patched_told_and_kept(folder: Path) -> None:
             assert await store.settings() == {
                 "fleet.groups.g.polling.enabled": False, "fleet.polling.base_interval": "20s"
             }  # fmt: skip
-            assert fleet.state("a").interval == 20.0
+            assert fleet.target("a").interval == 20.0
             await client.good("PATCH", "/api/fleet/polling", {"group": "g", "enabled": None})
             assert "fleet.groups.g.polling.enabled" not in await store.settings()
             assert await client.good("GET", "/api/fleet/polling") == {
@@ -311,14 +311,20 @@ def test_settings_are_patched_told_and_kept(folder: Path) -> None:
         ("GET", "/api/fleet/health?limit=x", None, 400, "whole number from 0"),
         ("GET", "/api/fleet/health?limit=-1", None, 400, "whole number from 0"),
         ("GET", "/api/fleet/health?limit=99999999999999999999", None, 400, "whole number"),
-        ("GET", "/api/fleet/health?condition=tired", None, 400, "one of closed"),
+        ("GET", "/api/fleet/health?state=tired", None, 400, "one of closed"),
         ("GET", "/api/fleet/audit?limit=x", None, 400, "whole number from 0"),
         ("GET", "/api/fleet/audit?before=x", None, 400, "before must be the id of an entry"),
         ("GET", "/api/fleet/audit?before=9999999999999999", None, 400, "before must be"),
         ("GET", "/api/fleet/targets/nobody", None, 404, "no target 'nobody'"),
         ("POST", "/api/fleet/targets/nobody/pause", None, 404, "no target 'nobody'"),
-        ("POST", "/api/fleet/targets/a/explode", None, 404, "Choose one of retry, reset"),
-        ("POST", "/api/fleet/explode", {"targets": ["a"]}, 404, "Choose one of retry, reset"),
+        ("POST", "/api/fleet/targets/a/explode", None, 404, "Choose one of retry, close-breaker"),
+        (
+            "POST",
+            "/api/fleet/explode",
+            {"targets": ["a"]},
+            404,
+            "Choose one of retry, close-breaker",
+        ),
         ("POST", "/api/fleet/pause", {"targets": "a"}, 400, "targets must be a list of names"),
         ("POST", "/api/fleet/pause", {"targets": [1]}, 400, "targets must be a list of names"),
         ("POST", "/api/fleet/pause", {"targets": ["a", "b"]}, 404, "no target 'b'"),
@@ -346,7 +352,7 @@ def test_bad_requests_are_told_why(
             found = await client.bad(method, path, body)
             assert found[0] == status
             assert said in found[1]
-            assert not fleet.state("a").paused
+            assert not fleet.target("a").paused
 
     in_virtual_time(main)
 
@@ -383,7 +389,7 @@ def test_nobody_comes_in_without_the_token(folder: Path, given: str) -> None:
                     answer = await client._client.request(method, path, headers=headers)
                     assert answer.status_code == 401
                     assert answer.headers["www-authenticate"] == "Bearer"
-            assert not fleet.state("a").paused
+            assert not fleet.target("a").paused
 
     in_virtual_time(main)
 
@@ -412,12 +418,12 @@ def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
             assert await tried("pollwise_guessed") == [401, 401]
             assert await tried(secret["worker"]) == [403, 403]
             assert await tried(secret["submit"]) == [200, 403]
-            assert not fleet.state("a").paused
+            assert not fleet.target("a").paused
             headers = {"Authorization": f"Bearer {secret['submit']}"}
             answer = await client.post("http://f/api/fleet/targets/a/pause", headers=headers)
             assert "pollwise serve token create" in answer.json()["error"]["what_to_do"]
             assert await tried(secret["admin"]) == [200, 202]
-            assert fleet.state("a").paused
+            assert fleet.target("a").paused
             answer = await client.get("http://f/api/fleet/health")
             assert answer.json()["error"]["code"] == "unauthorized"
             assert answer.headers["www-authenticate"] == "Bearer"
@@ -511,7 +517,7 @@ def test_any_node_tells_of_all_targets_and_takes_orders_for_them(
             assert all(each["last_success_at"] for each in health["target_list"])
             names = [each["name"] for each in health["target_list"]]
             await client.good("POST", "/api/fleet/pause", {"targets": names})
-            await clock.advance(LOOK_EVERY + 1.5)
+            await clock.advance(CHECK_EVERY + 1.5)
             health = await client.good("GET", "/api/fleet/health")
             assert health["paused"] == 6
         for fleet in both:

@@ -16,9 +16,9 @@ import pytest
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError, StoreError
-from pollwise.fleet import Fleet, Pace, Target
-from pollwise.fleet.control import LOOK_EVERY, Control, NoSuchTarget
-from pollwise.fleet.stores.base import Saved
+from pollwise.fleet import Fleet, GroupPace, Target
+from pollwise.fleet.control import CHECK_EVERY, Control, NoSuchTarget
+from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.runtime.clock import VirtualClock
@@ -111,13 +111,13 @@ def test_a_change_of_pace_never_pushes_a_poll_away_and_spreads_what_it_brings_ne
         fleet.add(*(Target(f"t{n}", watch.probe()) for n in range(100)))
         async with running(fleet):
             await clock.advance(10)
-            before = {each.name: each.next_at for each in fleet.targets()}
-            fleet.pace({None: Pace(Fixed("10s"))})
-            after = {each.name: each.next_at for each in fleet.targets()}
+            before = {each.name: each.next_at for each in fleet.state().target_list}
+            fleet.pace({None: GroupPace(Fixed("10s"))})
+            after = {each.name: each.next_at for each in fleet.state().target_list}
             assert all((after[name] or 0) <= (before[name] or 0) for name in before)
             assert max(each or 0 for each in after.values()) <= clock.epoch() + 10
-            fleet.pace({None: Pace(Fixed("2h"))})
-            assert {each.name: each.next_at for each in fleet.targets()} == after
+            fleet.pace({None: GroupPace(Fixed("2h"))})
+            assert {each.name: each.next_at for each in fleet.state().target_list} == after
             assert len({round(each or 0, 1) for each in after.values()}) > 50
 
     clock.run(main())
@@ -130,10 +130,10 @@ def test_paces_hold_for_targets_added_before_and_after() -> None:
         fleet = fleet_for(clock)
         fleet.add(Target("before", watch.probe(), group="g"))
         fleet.pause("before")
-        fleet.pace({"g": Pace(Freshness("20s", "15s", "60s"))})
+        fleet.pace({"g": GroupPace(Freshness("20s", "15s", "60s"))})
         async with running(fleet):
             fleet.add(Target("after", watch.probe(), group="g"))
-            assert fleet.state("before").paused
+            assert fleet.target("before").paused
             fleet.resume("before")
             await clock.advance(300)
             assert min(every(watch, "before", 0) + every(watch, "after", 0)) >= 14
@@ -203,14 +203,14 @@ def test_orders_left_in_the_store_are_taken_within_seconds(folder: Path) -> None
             await person.order("pause", ["a", "gone"])
             await person.order("nonsense", ["b"])
             await person.keep_settings({"fleet.polling.enabled": False})
-            await clock.advance(LOOK_EVERY + 0.1)
-            assert fleet.state("a").paused
-            assert not fleet.state("b").paused
+            await clock.advance(CHECK_EVERY + 0.1)
+            assert fleet.target("a").paused
+            assert not fleet.target("b").paused
             polls = len(watch.at["a"])
             await clock.advance(60)
             assert len(watch.at["a"]) == polls
             await person.order("poll-now", ["a"])
-            await clock.advance(LOOK_EVERY + 0.1)
+            await clock.advance(CHECK_EVERY + 0.1)
             assert len(watch.at["a"]) == polls + 1
         await store.close()
         await person.close()
@@ -235,7 +235,7 @@ def test_who_asked_for_what_is_told_by_whoever_carries_it_out(folder: Path) -> N
             await person.order("resume", ["t02", "gone"], "cli: carl@box")
             await person.order("poll-now", names, "cli: carl@box")
             await person.keep_settings({"fleet.groups.g.polling.enabled": None})
-            await clock.advance(LOOK_EVERY + 0.1)
+            await clock.advance(CHECK_EVERY + 0.1)
             await clock.advance(60)  # nothing is told twice
         await store.close()
         await person.close()
@@ -317,15 +317,15 @@ def test_orders_given_while_nothing_runs_are_read_before_the_first_poll(folder: 
 
     async def main() -> None:
         store, person = (SqliteFleetStore(folder / "fleet.db") for _ in range(2))
-        await store.save([Saved(name, due=1.0, interval=10.0) for name in "ab"])  # long overdue
+        await store.save([SavedTarget(name, due=1.0, interval=10.0) for name in "ab"])
         await person.order("pause", ["a"])
-        await person.order("reset", ["b"])
+        await person.order("close-breaker", ["b"])
         fleet = fleet_for(clock, store=store)
         fleet.add(*(Target(name, watch.probe(), "10s") for name in "ab"))
         Control(fleet, loader())
         async with running(fleet):
             await clock.advance(30)
-            assert fleet.state("a").paused
+            assert fleet.target("a").paused
             assert not watch.at.get("a")
             assert watch.at["b"]
         await store.close()
@@ -341,7 +341,7 @@ def test_who_was_taken_for_dead_gives_way(folder: Path) -> None:
         store, other = (SqliteFleetStore(folder / "fleet.db") for _ in range(2))
         fleet = fleet_for(clock, store=store)
         fleet.add(Target("a", watch.probe(), "10s"))
-        with pytest.raises(StoreError, match="several nodes need Postgres"):
+        with pytest.raises(StoreError, match="use Postgres for several nodes"):
             async with running(fleet):
                 await clock.advance(15)
                 with pytest.raises(StoreError, match=rf"another process \(pid {os.getpid()}, host"):
@@ -370,8 +370,8 @@ def test_an_order_for_nobody_is_refused_and_nothing_is_done() -> None:
         async with running(fleet):
             with pytest.raises(NoSuchTarget, match="'b'"):
                 await control.order("pause", ["a", "b"])
-            assert not fleet.state("a").paused
-            with pytest.raises(ConfigError, match="none of retry, reset"):
+            assert not fleet.target("a").paused
+            with pytest.raises(ConfigError, match="none of retry, close-breaker"):
                 await control.order("explode", ["a"])
 
     clock.run(main())
@@ -410,15 +410,18 @@ def test_nodes_share_the_budget_and_an_order_reaches_the_node_that_polls(
             for fleet in both:
                 await stack.enter_async_context(running(fleet))
             await clock.advance(100)
-            assert [sum(each.held for each in fleet.targets()) for fleet in both] == [10, 10]
+            assert [sum(each.held for each in one.state().target_list) for one in both] == [
+                10,
+                10,
+            ]
             began = clock.now()
             await clock.advance(200)
             polls = sum(at >= began for times in watch.at.values() for at in times)
             assert polls == pytest.approx(2.0 * 200, rel=0.15)
-            theirs = next(each.name for each in both[1].targets() if each.held)
+            theirs = next(each.name for each in both[1].state().target_list if each.held)
             await controls[0].order("pause", [theirs])
-            await clock.advance(LOOK_EVERY + 0.5)
-            assert both[1].state(theirs).paused
+            await clock.advance(CHECK_EVERY + 0.5)
+            assert both[1].target(theirs).paused
         await closed(both)
 
     clock.run(main())
@@ -438,7 +441,7 @@ def test_a_pause_goes_with_the_target_to_the_next_node(postgres: Postgres) -> No
         polls = len(watch.at["t00"])
         async with running(second):
             await clock.advance(100)
-            assert second.state("t00").paused
+            assert second.target("t00").paused
             assert len(watch.at["t00"]) == polls
             assert len(watch.at["t01"]) > 3
         await closed([first, second])

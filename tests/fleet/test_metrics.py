@@ -62,16 +62,16 @@ def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along
             assert age is not None
             assert age <= 10
             assert value(sink, "pollwise_fleet_poll_staleness_seconds", **ill) == 100.0
-            assert value(sink, "pollwise_fleet_dead_letters") == 1
+            assert value(sink, "pollwise_fleet_dead_targets") == 1
             assert value(sink, "pollwise_fleet_breaker_state", **ill) == 2
             assert value(sink, "pollwise_fleet_queue_depth") in (1, 2)
             assert value(sink, "pollwise_fleet_due") == 0
             right = True
             fleet.retry("ill")
             await asyncio.sleep(1)
-            assert value(sink, "pollwise_fleet_dead_letters") == 0
+            assert value(sink, "pollwise_fleet_dead_targets") == 0
             assert value(sink, "pollwise_fleet_breaker_state", **ill) == 0
-            while not fleet.state("well").polling:
+            while not fleet.target("well").polling:
                 await asyncio.sleep(0.1)
             assert value(sink, "pollwise_fleet_inflight", type="function") == 1
             fleet.remove("well")  # while it is being polled
@@ -100,9 +100,9 @@ def test_what_is_planned_and_what_is_due_are_told_apart() -> None:
         async with running(fleet):
             fleet.pause("paused")
             await asyncio.sleep(100)
-            health = fleet.health()
-            assert health.queue_depth == 10  # but for the one in flight, and the paused one
-            assert 5 <= health.due <= 9
+            whole = fleet.state()
+            assert whole.queue_depth == 10  # but for the one in flight, and the paused one
+            assert 5 <= whole.due <= 9
             assert value(sink, "pollwise_fleet_queue_depth") in (10, 11)
             assert 5 <= (value(sink, "pollwise_fleet_due") or 0) <= 9
 

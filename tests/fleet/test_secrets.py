@@ -7,13 +7,12 @@ import pytest
 import pollwise
 from pollwise.errors import ConfigError
 from pollwise.fleet import Target
-from pollwise.fleet.engine.states import text_of
+from pollwise.fleet.engine.failures import text_of
 from pollwise.fleet.file import FleetFileError, read_text
 from pollwise.fleet.probes.http.fetch import Fetch
-from pollwise.fleet.probes.options import Options
-from pollwise.fleet.secrets import hide, shown_url
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.stores.urls import open_store
-from pollwise.runtime.redact import without_query_values
+from pollwise.runtime.redact import hide, shown_url, without_query_values
 
 
 @pytest.mark.parametrize(
@@ -21,7 +20,7 @@ from pollwise.runtime.redact import without_query_values
 )
 def test_no_value_of_a_query_is_shown(name: str) -> None:
     url = f"https://api.example/v1/x?{name}=hunter2&a=b;appid=hunter2#part"
-    options = Options(Target("t", "http", options={"url": url}))
+    options = ProbeOptions(Target("t", "http", options={"url": url}))
     assert Fetch(options).shown == f"https://api.example/v1/x?{name}=***&a=***;appid=***#part"
 
 
@@ -50,7 +49,7 @@ url = "https://hooks.example/services/${HOOK_PATH}/x"
 """
     [target] = read_text(text, environment={"HOOK_PATH": "T0/hunter2hunter2"}).targets
     assert target.options["url"] == "https://hooks.example/services/T0/hunter2hunter2/x"
-    assert Fetch(Options(target)).shown == "https://hooks.example/services/***/x"
+    assert Fetch(ProbeOptions(target)).shown == "https://hooks.example/services/***/x"
     assert text_of(OSError("no T0/hunter2hunter2 here")) == "OSError: no *** here"
 
 

@@ -11,7 +11,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
 from pollwise.fleet.control import paces
-from pollwise.fleet.fleet import MAX_CONCURRENCY
+from pollwise.fleet.engine.options import MAX_CONCURRENCY
 from pollwise.fleet.targets import ProbeContext, Target
 from pollwise.settings import Settings, load
 from pollwise.settings.groups import unknown_groups

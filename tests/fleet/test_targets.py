@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
-from pollwise.fleet import Fleet, Reading, Target
+from pollwise.fleet import Fleet, FleetRunOptions, Reading, Target
 from pollwise.fleet.engine.quiet import Quiet
 from pollwise.fleet.targets import VALUE_MAX
 
@@ -72,9 +72,9 @@ def test_a_target_does_not_print_its_options() -> None:
 def test_names_are_unique_and_nothing_is_added_when_one_is_wrong() -> None:
     fleet = Fleet()
     fleet.add(Target("a", probe))
-    with pytest.raises(ConfigError, match="there is a target 'a' already"):
+    with pytest.raises(ConfigError, match="target 'a' already exists"):
         fleet.add(Target("b", probe), Target("a", probe))
-    with pytest.raises(ConfigError, match="there is a target 'c' already"):
+    with pytest.raises(ConfigError, match="target 'c' already exists"):
         fleet.add(Target("c", probe), Target("c", probe))
     assert len(fleet) == 1
     fleet.remove("a")
@@ -89,7 +89,7 @@ def test_names_are_unique_and_nothing_is_added_when_one_is_wrong() -> None:
 )  # fmt: skip
 def test_a_fleet_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
-        Fleet(**wrong)
+        FleetRunOptions(**wrong)
 
 
 @given(st.none() | st.text() | st.binary(), st.dictionaries(st.text(), st.text()))

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any
 
-from pollwise.fleet import Fleet, ProbeContext, Reading, Target
+from pollwise.fleet import Fleet, FleetRunOptions, ProbeContext, Reading, Target
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events
 from tests.support.kit import Seen
@@ -57,13 +57,15 @@ class Watch:
 
 def fleet_for(clock: VirtualClock, seen: Seen | None = None, **given: Any) -> Fleet:
     events = Events(quiet=True) if seen is None else seen.events
-    return Fleet(clock=clock, events=events, **{"seed": 1, **given})
+    own = {key: given.pop(key) for key in ("store", "name", "node") if key in given}
+    options = FleetRunOptions(**{"seed": 1, "signals": False, **given})
+    return Fleet(options, clock=clock, events=events, **own)
 
 
 @asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[asyncio.Future[None]]:
     """A fleet that runs inside the block and is stopped at its end."""
-    run = asyncio.ensure_future(fleet.run(signals=False))
+    run = asyncio.ensure_future(fleet.run())
     await asyncio.sleep(0)
     try:
         yield run

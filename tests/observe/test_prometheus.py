@@ -73,13 +73,13 @@ from pollwise.runtime.events import (
     RequestAnswered,
     TargetAdded,
     TargetChanged,
-    TargetCondition,
     TargetDead,
     TargetFailed,
     TargetPolled,
     TargetPolling,
     TargetRecovered,
     TargetRemoved,
+    TargetStateChanged,
     TargetStuck,
     WorkerGone,
     WorkerRegistered,
@@ -194,7 +194,7 @@ def fleet_events() -> Iterator[Event]:
     yield TargetPolled(*t, "changed", 0.2, 10.0, 5)
     yield TargetChanged(*t, "another")
     yield TargetFailed(*t, "no", 3, 30.0)
-    yield TargetCondition(*t, "open")
+    yield TargetStateChanged(*t, "open")
     yield TargetRecovered(*t, 3)
     yield TargetDead(*t, "no", False, 1800.0)
     yield TargetStuck(*t, 35.0)

@@ -1,16 +1,16 @@
 """Fleets: thousands of targets, each polled at its own pace. `engine` decides and polls, `probes`
-are the ways to poll a target, `stores` keep what must survive a restart; the rest is what people
-use.
+are the ways to poll a target, and `stores` keep what must survive a restart. The other modules are
+what users and operators work with.
 """
 
-from pollwise.fleet.engine.pace import Pace
-from pollwise.fleet.engine.states import Rules
+from pollwise.fleet.engine.failures import FailureRules
+from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
 from pollwise.fleet.fleet import Fleet
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.targets import Changed, Probe, ProbeContext, Reading, Target
-from pollwise.fleet.views import FleetHealth, TargetState
+from pollwise.fleet.views import FleetState, TargetState
 
 __all__ = [
-    "Changed", "Fleet", "FleetHealth", "FleetStore", "Pace", "Probe", "ProbeContext", "Reading",
-    "Rules", "Target", "TargetState",
+    "Changed", "FailureRules", "Fleet", "FleetRunOptions", "FleetState", "FleetStore", "GroupPace",
+    "Probe", "ProbeContext", "Reading", "Target", "TargetState",
 ]  # fmt: skip

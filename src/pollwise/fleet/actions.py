@@ -115,10 +115,10 @@ class Webhook:
         return f"Webhook({self._host!r})"
 
 
-class Put:
+class PutJob:
     """Puts a job for each change; its payload is what a webhook would send.
 
-        fleet.on_change(Put("sqlite:///jobs.db", "page-changed"))
+        fleet.on_change(PutJob("sqlite:///jobs.db", "page-changed"))
 
     queue: a queue or its URL. One that was opened here is closed by `close()`.
     kind: of the job. priority: as `NewJob` has it.
@@ -162,7 +162,7 @@ class Put:
             await self.queue.close()
 
     def __repr__(self) -> str:
-        return f"Put({self._kind!r})"
+        return f"PutJob({self._kind!r})"
 
 
 def payload_of(change: Changed) -> dict[str, Any]:

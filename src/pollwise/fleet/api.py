@@ -2,7 +2,7 @@
 
     GET   /api/fleet/health                      all figures, each target's last success and error
     GET   /api/fleet/targets/NAME                one target
-    POST  /api/fleet/targets/NAME/ORDER          retry, reset, pause, resume, poll-now
+    POST  /api/fleet/targets/NAME/ORDER          retry, close-breaker, pause, resume, poll-now
     POST  /api/fleet/ORDER {"targets": [names]}  the same, of many
     GET   /api/fleet/polling                     the settings of polling, and where each came from
     GET   /api/fleet/audit                       who changed what, the newest first
@@ -33,9 +33,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pollwise.errors import ConfigError, MissingExtra, PollwiseError, StoreError
-from pollwise.fleet import audit, report
-from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget
-from pollwise.fleet.stores.base import CONDITIONS, ORDERS
+from pollwise.fleet import report
+from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget, note, note_order
+from pollwise.fleet.stores.base import ORDERS, TARGET_STATES
 from pollwise.fleet.views import TargetState
 from pollwise.settings.values import shown
 
@@ -185,22 +185,22 @@ class _Api:
     async def health(self, request: Request) -> Response:
         await self._authorise(request, "read")
         limit, after = _limit(request), request.query_params.get("after", "")
-        condition, group = (request.query_params.get(each) for each in ("condition", "group"))
-        if condition is not None and condition not in CONDITIONS:
+        state, group = (request.query_params.get(each) for each in ("state", "group"))
+        if state is not None and state not in TARGET_STATES:
             raise Refusal(
-                400, "there is no such condition", f"Choose one of {', '.join(CONDITIONS)}."
+                400, "there is no such state", f"Choose one of {', '.join(TARGET_STATES)}."
             )
         fleet = self._control.fleet
         left = iter(
             name
             for name in fleet.names()
-            if name > after and group in (None, fleet.target(name).group)
+            if name > after and group in (None, fleet.definition(name).group)
         )
         page: list[TargetState] = []
         # By portions: a fleet may be large, and its polls shall not wait for this.
         while len(page) <= limit and (names := list(islice(left, PORTION))):
             found = await self._states(names)
-            page += [each for each in found if condition in (None, each.condition)]
+            page += [each for each in found if state in (None, each.state)]
             await asyncio.sleep(0)
         more, page = len(page) > limit, page[:limit]
         return _answer(
@@ -214,27 +214,27 @@ class _Api:
     async def _figures(self) -> dict[str, Any]:
         """How this node fares; where several share, the targets of all of them are counted."""
         fleet = self._control.fleet
-        figures = fleet.health().as_dict()
+        figures = fleet.state(targets=False).as_dict()
         if fleet.store is not None and fleet.store.shared:
             held = sum(fleet.is_held(name) for name in fleet.names())
             figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
         # The states of the breakers: a target that is confirmed or backs off still has it closed.
-        conditions = figures["conditions"]
-        opened, half = conditions["open"], conditions["half-open"]
-        closed = sum(conditions.values()) - opened - half - conditions["dead"]
+        states = figures["states"]
+        opened, half = states["open"], states["half-open"]
+        closed = sum(states.values()) - opened - half - states["dead"]
         return {**figures, "breakers": {"closed": closed, "open": opened, "half-open": half}}
 
     async def _states(self, names: list[str]) -> list[TargetState]:
         """How these fare; those that other nodes poll by what they saved."""
         fleet = self._control.fleet
         # While others were waited for, one may have been removed.
-        found = {name: fleet.state(name) for name in names if name in fleet}
+        found = {name: fleet.target(name) for name in names if name in fleet}
         elsewhere = [name for name, each in found.items() if not each.held]
         if fleet.store is not None and fleet.store.shared and elsewhere:
             now = fleet.clock.epoch()
             for kept in await fleet.store.load(elsewhere):
                 if kept.name in fleet:
-                    target = fleet.target(kept.name)
+                    target = fleet.definition(kept.name)
                     found[kept.name] = report.state(target, kept, now, held=False)
         return list(found.values())
 
@@ -271,7 +271,7 @@ class _Api:
                 404, f"there is no order {shown(what)}", f"Choose one of {', '.join(ORDERS)}."
             )
         await self._control.order(what, names, who.by)
-        await audit.note_order(self._control.fleet.store, who.who, what, names, who.address)
+        await note_order(self._control.fleet.store, who.who, what, names, who.address)
         return _answer({"order": what, "targets": names}, 202)
 
     async def polling(self, request: Request) -> Response:
@@ -294,7 +294,7 @@ class _Api:
         changes = ", ".join(f"{name} = {shown(value)}" for name, value in body.items())
         whose = "all targets" if group is None else f"group {group!r}"
         store = self._control.fleet.store
-        await audit.note(store, who.who, "polling.change", whose, changes, who.address)
+        await note(store, who.who, "polling.change", whose, changes, who.address)
         return self._polling()
 
     async def audit(self, request: Request) -> Response:

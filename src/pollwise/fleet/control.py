@@ -1,11 +1,10 @@
-"""Control: what people ask of a fleet while it runs, from wherever, and settings that stay changed.
+"""Control of a running fleet: orders for targets, settings that can be changed, and the audit log.
 
-An order for a target that another node polls goes by way of the store, as do those of the command
-line; whoever polls the target takes it within a few seconds. Settings that are changed are kept in
-the store, above the settings file and below the environment, and all nodes go by them.
+Orders for targets that another node polls, and those of the command line, go through the store; the
+node that polls the target carries them out within a few seconds. Changed settings are kept in the
+store, above the settings file and below the environment, and apply to all nodes.
 
-Who asked for what is an event, and so a line in the log of whoever did it: a target that stands
-still because somebody paused it is no riddle then.
+Each order and each change is an event, and so a line in the log of the node that carried it out.
 """
 
 from __future__ import annotations
@@ -18,40 +17,35 @@ from typing import Any
 
 from pollwise.errors import ConfigError
 from pollwise.fleet import Fleet
-from pollwise.fleet.audit import NAMES_TOLD
-from pollwise.fleet.engine.pace import Pace
-from pollwise.fleet.stores.base import ORDERS
+from pollwise.fleet.engine.options import GroupPace
+from pollwise.fleet.stores.base import ORDERS, FleetStore
+from pollwise.runtime.audit import AuditEntry, write_down
 from pollwise.runtime.events import FleetOrdered, FleetSettingsChanged
 from pollwise.settings import FleetSettings, Settings
 from pollwise.settings.groups import READERS, no_group
 from pollwise.settings.values import shown
 
-#: How often a running fleet looks for orders and changed settings, in seconds.
-LOOK_EVERY = 2.0
-#: What may be changed while a fleet runs, and what else people call it.
+#: How often a running fleet checks its store for orders and changed settings, in seconds.
+CHECK_EVERY = 2.0
+#: Events and audit entries list at most this many names of targets.
+NAMES_LISTED = 20
+#: The settings that can be changed while a fleet runs.
 CHANGEABLE = tuple(READERS)
-_MISNOMERS = {
-    "base": "base_interval",
-    "interval": "base_interval",
-    "poll_interval": "base_interval",
-    "min_interval": "min_interval",
-    "max_interval": "max_interval",
-}
 UNSTORED = "this process, until it ends"
-#: Who asked where nobody says: code of the process itself, or another one by way of the store.
+#: Who gave an order, when nothing else is known: code of this process, or another process.
 CODE, ELSEWHERE = "code", "another process"
 
-#: The settings, given what was changed and where that is kept.
+#: Loads the settings, given the changes and where these are kept.
 Loader = Callable[[Mapping[str, Any], str], Settings]
 
 
-def paces(settings: FleetSettings) -> dict[str | None, Pace]:
-    """The paces that settings ask for: of all, and of the groups that differ."""
+def paces(settings: FleetSettings) -> dict[str | None, GroupPace]:
+    """The paces in the settings: None for all targets, and by group where it differs."""
     strategy, enabled = settings.polling, settings.polling_enabled
-    found: dict[str | None, Pace] = {None: Pace(strategy, enabled)}
+    found: dict[str | None, GroupPace] = {None: GroupPace(strategy, enabled)}
     for name, group in settings.groups.items():
         theirs = enabled if group.enabled is None else group.enabled
-        found[name] = Pace(group.strategy(strategy), theirs)
+        found[name] = GroupPace(group.strategy(strategy), theirs)
     return found
 
 
@@ -60,10 +54,10 @@ def key_of(group: str | None, name: str) -> str:
 
 
 class Control:
-    """One fleet, in the hands of people.
+    """Operates one fleet.
 
-    load: gives the settings; without it, those of the fleet's code hold and cannot be changed.
-    groups: those that may be given settings of their own, besides the groups of targets.
+    load: loads the settings; without it the fleet is paced by its code and cannot be changed.
+    groups: groups that may have settings, in addition to the groups of the targets.
     """
 
     def __init__(
@@ -73,9 +67,9 @@ class Control:
         self._load = load
         self._groups = frozenset(groups)
         self._changes: dict[str, Any] = {}
-        self._settings: Settings | None = None
+        self.settings: Settings | None = None
         if fleet.store is not None:
-            fleet.chore("look for orders", LOOK_EVERY, self.look)
+            fleet.chore("check for orders", CHECK_EVERY, self.check_store)
 
     @property
     def where(self) -> str:
@@ -83,17 +77,13 @@ class Control:
         store = self.fleet.store
         return UNSTORED if store is None else store.url
 
-    @property
-    def settings(self) -> Settings | None:
-        return self._settings
-
     async def start(self) -> None:
-        """Go by the settings, as they were last changed. Called before the fleet runs."""
+        """Apply the settings and the changes kept in the store. Called before the fleet runs."""
         store = self.fleet.store
-        self._take(await store.settings() if store is not None else {})
+        self._apply(await store.settings() if store is not None else {})
 
-    async def look(self) -> None:
-        """Take what was asked by way of the store."""
+    async def check_store(self) -> None:
+        """Carry out the orders and apply the settings that other processes left in the store."""
         store = self.fleet.store
         if store is None:
             return
@@ -105,8 +95,8 @@ class Control:
         changes = await store.settings()
         if changes != self._changes:
             before = self._changes
-            self._take(changes)
-            self._tell_changes(
+            self._apply(changes)
+            self._report_changes(
                 {
                     key: changes.get(key)
                     for key in sorted({*before, *changes})
@@ -116,12 +106,12 @@ class Control:
             )
 
     async def order(self, what: str, names: Sequence[str], by: str = CODE) -> None:
-        """Ask this of targets: one of ORDERS. Of none of them if one is not there.
+        """Give an order, one of ORDERS, to targets. If one does not exist, nothing is ordered.
 
-        by: who asks, as the log tells it: "api", "view", and what is known of the person.
+        by: who gives it, for the log: "api", "view", and what is known of the person.
         """
         if what not in ORDERS:
-            raise ConfigError(f"{what!r} is none of {', '.join(ORDERS)}")
+            raise ConfigError(f"{what!r} is not one of {', '.join(ORDERS)}")
         missing = [name for name in names if name not in self.fleet]
         if missing:
             raise NoSuchTarget(missing)
@@ -133,9 +123,9 @@ class Control:
         self._carry_out(what, [name for name in names if name not in elsewhere], by)
 
     async def change(self, group: str | None, changes: Mapping[str, Any], by: str = CODE) -> None:
-        """Change settings of polling, and keep them; None goes back to what else is set."""
+        """Change settings of polling and keep them; None undoes an earlier change."""
         if self._load is None:
-            raise ConfigError("this fleet is paced by its code, and its settings cannot be changed")
+            raise ConfigError("this fleet is paced by its code, so its settings cannot be changed")
         problems = _problems(changes)
         if group is not None and any(value is not None for value in changes.values()):
             known = self.groups()
@@ -147,39 +137,39 @@ class Control:
         wanted = {**self._changes, **keyed}
         wanted = {key: value for key, value in wanted.items() if value is not None}
         try:
-            self._load(wanted, self.where)  # what is wrong is told before anything is kept
+            self._load(wanted, self.where)  # refuses what is wrong before anything is kept
         except ConfigError as error:
             raise ConfigError(self._as_asked(str(error), keyed)) from None
         if self.fleet.store is not None:
             await self.fleet.store.keep_settings(keyed)
-        self._take(wanted)
-        self._tell_changes(keyed, by)
+        self._apply(wanted)
+        self._report_changes(keyed, by)
 
     def groups(self) -> list[str]:
-        """The groups that there are, in order."""
+        """The names of all groups, sorted."""
         return sorted(self._groups | self.fleet.groups())
 
     def polling(self) -> list[dict[str, Any]]:
-        """Each setting of polling, its value, and which layer it came from."""
-        if self._settings is None:
+        """Each setting of polling with its value and the layer that it comes from."""
+        if self.settings is None:
             return []
         return [
             {"key": row.key, "value": row.value, "from": row.origin, "used": row.used}
-            for row in self._settings.table()
+            for row in self.settings.table()
             if row.key.startswith(("fleet.polling.", "fleet.groups."))
         ]
 
-    def _take(self, changes: Mapping[str, Any]) -> None:
+    def _apply(self, changes: Mapping[str, Any]) -> None:
         self._changes = dict(changes)
         if self._load is not None:
-            self._settings = self._load(changes, self.where)
-            self.fleet.pace(paces(self._settings.fleet))
+            self.settings = self._load(changes, self.where)
+            self.fleet.pace(paces(self.settings.fleet))
 
     def _carry_out(self, what: str, names: Sequence[str], by: str) -> None:
         fleet = self.fleet
         do = {
             "retry": fleet.retry,
-            "reset": fleet.reset,
+            "close-breaker": fleet.close_breaker,
             "pause": fleet.pause,
             "resume": fleet.resume,
             "poll-now": fleet.poll_now,
@@ -187,17 +177,17 @@ class Control:
         for name in names:
             do(name)
         if names:
-            told = tuple(names[:NAMES_TOLD])
-            fleet.events.emit(FleetOrdered(fleet.name, what, told, len(names), by))
+            listed = tuple(names[:NAMES_LISTED])
+            fleet.events.emit(FleetOrdered(fleet.name, what, listed, len(names), by))
 
-    def _tell_changes(self, keyed: Mapping[str, Any], by: str) -> None:
+    def _report_changes(self, keyed: Mapping[str, Any], by: str) -> None:
         changes = tuple(
             f"{key}={'' if value is None else shown(value)}" for key, value in keyed.items()
         )
         self.fleet.events.emit(FleetSettingsChanged(self.fleet.name, changes, by))
 
     def _as_asked(self, error: str, keyed: Mapping[str, Any]) -> str:
-        """A refusal in the words of who asked: what was asked for is not kept anywhere yet."""
+        """The error with the names that the caller used: nothing is kept in the store yet."""
         kept = re.escape(f"(changed at run time, kept in {self.where})")
         for key in keyed:
             name = key.rpartition(".")[2]
@@ -205,14 +195,37 @@ class Control:
         return error
 
 
+async def note(
+    store: FleetStore | None,
+    who: str,
+    action: str,
+    what: str = "",
+    detail: str = "",
+    address: str = "",
+) -> None:
+    """Write an audit entry; without a store, only to the log of this process."""
+    entry = AuditEntry.of(who, action, what, detail, address)
+    if store is None:
+        entry.log()
+    else:
+        await write_down(entry, store.audit)
+
+
+async def note_order(
+    store: FleetStore | None, who: str, order: str, names: Sequence[str], address: str = ""
+) -> None:
+    """Write an audit entry for an order."""
+    listed = ", ".join(map(repr, names[:NAMES_LISTED])) + ", …" * (len(names) > NAMES_LISTED)
+    detail = f"{len(names)} targets" if len(names) > 1 else ""
+    await note(store, who, f"target.{order}", listed, detail, address)
+
+
 def _problems(changes: Mapping[str, Any]) -> list[str]:
     """What is wrong with each change by itself: the field, its value, and what is allowed."""
     found = []
     for name, value in changes.items():
         if name not in READERS:
-            near = _MISNOMERS.get(name) or next(
-                iter(difflib.get_close_matches(name, CHANGEABLE, 1)), None
-            )
+            near = next(iter(difflib.get_close_matches(name, CHANGEABLE, 1, 0.5)), None)
             hint = f"did you mean {near}? " if near else ""
             listed = ", ".join(CHANGEABLE)
             found.append(f"{shown(name)} cannot be changed; {hint}these can: {listed}")
@@ -230,4 +243,4 @@ class NoSuchTarget(ConfigError):
 
     def __init__(self, names: Sequence[str]) -> None:
         listed = ", ".join(map(repr, names[:5])) + (", …" if len(names) > 5 else "")
-        super().__init__(f"there is no target {listed} in this fleet")
+        super().__init__(f"this fleet has no target {listed}")

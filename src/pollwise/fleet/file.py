@@ -10,17 +10,18 @@
     group = "shop"
     url = "https://shop.example/"
 
-A target takes what its group says and it does not. `${NAME}` in a text is the environment's, so
-that secrets need not be in the file; `$${` writes a plain `${`.
+A target inherits the keys of its group that it does not set itself. `${NAME}` in a text is replaced
+by an environment variable, so that secrets need not be in the file; `$${` stands for a plain `${`.
 
-Everything that is wrong is told at once, with its line, and then no target is made at all.
+All errors are reported at once, each with its target and key, and then no target is created.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -28,47 +29,59 @@ from typing import Any
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError, PollwiseError
-from pollwise.fleet.actions import Put, Webhook
-from pollwise.fleet.probes import MAKERS, made
+from pollwise.fleet.actions import PutJob, Webhook
+from pollwise.fleet.probes import MAKERS, make_probe
 from pollwise.fleet.probes.options import BadOptions
-from pollwise.fleet.secrets import hide, without_hidden
 from pollwise.fleet.targets import Action, Target
-from pollwise.fleet.toml_lines import Lines, Problem, Table, parsed
+from pollwise.runtime.redact import hide, without_hidden
 
-#: What a target's table may have besides the options of its probe.
+#: What a target's table may have apart from the options of its probe.
 PLAN_KEYS = (
     "base_interval", "dead_after", "host", "interval", "labels", "max_interval", "min_interval",
     "priority", "quiet", "timeout", "weight",
 )  # fmt: skip
 ACTION_KEYS = ("put", "webhook")
 _OWN_KEYS = ("group", "name", "type", *PLAN_KEYS, *ACTION_KEYS)
-_BOUNDS = ("base", "min_interval", "max_interval")
+_BOUNDS = ("base_interval", "min_interval", "max_interval")
+_ARGUMENTS = {
+    "webhook": ("url", "secret", "timeout", "headers", "verify", "ca"),
+    "put": ("queue", "kind", "priority", "keyed"),
+}
 _VARIABLE = re.compile(r"\$(\$)?\{([^{}\n]*)\}")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_TOLD_MAX = 100
+_TARGET_HEADER = re.compile(r"^[ \t]*\[\[[ \t]*target[ \t]*\]\]", re.MULTILINE)
+_AT_LINE = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
+_PRINTED_MAX = 100
+
+#: The line where the error is, if known (that of a target is the line of its header), and the
+#: error.
+Problem = tuple[int | None, str]
 
 
 class FleetFileError(ConfigError):
-    """A file of targets that cannot be used. `problems` has each with its line."""
+    """A file of targets that cannot be used. `problems` has each error and its line, if known."""
 
     def __init__(self, path: Path | str, problems: Sequence[Problem]) -> None:
         self.problems = tuple((line, without_hidden(what)) for line, what in problems)
-        lines = [f"  {path}:{line}: {what}" for line, what in self.problems[:_TOLD_MAX]]
-        if len(self.problems) > _TOLD_MAX:
-            lines.append(f"  … and {len(self.problems) - _TOLD_MAX} more")
+        printed = [
+            f"  {path}: {what}" if line is None else f"  {path}:{line}: {what}"
+            for line, what in self.problems[:_PRINTED_MAX]
+        ]
+        if len(self.problems) > _PRINTED_MAX:
+            printed.append(f"  … and {len(self.problems) - _PRINTED_MAX} more")
         count = f"{len(self.problems)} error{'s' if len(self.problems) > 1 else ''}"
-        # What follows (nothing is started, only the store is known) is the caller's to tell.
-        super().__init__("\n".join([f"{path} has {count}:", *lines]))
+        # The caller adds what follows from it: nothing is started, or only the store is used.
+        super().__init__("\n".join([f"{path} has {count}:", *printed]))
 
 
 @dataclass(frozen=True, slots=True)
 class FleetFile:
-    """What a file says: the targets, in its order. `close()` closes queues that it put into."""
+    """The targets of a file, in its order. `close()` closes the queues that `put` opened."""
 
     path: Path
     targets: tuple[Target, ...]
-    puts: tuple[Put, ...] = ()
-    #: Those it has, be there a target in them or not.
+    puts: tuple[PutJob, ...] = ()
+    #: All groups of the file, with and without targets.
     groups: frozenset[str] = frozenset()
 
     async def close(self) -> None:
@@ -77,7 +90,7 @@ class FleetFile:
 
 
 def read(path: Path | str, environment: Mapping[str, str] | None = None) -> FleetFile:
-    """Read a file of targets; FleetFileError tells all that is wrong with it."""
+    """Read a file of targets; FleetFileError lists everything that is wrong with it."""
     path = Path(path)
     try:
         raw = path.read_bytes()
@@ -87,7 +100,7 @@ def read(path: Path | str, environment: Mapping[str, str] | None = None) -> Flee
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise FleetFileError(path, [(line, "is not written in UTF-8")]) from None
+        raise FleetFileError(path, [(line, "is not encoded in UTF-8")]) from None
     return read_text(text, path, environment)
 
 
@@ -95,102 +108,124 @@ def read_text(
     text: str, path: Path | str = "fleet.toml", environment: Mapping[str, str] | None = None
 ) -> FleetFile:
     """Read the text of such a file."""
-    reader = _Reader(text.replace("\r\n", "\n"), os.environ if environment is None else environment)
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise FleetFileError(path, [_syntax_error(error, text)]) from None
+    reader = _FileReader(text, document, os.environ if environment is None else environment)
     targets = reader.targets()
     if reader.problems:
-        raise FleetFileError(path, sorted(set(reader.problems)))
+        found = sorted(set(reader.problems), key=lambda each: (each[0] or 0, each[1]))
+        raise FleetFileError(path, found)
     groups = {*reader.groups, *(each.group for each in targets if each.group is not None)}
     return FleetFile(Path(path), tuple(targets), tuple(reader.puts.values()), frozenset(groups))
 
 
-class _Reader:
-    def __init__(self, text: str, environment: Mapping[str, str]) -> None:
+def _syntax_error(error: tomllib.TOMLDecodeError, text: str) -> Problem:
+    place = _AT_LINE.search(str(error))
+    last = text.replace("\r\n", "\n").count("\n") + 1
+    what = _AT_LINE.sub("", str(error))
+    line = int(place[1]) if place is not None and place[1] is not None else last
+    return line, f"is not valid TOML: {what[:1].lower()}{what[1:]}"
+
+
+def _lines_of(pattern: re.Pattern[str], text: str) -> list[int]:
+    return [text.count("\n", 0, found.start()) + 1 for found in pattern.finditer(text)]
+
+
+class _FileReader:
+    def __init__(self, text: str, document: dict[str, Any], environment: Mapping[str, str]) -> None:
+        self._text = text
+        self._document = document
         self._environment = environment
-        self._document, self.problems, self._lines = parsed(text)
-        self.puts: dict[str, Put] = {}
+        self.problems: list[Problem] = []
+        self.puts: dict[str, PutJob] = {}
         self._actions: dict[str, Action] = {}
-        self._groups: dict[str, dict[str, Any]] = {}
+        #: What each group sets.
+        self.groups: dict[str, dict[str, Any]] = {}
 
     def targets(self) -> list[Target]:
-        """The targets that are right; what is wrong with the others is in `problems`."""
+        """The targets that are correct; what is wrong with the others is in `problems`."""
         for key in self._document:
             if key not in ("target", "group"):
                 near = get_close_matches(key, ("target", "group"), 1)
                 hint = "[[target]]" if not near or near[0] == "target" else "[group.name]"
-                self._wrong(self._lines.tops.get(key, 1), f"{key} is not known; write {hint}")
+                self.wrong(None, f"{key} is not known; write {hint}")
         self._read_groups()
         tables = self._document.get("target", [])
         if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
-            line = self._lines.tops.get("target", 1)
-            self._wrong(line, "target is not a list of tables; write [[target]]")
+            self.wrong(None, "target is not a list of tables; write [[target]]")
             return []
         if not tables and not self.problems:
-            self._wrong(1, "there is no target; write [[target]] and its name, type and options")
-        names: dict[str, int] = {}
-        made_ones: list[Target] = []
-        for number, table in enumerate(tables):
-            place: Table = ("target", number)
-            line = self._lines.table(place)
+            self.wrong(None, "there is no target; write [[target]] and its name, type and options")
+        lines: Sequence[int | None] = _lines_of(_TARGET_HEADER, self._text)
+        if len(lines) != len(tables):  # some are inline tables, or a text holds such a line
+            lines = [None] * len(tables)
+        names: set[str] = set()
+        found: list[Target] = []
+        for table, line in zip(tables, lines, strict=True):
             name = table.get("name")
             if isinstance(name, str) and name:
                 if name in names:
-                    at = self._lines.key(place, "name")
-                    self._wrong(at, f"there is a target {name!r} already, in line {names[name]}")
-                names.setdefault(name, line)
-            target = _TargetReader(self, place, self._plain(table, place)).target()
+                    self.wrong(line, f"target {name!r} already exists; names must be unique")
+                names.add(name)
+            target = _TargetReader(self, line, table).target()
             if target is not None:
-                made_ones.append(target)
-        return made_ones
+                found.append(target)
+        return found
 
     def _read_groups(self) -> None:
         groups = self._document.get("group", {})
         if not isinstance(groups, dict):
-            self._wrong(self._lines.tops.get("group", 1), "group is no table; write [group.name]")
+            self.wrong(None, "group is not a table; write [group.name]")
             return
         for name, table in groups.items():
-            place: Table = ("group", name)
             if not isinstance(table, dict):
-                line = self._lines.tops.get("group", 1)
-                self._wrong(line, f"{name} is not in a group; write [group.name] above it")
+                self.wrong(None, f"{name} is not in a group; write [group.name] above it")
                 continue
             for key in ("name", "group"):
                 if key in table:
-                    line = self._lines.key(place, key)
-                    self._wrong(line, f"a group has no {key}; only a target does")
+                    self.wrong(self.group_line(name), f"group {name!r}: {key} is only for targets")
             kept = {key: each for key, each in table.items() if key not in ("name", "group")}
-            self._groups[name] = self._plain(kept, place)
+            self.groups[name] = self.with_variables(kept, self.group_line(name), f"group {name!r}")
 
-    def _plain(self, table: dict[str, Any], place: Table) -> dict[str, Any]:
-        return {
-            key: self._with_variables(each, self._lines.key(place, key))
-            for key, each in table.items()
-        }
+    def group_line(self, name: str) -> int | None:
+        header = re.compile(
+            rf"^[ \t]*\[[ \t]*group\.[\"']?{re.escape(name)}[\"']?[ \t]*\]", re.MULTILINE
+        )
+        return next(iter(_lines_of(header, self._text)), None)
 
-    def _with_variables(self, value: Any, line: int) -> Any:
-        if isinstance(value, str) and "${" in value:
-            return _VARIABLE.sub(lambda found: self._variable(found, line), value)
-        if isinstance(value, list):
-            return [self._with_variables(each, line) for each in value]
-        if isinstance(value, dict):
-            return {key: self._with_variables(each, line) for key, each in value.items()}
-        return value
+    def with_variables(self, table: dict[str, Any], line: int | None, where: str) -> dict[str, Any]:
+        """A table whose `${NAME}` are replaced."""
 
-    def _variable(self, found: re.Match[str], line: int) -> str:
-        escaped, name = found.groups()
-        if escaped or not _NAME.fullmatch(name):  # ${ is no variable in, say, an expression
-            return found[0].removeprefix("$") if escaped else found[0]
-        value = self._environment.get(name)
-        if value is None:
-            self._wrong(line, f"the environment has no {name}; set it, or write $${{ for ${{")
-            return "-"
-        hide(value)
-        return value
+        def replaced(value: Any, key: str) -> Any:
+            if isinstance(value, str) and "${" in value:
+                return _VARIABLE.sub(lambda found: variable(found, key), value)
+            if isinstance(value, list):
+                return [replaced(each, key) for each in value]
+            if isinstance(value, dict):
+                return {name: replaced(each, key) for name, each in value.items()}
+            return value
 
-    def _wrong(self, line: int, what: str) -> None:
+        def variable(found: re.Match[str], key: str) -> str:
+            escaped, name = found.groups()
+            if escaped or not _NAME.fullmatch(name):  # not a variable: part of an expression, say
+                return found[0].removeprefix("$") if escaped else found[0]
+            value = self._environment.get(name)
+            if value is None:
+                what = f"the environment variable {name} is not set; set it, or write $${{ for ${{"
+                self.wrong(line, f"{where}: {key}: {what}")
+                return "-"
+            hide(value)
+            return value
+
+        return {key: replaced(each, key) for key, each in table.items()}
+
+    def wrong(self, line: int | None, what: str) -> None:
         self.problems.append((line, what))
 
     def action(self, key: str, given: Any) -> Action:
-        """The action that a table asks for; the same one for all that ask for the same."""
+        """The action that a table asks for; equal tables share one."""
         written = f"{key} {given!r}"
         found = self._actions.get(written)
         if found is None:
@@ -199,90 +234,60 @@ class _Reader:
             arguments = {needed: given} if isinstance(given, str) else given
             if not isinstance(arguments, dict) or needed not in arguments:
                 raise ConfigError(f"needs {needed} = '…', as text or in a table")
-            known = _ARGUMENTS[key]
             for name in arguments:
-                if name not in known:
-                    near = get_close_matches(name, known, 1)
-                    hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
-                    raise ConfigError(f"has no {name}; {hint}")
+                if name not in _ARGUMENTS[key]:
+                    raise ConfigError(f"has no {name}; {_hint(name, _ARGUMENTS[key])}")
             found = self._actions[written] = makers[key](**arguments)
         return found
 
-    def _put(self, queue: str, **given: Any) -> Put:
-        put = Put(queue, **given)
+    def _put(self, queue: str, **given: Any) -> PutJob:
+        put = PutJob(queue, **given)
         self.puts[f"{queue} {given!r}"] = put
         return put
 
-    def group(self, name: str) -> dict[str, Any] | None:
-        """What a group says; None if the file has groups, but not this one."""
-        return self._groups.get(name, None if self._groups else {})
-
-    @property
-    def groups(self) -> list[str]:
-        return list(self._groups)
-
-    @property
-    def lines(self) -> Lines:
-        return self._lines
-
-
-_ARGUMENTS = {
-    "webhook": ("url", "secret", "timeout", "headers", "verify", "ca"),
-    "put": ("queue", "kind", "priority", "keyed"),
-}
-
 
 class _TargetReader:
-    """Reads one target; every mistake is told where it stands, in the target or in its group."""
+    """Reads one target. Errors in inherited keys are reported once, for the group."""
 
-    def __init__(self, file: _Reader, place: Table, own: dict[str, Any]) -> None:
+    def __init__(self, file: _FileReader, line: int | None, table: dict[str, Any]) -> None:
         self._file = file
-        self._place = place
-        self._own = own
+        self._line = line
+        name = table.get("name")
+        self._where = f"target {name!r}" if isinstance(name, str) and name else "a target"
+        self._own = file.with_variables(table, line, self._where)
         self._sound = True
-        self._name = own["name"] if isinstance(own.get("name"), str) else ""
         self._group: str | None = None
         self._given = self._merged()
 
     def target(self) -> Target | None:
-        """The target, or None when something was wrong with it."""
+        """The target, or None if something is wrong with it."""
         given = self._given
         if "name" not in given:
-            self._wrong("", "a target needs a name")
+            self._wrong("", "name is missing")
         kind = given.get("type")
         if kind is None:
-            self._wrong("", f"a target needs a type: one of {', '.join(sorted(MAKERS))}")
+            self._wrong("", f"type is missing: one of {', '.join(sorted(MAKERS))}")
         elif not isinstance(kind, str) or kind not in MAKERS:
-            near = get_close_matches(str(kind).lower(), MAKERS, 1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(MAKERS))}"
-            )
-            self._wrong("type", f"there is no probe of type {shown(kind)}; {hint}")
+            hint = _hint(str(kind).lower(), sorted(MAKERS))
+            self._wrong("type", f"type = {shown(kind)} is not a probe type; {hint}")
             kind = None
         actions = self._read_actions()
         plan = {key: given[key] for key in PLAN_KEYS if key in given}
         self._check_texts(plan)
-        options = {key: each for key, each in given.items() if key not in _OWN_KEYS}
+        named = {"name": given.get("name", "-")}
         if kind is None:
-            # What its options may be is not known; its plan is checked all the same.
-            self._plan({"name": given.get("name", "-")}, "http", plan)
+            # Its options cannot be checked without a type; everything else can.
+            self._plan(named, "http", plan)
             return None
-        target = self._plan(
-            {"name": given.get("name", "-")},
-            kind,
-            plan,
-            options=options,
-            group=self._group,
-            actions=actions,
-        )
-        probed = target or Target("-", kind, options=options)
+        options = {key: each for key, each in given.items() if key not in _OWN_KEYS}
+        target = self._plan(named, kind, plan, options=options, group=self._group, actions=actions)
         try:
-            made(probed)
+            make_probe(target or Target("-", kind, options=options))
         except BadOptions as error:
             for key, what in error.problems:
                 self._wrong(key, f"{key} {self._nearer(key, what)}")
         except (PollwiseError, ImportError) as error:
-            self._wrong("type", _bare(error))
+            self._wrong("type", f"type = {kind!r}: {_bare(error)}")
         return target if self._sound else None
 
     def _merged(self) -> dict[str, Any]:
@@ -293,17 +298,17 @@ class _TargetReader:
         if not isinstance(name, str) or not name:
             self._wrong("group", f"group = {shown(name)} must be text")
             return own
-        group = self._file.group(name)
-        if group is None:
-            near = get_close_matches(name, self._file.groups, 1)
+        groups = self._file.groups
+        if groups and name not in groups:
+            near = get_close_matches(name, groups, 1)
             hint = (
                 f"did you mean {near[0]!r}?" if near else f"write [group.{name}], empty if need be"
             )
-            self._wrong("group", f"there is no group {name!r}; {hint}")
+            self._wrong("group", f"group = {name!r} does not exist; {hint}")
             return own
         self._group = name
-        merged = dict(group)
-        # An interval and bounds exclude each other: what the target says replaces either.
+        merged = dict(groups.get(name, {}))
+        # An interval and bounds exclude each other: the target's own replace the group's.
         if "interval" in own:
             merged = {key: each for key, each in merged.items() if key not in _BOUNDS}
         elif any(key in own for key in _BOUNDS):
@@ -326,7 +331,7 @@ class _TargetReader:
         return tuple(found)
 
     def _check_texts(self, plan: dict[str, Any]) -> None:
-        """What `Target` takes on trust."""
+        """Check what `Target` does not check."""
         if "host" in plan and not isinstance(plan["host"], str):
             self._wrong("host", f"host = {shown(plan.pop('host'))} must be text")
         labels = plan.get("labels", {})
@@ -354,28 +359,26 @@ class _TargetReader:
         return None
 
     def _nearer(self, key: str, what: str) -> str:
-        """A key that is no option of a probe may have been meant for the target itself."""
+        """An unknown option of a probe may have been meant as a key of the target itself."""
         near = get_close_matches(key, _OWN_KEYS, 1, 0.75)
-        if what.startswith("is no option") and "did you mean" not in what and near:
-            return f"is no option; did you mean {near[0]}?"
+        if what.startswith("is not an option") and "did you mean" not in what and near:
+            return f"is not an option; did you mean {near[0]}?"
         return what
 
     def _wrong(self, key: str, what: str) -> None:
         self._sound = False
-        lines, place = self._file.lines, self._place
         if key and key not in self._own and self._group is not None:
-            self._file.problems.append(
-                (lines.key(("group", self._group), key), f"group {self._group!r}: {what}")
-            )
-            return
-        named = f"target {self._name!r}: " if self._name else ""
-        self._file.problems.append((lines.key(place, key), f"{named}{what}"))
+            line = self._file.group_line(self._group)
+            self._file.wrong(line, f"group {self._group!r}: {what}")
+        else:
+            self._file.wrong(self._line, f"{self._where}: {what}")
+
+
+def _hint(given: str, known: Iterable[str]) -> str:
+    near = get_close_matches(given, list(known), 1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
 
 
 def _bare(error: BaseException) -> str:
-    """What an error says, without the name of the target, which is told already."""
-    return (
-        re.sub(r"^target '.*?': ", "", str(error))
-        if isinstance(error, PollwiseError)
-        else str(error)
-    )
+    """The message of an error without the target's name, which is printed anyway."""
+    return re.sub(r"^target '.*?': ", "", str(error))

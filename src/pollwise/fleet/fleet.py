@@ -2,38 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
-import math
 import os
 import secrets
 import socket
-from collections.abc import Awaitable, Callable, Generator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from random import Random
 from typing import Any, TypeVar
 
 from pollwise.core.strategies.base import Strategy
-from pollwise.core.strategies.freshness import Freshness
-from pollwise.durations import Duration, seconds, shown
+from pollwise.durations import shown
 from pollwise.errors import ConfigError
-from pollwise.fleet.engine.budget import Budget
-from pollwise.fleet.engine.entry import Entry
-from pollwise.fleet.engine.pace import Pace
-from pollwise.fleet.engine.plan import FleetPlan
+from pollwise.fleet.engine.budget import FleetBudget
+from pollwise.fleet.engine.options import FleetRunOptions, GroupPace
 from pollwise.fleet.engine.restore import saved
-from pollwise.fleet.engine.run import Run
+from pollwise.fleet.engine.run import FleetRun
+from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.engine.states import Rules
-from pollwise.fleet.probes import made
+from pollwise.fleet.probes import make_probe
 from pollwise.fleet.probes.http.connections import connections
-from pollwise.fleet.stores.base import FleetStore, Saved
+from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.targets import Action, Target
-from pollwise.fleet.views import FleetHealth, TargetState, health_of, state_of
+from pollwise.fleet.views import FleetState, TargetState, fleet_state, target_state
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Events, TargetAdded, TargetCondition, TargetRemoved
+from pollwise.runtime.events import Events, TargetAdded, TargetRemoved, TargetStateChanged
 from pollwise.runtime.signals import stopping_on_signals
-
-#: The most polls at a time.
-MAX_CONCURRENCY = 10_000
 
 F = TypeVar("F", bound=Callable[..., Any])
 A = TypeVar("A", bound=Action)
@@ -42,108 +34,72 @@ A = TypeVar("A", bound=Action)
 class Fleet:
     """Targets, each polled at its own pace.
 
-        fleet = Fleet(budget=20)
+        fleet = Fleet(FleetRunOptions(budget=20))
 
         @fleet.probe("front page", timeout="10s")
         async def front_page(target, context):
             return await fetch("https://example.org/")
 
         @fleet.on_change
-        async def tell(change):
+        async def report(change):
             print(change.target.name, change.after.summary)
 
-        fleet.run()
+        asyncio.run(fleet.run())
 
-    strategy: paces the targets that have no interval of their own.
-    concurrency: how many polls are under way at a time, at the most.
-    budget: polls a second over all targets, shared out by how often their readings change; None
-        lets each target go at its own pace.
-    per_host: how many polls of targets with the same host are under way; None for no limit.
+    options: how it runs.
     store: keeps the state over restarts; None keeps nothing.
-    rules: how failures are answered.
-    grace: how long a stop waits for polls under way.
-    lease: where nodes share the store: after how long the targets of a killed one go to others.
-    name: of the fleet, in events and metrics. node: of this process, where several share.
-    seed: makes jitter repeatable.
+    name: name of the fleet in events and metrics.
+    node: name of this process where several share the store; made from host and process id unless
+        given.
     """
 
     def __init__(
         self,
-        strategy: Strategy | None = None,
-        concurrency: int = 64,
-        budget: float | None = None,
+        options: FleetRunOptions | None = None,
         *,
-        per_host: int | None = 4,
         store: FleetStore | None = None,
-        rules: Rules | None = None,
-        grace: Duration = "10s",
-        lease: Duration = "30s",
         name: str = "fleet",
         node: str | None = None,
         events: Events | None = None,
         clock: Clock | None = None,
-        seed: int | None = None,
     ) -> None:
-        chosen = Freshness() if strategy is None else strategy
-        if not isinstance(chosen, Strategy):
-            raise ConfigError(f"strategy = {shown(strategy)} is none; give e.g. Freshness('10s')")
-        if chosen.longest_hold:
-            raise ConfigError(f"{chosen!r} holds its polls, but probes cannot; use another one")
-        _check_count(concurrency, "concurrency", MAX_CONCURRENCY)
-        if per_host is not None:
-            _check_count(per_host, "per_host", MAX_CONCURRENCY)
-        if budget is not None and not (
-            isinstance(budget, (int, float)) and not isinstance(budget, bool)
-            and 0 < budget < math.inf
-        ):  # fmt: skip
-            raise ConfigError(
-                f"budget = {shown(budget)} must be polls a second, above 0 and finite; "
-                "None is without"
-            )
+        self.options = options or FleetRunOptions()
         self.name = name
+        self.node = node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
         self.events = events or Events()
         self.clock = clock or Clock()
         self.store = store
-        self._plan = FleetPlan(
-            name=name,
-            strategy=chosen,
-            concurrency=concurrency,
-            per_host=per_host,
-            budget=None if budget is None else float(budget),
-            grace=seconds(grace, "grace"),
-            node=node or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}",
-            lease=seconds(lease, "lease", positive=True),
-        )
-        self._paces: dict[str | None, Pace] = {None: Pace(chosen)}
-        self._rules = rules or Rules()
-        self._random = Random(seed)
+        self._paces: dict[str | None, GroupPace] = {None: GroupPace(self.options.strategy)}
+        self._random = Random(self.options.seed)
         self._actions: list[Action] = []
         self._chores: list[tuple[str, float, Callable[[], Awaitable[None]]]] = []
-        self._planned: dict[str, Entry] = {}  # added, and not yet taken up by a run
+        #: Targets that no run has taken yet.
+        self._planned: dict[str, RunningTarget] = {}
         self._scheduler = self._new_scheduler()
-        self._before: dict[str, Saved] = {}  # what the run before left
-        self._paused: dict[str, bool] = {}  # orders for the next run
+        #: Without a store: what the previous run knew.
+        self._before: dict[str, SavedTarget] = {}
+        #: Pauses and resumptions for the next run.
+        self._paused: dict[str, bool] = {}
         self._now = 0.0
-        self._run: Run | None = None
+        self._run: FleetRun | None = None
         self._stop_asked = False
 
     # Targets
 
     def add(self, *targets: Target) -> None:
-        """Poll these from now on; all of them, or none if one is wrong."""
-        fresh: dict[str, Entry] = {}
+        """Poll these from now on; adds all of them, or none if one is wrong."""
+        fresh: dict[str, RunningTarget] = {}
         for target in targets:
             if not isinstance(target, Target):
-                raise ConfigError(f"{shown(target)} is no target; give Target(name, probe)")
+                raise ConfigError(f"expected a Target, got {shown(target)}")
             if target.name in self or target.name in fresh:
                 raise ConfigError(
-                    f"there is a target {target.name!r} already; give this one another name, "
-                    "or remove the other"
+                    f"target {target.name!r} already exists; names must be unique: choose another "
+                    "name, or remove the existing target"
                 )
-            probe = made(target)
-            strategy = self._strategy_of(target)
-            host = target.host if target.host is not None else probe.host
-            fresh[target.name] = Entry(target, probe.probe, host, strategy)
+            ready = make_probe(target)
+            host = target.host if target.host is not None else ready.host
+            fresh[target.name] = RunningTarget(target, ready.probe, host, self._strategy_of(target))
         if self._run is None or not self._run.taken_up:
             self._planned |= fresh
         else:
@@ -153,7 +109,8 @@ class Fleet:
                 self.events.emit(TargetAdded(self.name, target.name, target.type))
 
     def remove(self, name: str) -> None:
-        """Poll it no more and forget it; what a poll under way brings back is dropped."""
+        """Stop polling a target and delete its state; the result of a poll in progress is
+        dropped."""
         entry = self._planned.pop(name, None)
         if entry is None:
             entry = self._known(name)
@@ -161,7 +118,7 @@ class Fleet:
             self._scheduler.remove(name)
             if self._run is not None:
                 self._run.drop(entry)
-                self._run.saving.forget(entry)
+                self._run.saving.remove(entry)
                 self._run.pump()
         target = entry.target
         self.events.emit(TargetRemoved(self.name, target.name, target.type))
@@ -183,13 +140,13 @@ class Fleet:
         return handler
 
     def chore(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
-        """While the fleet runs, do this too every so many seconds, on the timer it has anyway."""
+        """Call `work` every `every` seconds while the fleet runs, on the fleet's own timer."""
         self._chores.append((name, every, work))
 
-    def pace(self, paces: Mapping[str | None, Pace]) -> None:
-        """Go by these paces from now on: None for all, and by group where it differs.
+    def pace(self, paces: Mapping[str | None, GroupPace]) -> None:
+        """Use these paces from now on: None for all targets, and by group where it differs.
 
-        Nothing learned is lost, and no target is polled later than it was planned.
+        What was learned is kept, and no target is polled later than planned.
         """
         self._paces = {None: self._paces[None], **paces}
         for entry in (*self._planned.values(), *self._scheduler.entries.values()):
@@ -197,10 +154,9 @@ class Fleet:
             if strategy == entry.strategy:
                 continue
             if entry.target.name in self._planned:
-                self._planned[entry.target.name] = Entry(
-                    entry.target, entry.probe, entry.host, strategy
-                )
-                self._planned[entry.target.name].paused = entry.paused
+                fresh = RunningTarget(entry.target, entry.probe, entry.host, strategy)
+                fresh.paused = entry.paused
+                self._planned[entry.target.name] = fresh
             else:
                 self._scheduler.repace(entry, strategy, self._time())
         if self._run is not None:
@@ -216,7 +172,7 @@ class Fleet:
     def __len__(self) -> int:
         return len(self._planned) + len(self._scheduler.entries)
 
-    # What people ask for
+    # Orders
 
     def pause(self, name: str) -> None:
         """Do not poll it until it is resumed; the pause survives restarts."""
@@ -224,83 +180,74 @@ class Fleet:
             self._order(name, lambda entry, _: self._scheduler.pause(entry))
 
     def resume(self, name: str) -> None:
-        """Poll it again, at its old time if that is still to come."""
+        """Poll it again, at its planned time if that is still in the future."""
         if not self._later(name, paused=False):
             self._order(name, self._scheduler.resume)
 
     def poll_now(self, name: str) -> None:
-        """Poll it next, before its time; one that is paused stays paused afterwards."""
+        """Poll it next, before its time; a paused target stays paused afterwards."""
         self._order(name, self._scheduler.poll_now)
 
     def retry(self, name: str) -> None:
-        """Poll a dead letter, or another failing target, next; a success brings it back."""
+        """Poll a dead or failing target next; a success brings it back."""
         self._order(name, self._scheduler.poll_now)
 
-    def reset(self, name: str) -> None:
-        """Forget its failures: its breaker closes, it is no dead letter, and it is polled next."""
+    def close_breaker(self, name: str) -> None:
+        """Clear its failures: its breaker closes, it is not dead any more, and it is polled
+        next."""
 
-        def reset(entry: Entry, now: float) -> None:
-            self._scheduler.reset(entry, now)
+        def close_breaker(entry: RunningTarget, now: float) -> None:
+            self._scheduler.close_breaker(entry, now)
             target = entry.target
-            self.events.emit(TargetCondition(self.name, target.name, target.type, "closed"))
+            self.events.emit(TargetStateChanged(self.name, target.name, target.type, "closed"))
 
-        self._order(name, reset)
+        self._order(name, close_breaker)
 
     def _later(self, name: str, *, paused: bool) -> bool:
-        """Note an order for a run that has not begun; False when one is under way."""
+        """Keep a pause or its end for the next run; False while one is running."""
         entry = self._known(name)
         if self._run is not None and self._run.taken_up:
             return False
         entry.paused = self._paused[name] = paused
         return True
 
-    def _order(self, name: str, order: Callable[[Entry, float], None]) -> None:
+    def _order(self, name: str, order: Callable[[RunningTarget, float], None]) -> None:
         entry = self._known(name)
         if self._run is None or not self._run.taken_up:
-            raise ConfigError(f"the fleet {self.name} does not run, so it cannot poll {name!r} now")
+            raise ConfigError(f"fleet {self.name} is not running, so it cannot poll {name!r} now")
         order(entry, self._time())
         self._run.saving.touch(entry)
         self._run.pump()
 
-    def _known(self, name: str) -> Entry:
-        entry = self._scheduler.entries.get(name)
+    def _known(self, name: str) -> RunningTarget:
+        entry = self._scheduler.entries.get(name) or self._planned.get(name)
         if entry is None:
-            entry = self._planned.get(name)
-        if entry is None:
-            raise ConfigError(f"there is no target {shown(name)} in this fleet")
+            raise ConfigError(f"this fleet has no target {shown(name)}")
         return entry
 
     # Running
 
-    def run(self, *, signals: bool = True) -> Awaitable[None]:
-        """Poll until stopped: blocking, or awaited where an event loop runs already.
-
-        signals: stop on SIGTERM and SIGINT, in the main thread.
-        """
-        self._stop_asked = False
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            asyncio.run(self.run_async(signals=signals))
-            return _Over()
-        return self.run_async(signals=signals)
-
-    async def run_async(self, *, signals: bool = True) -> None:
+    async def run(self) -> None:
         """Poll until stopped."""
         if self._run is not None:
-            raise ConfigError(f"the fleet {self.name} runs already; make another one")
-        entries = [*map(self._anew, self._scheduler.entries.values()), *self._planned.values()]
-        self._planned = {entry.target.name: entry for entry in entries}
+            raise ConfigError(f"fleet {self.name} is already running; create another one")
+        entries = [
+            RunningTarget(each.target, each.probe, each.host, each.strategy)
+            for each in self._scheduler.entries.values()
+        ]
+        fresh = {entry.target.name: entry for entry in entries}
+        self._planned = {**fresh, **self._planned}
         self._scheduler = self._new_scheduler()
-        self._run = Run(
-            self._plan, self._scheduler, self.store, self._actions, self.clock, self.events
-        )
+        self._run = FleetRun(
+            self.name, self.node, self.options, self._scheduler, self.store, self._actions,
+            self.clock, self.events,
+        )  # fmt: skip
         for chore in self._chores:
             self._run.chore(*chore)
         try:
             if self._stop_asked:
                 self._run.stop()
-            with stopping_on_signals(self.stop if signals else None):
+            with stopping_on_signals(self.stop if self.options.signals else None):
                 async with connections():
                     await self._run.main(self._planned, self._before, self._paused)
         finally:
@@ -311,60 +258,29 @@ class Fleet:
                     for name, entry in self._scheduler.entries.items()
                 }
             self._run = None
+            self._stop_asked = False
 
     def stop(self) -> None:
-        """Begin no more polls, finish those under way within the grace. Again: without grace."""
+        """Start no more polls and finish those in progress within the grace. A second call ends
+        the grace."""
         self._stop_asked = True
         if self._run is not None:
             self._run.stop()
 
     def _new_scheduler(self) -> Scheduler:
-        plan = self._plan
-        budget = None if plan.budget is None else Budget(plan.budget)
-        return Scheduler(self._rules, plan.per_host, budget, self._random)
-
-    @staticmethod
-    def _anew(entry: Entry) -> Entry:
-        return Entry(entry.target, entry.probe, entry.host, entry.strategy)
+        options = self.options
+        budget = None if options.budget is None else FleetBudget(float(options.budget))
+        return Scheduler(options.rules, options.per_host, budget, self._random)
 
     # Views
 
-    @property
-    def node(self) -> str:
-        """What this process is called where several share a fleet."""
-        return self._plan.node
+    def state(self, *, targets: bool = True) -> FleetState:
+        """The state of the whole fleet.
 
-    def targets(self) -> list[TargetState]:
-        """How each target fares."""
-        now = self._time()
-        every = (*self._scheduler.entries.values(), *self._planned.values())
-        return [state_of(entry, self._scheduler, now) for entry in every]
-
-    def state(self, name: str) -> TargetState:
-        """How one target fares."""
-        return state_of(self._known(name), self._scheduler, self._time())
-
-    def names(self) -> list[str]:
-        """The names of all targets, in order."""
-        return sorted((*self._scheduler.entries, *self._planned))
-
-    def groups(self) -> set[str]:
-        """The groups that targets are in."""
-        every = (*self._scheduler.entries.values(), *self._planned.values())
-        return {entry.target.group for entry in every if entry.target.group is not None}
-
-    def is_held(self, name: str) -> bool:
-        """Whether this node polls it; where nodes do not share, it polls all."""
-        return self._known(name).until > self._time()
-
-    def target(self, name: str) -> Target:
-        """The plan of one target."""
-        return self._known(name).target
-
-    def health(self) -> FleetHealth:
-        """How the fleet fares; a broken target makes it no less healthy."""
+        targets: off leaves `target_list` empty, which is cheaper for a large fleet.
+        """
         run = self._run
-        return health_of(
+        state = fleet_state(
             self._scheduler,
             self._time(),
             name=self.name,
@@ -374,19 +290,30 @@ class Fleet:
             unsaved=0 if run is None else run.saving.unsaved,
             save_error=None if run is None else run.saving.error,
         )
+        if targets:
+            state.target_list.extend(self.target(name) for name in self.names())
+        return state
+
+    def target(self, name: str) -> TargetState:
+        """The state of one target."""
+        return target_state(self._known(name), self._scheduler, self._time())
+
+    def definition(self, name: str) -> Target:
+        """A target as it was added."""
+        return self._known(name).target
+
+    def names(self) -> list[str]:
+        """The names of all targets, sorted."""
+        return sorted((*self._scheduler.entries, *self._planned))
+
+    def groups(self) -> set[str]:
+        """The groups of the targets."""
+        every = (*self._scheduler.entries.values(), *self._planned.values())
+        return {entry.target.group for entry in every if entry.target.group is not None}
+
+    def is_held(self, name: str) -> bool:
+        """True if this node polls it; without other nodes it polls all targets."""
+        return self._known(name).until > self._time()
 
     def _time(self) -> float:
         return self._now if self._run is None else self.clock.now()
-
-
-class _Over:
-    """What a blocking run returns: awaiting it again is harmless."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
-
-
-def _check_count(value: object, name: str, most: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-        raise ConfigError(f"{name} = {value!r} must be a whole number from 1 to {most}")

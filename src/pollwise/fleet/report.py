@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pollwise.durations import short
-from pollwise.fleet.stores.base import CONDITIONS, Saved
+from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget
 from pollwise.fleet.targets import Target
 from pollwise.fleet.views import NAMES_MAX, STALE_INTERVALS, TargetState
 
@@ -41,25 +41,29 @@ class Goals:
     max_dead: int = 0
 
 
-def states(targets: Iterable[Target], saved: Iterable[Saved], now: float) -> list[TargetState]:
+def states(
+    targets: Iterable[Target], saved: Iterable[SavedTarget], now: float
+) -> list[TargetState]:
     """How each target fares, by what was saved; those never saved were never polled."""
     kept = {each.name: each for each in saved}
     known = {target.name: target for target in targets}
     names = known or kept  # without a file of targets, what the store has
-    return [state(known.get(name), kept.get(name, Saved(name)), now) for name in names]
+    return [state(known.get(name), kept.get(name, SavedTarget(name)), now) for name in names]
 
 
-def state(target: Target | None, kept: Saved, now: float, *, held: bool = True) -> TargetState:
+def state(
+    target: Target | None, kept: SavedTarget, now: float, *, held: bool = True
+) -> TargetState:
     """How one target fares; `now` is in seconds since 1970, as all times."""
     reading = kept.more.get("reading") or {}
     changes = kept.more.get("changes")
     age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
     interval = kept.interval or 0.0
     timeout = TIMEOUT if target is None else target.timeout
-    condition = kept.condition
+    state = kept.state
     due = kept.due if kept.due is not None and math.isfinite(kept.due) else None
-    if condition == "open" and due is not None and due <= now:
-        condition = "half-open"
+    if state == "open" and due is not None and due <= now:
+        state = "half-open"
     quiet = target is not None and target.quiet is not None
     stale = kept.failures > 0 if age is None else age > STALE_INTERVALS * interval + timeout
     if kept.paused or (quiet and not kept.failures):
@@ -68,7 +72,7 @@ def state(target: Target | None, kept: Saved, now: float, *, held: bool = True) 
         name=kept.name,
         type=UNKNOWN if target is None else target.type,
         group=None if target is None else target.group,
-        condition=condition,
+        state=state,
         paused=kept.paused,
         polling=False,
         waiting=False,
@@ -92,8 +96,8 @@ def state(target: Target | None, kept: Saved, now: float, *, held: bool = True) 
 
 def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
     """How they fare together."""
-    conditions = Counter(each.condition for each in every)
-    dead = [each.name for each in every if each.condition == "dead"]
+    states = Counter(each.state for each in every)
+    dead = [each.name for each in every if each.state == "dead"]
     ages = [each for each in every if each.staleness is not None and not each.paused]
     oldest = max(ages, key=lambda each: each.staleness or 0.0, default=None)
     return {
@@ -102,8 +106,8 @@ def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
         "due": sum(overdue(each, now) for each in every),
         "paused": sum(each.paused for each in every),
         "dead": len(dead),
-        "dead_letters": dead[:NAMES_MAX],
-        "conditions": {each: conditions[each] for each in CONDITIONS},
+        "dead_targets": dead[:NAMES_MAX],
+        "states": {each: states[each] for each in TARGET_STATES},
         "stale": sum(each.stale for each in every),
         "never": sum(each.succeeded_at is None for each in every),
         "stalest": None if oldest is None else oldest.name,
@@ -167,7 +171,7 @@ def shortfalls(
             f"{goals.max_due} at the most"
         )
     asked = [each for each in every if not each.paused]
-    dead = sorted(each.name for each in asked if each.condition == "dead")
+    dead = sorted(each.name for each in asked if each.state == "dead")
     if len(dead) > goals.max_dead:
         are = "target is dead" if len(dead) == 1 else "targets are dead"
         listed = ", ".join(map(repr, dead[:3])) + (", …" if len(dead) > 3 else "")
@@ -175,7 +179,7 @@ def shortfalls(
             f"{len(dead)} {are} ({listed}); the goal (fleet.max_dead) is {goals.max_dead} at the "
             "most, and `pollwise fleet dead` tells why"
         )
-    live = [each for each in asked if each.condition != "dead"]
+    live = [each for each in asked if each.state != "dead"]
     stale = [each for each in live if _is_stale(each, goals)]
     if stale:
         first = stalest_first(stale)[0]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from pollwise.fleet.engine.entry import FLIGHT, WAITING, Entry
+from pollwise.fleet.engine.running_target import FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.stores.base import CONDITIONS
+from pollwise.fleet.stores.base import TARGET_STATES
 
 #: A target is stale when its last success is older than so many of its planned intervals, and its
 #: timeout.
@@ -21,7 +21,7 @@ NAMES_MAX = 100
 class TargetState:
     """How one target fares.
 
-    condition: closed, confirming, backing off, open, half-open or dead.
+    state: closed, confirming, backing off, open, half-open or dead.
     next_at: when it is polled next; null while it is paused or polled elsewhere.
     staleness: the age of its last success; null when it never had one.
     """
@@ -29,7 +29,7 @@ class TargetState:
     name: str
     type: str
     group: str | None
-    condition: str
+    state: str
     paused: bool
     polling: bool
     waiting: bool
@@ -54,12 +54,12 @@ class TargetState:
 
 
 @dataclass(frozen=True, slots=True)
-class FleetHealth:
+class FleetState:
     """How a fleet fares. A broken target shows here and makes nothing else red.
 
     queue_depth: targets whose next poll is planned, due or not. due: those of them whose time has
         come, and that wait for a place or for their host.
-    conditions: how many targets fare how. stale: how many are older than they should be.
+    states: how many targets fare how. stale: how many are older than they should be.
     problems: what is wrong with the fleet itself, for people.
     """
 
@@ -73,8 +73,8 @@ class FleetHealth:
     paused: int
     dead: int
     stale: int
-    conditions: dict[str, int]
-    dead_letters: list[str]
+    states: dict[str, int]
+    dead_targets: list[str]
     stalest: str | None
     staleness: float | None
     never: int
@@ -83,12 +83,13 @@ class FleetHealth:
     budget_asked: float | None
     unsaved: int
     problems: list[str]
+    target_list: list[TargetState] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def state_of(entry: Entry, scheduler: Scheduler, now: float) -> TargetState:
+def target_state(entry: RunningTarget, scheduler: Scheduler, now: float) -> TargetState:
     """How one target fares now."""
     offset = scheduler.offset
 
@@ -103,7 +104,7 @@ def state_of(entry: Entry, scheduler: Scheduler, now: float) -> TargetState:
         name=entry.target.name,
         type=entry.target.type,
         group=entry.target.group,
-        condition=scheduler.condition(entry, now),
+        state=scheduler.state(entry, now),
         paused=entry.paused,
         polling=entry.place == FLIGHT,
         waiting=entry.place == WAITING,
@@ -125,12 +126,12 @@ def state_of(entry: Entry, scheduler: Scheduler, now: float) -> TargetState:
     )
 
 
-def staleness(entry: Entry, now: float) -> float | None:
+def staleness(entry: RunningTarget, now: float) -> float | None:
     """The age of the last success; None when there was none."""
     return None if entry.succeeded_at is None else max(now - entry.succeeded_at, 0.0)
 
 
-def is_stale(entry: Entry, now: float) -> bool:
+def is_stale(entry: RunningTarget, now: float) -> bool:
     """Whether it is older than its own plan allows; one that never was polled is not."""
     if entry.paused or (entry.target.quiet is not None and not entry.failures):
         return False
@@ -140,7 +141,7 @@ def is_stale(entry: Entry, now: float) -> bool:
     return age > STALE_INTERVALS * entry.interval + entry.target.timeout
 
 
-def health_of(
+def fleet_state(
     scheduler: Scheduler,
     now: float,
     *,
@@ -150,14 +151,14 @@ def health_of(
     polls: int,
     unsaved: int,
     save_error: str | None,
-) -> FleetHealth:
+) -> FleetState:
     """How the whole fleet fares now; walks over all its targets."""
-    conditions: Counter[str] = Counter()
+    states: Counter[str] = Counter()
     dead: list[str] = []
     paused = stale = never = 0
-    oldest: Entry | None = None
+    oldest: RunningTarget | None = None
     for entry in scheduler.entries.values():
-        conditions[scheduler.condition(entry, now)] += 1
+        states[scheduler.state(entry, now)] += 1
         paused += entry.paused
         stale += is_stale(entry, now)
         never += entry.succeeded_at is None
@@ -178,7 +179,7 @@ def health_of(
             f"second, "
             f"the budget is {budget.polls:.3g}: raise it, or the max_intervals"
         )
-    return FleetHealth(
+    return FleetState(
         name=name,
         running=running,
         targets=len(scheduler.entries),
@@ -187,10 +188,10 @@ def health_of(
         in_flight=scheduler.flying,
         stuck=stuck,
         paused=paused,
-        dead=conditions["dead"],
+        dead=states["dead"],
         stale=stale,
-        conditions={each: conditions[each] for each in CONDITIONS},
-        dead_letters=dead,
+        states={each: states[each] for each in TARGET_STATES},
+        dead_targets=dead,
         stalest=None if oldest is None else oldest.target.name,
         staleness=None if oldest is None else staleness(oldest, now),
         never=never,

@@ -14,11 +14,11 @@ from pollwise.runtime.events import (
     Event,
     FleetStopped,
     TargetAdded,
-    TargetCondition,
     TargetEvent,
     TargetPolled,
     TargetPolling,
     TargetRemoved,
+    TargetStateChanged,
     TargetStuck,
 )
 
@@ -50,7 +50,7 @@ class FleetMetrics:
         self._shown: set[str] = set()
         self._now = now
         self._succeeded_at: dict[Key, float] = {}
-        self._conditions: dict[Key, str] = {}  # of those that are not closed
+        self._states: dict[Key, str] = {}  # of those that are not closed
         self._under_way: Tally[tuple[str, str]] = Tally()
         self._depths: dict[str, tuple[int, int]] = {}  # planned, due
         self.react: dict[type[Event], Callable[[Any], None]] = {
@@ -58,7 +58,7 @@ class FleetMetrics:
             TargetRemoved: self._removed,
             TargetPolling: self._polling,
             TargetPolled: self._polled,
-            TargetCondition: self._condition,
+            TargetStateChanged: self._state,
             TargetStuck: partial(self._count, "pollwise_fleet_stuck_total"),
             ActionFailed: partial(self._count, "pollwise_fleet_action_failed_total"),
             FleetStopped: self._stopped,
@@ -78,7 +78,7 @@ class FleetMetrics:
     def _polling(self, event: TargetPolling) -> None:
         self._under_way[event.source, event.type] += 1
         self._show_under_way(event.type)
-        if self._conditions.get(_key(event)) in _BREAKERS:
+        if self._states.get(_key(event)) in _BREAKERS:
             self._breaker(event, HALF_OPEN)
 
     def _polled(self, event: TargetPolled) -> None:
@@ -91,20 +91,20 @@ class FleetMetrics:
         self._known(event)
         if event.result != "failed":
             self._succeeded_at[_key(event)] = self._now()
-        elif self._conditions.get(_key(event)) in _BREAKERS:
+        elif self._states.get(_key(event)) in _BREAKERS:
             self._breaker(event, OPEN)
         total = self._metrics["pollwise_fleet_poll_total"]
         total.labels(event.type, event.target, event.result).inc()
         duration = self._metrics["pollwise_fleet_poll_duration_seconds"]
         duration.labels(event.type, event.target).observe(event.took)
 
-    def _condition(self, event: TargetCondition) -> None:
+    def _state(self, event: TargetStateChanged) -> None:
         key = _key(event)
-        if event.condition == "closed":
-            self._conditions.pop(key, None)
+        if event.state == "closed":
+            self._states.pop(key, None)
         else:
-            self._conditions[key] = event.condition
-        self._breaker(event, _BREAKERS.get(event.condition, CLOSED))
+            self._states[key] = event.state
+        self._breaker(event, _BREAKERS.get(event.state, CLOSED))
         self._show_dead()
 
     def _breaker(self, event: TargetEvent, state: int) -> None:
@@ -119,8 +119,8 @@ class FleetMetrics:
         self._metrics["pollwise_fleet_inflight"].labels(kind).set(count)
 
     def _show_dead(self) -> None:
-        dead = sum(each == "dead" for each in self._conditions.values())
-        self._show("pollwise_fleet_dead_letters", dead)
+        dead = sum(each == "dead" for each in self._states.values())
+        self._show("pollwise_fleet_dead_targets", dead)
 
     def _show_depths(self) -> None:
         planned, due = map(sum, zip(*self._depths.values(), strict=True))
@@ -157,7 +157,7 @@ class FleetMetrics:
 
     def _delete(self, key: Key) -> None:
         self._succeeded_at.pop(key, None)
-        self._conditions.pop(key, None)
+        self._states.pop(key, None)
         _, kind, target = key
         for name in _OF_A_TARGET:
             with suppress(KeyError):

@@ -237,7 +237,7 @@ METRICS: tuple[Metric, ...] = (
         _TARGET,
         "The breaker of a target that fails: 0 closed, 1 half-open, 2 open.",
     ),
-    Metric("pollwise_fleet_dead_letters", "gauge", (), "Targets given up on; they are rechecked."),
+    Metric("pollwise_fleet_dead_targets", "gauge", (), "Targets given up on; they are rechecked."),
     Metric(
         "pollwise_fleet_stuck_total",
         "counter",

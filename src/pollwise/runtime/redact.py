@@ -97,3 +97,28 @@ def _without_secrets_inside(option: re.Match[str]) -> str:
     plain = unquote_plus(value)
     shown = without_secrets(plain)
     return str(option[0]) if shown == plain else f"{name}{quote(shown, safe=':/@*=')}"
+
+
+#: Values of environment variables in a file of targets, wherever they are used: in a path, a
+#: header, a query. They are hidden in everything that is printed.
+_hidden: set[str] = set()
+#: Shorter values are not hidden: they are hardly secrets, and could be part of any word.
+_SHORTEST = 5
+
+
+def hide(value: str) -> None:
+    """Never show this value from now on."""
+    if len(value) >= _SHORTEST:
+        _hidden.add(value)
+
+
+def without_hidden(text: str) -> str:
+    """A text without the values given to `hide`."""
+    for value in sorted(_hidden, key=len, reverse=True) if _hidden else ():
+        text = text.replace(value, HIDDEN)
+    return text
+
+
+def shown_url(url: str) -> str:
+    """A URL as it may be shown: no password, no query values, no hidden values."""
+    return without_query_values(without_hidden(url))

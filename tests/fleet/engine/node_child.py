@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from pollwise.core.strategies.fixed import Fixed
-from pollwise.fleet import Fleet
+from pollwise.fleet import Fleet, FleetRunOptions
 from pollwise.fleet.stores.postgres.store import PostgresFleetStore
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from pollwise.runtime.events import Events
@@ -42,13 +42,12 @@ async def main(dsn: str, fleet_name: str, node: str, log: str, count: str, lease
         return Reading(node, summary=f"by {node}")
 
     store = PostgresFleetStore(dsn, fleet_name)
-    fleet = Fleet(
-        Fixed(EVERY), 200, store=store, lease=float(lease), node=node, events=Events(quiet=True)
-    )
+    options = FleetRunOptions(strategy=Fixed(EVERY), concurrency=200, lease=float(lease))
+    fleet = Fleet(options, store=store, node=node, events=Events(quiet=True))
     fleet.add(*(Target(name, probe, timeout="1s") for name in names(int(count))))
     note(what="started")
     try:
-        await fleet.run_async()
+        await fleet.run()
     finally:
         await store.close()
         note(what="stopped")

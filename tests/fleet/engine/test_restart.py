@@ -13,7 +13,7 @@ import pytest
 
 from pollwise.errors import ProbeRefused, SchemaError, StoreError, StoreUnavailable
 from pollwise.fleet import Fleet, Reading, Target
-from pollwise.fleet.stores.base import FleetStore, Saved
+from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import VirtualClock
@@ -74,10 +74,10 @@ def test_a_restart_in_mid_flight_keeps_everything(tmp_path: Path) -> None:
             while len(watch.at["open"]) < 4:
                 await asyncio.sleep(0.5)
             await asyncio.sleep(2)
-            assert fleet.state("flying").polling
-            was.update({state.name: state for state in fleet.targets()})
-            beliefs["busy"] = fleet.state("busy").changes_per_second
-            assert fleet.state("open").condition == "open"
+            assert fleet.target("flying").polling
+            was.update({state.name: state for state in fleet.state().target_list})
+            beliefs["busy"] = fleet.target("busy").changes_per_second
+            assert fleet.target("open").state == "open"
 
     async def second(clock: VirtualClock, store: FleetStore) -> None:
         fleet = fleet_of(clock, store)
@@ -85,8 +85,8 @@ def test_a_restart_in_mid_flight_keeps_everything(tmp_path: Path) -> None:
         async with running(fleet):
             await asyncio.sleep(0.01)
             for name, before in was.items():
-                state = fleet.state(name)
-                assert state.condition == before.condition, name
+                state = fleet.target(name)
+                assert state.state == before.state, name
                 assert state.failures == before.failures
                 assert state.error == before.error
                 assert state.paused == before.paused
@@ -94,19 +94,19 @@ def test_a_restart_in_mid_flight_keeps_everything(tmp_path: Path) -> None:
                 for field in ("next_at", "succeeded_at", "failed_at", "changed_at", "polled_at"):
                     one, other = getattr(state, field), getattr(before, field)
                     assert one == (other if other is None else pytest.approx(other)), (name, field)
-            assert fleet.state("busy").changes_per_second == pytest.approx(beliefs["busy"])
-            assert fleet.state("dead").permanent
-            assert fleet.state("flying").polling, "it is polled again at once: it was due"
+            assert fleet.target("busy").changes_per_second == pytest.approx(beliefs["busy"])
+            assert fleet.target("dead").permanent
+            assert fleet.target("flying").polling, "it is polled again at once: it was due"
             nonlocal down
             down = False
             await asyncio.sleep(100)
-            assert fleet.state("open").condition == "closed"
-            assert fleet.state("dead").condition == "dead"
+            assert fleet.target("open").state == "closed"
+            assert fleet.target("dead").state == "dead"
             assert watch.at["paused"] == []
             fixed = clock.epoch() - now() + watch.at["fixed"][0]
             assert fixed == pytest.approx(was["fixed"].next_at)
             await asyncio.sleep(1800)
-            assert fleet.state("dead").condition == "closed", "rechecked by the new process"
+            assert fleet.target("dead").state == "closed", "rechecked by the new process"
 
     restarted(tmp_path / "fleet.db", first, second)
 
@@ -164,7 +164,7 @@ def test_the_file_of_a_queue_may_hold_a_fleet_too(tmp_path: Path) -> None:
     async def main(clock: VirtualClock) -> None:
         queue, store = SqliteQueue(path, clock=clock, watch=0), SqliteFleetStore(path)
         await queue.stats()
-        await store.save([Saved("a", 1.0, more={"reading": {"value": "x"}})])
+        await store.save([SavedTarget("a", 1.0, more={"reading": {"value": "x"}})])
         assert [each.name for each in await store.load()] == ["a"]
         await queue.put([NewJob("k", {})])
         assert (await queue.stats()).ready == 1
@@ -190,7 +190,7 @@ def test_a_store_from_the_future_and_one_that_is_none(tmp_path: Path) -> None:
             await SqliteFleetStore(tmp_path / "text.db").load()
         fleet = fleet_for(clock, store=SqliteFleetStore(tmp_path / "no" / "fleet.db"))
         with pytest.raises(StoreError, match="no folder"):
-            await fleet.run(signals=False)
+            await fleet.run()
 
     virtually(main)
 
@@ -200,14 +200,14 @@ class Faulty(FleetStore):
 
     def __init__(self) -> None:
         self.name, self.url = "fleet", "memory"
-        self.kept: dict[str, Saved] = {}
+        self.kept: dict[str, SavedTarget] = {}
         self.batches: list[int] = []
         self.fails = False
 
-    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
+    async def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
         return list(self.kept.values())
 
-    async def save(self, batch: Sequence[Saved]) -> list[str]:
+    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
         await asyncio.sleep(0.1)
         if self.fails:
             raise StoreUnavailable("away")
@@ -215,7 +215,7 @@ class Faulty(FleetStore):
         self.kept |= {each.name: each for each in batch}
         return []
 
-    async def forget(self, names: Sequence[str]) -> None:
+    async def remove(self, names: Sequence[str]) -> None:
         for name in names:
             del self.kept[name]
 
@@ -277,12 +277,12 @@ def test_a_store_that_fails_costs_no_poll_and_is_written_when_it_is_back() -> No
             store.fails = True
             await asyncio.sleep(100)
             assert all(len(at) == 10 for at in watch.at.values())
-            assert any("state is not saved" in each for each in fleet.health().problems)
-            assert fleet.health().unsaved == 10
+            assert any("state is not saved" in each for each in fleet.state().problems)
+            assert fleet.state().unsaved == 10
             assert seen.of(ChoreFailed)
             store.fails = False
             await asyncio.sleep(3)
-            assert fleet.health().problems == []
+            assert fleet.state().problems == []
         assert len(store.kept) == 10
 
     virtually(main)
@@ -308,9 +308,9 @@ def test_a_clock_that_is_set_moves_no_poll(by: float) -> None:
             await asyncio.sleep(600)
             clock.set(by)
             await asyncio.sleep(90)
-            due = fleet.state("paced").next_at
+            due = fleet.target("paced").next_at
             assert store.kept["paced"].due == pytest.approx(due)
-            assert store.kept["fixed"].due == pytest.approx(fleet.state("fixed").next_at)
+            assert store.kept["fixed"].due == pytest.approx(fleet.target("fixed").next_at)
         gaps = [b - a for a, b in pairwise(watch.at["fixed"])]
         assert gaps == pytest.approx([60.0] * len(gaps))
         assert len(watch.at["fixed"]) >= 31

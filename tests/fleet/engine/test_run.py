@@ -11,7 +11,7 @@ import pytest
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError, ProbeRefused
-from pollwise.fleet import Changed, Fleet, ProbeContext, Reading, Target
+from pollwise.fleet import Changed, Fleet, FleetRunOptions, ProbeContext, Reading, Target
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
     ActionFailed,
@@ -90,11 +90,11 @@ def test_a_probe_that_raises_anything_fails_alone(error: BaseException) -> None:
             await asyncio.sleep(7200)
             assert not run.done()
             for name in ("ill", "worse"):
-                state = fleet.state(name)
-                assert state.condition == "dead"
+                state = fleet.target(name)
+                assert state.state == "dead"
                 assert state.failures >= 8
                 assert state.error is not None
-            assert fleet.health().dead == 2
+            assert fleet.state().dead == 2
         assert len(watch.at["well"]) == 720
         assert not asyncio.current_task().cancelling()  # type: ignore[union-attr]
 
@@ -117,8 +117,8 @@ def test_a_probe_that_cancels_its_own_task_fails_alone() -> None:
         fleet.add(Target("cancels", cancels), Target("seven", nothing))
         async with running(fleet):
             await asyncio.sleep(3600)
-            assert fleet.state("cancels").condition == "dead"
-            assert fleet.state("seven").condition == "closed"
+            assert fleet.target("cancels").state == "dead"
+            assert fleet.target("seven").state == "closed"
 
     virtually(main)
 
@@ -134,7 +134,7 @@ def test_a_plain_function_or_nonsense_as_a_probe_fails_alone() -> None:
         fleet.add(Target("circular", circular))
         async with running(fleet):
             await asyncio.sleep(60)
-            assert "Circular" in (fleet.state("circular").error or "")
+            assert "Circular" in (fleet.target("circular").error or "")
 
     virtually(main)
 
@@ -152,7 +152,7 @@ def test_a_target_that_hangs_is_cancelled_at_its_deadline() -> None:
         fleet.add(Target("well", watch.probe(), "10s"))
         async with running(fleet):
             await asyncio.sleep(600)
-            assert "no answer within the timeout of 3s" in (fleet.state("hangs").error or "")
+            assert "no answer within the timeout of 3s" in (fleet.target("hangs").error or "")
         assert len(watch.at["well"]) >= 55, "one place, and yet the other has its turn"
         assert all(e.took == 3.0 for e in seen.of(TargetPolled) if e.target == "hangs")
 
@@ -177,7 +177,7 @@ def test_a_deadline_leaves_no_trace_in_the_place_it_was_met() -> None:
         fleet.add(Target("hangs", hangs, "10s", timeout="3s"), Target("looks", looks, "10s"))
         async with running(fleet):
             await asyncio.sleep(100)
-            assert fleet.state("hangs").failures > 1
+            assert fleet.target("hangs").failures > 1
         assert set(marks) == {0}
 
     virtually(main)
@@ -203,13 +203,13 @@ def test_a_probe_that_ignores_its_cancellation_loses_its_place_and_is_not_polled
         fleet.add(Target("well", watch.probe(), "10s"))
         async with running(fleet):
             await asyncio.sleep(60)
-            assert fleet.health().stuck == 1
-            assert fleet.health().problems
-            assert fleet.state("ignores").error is not None
+            assert fleet.state().stuck == 1
+            assert fleet.state().problems
+            assert fleet.target("ignores").error is not None
             assert len(watch.at["well"]) >= 4
             await asyncio.sleep(60)
-            assert fleet.health().stuck == 0
-            assert fleet.state("ignores").failures == 1
+            assert fleet.state().stuck == 0
+            assert fleet.target("ignores").failures == 1
         assert {event.took for event in seen.of(TargetStuck)} == {8.0}
         assert all(b - a >= 100 for a, b in pairwise(begun))
 
@@ -225,9 +225,9 @@ def test_places_are_bounded_and_so_are_those_of_a_host() -> None:
             fleet.add(Target(f"t{n}", watch.probe(takes=0.1), "20s"))
         async with running(fleet):
             await asyncio.sleep(600)
-            health = fleet.health()
+            whole = fleet.state()
         assert at_host.most == 3
-        assert health.queue_depth <= 100
+        assert whole.queue_depth <= 100
         polls = [len(each) for each in at_host.at.values()]
         assert sum(polls) >= 0.95 * 3 / 2.0 * 600, "the host is busy all the time"
         assert max(polls) - min(polls) <= 2, "who waits longest goes first"
@@ -288,13 +288,13 @@ def test_a_recovery_is_seen_within_the_half_open_delay(length: float) -> None:
                 allowed = {1: 5.0, 2: 5.0, 3: 30.0, 4: 60.0}[over.failures]
                 seen_at = next(at for at in watch.at["t"] if at >= 1000.0 + length)
                 assert seen_at - (1000.0 + length) <= allowed
-                assert fleet.state("t").condition == "closed"
+                assert fleet.target("t").state == "closed"
                 assert len(seen.of(TargetRecovered)) == 1
 
     virtually(main)
 
 
-def test_a_failure_is_confirmed_sooner_and_an_outage_ends_in_the_dead_letters() -> None:
+def test_a_failure_is_confirmed_sooner_and_an_outage_ends_in_the_dead_targets() -> None:
     async def main(clock: VirtualClock) -> None:
         seen = Seen()
         watch = outage(1000.0, 1000.0 + 3600.0)
@@ -308,15 +308,15 @@ def test_a_failure_is_confirmed_sooner_and_an_outage_ends_in_the_dead_letters() 
             assert 24 <= gaps[2] <= 30
             assert 48 <= gaps[3] <= 60
             assert len(down) == 5
-            state = fleet.state("t")
-            assert state.condition == "dead"
-            assert fleet.health().dead_letters == ["t"]
+            state = fleet.target("t")
+            assert state.state == "dead"
+            assert fleet.state().dead_targets == ["t"]
             dead = seen.of(TargetDead)
             assert [(e.permanent, e.delay) for e in dead] == [(False, 1800.0)]
             await asyncio.sleep(3600 + 1800)
             # Rechecked after half an hour, for real, and back by itself at its normal interval.
-            assert fleet.state("t").condition == "closed"
-            assert fleet.health().dead == 0
+            assert fleet.target("t").state == "closed"
+            assert fleet.state().dead == 0
         rechecks = [at for at in watch.at["t"] if at > down[-1]]
         assert rechecks[0] - down[-1] == pytest.approx(1800.0)
         assert rechecks[1] - rechecks[0] == pytest.approx(1800.0)
@@ -340,24 +340,24 @@ def test_a_permanent_failure_is_dead_at_once_and_orders_bring_it_back() -> None:
         async with running(fleet):
             await asyncio.sleep(60)
             assert len(watch.at["t"]) == 1
-            assert fleet.state("t").permanent
+            assert fleet.target("t").permanent
             fleet.retry("t")
             await asyncio.sleep(1)
             assert len(watch.at["t"]) == 2
-            assert fleet.state("t").condition == "dead"
+            assert fleet.target("t").state == "dead"
             right = True
             fleet.retry("t")
             await asyncio.sleep(1)
-            assert fleet.state("t").condition == "closed"
+            assert fleet.target("t").state == "closed"
             right = False
             await asyncio.sleep(10)
-            assert fleet.state("t").condition == "dead"
+            assert fleet.target("t").state == "dead"
             right = True
-            fleet.reset("t")
-            assert fleet.state("t").condition == "closed"
-            assert fleet.state("t").failures == 0
+            fleet.close_breaker("t")
+            assert fleet.target("t").state == "closed"
+            assert fleet.target("t").failures == 0
             await asyncio.sleep(25)
-            assert fleet.state("t").succeeded_at is not None
+            assert fleet.target("t").succeeded_at is not None
             assert len(watch.at["t"]) >= 5
 
     virtually(main)
@@ -375,11 +375,11 @@ def test_pause_resume_and_poll_now() -> None:
         async with running(fleet):
             await asyncio.sleep(100)
             assert watch.at["t"] == []
-            assert fleet.state("t").next_at is None
+            assert fleet.target("t").next_at is None
             fleet.poll_now("t")
             await asyncio.sleep(100)
             assert len(watch.at["t"]) == 1
-            assert fleet.state("t").paused
+            assert fleet.target("t").paused
             fleet.resume("t")
             await asyncio.sleep(100)
             assert len(watch.at["t"]) == 12, "at once, and then on its grid"
@@ -414,7 +414,7 @@ def test_a_target_may_be_added_and_removed_while_running() -> None:
             await asyncio.sleep(60)
             assert len(slow.at["slow"]) == polls
             assert not slow.wrong
-            assert [each.name for each in fleet.targets()] == ["new"]
+            assert [each.name for each in fleet.state().target_list] == ["new"]
 
     virtually(main)
 
@@ -435,11 +435,11 @@ def test_the_result_of_a_removed_target_is_dropped() -> None:
         fleet.on_change(told.append)
         fleet.add(Target("t", stubborn, "6s"))
         async with running(fleet):
-            while not (fleet.state("t").polling and fleet.state("t").succeeded_at):
+            while not (fleet.target("t").polling and fleet.target("t").succeeded_at):
                 await asyncio.sleep(0.1)
             fleet.remove("t")
             await asyncio.sleep(30)
-            assert fleet.health().in_flight == 0
+            assert fleet.state().in_flight == 0
         assert [event.result for event in seen.of(TargetPolled)][-1] == "dropped"
         assert told == []
 
@@ -479,9 +479,9 @@ def test_changes_are_told_in_order_and_a_broken_handler_hurts_nobody() -> None:
         )
         async with running(fleet):
             await asyncio.sleep(300)
-            assert fleet.state("t").condition == "closed"
-            assert fleet.state("t").summary == "well"
-            assert fleet.state("t").changed_at is not None
+            assert fleet.target("t").state == "closed"
+            assert fleet.target("t").summary == "well"
+            assert fleet.target("t").changed_at is not None
         assert told == ["'a'->'b'", "'b'->'c'"]
         assert own == ["t", "t"]
         assert {event.action.split(".")[-1] for event in seen.of(ActionFailed)} == {
@@ -493,7 +493,7 @@ def test_changes_are_told_in_order_and_a_broken_handler_hurts_nobody() -> None:
     virtually(main)
 
 
-# Budget
+# FleetBudget
 
 
 def test_a_budget_is_kept_and_goes_where_the_changes_are() -> None:
@@ -532,7 +532,7 @@ def test_a_budget_that_does_not_suffice_is_told_once() -> None:
             fleet.add(Target(f"t{n}", Watch().probe(), "10s"))
         async with running(fleet):
             await asyncio.sleep(100)
-            assert any("budget" in problem for problem in fleet.health().problems)
+            assert any("budget" in problem for problem in fleet.state().problems)
         assert len(seen.of(BudgetShort)) == 1
 
     virtually(main)
@@ -547,7 +547,7 @@ def test_a_stop_finishes_what_is_under_way_within_the_grace() -> None:
             seen, watch = Seen(), Watch()
             fleet = fleet_for(clock, seen, grace="10s")
             fleet.add(Target("t", watch.probe(takes=takes), "1s", timeout="100s"))
-            run = asyncio.ensure_future(fleet.run(signals=False))
+            run = asyncio.ensure_future(fleet.run())
             while not watch.under_way:
                 await asyncio.sleep(0.1)
             before = now()
@@ -556,7 +556,7 @@ def test_a_stop_finishes_what_is_under_way_within_the_grace() -> None:
             assert now() - before == pytest.approx(min(takes, 10.0), abs=0.2)
             assert [event.cancelled for event in seen.of(FleetStopped)] == [cancelled]
             assert not watch.under_way
-            assert fleet.state("t").failures == 0
+            assert fleet.target("t").failures == 0
 
     virtually(main)
 
@@ -566,7 +566,7 @@ def test_cancelling_a_run_ends_everything() -> None:
         watch = Watch()
         fleet = fleet_for(clock)
         fleet.add(*[Target(f"t{n}", watch.probe(takes=50.0), "1s") for n in range(5)])
-        run = asyncio.ensure_future(fleet.run(signals=False))
+        run = asyncio.ensure_future(fleet.run())
         await asyncio.sleep(10)
         assert len(watch.under_way) == 5
         run.cancel()
@@ -574,7 +574,7 @@ def test_cancelling_a_run_ends_everything() -> None:
             await run
         assert not watch.under_way
         assert asyncio.all_tasks() == {asyncio.current_task()}
-        assert all(each.failures == 0 for each in fleet.targets())
+        assert all(each.failures == 0 for each in fleet.state().target_list)
 
     virtually(main)
 
@@ -586,7 +586,7 @@ def test_cancelling_every_task_at_once_counts_as_no_failure() -> None:
     async def main(clock: VirtualClock) -> None:
         fleet = fleet_for(clock, seen)
         fleet.add(Target("t", watch.probe(takes=50.0), "1s", timeout="100s"))
-        run = asyncio.ensure_future(fleet.run(signals=False))
+        run = asyncio.ensure_future(fleet.run())
         await asyncio.sleep(10)
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
@@ -604,8 +604,8 @@ def test_a_fleet_runs_again_and_goes_on_where_it_was() -> None:
         began = clock.now()
         async with running(fleet):
             await asyncio.sleep(250)
-            with pytest.raises(ConfigError, match="runs already"):
-                await fleet.run(signals=False)
+            with pytest.raises(ConfigError, match="already running"):
+                await fleet.run()
         fleet.pause("p")
         polls = len(watch.at["p"])
         async with running(fleet):
@@ -624,14 +624,14 @@ def test_a_fleet_without_targets_sleeps() -> None:
         fleet = fleet_for(clock)
         async with running(fleet):
             await asyncio.sleep(3600)
-            assert fleet.health().targets == 0
-            assert fleet.health().staleness is None
+            assert fleet.state().targets == 0
+            assert fleet.state().staleness is None
 
     virtually(main)
 
 
-def test_run_blocks_where_no_event_loop_runs() -> None:
-    fleet = Fleet(Fixed("10ms"), seed=1)
+def test_asyncio_run_blocks_until_the_fleet_stops() -> None:
+    fleet = Fleet(FleetRunOptions(strategy=Fixed("10ms"), seed=1, signals=False))
     polled = []
 
     @fleet.probe("t")
@@ -640,5 +640,5 @@ def test_run_blocks_where_no_event_loop_runs() -> None:
         fleet.stop()
         return "x"
 
-    fleet.run(signals=False)
+    asyncio.run(fleet.run())
     assert polled == ["t"]

@@ -20,10 +20,10 @@ from hypothesis.stateful import (
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
-from pollwise.fleet.engine.budget import Budget
-from pollwise.fleet.engine.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
+from pollwise.fleet.engine.budget import FleetBudget
+from pollwise.fleet.engine.failures import FailureRules
+from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, GONE, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler, spread
-from pollwise.fleet.engine.states import Rules
 from pollwise.fleet.targets import Reading, Target
 
 PER_HOST = 2
@@ -33,14 +33,14 @@ PLACES = 5
 async def probe(target: Target, context: object) -> None: ...
 
 
-def entry_of(name: str, strategy: Any = None, **given: Any) -> Entry:
+def entry_of(name: str, strategy: Any = None, **given: Any) -> RunningTarget:
     target = Target(name, probe, **given)
-    return Entry(target, probe, target.host, strategy or Freshness())
+    return RunningTarget(target, probe, target.host, strategy or Freshness())
 
 
 def scheduler_of(**given: Any) -> Scheduler:
-    told = {"rules": Rules(), "per_host": PER_HOST, "budget": None, "random": Random(1), **given}
-    return Scheduler(**told)
+    usual = {"rules": FailureRules(), "per_host": PER_HOST, "budget": None, "random": Random(1)}
+    return Scheduler(**{**usual, **given})
 
 
 # The agenda
@@ -184,10 +184,10 @@ class EveryTargetHasOneNextRun(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        budget = None if self.budget is None else Budget(self.budget)
+        budget = None if self.budget is None else FleetBudget(self.budget)
         self.scheduler = scheduler_of(budget=budget)
-        self.live: dict[str, Entry] = {}
-        self.flying: list[Entry] = []
+        self.live: dict[str, RunningTarget] = {}
+        self.flying: list[RunningTarget] = []
         self.now = 0.0
 
     @rule(name=names, fixed=st.booleans(), host=st.sampled_from([None, "h", "h"]))
@@ -205,7 +205,7 @@ class EveryTargetHasOneNextRun(RuleBasedStateMachine):
         if name in self.live:
             assert self.scheduler.remove(name) is self.live.pop(name)
 
-    @rule(name=names, what=st.sampled_from(["pause", "resume", "poll_now", "reset"]))
+    @rule(name=names, what=st.sampled_from(["pause", "resume", "poll_now", "close_breaker"]))
     def order(self, name: str, what: str) -> None:
         entry = self.live.get(name)
         if entry is None:
@@ -353,7 +353,9 @@ def drawn(machine: type[EveryTargetHasOneNextRun], seed: int, steps: int) -> Non
         elif what < 0.15:
             it.remove(name)
         elif what < 0.25:
-            it.order(name, random.choice(["pause", "resume", "resume", "poll_now", "reset"]))
+            it.order(
+                name, random.choice(["pause", "resume", "resume", "poll_now", "close_breaker"])
+            )
         elif what < 0.3:
             it.lease(name, random.random() < 0.3)
         elif what < 0.4:

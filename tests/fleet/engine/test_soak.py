@@ -16,12 +16,12 @@ from sys import getallocatedblocks
 import pytest
 
 from pollwise.core.strategies.freshness import Freshness
-from pollwise.fleet import Rules, Target
+from pollwise.fleet import FailureRules, Target
 from pollwise.runtime.clock import VirtualClock
 from tests.fleet.world import SAME, Watch, flaky, fleet_for, now, running
 from tests.support.kit import virtually
 
-BREAKER = Rules().breaker
+BREAKER = FailureRules().breaker
 
 
 @pytest.mark.timeout(180)
@@ -38,11 +38,11 @@ def test_a_day_of_a_thousand_targets() -> None:
         fleet.add(*[Target(name, watch.probe(answer, takes=0.05)) for name in rates])
         async with running(fleet):
             await asyncio.sleep(86_400)
-            health = fleet.health()
-            assert health.conditions["closed"] == 1000
-            assert health.dead == health.stale == health.due == 0
-            assert health.staleness is not None
-            assert health.staleness <= 3600 * 1.01
+            whole = fleet.state()
+            assert whole.states["closed"] == 1000
+            assert whole.dead == whole.stale == whole.due == 0
+            assert whole.staleness is not None
+            assert whole.staleness <= 3600 * 1.01
         assert not watch.wrong
         assert watch.most <= 32
         for name, polls in watch.at.items():
@@ -98,10 +98,10 @@ def soak(hours: float, *, traced: bool) -> None:
             for ten in range(tens_of_minutes):
                 for _ in range(60):
                     await asyncio.sleep(10)
-                    health = fleet.health()
-                    assert health.queue_depth <= 1.5 * size
-                    assert health.due <= size
-                    for state in fleet.targets():
+                    whole = fleet.state()
+                    assert whole.queue_depth <= 1.5 * size
+                    assert whole.due <= size
+                    for state in fleet.state().target_list:
                         if state.name.startswith("healthy"):
                             assert state.staleness is not None
                             oldest = max(oldest, state.staleness)
@@ -111,7 +111,7 @@ def soak(hours: float, *, traced: bool) -> None:
                     gc.collect()
                     held = tracemalloc.get_traced_memory()[0] if traced else getallocatedblocks()
                     sizes.append((held, resident()))
-            dead = [state.name for state in fleet.targets() if state.condition == "dead"]
+            dead = [state.name for state in fleet.state().target_list if state.state == "dead"]
             assert set(dead) == given_up
             # One that answers 85 times in 100 fails five times in a row once in 13,000 polls, and
             # is rightly dead for half an hour; else there are exactly 5.
@@ -195,14 +195,14 @@ def test_orders_at_random_while_it_runs(seed: int) -> None:
                     fleet.resume(name)
                     paused.discard(name)
                 elif what < 0.7:
-                    random.choice([fleet.poll_now, fleet.reset, fleet.retry])(name)
+                    random.choice([fleet.poll_now, fleet.close_breaker, fleet.retry])(name)
                 await asyncio.sleep(random.choice([0.0, 0.3, 5.0]))
                 assert not run.done()
-            assert {state.name for state in fleet.targets()} == live
+            assert {state.name for state in fleet.state().target_list} == live
             watch.at.clear()
             await asyncio.sleep(2 * 1800)
             assert set(watch.at) == live - paused, [
-                fleet.state(name) for name in live - paused - set(watch.at)
+                fleet.target(name) for name in live - paused - set(watch.at)
             ]
         assert not watch.wrong
         assert watch.most <= 5

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pollwise.fleet.probes import made
+from pollwise.fleet.probes import make_probe
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from tests.support.daemons import HOST, Missing
@@ -44,7 +44,7 @@ async def polled(
 async def poll(target: Target, last: Reading | None = None, timeout: float = PATIENCE) -> Reading:
     context = ProbeContext(last, asyncio.get_running_loop().time() + timeout, time.time())
     async with asyncio.timeout(timeout):
-        return Reading.of(await made(target).probe(target, context))
+        return Reading.of(await make_probe(target).probe(target, context))
 
 
 @dataclass
@@ -58,14 +58,14 @@ class Request:
     connection: int
 
 
-Answer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
+HttpAnswer = bytes | Callable[[asyncio.StreamWriter], Awaitable[None]]
 
 
 @dataclass
 class Web:
     """A server on loopback. What `answer` returns is sent as it is."""
 
-    answer: Callable[[Request], Answer]
+    answer: Callable[[Request], HttpAnswer]
     port: int = 0
     scheme: str = "http"
     requests: list[Request] = field(default_factory=list)
@@ -116,7 +116,7 @@ def page(
 
 @asynccontextmanager
 async def web(
-    answer: bytes | Callable[[Request], Answer], context: ssl.SSLContext | None = None
+    answer: bytes | Callable[[Request], HttpAnswer], context: ssl.SSLContext | None = None
 ) -> AsyncIterator[Web]:
     """A server that answers so; over TLS where a context is given."""
     said = answer

@@ -16,7 +16,7 @@ from pollwise.fleet.actions import (
     ID_HEADER,
     SIGNATURE_HEADER,
     ActionError,
-    Put,
+    PutJob,
     Webhook,
     id_of,
     is_signed,
@@ -130,7 +130,7 @@ def test_a_change_that_is_seen_again_after_a_crash_has_the_same_id() -> None:
 
     async def main() -> None:
         queue = MemoryQueue()
-        put = Put(queue)
+        put = PutJob(queue)
         await put(first)
         await put(again)
         assert (await queue.stats()).ready == 1
@@ -141,7 +141,7 @@ def test_a_change_that_is_seen_again_after_a_crash_has_the_same_id() -> None:
 def test_a_change_is_put_as_a_job_once() -> None:
     async def main() -> None:
         queue = MemoryQueue()
-        put = Put(queue, "page-changed", priority=3)
+        put = PutJob(queue, "page-changed", priority=3)
         await put(change())
         await put(change())  # the same telling
         await put(change("newer"))
@@ -154,7 +154,7 @@ def test_a_change_is_put_as_a_job_once() -> None:
         assert second.job.payload["after"]["value"] == "newer"
         await put(change(name="x" * 255))  # longer than a key may be
         await put.close()
-        await Put(queue, keyed=False)(change())  # it was not closed: it was given
+        await PutJob(queue, keyed=False)(change())  # it was not closed: it was given
         await queue.close()
 
     really(main)
@@ -162,11 +162,11 @@ def test_a_change_is_put_as_a_job_once() -> None:
 
 def test_a_queue_by_its_url_is_closed(tmp_path: Path) -> None:
     async def main() -> None:
-        put = Put(f"sqlite:///{tmp_path}/jobs.db")
+        put = PutJob(f"sqlite:///{tmp_path}/jobs.db")
         await put(change())
         assert (await put.queue.stats()).ready == 1
         await put.close()
 
     really(main)
     with pytest.raises(ConfigError):
-        Put("nonsense")
+        PutJob("nonsense")

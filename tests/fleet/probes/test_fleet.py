@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet import Changed, Fleet, ProbeContext, Target
+from pollwise.fleet import Changed, Fleet, FleetRunOptions, ProbeContext, Target
 from pollwise.fleet.actions import Webhook
 from pollwise.fleet.file import read_text
 from pollwise.fleet.probes.http.connections import _pools
@@ -26,7 +26,7 @@ from tests.support.proxy import Proxy
 
 
 def real_fleet(seen: Seen) -> Fleet:
-    return Fleet(events=seen.events, seed=1, grace="1s")
+    return Fleet(FleetRunOptions(seed=1, grace="1s", signals=False), events=seen.events)
 
 
 def test_a_page_that_changes_is_told_by_webhook_and_no_connection_is_left() -> None:
@@ -47,13 +47,13 @@ def test_a_page_that_changes_is_told_by_webhook_and_no_connection_is_left() -> N
             )
             fleet = real_fleet(seen)
             fleet.add(*file.targets)
-            running = asyncio.ensure_future(fleet.run_async(signals=False))
+            running = asyncio.ensure_future(fleet.run())
             await told.wait()
             fleet.stop()
             await running
             assert b'"value":"b"' in hook.requests[0].body
             assert server.connections == 1
-        assert fleet.state("p").error is None
+        assert fleet.target("p").error is None
 
     asyncio.run(main())
     assert not seen.of(ActionFailed, TargetFailed)
@@ -72,7 +72,7 @@ def test_a_webhook_that_fails_is_an_event_without_secrets() -> None:
             url = hook.url("/s3cret?token=t0ken")
             count: Any = lambda: next(numbers)  # noqa: E731
             fleet.add(Target("n", count, "10ms", actions=(Webhook(url),)))
-            running = asyncio.ensure_future(fleet.run_async(signals=False))
+            running = asyncio.ensure_future(fleet.run())
             await done.wait()
             fleet.stop()
             await running
@@ -113,8 +113,8 @@ def test_a_slow_drip_and_a_hanging_command_are_failures_of_their_targets_alone(
                     Target("hang", "command", "1h", timeout="1s", options=hang),
                     Target("fine", "http", "50ms", options={"url": server.url()}),
                 )
-                running = asyncio.ensure_future(fleet.run_async(signals=False))
-                while fleet.state("fine").succeeded_at is None:
+                running = asyncio.ensure_future(fleet.run())
+                while fleet.target("fine").succeeded_at is None:
                     await asyncio.sleep(0)
                 fleet.poll_now("drip")
                 fleet.poll_now("hang")
@@ -141,7 +141,7 @@ def test_retry_after_is_respected() -> None:
     async def main(clock: VirtualClock) -> None:
         fleet = fleet_for(clock)
         fleet.add(Target("t", busy, "10s"))
-        running = asyncio.ensure_future(fleet.run_async(signals=False))
+        running = asyncio.ensure_future(fleet.run())
         await clock.advance(4000)
         fleet.stop()
         await running
@@ -161,7 +161,7 @@ def test_not_found_is_a_dead_letter_at_once() -> None:
         async with web(page("", "404 X")) as server:
             fleet = real_fleet(seen)
             fleet.add(Target("gone", "http", "20ms", options={"url": server.url()}))
-            running = asyncio.ensure_future(fleet.run_async(signals=False))
+            running = asyncio.ensure_future(fleet.run())
             await dead.wait()
             fleet.stop()
             await running
@@ -182,7 +182,7 @@ def test_plain_functions_are_probes_and_others_are_refused() -> None:
             return next(numbers)
 
         fleet.on_change(changes.append)
-        running = asyncio.ensure_future(fleet.run_async(signals=False))
+        running = asyncio.ensure_future(fleet.run())
         await clock.advance(10)
         fleet.stop()
         await running
@@ -200,7 +200,7 @@ MISSING = """
 import sys
 sys.modules["httpx"] = sys.modules["httpcore"] = sys.modules["dns"] = None
 from pollwise.errors import MissingExtra
-from pollwise.fleet import Fleet, Target
+from pollwise.fleet import Fleet, FleetRunOptions, Target
 from pollwise.fleet.file import FleetFileError, read_text
 
 Fleet().add(Target("a", "tcp", options={"address": "x:1"}))

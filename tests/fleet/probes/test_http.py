@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet.probes import made
+from pollwise.fleet.probes import make_probe
 from pollwise.fleet.probes.http.certificates import days_left
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.targets import Reading, Target
-from tests.fleet.probes.kit import Answer, Request, certificate, page, polled, really, web
+from tests.fleet.probes.kit import HttpAnswer, Request, certificate, page, polled, really, web
 from tests.support.daemons import HOST
 from tests.support.proxy import Proxy
 
@@ -49,7 +49,7 @@ def reading(answer: Any, **options: Any) -> Reading:
 
 def refusal(**options: Any) -> str:
     with pytest.raises(ConfigError) as raised:
-        made(Target("t", "http", options=options))
+        make_probe(Target("t", "http", options=options))
     return str(raised.value)
 
 
@@ -197,7 +197,7 @@ def test_garbage_and_a_cut_answer_may_pass() -> None:
     async def hang_up(writer: asyncio.StreamWriter) -> None:
         writer.transport.abort()
 
-    def cut(request: Request) -> Answer:
+    def cut(request: Request) -> HttpAnswer:
         async def answer(writer: asyncio.StreamWriter) -> None:
             writer.write(page("half", length=1000))
             await writer.drain()
@@ -209,9 +209,9 @@ def test_garbage_and_a_cut_answer_may_pass() -> None:
     for answer in answers:
         asked: list[Request] = []
 
-        def noted(request: Request, answer: Any = answer, asked: Any = asked) -> Answer:
+        def noted(request: Request, answer: Any = answer, asked: Any = asked) -> HttpAnswer:
             asked.append(request)
-            said: Answer = answer if isinstance(answer, bytes) else answer(request)
+            said: HttpAnswer = answer if isinstance(answer, bytes) else answer(request)
             return said
 
         error = failure(answer=noted)
@@ -223,7 +223,7 @@ def test_garbage_and_a_cut_answer_may_pass() -> None:
 def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
     server: Any = None
 
-    def answer(request: Request) -> Answer:
+    def answer(request: Request) -> HttpAnswer:
         async def answered_once(writer: asyncio.StreamWriter) -> None:
             writer.write(page("hello"))
             await writer.drain()
@@ -266,7 +266,7 @@ def test_a_huge_body_is_not_taken() -> None:
     assert announced.permanent
     assert "raise limit" in str(announced)
 
-    def endless(request: Request) -> Answer:
+    def endless(request: Request) -> HttpAnswer:
         async def answer(writer: asyncio.StreamWriter) -> None:
             writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
             while True:
@@ -439,7 +439,7 @@ def test_secrets_are_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> N
         ({"url": "https://x:99999999"}, "has no host"),
         ({"url": "https://["}, "has no host"),
         ({"url": 7}, "url = 7 must be text"),
-        ({"url": "http://x", "jsno": "a"}, "jsno is no option; did you mean json?"),
+        ({"url": "http://x", "jsno": "a"}, "jsno is not an option; did you mean json?"),
         ({"url": "http://x", "json": "a..b"}, "json = 'a..b' is no path"),
         ({"url": "http://x", "regex": "("}, "regex = '(' is no regular expression"),
         ({"url": "http://x", "regex": "a", "json": "a"}, "contradict each other"),
@@ -468,12 +468,12 @@ def test_all_that_is_wrong_is_told_at_once_and_no_secret() -> None:
 def test_an_unknown_type_gets_the_nearest() -> None:
     for given, near in (("htpp", "http"), ("HTTPS", "http"), ("promtheus", "prometheus")):
         with pytest.raises(ConfigError, match=f"did you mean '{near}'"):
-            made(Target("t", given))
+            make_probe(Target("t", given))
 
 
 def test_the_host_limits_polls_together() -> None:
-    one = made(Target("a", "http", options={"url": "https://Example.org:8443/x"}))
-    two = made(Target("b", "http", options={"url": "https://example.org/y"}))
+    one = make_probe(Target("a", "http", options={"url": "https://Example.org:8443/x"}))
+    two = make_probe(Target("b", "http", options={"url": "https://example.org/y"}))
     assert one.host == two.host == "example.org"
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet.probes import made
+from pollwise.fleet.probes import make_probe
 from pollwise.fleet.probes.function import as_probe
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from tests.fleet.probes.kit import polled, really
@@ -38,7 +38,7 @@ def reading(type: str, **options: Any) -> Reading:
 
 def refusal(type: str, **options: Any) -> str:
     with pytest.raises(ConfigError) as raised:
-        made(Target("t", type, options=options))
+        make_probe(Target("t", type, options=options))
     return str(raised.value)
 
 

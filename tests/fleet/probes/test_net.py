@@ -20,7 +20,7 @@ import dns.rrset
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet.probes import made, ping
+from pollwise.fleet.probes import make_probe, ping
 from pollwise.fleet.probes.ping import checksum
 from pollwise.fleet.targets import Target
 from tests.fleet.probes.kit import certificate, page, polled, really, web
@@ -29,7 +29,7 @@ from tests.support.daemons import HOST
 
 def refusal(type: str, **options: Any) -> str:
     with pytest.raises(ConfigError) as raised:
-        made(Target("t", type, options=options))
+        make_probe(Target("t", type, options=options))
     return str(raised.value)
 
 
@@ -145,7 +145,7 @@ def test_tls_tells_when_the_certificate_ends(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["", "host", "host:0", "host:99999", "::1:80", "http://x:80/"])
 def test_an_address_is_checked(address: str) -> None:
     assert "address" in refusal("tcp", address=address)
-    assert made(Target("t", "tcp", options={"address": "[::1]:80"})).host == "::1"
+    assert make_probe(Target("t", "tcp", options={"address": "[::1]:80"})).host == "::1"
 
 
 # DNS
@@ -328,8 +328,8 @@ def test_a_host_answers_without_privilege_where_the_kernel_permits_it(address: s
 @pytest.mark.skipif(not permitted(), reason="this process may not send pings")
 def test_nobody_answers_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     # To a message of a kind that nobody knows there is no answer, wherever this runs.
-    unknown = ping._KINDS[socket.AF_INET]._replace(request=253)
-    monkeypatch.setitem(ping._KINDS, socket.AF_INET, unknown)
+    unknown = ping._CODES[socket.AF_INET]._replace(request=253)
+    monkeypatch.setitem(ping._CODES, socket.AF_INET, unknown)
 
     async def main() -> None:
         with pytest.raises(ProbeError) as raised:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet.probes import made
+from pollwise.fleet.probes import make_probe
 from pollwise.fleet.probes.feed import parsed
 from pollwise.fleet.targets import Reading, Target
 from tests.fleet.probes.kit import Request, page, polled, really, web
@@ -69,16 +69,18 @@ def test_a_metric_is_a_number(options: dict[str, Any], value: str) -> None:
 def test_a_metric_that_is_not_there_or_cannot_be_read_is_a_failure() -> None:
     said = failure("prometheus", METRICS, metric="depth", match={"queue": "fax"})
     assert 'no sample of depth{queue="fax"}' in said
-    assert "line 11 is no sample" in failure("prometheus", METRICS, metric="broken")
+    assert "line 11 is not a sample" in failure("prometheus", METRICS, metric="broken")
     assert "no sample" in failure("prometheus", b"\x00\xff" * 9999, metric="depth")
-    assert "no sample" in failure("prometheus", "x 1 2 3", metric="x")
+    assert "line 1 is not a sample" in failure("prometheus", "x one 2 3", metric="x")
+    long = failure("prometheus", 'x{y="' + "z" * 99_999 + '"} 1', metric="x")
+    assert "line 1 is longer than" in long
 
 
 def test_options_of_prometheus_are_checked() -> None:
     with pytest.raises(ConfigError, match="metric is missing"):
-        made(Target("t", "prometheus", options={"url": "http://x"}))
-    with pytest.raises(ConfigError, match="no name of a metric"):
-        made(Target("t", "prometheus", options={"url": "http://x", "metric": "a b"}))
+        make_probe(Target("t", "prometheus", options={"url": "http://x"}))
+    with pytest.raises(ConfigError, match="not a metric name"):
+        make_probe(Target("t", "prometheus", options={"url": "http://x", "metric": "a b"}))
 
 
 RSS = """<?xml version="1.0"?><!DOCTYPE rss PUBLIC "-//Netscape//DTD RSS 0.91//EN" "http://x/y.dtd">

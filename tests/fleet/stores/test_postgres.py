@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
-from pollwise.fleet.stores.base import Saved
+from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.stores.postgres.store import TABLES, PostgresFleetStore
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import VirtualClock
@@ -55,17 +55,17 @@ def test_what_is_saved_is_loaded_again(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock) as [store]:
             assert await store.load() == []
-            whole = Saved(
+            whole = SavedTarget(
                 'all "of\\it" 🙂', 12.5, True, "open", 3, "no: \\ \" 'x' {,}", 1.0, 2.0, 3.0, 4.0,
                 60.0, {"reading": {"value": "x\0y"}, "changes": [0.5, 2.0]},
             )  # fmt: skip
-            await store.save([Saved("odd", more={"facts": {"thing": object()}})])
-            await store.forget(["odd"])
-            assert await store.save([whole, Saved("none")]) == []
-            assert await store.load() == [whole, Saved("none")]
-            assert await store.save([Saved("none", failures=1)]) == []
-            await store.forget([whole.name, "never there"])
-            assert await store.load() == [Saved("none", failures=1)]
+            await store.save([SavedTarget("odd", more={"facts": {"thing": object()}})])
+            await store.remove(["odd"])
+            assert await store.save([whole, SavedTarget("none")]) == []
+            assert await store.load() == [whole, SavedTarget("none")]
+            assert await store.save([SavedTarget("none", failures=1)]) == []
+            await store.remove([whole.name, "never there"])
+            assert await store.load() == [SavedTarget("none", failures=1)]
 
     run(main)
 
@@ -73,7 +73,7 @@ def test_what_is_saved_is_loaded_again(dsn: str) -> None:
 def test_an_error_that_postgres_cannot_hold_is_kept_as_far_as_it_can(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock) as [store]:
-            await store.save([Saved("a", error="nul \0 and half \ud800 é")])
+            await store.save([SavedTarget("a", error="nul \0 and half \ud800 é")])
             [kept] = await store.load()
             assert kept.error == "nul \\x00 and half \\ud800 é"
 
@@ -83,7 +83,7 @@ def test_an_error_that_postgres_cannot_hold_is_kept_as_far_as_it_can(dsn: str) -
 def test_one_holds_what_another_claims_not(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock, 2) as [one, two]:
-            await one.save([Saved("b", due=5.0), Saved("c", due=1.0)])
+            await one.save([SavedTarget("b", due=5.0), SavedTarget("c", due=1.0)])
             first = await one.claim("one", NAMES, 3, 30)
             # Those never polled first, then the longest due.
             assert [each.name for each in sorted(first, key=lambda each: each.name)] == [
@@ -92,7 +92,7 @@ def test_one_holds_what_another_claims_not(dsn: str) -> None:
             assert {each.saved and each.saved.due for each in first} == {None, 1.0}
             assert {each.lasts for each in first} == {30}
             [rest] = await two.claim("two", NAMES, 10, 30)
-            assert (rest.name, rest.saved) == ("b", Saved("b", due=5.0))
+            assert (rest.name, rest.saved) == ("b", SavedTarget("b", due=5.0))
             assert await two.claim("two", NAMES, 10, 30) != []  # its own, given again
             renewal = await one.renew("one", 30)
             assert renewal.held == {"a", "c", "d"}
@@ -118,10 +118,10 @@ def test_the_targets_of_a_silent_node_go_to_others_when_its_lease_is_over(dsn: s
             assert set(taken) == set(NAMES)
             assert all(taken[name].token > leases[name].token for name in NAMES)
             # Who was silent learns it, and what it still saves is refused.
-            late = [Saved(name, due=1.0, token=leases[name].token) for name in NAMES]
+            late = [SavedTarget(name, due=1.0, token=leases[name].token) for name in NAMES]
             assert sorted(await one.save(late)) == NAMES
             assert (await one.renew("one", 30)).held == frozenset()
-            fresh = [Saved(name, due=2.0, token=taken[name].token) for name in NAMES]
+            fresh = [SavedTarget(name, due=2.0, token=taken[name].token) for name in NAMES]
             assert await two.save(fresh) == []
             assert {each.due for each in await one.load()} == {2.0}
 
@@ -169,8 +169,8 @@ def test_state_without_a_lease_does_not_overwrite_what_a_node_saved(dsn: str) ->
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock, 2) as [one, two]:
             [lease] = await one.claim("one", ["a"], 1, 30)
-            await one.save([Saved("a", due=9.0, token=lease.token)])
-            assert await two.save([Saved("a", due=1.0)]) == ["a"]
+            await one.save([SavedTarget("a", due=9.0, token=lease.token)])
+            assert await two.save([SavedTarget("a", due=1.0)]) == ["a"]
             [kept] = await two.load()
             assert kept.due == 9.0
 
@@ -258,7 +258,7 @@ def test_an_answer_that_is_lost_loses_no_target(dsn: str, postgres: Postgres) ->
                 assert (await store.renew("one", 30)).held == frozenset()
                 leases = await store.claim("one", NAMES, 10, 30)
                 assert sorted(each.name for each in leases) == NAMES
-                saved = [Saved(each.name, due=1.0, token=each.token) for each in leases]
+                saved = [SavedTarget(each.name, due=1.0, token=each.token) for each in leases]
                 proxy.lose_answer(to=b"fleet_save")
                 assert await store.save(saved) == []  # asked again
                 proxy.lose_answer(to=b"fleet_renew")
@@ -320,7 +320,7 @@ def test_it_works_on_the_oldest_postgres(postgres_oldest: Postgres) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(postgres_oldest.dsn(), clock) as [store]:
             leases = await store.claim("one", NAMES, 10, 30)
-            assert await store.save([Saved(e.name, token=e.token) for e in leases]) == []
+            assert await store.save([SavedTarget(e.name, token=e.token) for e in leases]) == []
 
     run(main)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pollwise.errors import Unsupported
-from pollwise.fleet.stores.base import FleetStore, Saved
+from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.fleet.stores.urls import open_store
 from pollwise.runtime.audit import AuditEntry
@@ -48,7 +48,7 @@ def test_who_polls_a_file_is_known_as_long_as_it_does(tmp_path: Path) -> None:
     async def main() -> None:
         polls, looks = (SqliteFleetStore(path) for _ in range(2))
         assert await looks.nodes() == []
-        await polls.save([Saved("a"), Saved("b")])
+        await polls.save([SavedTarget("a"), SavedTarget("b")])
         await polls.enter()
         nodes = await looks.nodes()
         assert nodes is not None
@@ -129,7 +129,7 @@ def test_a_store_tells_its_fleet_and_where_it_is(tmp_path: Path) -> None:
         named = open_store(f"sqlite:///{tmp_path}/my%20fleet.db?fleet=a%26b")
         assert named.name == "a&b"
         assert named.url == f"sqlite:///{tmp_path}/my%20fleet.db?fleet=a%26b"
-        await named.save([Saved("x"), Saved("y")])
+        await named.save([SavedTarget("x"), SavedTarget("y")])
         assert [each.name for each in await named.load(["y", "z"])] == ["y"]
         await plain.close()
         await named.close()

@@ -23,7 +23,7 @@ from pollwise.cli.fleet.opening import (
 )
 from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.top import watch
-from pollwise.cli.fleet.views import Look, frame, phrase, rounded
+from pollwise.cli.fleet.views import FleetSnapshot, frame, phrase, rounded
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import LogFormat, LogLevel, MetricsPort
 from pollwise.cli.output import (
@@ -41,7 +41,7 @@ from pollwise.cli.output import (
 from pollwise.cli.running import overrides_of
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
-from pollwise.fleet.audit import note_order
+from pollwise.fleet.control import note_order
 from pollwise.fleet.report import Goals, shortfalls, stalest_first, told
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.views import TargetState
@@ -218,7 +218,7 @@ def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
     """
     look = look_at(settings_for(file, store))
     _say_unpolled(look)
-    found = [each for each in look.targets if each.condition == "dead"]
+    found = [each for each in look.targets if each.state == "dead"]
     if as_json:
         print_json([told(each) for each in found])
         return
@@ -235,7 +235,7 @@ def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
             )
             for each in found
         ],
-        empty="no dead letters",
+        empty="no dead targets",
         narrow=("failures", "last success", "last error"),
         cut="error",
     )
@@ -258,15 +258,15 @@ def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, na
 
 _order_command(
     "retry",
-    lambda each: each.condition == "dead" and not each.paused,
-    "Poll targets next; a success brings a dead letter back. --all: every dead letter that is not "
+    lambda each: each.state == "dead" and not each.paused,
+    "Poll targets next; a success brings a dead target back. --all: every dead target that is not "
     "paused.",
     '"front page"',
 )
 _order_command(
-    "reset",
+    "close-breaker",
     lambda each: each.failures > 0,
-    "Forget the failures of targets: breakers close. --all: every target that fails.",
+    "Clear the failures of targets: their breakers close. --all: every failing target.",
     '"front page"',
 )
 _order_command(
@@ -283,38 +283,38 @@ _order_command(
 )
 
 
-@app.command("forget")
-def forget(
+@app.command("remove")
+def remove(
     names: Annotated[list[str], typer.Argument(help="Names of targets.")],
     file: File = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Drop what the store keeps of targets that were taken out of the file.
+    """Delete the saved state of targets that are no longer in the file.
 
-    Example: pollwise fleet forget "old page" --store sqlite:///fleet.db
+    Example: pollwise fleet remove "old page" --store sqlite:///fleet.db
     """
     settings = settings_for(file, store)
     listed = {each.name for each in targets_of(settings)}
     still = [name for name in names if name in listed]
     if still:
         raise ConfigError(
-            f"{still[0]!r} is in {settings.fleet.file}; take it out there, and restart whoever "
-            "polls, before it is forgotten"
+            f"{still[0]!r} is still in {settings.fleet.file}; delete it there and restart the "
+            "polling node first"
         )
 
     async def work(opened: FleetStore) -> None:
         look = await looked(opened, settings, ())
         for name in names:
             named(look.targets, name)
-        await opened.forget(names)
-        await note_order(opened, asker(), "forget", names, "the command line")
+        await opened.remove(names)
+        await note_order(opened, asker(), "remove", names, "the command line")
 
     with_store(settings, work)
     if as_json:
-        print_json({"forgotten": names})
+        print_json({"removed": names})
     else:
-        say(f"forgotten: {', '.join(map(visible, names))}")
+        say(f"removed: {', '.join(map(visible, names))}")
 
 
 @app.command("migrate")
@@ -340,13 +340,13 @@ def migrate(
 # What they share
 
 
-def _say_unpolled(look: Look) -> None:
+def _say_unpolled(look: FleetSnapshot) -> None:
     """Beside what is printed: figures of a fleet that nobody polls are of the past."""
     if look.notice is not None:
         warn(look.notice)
 
 
-def _facts(look: Look, listed: list[TargetState]) -> dict[str, Any]:
+def _facts(look: FleetSnapshot, listed: list[TargetState]) -> dict[str, Any]:
     return {**look.facts(), "target_list": [told(each) for each in listed]}
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import typer
 
-from pollwise.cli.fleet.views import Look
+from pollwise.cli.fleet.views import FleetSnapshot
 from pollwise.cli.output import fail, warn
 from pollwise.cli.running import import_from_here
 from pollwise.errors import ConfigError
@@ -95,7 +95,9 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
     return found.targets
 
 
-async def looked(store: FleetStore, settings: Settings, targets: tuple[Target, ...]) -> Look:
+async def looked(
+    store: FleetStore, settings: Settings, targets: tuple[Target, ...]
+) -> FleetSnapshot:
     saved = await store.load()
     nodes = await store.nodes()
     now = time.time()
@@ -104,10 +106,10 @@ async def looked(store: FleetStore, settings: Settings, targets: tuple[Target, .
     if given.file != FILE:
         words = ["--file", given.file, *words]
     start = f"pollwise fleet run {shlex.join(words)}"
-    return Look(start, states(targets, saved, now), now, nodes)
+    return FleetSnapshot(start, states(targets, saved, now), now, nodes)
 
 
-def look_at(settings: Settings) -> Look:
+def look_at(settings: Settings) -> FleetSnapshot:
     targets = targets_of(settings)
     return with_store(settings, lambda store: looked(store, settings, targets))
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollwise.cli.output import say_aside
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.fleet import Fleet, Rules
+from pollwise.fleet import FailureRules, Fleet, FleetRunOptions
 from pollwise.fleet.control import Control
 from pollwise.fleet.file import FleetFile
 from pollwise.fleet.probes.http.connections import connections
@@ -59,15 +59,18 @@ async def run(
             stack.push_async_callback(store.close)
             await store.enter()  # before anything is served
         events = Events()
-        fleet = Fleet(
-            settings.polling,
-            settings.concurrency,
-            settings.budget,
+        options = FleetRunOptions(
+            strategy=settings.polling,
+            concurrency=settings.concurrency,
+            budget=settings.budget,
             per_host=settings.per_host,
-            store=store,
+            rules=FailureRules(dead_after=settings.dead_after, recheck=settings.recheck),
             grace=settings.grace,
-            rules=Rules(dead_after=settings.dead_after, recheck=settings.recheck),
             lease=settings.lease,
+        )
+        fleet = Fleet(
+            options,
+            store=store,
             name=NAME if store is None else store.name,
             node=node,
             events=events,
@@ -85,7 +88,7 @@ async def run(
             stop = await _serve_api(control, settings, authorise)
             stack.push_async_callback(stop)
         await stack.enter_async_context(connections())
-        await fleet.run_async()
+        await fleet.run()
 
 
 def _tell_unknown_groups(control: Control) -> None:

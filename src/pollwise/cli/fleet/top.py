@@ -19,7 +19,7 @@ from typing import Any
 from rich.live import Live
 from rich.text import Text
 
-from pollwise.cli.fleet.views import FRAME, Look, frame
+from pollwise.cli.fleet.views import FRAME, FleetSnapshot, frame
 from pollwise.cli.output import out, visible
 from pollwise.errors import StoreError
 
@@ -35,7 +35,7 @@ else:
 BY_SIGNAL = 128
 
 
-class Ending:
+class ViewEnding:
     """What ended a view: nothing yet, a key (0), or a signal."""
 
     def __init__(self) -> None:
@@ -54,7 +54,9 @@ class Ending:
         return self._over.is_set()
 
 
-async def watch(look: Callable[[], Awaitable[Look]], pause: float, left: float | None) -> int:
+async def watch(
+    look: Callable[[], Awaitable[FleetSnapshot]], pause: float, left: float | None
+) -> int:
     """Show look after look; the exit code.
 
     pause: between two looks, in seconds. left: how long it lasts; None until somebody ends it.
@@ -76,14 +78,14 @@ async def watch(look: Callable[[], Awaitable[Look]], pause: float, left: float |
     return ending.code
 
 
-def _fitting(look: Look) -> Any:
+def _fitting(look: FleetSnapshot) -> Any:
     return frame(look, max(out.size.height - FRAME, 1), out.size.width, live=True)
 
 
 @contextmanager
-def ended_by_hand() -> Iterator[Ending]:
+def ended_by_hand() -> Iterator[ViewEnding]:
     """Note the key q and the signals that end processes; afterwards all is as it was."""
-    ending, loop = Ending(), asyncio.get_running_loop()
+    ending, loop = ViewEnding(), asyncio.get_running_loop()
     with ExitStack() as stack:
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
             if number is not None:

@@ -12,10 +12,10 @@ from rich.text import Text
 
 from pollwise.cli.output import NOTHING, visible
 from pollwise.fleet.report import last_poll, overdue, stalest_first, summary, unpolled
-from pollwise.fleet.stores.base import Node
+from pollwise.fleet.stores.base import FleetNode
 from pollwise.fleet.views import TargetState
 
-#: What people see of a condition. A breaker that is closed is one that lets polls through: beside
+#: What people see of a state. A breaker that is closed is one that lets polls through: beside
 #: ports that are open because they work, that reads like the opposite.
 WORDS = {"closed": "healthy", "open": "broken"}
 #: The same in full, for one target.
@@ -50,7 +50,7 @@ FRAME = 6
 
 
 @dataclass(frozen=True)
-class Look:
+class FleetSnapshot:
     """One look at a fleet: its targets, its nodes, and when.
 
     start: the command that polls it. nodes: None where the store cannot tell.
@@ -59,7 +59,7 @@ class Look:
     start: str
     targets: Sequence[TargetState]
     now: float
-    nodes: Sequence[Node] | None = None
+    nodes: Sequence[FleetNode] | None = None
 
     @property
     def notice(self) -> str | None:
@@ -81,7 +81,7 @@ class Look:
 
 
 def frame(
-    look: Look, rows: int | None, width: int | None = None, *, live: bool = False
+    look: FleetSnapshot, rows: int | None, width: int | None = None, *, live: bool = False
 ) -> RenderableType:
     """A whole look: figures, then the table of as many targets as there is room for.
 
@@ -105,10 +105,10 @@ def frame(
     return Group(*parts)
 
 
-def headline(look: Look) -> Text:
+def headline(look: FleetSnapshot) -> Text:
     figures = summary(look.targets, look.now)
-    conditions = figures["conditions"]
-    broken = conditions["open"] + conditions["half-open"]
+    states = figures["states"]
+    broken = states["open"] + states["half-open"]
     parts: list[tuple[str, str]] = [
         (f"{figures['targets']} targets", "bold"),
         (f"{figures['due']} due", "yellow" if figures["due"] else ""),
@@ -165,17 +165,17 @@ def word(each: TargetState) -> str:
     """How it fares, in a word."""
     if each.paused:
         return "paused"
-    if each.polled_at is None and each.condition == "closed":
+    if each.polled_at is None and each.state == "closed":
         return "new"
-    return WORDS.get(each.condition, each.condition)
+    return WORDS.get(each.state, each.state)
 
 
 def phrase(each: TargetState) -> str:
     """How it fares, for who may not know the words."""
     known = word(each)
-    fares = PHRASES.get(each.condition, each.condition)
+    fares = PHRASES.get(each.state, each.state)
     if each.paused:
-        return "paused" if each.condition == "closed" else f"paused; {fares}"
+        return "paused" if each.state == "closed" else f"paused; {fares}"
     return "new (not polled yet)" if known == "new" else fares
 
 

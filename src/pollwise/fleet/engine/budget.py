@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.shares import Shares
-from pollwise.fleet.engine.entry import Entry
+from pollwise.fleet.engine.running_target import RunningTarget
 
 #: What is shared out at the very least, as a part of the budget; each max_interval holds anyway.
 LEAST = 1e-6
@@ -16,7 +16,7 @@ LEAST = 1e-6
 MOVED = 0.01
 
 
-class Budget:
+class FleetBudget:
     """Polls a second, shared out among the targets of a fleet."""
 
     def __init__(self, polls: float) -> None:
@@ -24,7 +24,7 @@ class Budget:
         self.whole = polls
         self.polls = polls
         self._shares = Shares(polls)
-        self._taken: dict[Entry, float] = {}
+        self._taken: dict[RunningTarget, float] = {}
         self._outside = 0.0
 
     @property
@@ -32,7 +32,7 @@ class Budget:
         """The polls a second that cannot be saved: fixed intervals, rechecks and max_intervals."""
         return self._outside + self._shares.least
 
-    def join(self, entry: Entry, others: int) -> None:
+    def join(self, entry: RunningTarget, others: int) -> None:
         """Take part, with the belief about its changes that it has, or else an even share.
 
         others: how many share, as far as is known.
@@ -50,13 +50,13 @@ class Budget:
             learner.changes.rate,
         )
 
-    def leave(self, entry: Entry) -> None:
+    def leave(self, entry: RunningTarget) -> None:
         if entry.share is not None:
             self._shares.leave(entry.share)
             entry.share = None
         self.take(entry, 0.0)
 
-    def take(self, entry: Entry, rate: float) -> None:
+    def take(self, entry: RunningTarget, rate: float) -> None:
         """This target, which does not share, is polled so many times a second."""
         before = self._taken.pop(entry, 0.0)
         if rate:
@@ -78,12 +78,12 @@ class Budget:
         if abs(left - self._shares.budget) > MOVED * self._shares.budget:
             self._shares.budget = left
 
-    def even(self, entry: Entry) -> float:
+    def even(self, entry: RunningTarget) -> float:
         """The interval if all that share were polled alike: for a target not known yet."""
         interval = len(self._shares) / self._shares.budget
         return min(max(interval, entry.strategy.min_interval), entry.strategy.max_interval)
 
-    def interval(self, entry: Entry, learned: ChangeRate) -> float:
+    def interval(self, entry: RunningTarget, learned: ChangeRate) -> float:
         """The interval of a target that shares, after a poll of it."""
         assert entry.share is not None  # noqa: S101 - for the type checker
         self._shares.update(entry.share, learned.rate)

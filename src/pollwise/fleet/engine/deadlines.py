@@ -6,13 +6,13 @@ import asyncio
 import math
 from collections.abc import Callable, Iterable
 
-from pollwise.fleet.engine.entry import Entry
+from pollwise.fleet.engine.running_target import RunningTarget
 
 #: A poll that goes on so long after it was cancelled loses its place.
 STUCK_AFTER = 5.0
 
 
-class Runner:
+class PollSlot:
     """A place for one poll at a time."""
 
     __slots__ = ("deadline", "entry", "expired", "started", "stuck", "task", "wake")
@@ -21,7 +21,7 @@ class Runner:
         self.task: asyncio.Task[None] | None = None
         #: Ends its rest, while it has nothing to poll.
         self.wake: asyncio.Future[None] | None = None
-        self.entry: Entry | None = None
+        self.entry: RunningTarget | None = None
         self.started = 0.0
         self.deadline = math.inf
         #: Its poll was cancelled; and goes on all the same.
@@ -35,21 +35,21 @@ class Deadlines:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        runners: Iterable[Runner],
-        goes_on: Callable[[Runner, Entry], None],
+        slots: Iterable[PollSlot],
+        goes_on: Callable[[PollSlot, RunningTarget], None],
     ) -> None:
         """
         goes_on: called with what goes on though it was cancelled a while ago.
         """
         self._loop = loop
-        self._runners = runners
+        self._slots = slots
         self._goes_on = goes_on
         self._timer: asyncio.TimerHandle | None = None
 
-    def watch(self, runner: Runner, deadline: float) -> None:
-        """Cancel this runner's task at `deadline`, unless that is set anew before."""
-        runner.deadline = deadline
-        entry = runner.entry
+    def watch(self, slot: PollSlot, deadline: float) -> None:
+        """Cancel this slot's task at `deadline`, unless that is set anew before."""
+        slot.deadline = deadline
+        entry = slot.entry
         if entry is not None and entry.until < deadline:
             deadline = entry.until
         if self._timer is None or deadline < self._timer.when():
@@ -57,12 +57,12 @@ class Deadlines:
                 self._timer.cancel()
             self._timer = self._loop.call_at(deadline, self._sweep)
 
-    def expire(self, runner: Runner) -> None:
+    def expire(self, slot: PollSlot) -> None:
         """Cancel it now."""
-        if runner.task is not None and not runner.expired:
-            runner.expired = True
-            self.watch(runner, self._loop.time() + STUCK_AFTER)
-            runner.task.cancel()
+        if slot.task is not None and not slot.expired:
+            slot.expired = True
+            self.watch(slot, self._loop.time() + STUCK_AFTER)
+            slot.task.cancel()
 
     def close(self) -> None:
         if self._timer is not None:
@@ -72,20 +72,20 @@ class Deadlines:
         self._timer = None
         now = self._loop.time()
         nearest = math.inf
-        for runner in list(self._runners):
-            entry = runner.entry
-            if entry is None or runner.deadline == math.inf:
+        for slot in list(self._slots):
+            entry = slot.entry
+            if entry is None or slot.deadline == math.inf:
                 continue
             # A lease may have been renewed since: it counts as it is now.
-            limit = runner.deadline if runner.expired else min(runner.deadline, entry.until)
+            limit = slot.deadline if slot.expired else min(slot.deadline, entry.until)
             if limit > now:
                 nearest = min(nearest, limit)
-            elif runner.expired:
-                runner.stuck = True
-                runner.deadline = math.inf
-                self._goes_on(runner, entry)
+            elif slot.expired:
+                slot.stuck = True
+                slot.deadline = math.inf
+                self._goes_on(slot, entry)
             else:
-                self.expire(runner)
+                self.expire(slot)
         if nearest < math.inf and (self._timer is None or nearest < self._timer.when()):
             if self._timer is not None:
                 self._timer.cancel()

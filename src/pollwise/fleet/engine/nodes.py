@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from pollwise.fleet.engine.entry import AGENDA, Entry
 from pollwise.fleet.engine.restore import restore
+from pollwise.fleet.engine.running_target import AGENDA, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.runtime.clock import Clock
@@ -118,7 +118,7 @@ class Nodes:
 
     async def _give_back(self, surplus: int) -> None:
         """Those due last, and none that is being polled."""
-        ours: list[Entry] = [
+        ours: list[RunningTarget] = [
             entry
             for entry in self._scheduler.entries.values()
             if entry.place == AGENDA and entry.until > -math.inf

@@ -6,16 +6,16 @@ from typing import Any
 
 from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.outcome import Outcome
-from pollwise.fleet.engine.entry import Entry
+from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.stores.base import Saved
+from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.targets import Reading
 
 #: How often the last success is told to a new pacer: it smooths, and shall not begin anew.
 TOLD = 4
 
 
-def saved(entry: Entry, scheduler: Scheduler) -> Saved:
+def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
     """What is to be kept, with times in seconds since 1970 by the clock as it goes now."""
     offset = scheduler.offset
 
@@ -31,11 +31,11 @@ def saved(entry: Entry, scheduler: Scheduler) -> Saved:
     if entry.permanent:
         more["permanent"] = True
     due = scheduler.deferred.get(entry, entry.due) if scheduler.deferred else entry.due
-    return Saved(
+    return SavedTarget(
         entry.target.name,
         epoch(due),
         entry.paused,
-        scheduler.rules.condition(entry.failures, dead=entry.dead, asked=False),
+        scheduler.rules.state(entry.failures, dead=entry.dead, asked=False),
         entry.failures,
         entry.error,
         epoch(entry.polled_at),
@@ -48,7 +48,7 @@ def saved(entry: Entry, scheduler: Scheduler) -> Saved:
     )
 
 
-def restore(entry: Entry, kept: Saved, scheduler: Scheduler, now: float) -> None:
+def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: float) -> None:
     """Take up a target where it was left."""
     offset = scheduler.offset
 
@@ -56,7 +56,7 @@ def restore(entry: Entry, kept: Saved, scheduler: Scheduler, now: float) -> None
         return None if at is None else at - offset
 
     entry.paused = kept.paused
-    entry.dead = kept.condition == "dead"
+    entry.dead = kept.state == "dead"
     entry.failures = kept.failures
     entry.error = kept.error
     entry.permanent = bool(kept.more.get("permanent"))
@@ -83,7 +83,7 @@ def restore(entry: Entry, kept: Saved, scheduler: Scheduler, now: float) -> None
         entry.due = due
 
 
-def _restore_belief(entry: Entry, kept: Saved) -> None:
+def _restore_belief(entry: RunningTarget, kept: SavedTarget) -> None:
     learner, believed = entry.learner, kept.more.get("changes")
     if learner is None or not believed:
         return

@@ -17,17 +17,17 @@ import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 
-from pollwise.durations import short
+from pollwise.durations import seconds, short
 from pollwise.errors import ProbeTimeout
-from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, Runner
-from pollwise.fleet.engine.entry import FLIGHT, GONE, Entry
+from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, PollSlot
+from pollwise.fleet.engine.failures import is_permanent, text_of, wait_of
 from pollwise.fleet.engine.nodes import Nodes
-from pollwise.fleet.engine.plan import ACTION_TIMEOUT, COUNT_EVERY, POLLS_IN_A_ROW, FleetPlan
+from pollwise.fleet.engine.options import FleetRunOptions
 from pollwise.fleet.engine.restore import restore
+from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
 from pollwise.fleet.engine.saving import Saving
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.engine.states import is_permanent, text_of, wait_of
-from pollwise.fleet.stores.base import FleetStore, Saved
+from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.targets import Action, Changed, ProbeContext, Reading
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
@@ -39,30 +39,41 @@ from pollwise.runtime.events import (
     FleetStarted,
     FleetStopped,
     TargetChanged,
-    TargetCondition,
     TargetDead,
     TargetFailed,
     TargetPolled,
     TargetPolling,
     TargetRecovered,
+    TargetStateChanged,
     TargetStuck,
 )
 from pollwise.runtime.executor.executor import to_its_end
 
+#: Time limit of an action, in seconds.
+ACTION_TIMEOUT = 30.0
+#: A task yields to others after this many polls, in case its probes never wait.
+POLLS_IN_A_ROW = 16
+#: How often the targets that wait for a free slot are counted, in seconds.
+COUNT_EVERY = 1.0
 
-class Run:
-    """A fleet at work."""
+
+class FleetRun:
+    """One run of a fleet, from start to stop."""
 
     def __init__(
         self,
-        plan: FleetPlan,
+        name: str,
+        node: str,
+        options: FleetRunOptions,
         scheduler: Scheduler,
         store: FleetStore | None,
         actions: list[Action],
         clock: Clock,
         events: Events,
     ) -> None:
-        self._plan = plan
+        self._name = name
+        self._options = options
+        self._grace = seconds(options.grace, "grace")
         self.scheduler = scheduler
         self._store = store
         self._actions = actions
@@ -70,20 +81,19 @@ class Run:
         self._events = events
         self._loop = asyncio.get_running_loop()
         self._main: asyncio.Task[None] | None = None
-        self._runners: dict[Runner, None] = {}
-        self._stuck: dict[Runner, None] = {}
-        self._idle: list[Runner] = []
+        self._slots: dict[PollSlot, None] = {}
+        self._stuck: dict[PollSlot, None] = {}
+        self._idle: list[PollSlot] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._deadlines = Deadlines(self._loop, self._runners, self._give_place_away)
+        self._deadlines = Deadlines(self._loop, self._slots, self._give_place_away)
         self._count_at = 0.0
-        self._chores = Chores(plan.name, clock, events)
+        self._chores = Chores(name, clock, events)
         self.saving = Saving(store, scheduler, self._chores, clock, self.pump)
         self._nodes: Nodes | None = None
         if store is not None and store.shared:
-            self._nodes = Nodes(
-                store, plan.node, plan.lease, scheduler, clock, self.pump, self._tend_after
-            )
-            self._chores.add("hold targets", plan.lease / 3, self._nodes.tend)
+            lease = seconds(options.lease, "lease")
+            self._nodes = Nodes(store, node, lease, scheduler, clock, self.pump, self._tend_after)
+            self._chores.add("hold targets", lease / 3, self._nodes.tend)
         #: Chores that are done before the first poll, too.
         self._first: list[str] = []
         self._held_back = True
@@ -100,7 +110,10 @@ class Run:
     # From start to stop
 
     async def main(
-        self, planned: dict[str, Entry], before: dict[str, Saved], paused: dict[str, bool]
+        self,
+        planned: dict[str, RunningTarget],
+        before: dict[str, SavedTarget],
+        paused: dict[str, bool],
     ) -> None:
         """Poll until stopped. Cancelling it stops without grace.
 
@@ -109,7 +122,7 @@ class Run:
         paused: what was ordered meanwhile.
         """
         self._main = asyncio.current_task()
-        plan = self._plan
+        options = self._options
         try:
             self.scheduler.offset = self._clock.epoch() - self._clock.now()
             if self._store is not None and self._nodes is None:
@@ -118,7 +131,9 @@ class Run:
             count = len(planned)
             self._take_up(planned, before, paused)
             self._events.emit(
-                FleetStarted(plan.name, count, plan.concurrency, repr(plan.strategy), plan.budget)
+                FleetStarted(
+                    self._name, count, options.concurrency, repr(options.strategy), options.budget
+                )
             )
             if self._nodes is not None:
                 await self._nodes.tend()
@@ -135,7 +150,10 @@ class Run:
             await to_its_end(self._finish())
 
     def _take_up(
-        self, planned: dict[str, Entry], before: dict[str, Saved], paused: dict[str, bool]
+        self,
+        planned: dict[str, RunningTarget],
+        before: dict[str, SavedTarget],
+        paused: dict[str, bool],
     ) -> None:
         scheduler, now = self.scheduler, self._clock.now()
         fresh = list(planned.values())
@@ -152,10 +170,10 @@ class Run:
                 entry.paused = paused.pop(entry.target.name)
                 self.saving.touch(entry)
             if entry.failures:
-                self._tell_condition(entry)
+                self._report_state(entry)
         self.add(fresh)
 
-    def add(self, entries: Iterable[Entry]) -> None:
+    def add(self, entries: Iterable[RunningTarget]) -> None:
         """Poll these from now on."""
         fresh = list(entries)
         if self._nodes is not None:
@@ -190,7 +208,7 @@ class Run:
         self._landed.set()
 
     async def _all_landed(self) -> None:
-        until = self._clock.now() + self._plan.grace
+        until = self._clock.now() + self._grace
         while self.scheduler.flying > len(self._stuck) and not self._hurry:
             left = until - self._clock.now()
             if left <= 0:
@@ -207,7 +225,7 @@ class Run:
             self._timer.cancel()
         self._deadlines.close()
         cancelled = self.scheduler.flying
-        tasks = [each.task for each in (*self._runners, *self._stuck) if each.task is not None]
+        tasks = [each.task for each in (*self._slots, *self._stuck) if each.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -218,8 +236,8 @@ class Run:
             if self._nodes is not None:
                 await self._nodes.leave()
         except Exception as error:
-            self._events.emit(ChoreFailed(self._plan.name, "save state", text_of(error)))
-        self._events.emit(FleetStopped(self._plan.name, cancelled))
+            self._events.emit(ChoreFailed(self._name, "save state", text_of(error)))
+        self._events.emit(FleetStopped(self._name, cancelled))
         for task in tasks:  # a mistake of ours is not kept secret
             if task.done() and not task.cancelled() and task.exception() is not None:
                 task.result()
@@ -231,25 +249,25 @@ class Run:
         if self._stopping or self._held_back:
             return
         now = self._loop.time()
-        while self._idle or len(self._runners) < self._plan.concurrency:
+        while self._idle or len(self._slots) < self._options.concurrency:
             entry = self.scheduler.take(now)
             if entry is None:
                 break
             if self._idle:
-                runner = self._idle.pop()
-                runner.entry = entry
-                if runner.wake is not None:
-                    runner.wake.set_result(None)
+                slot = self._idle.pop()
+                slot.entry = entry
+                if slot.wake is not None:
+                    slot.wake.set_result(None)
             else:
                 self._hire(entry)
         self._set_timer()
 
-    def _hire(self, entry: Entry) -> None:
-        runner = Runner()
-        runner.entry = entry
-        self._runners[runner] = None
-        runner.task = self._loop.create_task(self._serve(runner))
-        runner.task.add_done_callback(self._one_left)
+    def _hire(self, entry: RunningTarget) -> None:
+        slot = PollSlot()
+        slot.entry = entry
+        self._slots[slot] = None
+        slot.task = self._loop.create_task(self._serve(slot))
+        slot.task.add_done_callback(self._one_left)
 
     def _one_left(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -258,7 +276,7 @@ class Run:
     def _set_timer(self) -> None:
         """One timer, for the head of the agenda, and only while somebody is free to go."""
         due = self.scheduler.agenda.first_due()
-        free = self._idle or len(self._runners) < self._plan.concurrency
+        free = self._idle or len(self._slots) < self._options.concurrency
         if due == math.inf or not free or self._stopping:
             return
         if self._timer is not None:
@@ -271,50 +289,50 @@ class Run:
         self._timer = None
         self.pump()
 
-    async def _serve(self, runner: Runner) -> None:
+    async def _serve(self, slot: PollSlot) -> None:
         """Poll one target after the other."""
         polls, take, time = 0, self.scheduler.take, self._loop.time
         while not self._ending:
-            if runner.entry is None and not self._stopping:
-                runner.entry = take(time())
-            if runner.entry is None:
-                await self._rest(runner)
+            if slot.entry is None and not self._stopping:
+                slot.entry = take(time())
+            if slot.entry is None:
+                await self._rest(slot)
                 continue
             try:
-                await self._poll(runner, runner.entry)
+                await self._poll(slot, slot.entry)
             finally:
-                runner.entry = None
+                slot.entry = None
                 if self._stopping:
                     self._landed.set()
-            if runner.stuck:
-                self._stuck.pop(runner, None)
+            if slot.stuck:
+                self._stuck.pop(slot, None)
                 self.pump()
                 return
             polls += 1
             if polls % POLLS_IN_A_ROW == 0:
                 await asyncio.sleep(0)
 
-    async def _rest(self, runner: Runner) -> None:
-        runner.wake = self._loop.create_future()
-        self._idle.append(runner)
+    async def _rest(self, slot: PollSlot) -> None:
+        slot.wake = self._loop.create_future()
+        self._idle.append(slot)
         self.scheduler.queued = 0
         self._set_timer()
         try:
-            await runner.wake
+            await slot.wake
         finally:
-            runner.wake = None
+            slot.wake = None
 
     # One poll
 
-    async def _poll(self, runner: Runner, entry: Entry) -> None:
+    async def _poll(self, slot: PollSlot, entry: RunningTarget) -> None:
         target, loop = entry.target, self._loop
         started = loop.time()
         deadline = started + target.timeout
-        runner.started, runner.expired = started, False
-        self._deadlines.watch(runner, deadline)
+        slot.started, slot.expired = started, False
+        self._deadlines.watch(slot, deadline)
         if self._events.wants(TargetPolling):
             late = max(started - entry.due, 0.0)
-            self._events.emit(TargetPolling(self._plan.name, target.name, target.type, late))
+            self._events.emit(TargetPolling(self._name, target.name, target.type, late))
         error: BaseException | None = None
         reading: Reading | None = None
         try:
@@ -324,16 +342,16 @@ class Run:
         except BaseException as raised:
             error = raised
         at = loop.time()
-        runner.deadline = math.inf
+        slot.deadline = math.inf
         if target.quiet is not None:
             self.saving.look_at_clock()
-        if error is not None or runner.expired:
-            if self._cut_short(runner, entry, error):
+        if error is not None or slot.expired:
+            if self._cut_short(slot, entry, error):
                 return
-            self._failed(entry, self._explained(runner, entry, error), started, at)
+            self._failed(entry, self._explained(slot, entry, error), started, at)
         elif reading is not None:
             if entry.place != GONE and self.scheduler.changed(entry, reading):
-                if await self._tell(runner, entry, reading, at):
+                if await self._tell(slot, entry, reading, at):
                     return
             self._succeeded(entry, reading, started, at)
         self.polls += 1
@@ -342,8 +360,8 @@ class Run:
             self.scheduler.queued = self.scheduler.count_due(at)
             self._look_at_budget()
 
-    def _cut_short(self, runner: Runner, entry: Entry, error: BaseException | None) -> bool:
-        """Whether it ended without a verdict: the fleet stops, or the target is gone or lost."""
+    def _cut_short(self, slot: PollSlot, entry: RunningTarget, error: BaseException | None) -> bool:
+        """Whether it ended without a decision: the fleet stops, or the target is gone or lost."""
         if isinstance(error, GeneratorExit) and not self._loop.is_running():
             raise error  # the event loop is torn down under us
         lost = entry.until <= self._loop.time()
@@ -355,29 +373,29 @@ class Run:
         self.scheduler.abandoned(entry)
         if lost:
             self.scheduler.lose(entry)
-        self._note_end(entry, "dropped", runner.started, self._loop.time())
+        self._note_end(entry, "dropped", slot.started, self._loop.time())
         if stopped and error is not None:
             raise error
-        self._calm(runner)
+        self._calm(slot)
         return True
 
     def _explained(
-        self, runner: Runner, entry: Entry, error: BaseException | None
+        self, slot: PollSlot, entry: RunningTarget, error: BaseException | None
     ) -> BaseException:
         """What is told of a failure; and the task goes on though it was cancelled."""
-        self._calm(runner)
-        if runner.expired:
+        self._calm(slot)
+        if slot.expired:
             limit = short(entry.target.timeout)
             return ProbeTimeout(f"no answer within the timeout of {limit}")
         assert error is not None  # noqa: S101 - for the type checker
         return error
 
-    def _calm(self, runner: Runner) -> None:
-        if runner.task is not None:
-            while runner.task.cancelling():
-                runner.task.uncancel()
+    def _calm(self, slot: PollSlot) -> None:
+        if slot.task is not None:
+            while slot.task.cancelling():
+                slot.task.uncancel()
 
-    def _succeeded(self, entry: Entry, reading: Reading, started: float, at: float) -> None:
+    def _succeeded(self, entry: RunningTarget, reading: Reading, started: float, at: float) -> None:
         scheduler, target, events = self.scheduler, entry.target, self._events
         failures, changed = entry.failures, scheduler.changed(entry, reading)
         now = self._loop.time()
@@ -385,48 +403,50 @@ class Run:
         if entry.place != GONE:
             self.saving.touch(entry)
             if failures:
-                self._tell_condition(entry)
-                events.emit(TargetRecovered(self._plan.name, target.name, target.type, failures))
+                self._report_state(entry)
+                events.emit(TargetRecovered(self._name, target.name, target.type, failures))
             if changed and events.wants(TargetChanged):
-                events.emit(
-                    TargetChanged(self._plan.name, target.name, target.type, reading.summary)
-                )
+                events.emit(TargetChanged(self._name, target.name, target.type, reading.summary))
         result = "changed" if changed else "unchanged"
         self._note_end(entry, "dropped" if entry.place == GONE else result, started, at)
 
-    def _failed(self, entry: Entry, error: BaseException, started: float, at: float) -> None:
-        target, name = entry.target, self._plan.name
-        was = self.scheduler.condition(entry, -math.inf), entry.dead
+    def _failed(
+        self, entry: RunningTarget, error: BaseException, started: float, at: float
+    ) -> None:
+        target, name = entry.target, self._name
+        was = self.scheduler.state(entry, -math.inf), entry.dead
         text = text_of(error)
-        verdict = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
-        if verdict is not None:
+        decision = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
+        if decision is not None:
             self.saving.touch(entry)
             self._events.emit(
-                TargetFailed(name, target.name, target.type, text, entry.failures, verdict.delay)
+                TargetFailed(name, target.name, target.type, text, entry.failures, decision.delay)
             )
-            if self.scheduler.condition(entry, -math.inf) != was[0]:
-                self._tell_condition(entry)
-            if verdict.dead and not was[1]:
+            if self.scheduler.state(entry, -math.inf) != was[0]:
+                self._report_state(entry)
+            if decision.dead and not was[1]:
                 self._events.emit(
-                    TargetDead(name, target.name, target.type, text, entry.permanent, verdict.delay)
+                    TargetDead(
+                        name, target.name, target.type, text, entry.permanent, decision.delay
+                    )
                 )
         self._note_end(entry, "failed", started, at)
 
-    def _tell_condition(self, entry: Entry) -> None:
-        condition = self.scheduler.condition(entry, -math.inf)
+    def _report_state(self, entry: RunningTarget) -> None:
+        state = self.scheduler.state(entry, -math.inf)
         target = entry.target
-        self._events.emit(TargetCondition(self._plan.name, target.name, target.type, condition))
+        self._events.emit(TargetStateChanged(self._name, target.name, target.type, state))
 
-    def _note_end(self, entry: Entry, result: str, started: float, at: float) -> None:
+    def _note_end(self, entry: RunningTarget, result: str, started: float, at: float) -> None:
         if self._events.wants(TargetPolled):
             target, scheduler = entry.target, self.scheduler
             figures = at - started, max(entry.due - at, 0.0), scheduler.depth, scheduler.queued
-            self._events.emit(
-                TargetPolled(self._plan.name, target.name, target.type, result, *figures)
-            )
+            self._events.emit(TargetPolled(self._name, target.name, target.type, result, *figures))
         self.saving.look_after_quiet()
 
-    async def _tell(self, runner: Runner, entry: Entry, reading: Reading, at: float) -> bool:
+    async def _tell(
+        self, slot: PollSlot, entry: RunningTarget, reading: Reading, at: float
+    ) -> bool:
         """Do what is to be done about a change, as a part of the poll; True if it was cut short."""
         before = entry.reading
         actions = (*entry.target.actions, *self._actions)
@@ -436,8 +456,8 @@ class Run:
         since = None if entry.changed_at is None else entry.changed_at + offset
         change = Changed(entry.target, before, reading, at + offset, since)
         for action in actions:
-            runner.expired = False
-            self._deadlines.watch(runner, self._loop.time() + ACTION_TIMEOUT)
+            slot.expired = False
+            self._deadlines.watch(slot, self._loop.time() + ACTION_TIMEOUT)
             problem: BaseException | None = None
             try:
                 answer = action(change)
@@ -445,43 +465,43 @@ class Run:
                     await answer
             except BaseException as raised:
                 problem = raised
-            runner.deadline = math.inf
-            if problem is not None or runner.expired:
-                if self._action_failed(runner, entry, action, problem):
+            slot.deadline = math.inf
+            if problem is not None or slot.expired:
+                if self._action_failed(slot, entry, action, problem):
                     return True
         return False
 
     def _action_failed(
-        self, runner: Runner, entry: Entry, action: Action, problem: BaseException | None
+        self, slot: PollSlot, entry: RunningTarget, action: Action, problem: BaseException | None
     ) -> bool:
-        if self._cut_short(runner, entry, problem):
+        if self._cut_short(slot, entry, problem):
             return True
-        self._calm(runner)
-        why = "it took too long" if runner.expired or problem is None else text_of(problem)
-        runner.expired = False
+        self._calm(slot)
+        why = "it took too long" if slot.expired or problem is None else text_of(problem)
+        slot.expired = False
         what = getattr(action, "__qualname__", None) or type(action).__name__
         target = entry.target
-        self._events.emit(ActionFailed(self._plan.name, target.name, target.type, what, why))
+        self._events.emit(ActionFailed(self._name, target.name, target.type, what, why))
         return False
 
     # Polls that do not end
 
-    def _give_place_away(self, runner: Runner, entry: Entry) -> None:
+    def _give_place_away(self, slot: PollSlot, entry: RunningTarget) -> None:
         """It was cancelled at its deadline and goes on: another may take its place."""
-        self._runners.pop(runner, None)
-        self._stuck[runner] = None
-        took = self._loop.time() - runner.started
+        self._slots.pop(slot, None)
+        self._stuck[slot] = None
+        took = self._loop.time() - slot.started
         if entry.place == FLIGHT:
             entry.error = f"ProbeTimeout: the probe goes on {short(took)} after it was begun"
             target = entry.target
-            self._events.emit(TargetStuck(self._plan.name, target.name, target.type, took))
+            self._events.emit(TargetStuck(self._name, target.name, target.type, took))
         self.pump()
 
-    def drop(self, entry: Entry) -> None:
+    def drop(self, entry: RunningTarget) -> None:
         """A target was removed: end the poll of it that is under way."""
-        for runner in self._runners:
-            if runner.entry is entry:
-                self._deadlines.expire(runner)
+        for slot in self._slots:
+            if slot.entry is entry:
+                self._deadlines.expire(slot)
 
     @property
     def stuck(self) -> int:
@@ -494,5 +514,5 @@ class Run:
             return
         short_of = budget.asked > budget.polls
         if short_of and not self._budget_told:
-            self._events.emit(BudgetShort(self._plan.name, budget.asked, budget.polls))
+            self._events.emit(BudgetShort(self._name, budget.asked, budget.polls))
         self._budget_told = short_of

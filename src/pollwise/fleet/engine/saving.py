@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pollwise.errors import StoreError, StoreUnavailable
-from pollwise.fleet.engine.entry import GONE, Entry
+from pollwise.fleet.engine.failures import text_of
 from pollwise.fleet.engine.restore import saved
+from pollwise.fleet.engine.running_target import GONE, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.engine.states import text_of
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
@@ -45,8 +45,8 @@ class Saving:
         self._chores = chores
         self._clock = clock
         self._pump = pump
-        self._dirty: dict[Entry, None] = {}
-        self._forgotten: dict[str, None] = {}
+        self._dirty: dict[RunningTarget, None] = {}
+        self._removed: dict[str, None] = {}
         #: Why the last try did not work; None when it did.
         self.error: str | None = None
         chores.add(_SAVE, SAVE_EVERY, self._save)
@@ -81,23 +81,23 @@ class Saving:
 
     @property
     def unsaved(self) -> int:
-        return len(self._dirty) + len(self._forgotten)
+        return len(self._dirty) + len(self._removed)
 
-    def touch(self, entry: Entry) -> None:
+    def touch(self, entry: RunningTarget) -> None:
         """Its state is to be saved."""
         if self._store is not None:
             self._wake()
             self._dirty[entry] = None
 
-    def forget(self, entry: Entry) -> None:
+    def remove(self, entry: RunningTarget) -> None:
         """Its state is to be kept no longer."""
         if self._store is not None:
             self._wake()
             self._dirty.pop(entry, None)
-            self._forgotten[entry.target.name] = None
+            self._removed[entry.target.name] = None
 
     def _wake(self) -> None:
-        if not self._dirty and not self._forgotten:
+        if not self._dirty and not self._removed:
             self._chores.wake(_SAVE)
 
     async def at_stop(self) -> None:
@@ -117,7 +117,7 @@ class Saving:
             return
         self.look_at_clock()
         try:
-            await self._forget_some(self._store)
+            await self._remove_some(self._store)
             while self._dirty:
                 await self._save_some(self._store)
         except Exception as error:
@@ -127,14 +127,14 @@ class Saving:
         if not self.unsaved:
             self._chores.rest(_SAVE)
 
-    async def _forget_some(self, store: FleetStore) -> None:
-        names = list(self._forgotten)
+    async def _remove_some(self, store: FleetStore) -> None:
+        names = list(self._removed)
         # Not one that was added again meanwhile.
         gone = [name for name in names if name not in self._scheduler.entries]
         if gone:
-            await store.forget(gone)
+            await store.remove(gone)
         for name in names:
-            self._forgotten.pop(name, None)
+            self._removed.pop(name, None)
 
     async def _save_some(self, store: FleetStore) -> None:
         batch = list(self._dirty)[:SAVE_BATCH]

@@ -20,9 +20,9 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import JITTER, FreshnessPacer
 from pollwise.errors import ConfigError
-from pollwise.fleet.engine.budget import Budget
-from pollwise.fleet.engine.entry import AGENDA, FLIGHT, GONE, WAITING, Entry
-from pollwise.fleet.engine.states import Rules, Verdict
+from pollwise.fleet.engine.budget import FleetBudget
+from pollwise.fleet.engine.failures import FailureDecision, FailureRules
+from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, GONE, WAITING, RunningTarget
 from pollwise.fleet.targets import Reading
 
 #: A new target is first polled within its interval, and within so many seconds.
@@ -35,7 +35,7 @@ def spread(name: str) -> float:
     return int.from_bytes(digest, "big") / 2**56
 
 
-def _name_of(entry: Entry) -> str:
+def _name_of(entry: RunningTarget) -> str:
     return entry.target.name
 
 
@@ -46,20 +46,20 @@ class _Host:
 
     def __init__(self) -> None:
         self.polled = 0
-        self.waiting: Agenda[Entry] = Agenda()
+        self.waiting: Agenda[RunningTarget] = Agenda()
 
 
 class Scheduler:
     """All targets of a fleet, and when each of them is polled. Times are of the loop's clock."""
 
     def __init__(
-        self, rules: Rules, per_host: int | None, budget: Budget | None, random: Random
+        self, rules: FailureRules, per_host: int | None, budget: FleetBudget | None, random: Random
     ) -> None:
         self.rules = rules
         self.budget = budget
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, RunningTarget] = {}
         #: Due, then priority, then name. Who is parked is not on it.
-        self.agenda: Agenda[Entry] = Agenda(ties=_name_of)
+        self.agenda: Agenda[RunningTarget] = Agenda(ties=_name_of)
         #: Seconds since 1970 less the loop's time, for quiet hours and what is stored.
         self.offset = 0.0
         #: How many are due and wait for a place, as whoever polls last counted.
@@ -69,16 +69,16 @@ class Scheduler:
         self.most_flying = 0
         self.waiting = 0
         #: Targets that quiet hours hold back, and when they would be due.
-        self.deferred: dict[Entry, float] = {}
+        self.deferred: dict[RunningTarget, float] = {}
         self._per_host = per_host or math.inf
         self._hosts: dict[str, _Host] = {}
         #: Removed while being polled, by name, and the new target of that name that waits for it.
-        self._leaving: dict[str, Entry | None] = {}
+        self._leaving: dict[str, RunningTarget | None] = {}
         self._random = random.random
 
     # Coming and going
 
-    def add(self, entries: Iterable[Entry], now: float) -> None:
+    def add(self, entries: Iterable[RunningTarget], now: float) -> None:
         """Plan new targets, each on the grid of its name, and the first poll soon.
 
         What has a due time already keeps it.
@@ -102,7 +102,7 @@ class Scheduler:
             entry.place = AGENDA
             self._plan(entry, entry.due)
 
-    def remove(self, name: str) -> Entry:
+    def remove(self, name: str) -> RunningTarget:
         """Forget a target. If it is being polled, what comes back is dropped."""
         entry = self.entries.pop(name)
         if self.budget is not None:
@@ -117,14 +117,14 @@ class Scheduler:
         entry.place = GONE
         return entry
 
-    def _first_interval(self, entry: Entry) -> float:
+    def _first_interval(self, entry: RunningTarget) -> float:
         if self.budget is not None and entry.share is not None:
             return self.budget.even(entry)
         if entry.pacer is None:
             return entry.strategy.min_interval
         return entry.pacer.first().delay
 
-    def _soon(self, entry: Entry, now: float) -> float:
+    def _soon(self, entry: RunningTarget, now: float) -> float:
         """When a target of which nothing is known is polled at the latest: nobody waits an hour to
         learn that it does not work. A budget is kept to all the same."""
         within = FIRST_WITHIN
@@ -134,14 +134,14 @@ class Scheduler:
             return math.inf  # its grid is near enough
         return now + spread(entry.target.name) * within
 
-    def _on_grid(self, entry: Entry, now: float) -> float:
+    def _on_grid(self, entry: RunningTarget, now: float) -> float:
         """The next of the points that a target's name gives it, one an interval."""
         phase = spread(entry.target.name) * entry.interval
         return _point_after(phase - self.offset, entry.interval, now)
 
     # From one poll to the next
 
-    def take(self, now: float) -> Entry | None:
+    def take(self, now: float) -> RunningTarget | None:
         """The next target to poll, if one is due that may be polled: it is in flight now."""
         while (first := self.agenda.pop_due(now)) is not None:
             entry = first.key
@@ -166,18 +166,18 @@ class Scheduler:
             self.waiting += 1
         return None
 
-    def _flies(self, entry: Entry) -> Entry:
+    def _flies(self, entry: RunningTarget) -> RunningTarget:
         entry.place = FLIGHT
         self.flying += 1
         if self.flying > self.most_flying:
             self.most_flying = self.flying
         return entry
 
-    def changed(self, entry: Entry, reading: Reading) -> bool:
+    def changed(self, entry: RunningTarget, reading: Reading) -> bool:
         """Whether a reading is another than the one before; the first of all is not."""
         return entry.reading is not None and entry.reading.value != reading.value
 
-    def succeeded(self, entry: Entry, reading: Reading, at: float, now: float) -> None:
+    def succeeded(self, entry: RunningTarget, reading: Reading, at: float, now: float) -> None:
         """A poll came back at `at`. It is over now."""
         if self._landed(entry):
             return
@@ -200,7 +200,9 @@ class Scheduler:
         else:
             self._plan(entry, max(at + self._paced(entry, at, changed, waits), now))
 
-    def _paced(self, entry: Entry, at: float, changed: bool, waits: tuple[float, ...]) -> float:
+    def _paced(
+        self, entry: RunningTarget, at: float, changed: bool, waits: tuple[float, ...]
+    ) -> float:
         pacer, strategy = entry.pacer, entry.strategy
         assert pacer is not None  # noqa: S101 - for the type checker
         learns = type(pacer) is FreshnessPacer
@@ -219,8 +221,8 @@ class Scheduler:
         )
 
     def failed(
-        self, entry: Entry, error: str, permanent: bool, at: float, wait: float = 0.0
-    ) -> Verdict | None:
+        self, entry: RunningTarget, error: str, permanent: bool, at: float, wait: float = 0.0
+    ) -> FailureDecision | None:
         """A poll failed; None when its target is gone. wait: the source asked for so long."""
         if self._landed(entry):
             return None
@@ -229,7 +231,7 @@ class Scheduler:
         entry.error = error
         if entry.pacer is not None:
             entry.pacer.after(Outcome(at, 0, 1, failed=True))
-        verdict = self.rules.failed(
+        decision = self.rules.failed(
             entry.failures,
             permanent=permanent,
             dead=entry.dead,
@@ -238,26 +240,26 @@ class Scheduler:
             dead_after=entry.target.dead_after,
         )
         entry.permanent = permanent
-        if verdict.dead and not entry.dead:
+        if decision.dead and not entry.dead:
             entry.dead = True
             if self.budget is not None:
                 self.budget.leave(entry)
                 self._join(entry, len(self.entries))
-        due = at + verdict.delay
-        confirming = not verdict.dead and entry.failures <= self.rules.confirmations
+        due = at + decision.delay
+        confirming = not decision.dead and entry.failures <= self.rules.confirmations
         if confirming and entry.grid is not None:  # at the latest when it would be polled anyway
             due = min(due, _point_after(entry.grid, entry.interval, at))
         if due < at + wait:
-            due, verdict = at + wait, verdict._replace(delay=wait)
+            due, decision = at + wait, decision._replace(delay=wait)
         self._plan(entry, due)
-        return verdict
+        return decision
 
-    def abandoned(self, entry: Entry) -> None:
-        """A poll ended without a verdict; it is due as before."""
+    def abandoned(self, entry: RunningTarget) -> None:
+        """A poll ended without a decision; it is due as before."""
         if not self._landed(entry):
             self._plan(entry, entry.due)
 
-    def _landed(self, entry: Entry) -> bool:
+    def _landed(self, entry: RunningTarget) -> bool:
         """It is not in flight any more; whether it is gone altogether."""
         self.flying -= 1
         if entry.host is not None:
@@ -286,12 +288,12 @@ class Scheduler:
         elif not host.polled:
             del self._hosts[name]
 
-    def _unwaits(self, entry: Entry) -> None:
+    def _unwaits(self, entry: RunningTarget) -> None:
         self.waiting -= 1
         entry.place = AGENDA
         self._on_agenda(entry)
 
-    def _unwait(self, entry: Entry) -> None:
+    def _unwait(self, entry: RunningTarget) -> None:
         """Take a target from where it waits, if it does."""
         if entry.place != WAITING:
             return
@@ -304,7 +306,7 @@ class Scheduler:
 
     # Planning
 
-    def _plan(self, entry: Entry, due: float) -> None:
+    def _plan(self, entry: RunningTarget, due: float) -> None:
         quiet = entry.target.quiet
         if quiet is not None:
             ends = quiet.ends(due + self.offset)
@@ -316,30 +318,30 @@ class Scheduler:
         entry.due = due
         self._on_agenda(entry)
 
-    def _after_quiet(self, entry: Entry, ends: float) -> float:
+    def _after_quiet(self, entry: RunningTarget, ends: float) -> float:
         """Not all at once when the quiet hours end."""
         if entry.grid is None:
             return ends + spread(entry.target.name) * entry.interval
         point = _point_after(entry.grid, entry.interval, ends)
         return ends if point - ends >= entry.interval else point
 
-    def _plan_fixed(self, entry: Entry, now: float) -> None:
+    def _plan_fixed(self, entry: RunningTarget, now: float) -> None:
         """The next point of its grid: previous due + interval; what was missed is skipped."""
         entry.interval = entry.strategy.min_interval
         if entry.grid is None:
             entry.grid = entry.due
         self._plan(entry, _point_after(entry.grid, entry.interval, now))
 
-    def _on_agenda(self, entry: Entry) -> None:
+    def _on_agenda(self, entry: RunningTarget) -> None:
         if self._parked(entry):
             self.agenda.remove(entry)
         else:
             self.agenda.upsert(entry, entry.due, entry.target.priority)
 
-    def _parked(self, entry: Entry) -> bool:
+    def _parked(self, entry: RunningTarget) -> bool:
         return entry.paused or entry.until == -math.inf
 
-    def _join(self, entry: Entry, others: int) -> None:
+    def _join(self, entry: RunningTarget, others: int) -> None:
         if self.budget is None or self._parked(entry):
             return
         if entry.dead:
@@ -349,19 +351,19 @@ class Scheduler:
 
     # What people ask for
 
-    def pause(self, entry: Entry) -> None:
+    def pause(self, entry: RunningTarget) -> None:
         """Poll it no more; a poll under way is finished."""
         if not entry.paused:
             entry.paused = True
             self._park(entry)
 
-    def resume(self, entry: Entry, now: float) -> None:
+    def resume(self, entry: RunningTarget, now: float) -> None:
         """Poll it again, at its old time if that is still to come."""
         if entry.paused:
             entry.paused = False
             self._unpark(entry, now)
 
-    def poll_now(self, entry: Entry, now: float) -> None:
+    def poll_now(self, entry: RunningTarget, now: float) -> None:
         """Poll it next, paused or not; if it is being polled, that is the poll asked for."""
         if entry.place == FLIGHT or entry.until == -math.inf:
             return
@@ -370,7 +372,7 @@ class Scheduler:
         if entry.place == AGENDA:
             self.agenda.upsert(entry, entry.due, entry.target.priority)
 
-    def reset(self, entry: Entry, now: float) -> None:
+    def close_breaker(self, entry: RunningTarget, now: float) -> None:
         """Forget its failures, close its breaker, and poll it next."""
         entry.failures = 0
         entry.permanent = False
@@ -382,7 +384,7 @@ class Scheduler:
         if not entry.paused:
             self.poll_now(entry, now)
 
-    def repace(self, entry: Entry, strategy: Strategy, now: float) -> None:
+    def repace(self, entry: RunningTarget, strategy: Strategy, now: float) -> None:
         """Go by another strategy from now on, with what was learned; sooner, never later."""
         learner, succeeded_at = entry.learner, entry.succeeded_at
         if self.budget is not None:
@@ -409,20 +411,20 @@ class Scheduler:
 
     # Nodes
 
-    def hold(self, entry: Entry, token: int, until: float, now: float) -> None:
+    def hold(self, entry: RunningTarget, token: int, until: float, now: float) -> None:
         """This node holds it until then."""
         lost = entry.until == -math.inf
         entry.token, entry.until = token, until
         if lost and not entry.paused:
             self._unpark(entry, now)
 
-    def lose(self, entry: Entry) -> None:
+    def lose(self, entry: RunningTarget) -> None:
         """Another node may hold it: it is not polled here."""
         if entry.until != -math.inf:
             entry.until = -math.inf
             self._park(entry)
 
-    def _park(self, entry: Entry) -> None:
+    def _park(self, entry: RunningTarget) -> None:
         if self.budget is not None:
             self.budget.leave(entry)
         if entry.place in (AGENDA, WAITING):
@@ -430,7 +432,7 @@ class Scheduler:
             self._on_agenda(entry)
             self._promote(entry.host)
 
-    def _unpark(self, entry: Entry, now: float) -> None:
+    def _unpark(self, entry: RunningTarget, now: float) -> None:
         if math.isinf(entry.due):
             entry.due = self._on_grid(entry, now)
         self._join(entry, len(self.entries))
@@ -456,10 +458,10 @@ class Scheduler:
         """How many wait for a place, or for their host."""
         return self.agenda.count_due(now, most) + self.waiting
 
-    def condition(self, entry: Entry, now: float) -> str:
+    def state(self, entry: RunningTarget, now: float) -> str:
         """How a target fares, in a word."""
         asked = entry.place in (FLIGHT, WAITING) or entry.due <= now
-        return self.rules.condition(entry.failures, dead=entry.dead, asked=asked)
+        return self.rules.state(entry.failures, dead=entry.dead, asked=asked)
 
 
 def _point_after(origin: float, interval: float, after: float) -> float:

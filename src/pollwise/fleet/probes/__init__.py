@@ -19,27 +19,27 @@ from pollwise.fleet.probes.function import as_probe
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.targets import Probe, Target
 
-__all__ = ["MAKERS", "Made", "connections", "made"]
+__all__ = ["MAKERS", "ReadyProbe", "connections", "made"]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class ReadyProbe:
     """A probe for one target, and the host it asks, where the target names none."""
 
     probe: Probe
     host: str | None = None
 
 
-def _maker(module: str) -> Callable[[Target], Made]:
-    def make(target: Target) -> Made:
+def _maker(module: str) -> Callable[[Target], ReadyProbe]:
+    def make(target: Target) -> ReadyProbe:
         probe = import_module(f"pollwise.fleet.probes.{module}").make(target)
-        return Made(probe, target.host or getattr(probe, "host", None))
+        return ReadyProbe(probe, target.host or getattr(probe, "host", None))
 
     return make
 
 
 #: How a probe is made from a target's options, by the name of its type.
-MAKERS: dict[str, Callable[[Target], Made]] = {
+MAKERS: dict[str, Callable[[Target], ReadyProbe]] = {
     name.partition(".")[0]: _maker(name)
     for name in (
         "command", "dns", "feed", "function", "http.probe", "ping", "prometheus", "sql", "tcp",
@@ -47,11 +47,11 @@ MAKERS: dict[str, Callable[[Target], Made]] = {
 }  # fmt: skip
 
 
-def made(target: Target) -> Made:
+def make_probe(target: Target) -> ReadyProbe:
     """The probe of a target that names its probe by type; ConfigError when it cannot be made."""
     if not isinstance(target.probe, str):
         try:
-            return Made(as_probe(target.probe), target.host)
+            return ReadyProbe(as_probe(target.probe), target.host)
         except TypeError as error:
             raise ConfigError(f"target {target.name!r}: its probe: {error}") from None
     maker = MAKERS.get(target.probe)

@@ -22,7 +22,7 @@ from pathlib import Path
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import Options
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 OUTPUT_MAX = 1024 * 1024
@@ -40,7 +40,7 @@ class CommandProbe:
     __slots__ = ("_env", "_expect", "_extract", "_folder", "_limit", "_words")
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self._words = _checked_words(options)
         self._expect = _checked_statuses(options)
         self._extract = Extract(options)
@@ -152,7 +152,7 @@ async def _killed(transport: asyncio.SubprocessTransport, program: _Program) -> 
         transport.close()  # the pipes, too, that somebody else may still hold
 
 
-def _checked_words(options: Options) -> tuple[str, ...]:
+def _checked_words(options: ProbeOptions) -> tuple[str, ...]:
     given = options.raw("run")
     if isinstance(given, str):
         try:
@@ -170,7 +170,7 @@ def _checked_words(options: Options) -> tuple[str, ...]:
     return words
 
 
-def _checked_statuses(options: Options) -> frozenset[int]:
+def _checked_statuses(options: ProbeOptions) -> frozenset[int]:
     given = options.raw("expect")
     if given is None:
         return frozenset({0})

@@ -20,9 +20,9 @@ import time
 from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import Options
-from pollwise.fleet.secrets import shown_url
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
+from pollwise.runtime.redact import shown_url
 
 try:
     import dns.asyncresolver
@@ -49,7 +49,7 @@ class DnsProbe:
     __slots__ = ("_domain", "_port", "_record", "_server", "_tcp", "host")
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self._domain = options.text("domain", needed=True)
         if self._domain and not _is_name(self._domain):
             options.wrong("domain", f"= {shown_url(self._domain)!r} is no name")
@@ -110,7 +110,7 @@ def _systems() -> dns.asyncresolver.Resolver:
     return _kept[1]
 
 
-def _checked_server(options: Options) -> tuple[str | None, int]:
+def _checked_server(options: ProbeOptions) -> tuple[str | None, int]:
     given = options.text("server")
     if not given:
         return None, 53

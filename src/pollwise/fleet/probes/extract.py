@@ -18,7 +18,7 @@ from typing import Any
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import Options
+from pollwise.fleet.probes.options import ProbeOptions
 
 _STEP = re.compile(
     r"""(?P<dot>\.)?(?P<name>[^\s.\[\]"']+)|\[(?P<index>-?\d{1,9})\]|\["(?P<quoted>[^"]*)"\]"""
@@ -71,7 +71,7 @@ class Extract:
 
     __slots__ = ("path", "pattern", "written")
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: ProbeOptions) -> None:
         options.only_one("json", "regex")
         self.pattern = options.pattern("regex")
         self.written = options.text("json")

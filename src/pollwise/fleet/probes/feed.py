@@ -27,7 +27,7 @@ from pollwise.fleet.probes.http.probe import (
     validators_for,
     validators_of,
 )
-from pollwise.fleet.probes.options import Options
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 BODY_MAX = 8 * 1024 * 1024
@@ -44,7 +44,7 @@ _KEPT = frozenset({*_IDS, *_DATES})
 
 
 @dataclass(slots=True)
-class Entry:
+class FeedEntry:
     """One entry: its texts, by the name of their element."""
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class FeedProbe:
     __slots__ = ("_fetch", "host")
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self._fetch = Fetch(options)
         if not options.has("limit"):
             self._fetch.limit = BODY_MAX
@@ -97,9 +97,9 @@ class FeedProbe:
         )
 
 
-def parsed(raw: bytes) -> list[Entry]:
+def parsed(raw: bytes) -> list[FeedEntry]:
     """The entries of a feed; ValueError says why it is none."""
-    reader = _Reader()
+    reader = _FeedReader()
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
     parser.StartElementHandler = reader.start
@@ -119,9 +119,9 @@ def parsed(raw: bytes) -> list[Entry]:
     return reader.entries
 
 
-class _Reader:
+class _FeedReader:
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[FeedEntry] = []
         self._path: list[str] = []
         self._inside: int | None = None  # how deep the entry is that is being read
         self._into: str | None = None
@@ -137,7 +137,7 @@ class _Reader:
             if name in _ENTRIES:
                 if len(self.entries) == ENTRIES_MAX:
                     raise ValueError(f"the feed has more than {ENTRIES_MAX:,} entries")
-                self.entries.append(Entry())
+                self.entries.append(FeedEntry())
                 self._inside = len(self._path)
         elif len(self._path) == self._inside + 1 and name in _KEPT:
             texts = self.entries[-1].texts

@@ -18,13 +18,13 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from pollwise.fleet.probes.options import Options
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import Probe, ProbeContext, Reading, Target
 
 
 def make(target: Target) -> Probe:
     """The function that the option `call` names as "module:name"."""
-    options = Options(target)
+    options = ProbeOptions(target)
     function = _named(options)
     probe = None
     if function is not None:
@@ -85,7 +85,7 @@ def _arguments(function: Callable[..., Any]) -> int:
     raise TypeError("it must take (target, context), or (target), or nothing")
 
 
-def _named(options: Options) -> Callable[..., Any] | None:
+def _named(options: ProbeOptions) -> Callable[..., Any] | None:
     given = options.text("call", needed=True)
     if not given:
         return None

@@ -13,9 +13,8 @@ from typing import Any
 
 from pollwise.durations import seconds, shown
 from pollwise.errors import ConfigError
-from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.targets import Target
-from pollwise.runtime.redact import HIDDEN, is_secret
+from pollwise.runtime.redact import HIDDEN, is_secret, shown_url
 
 #: What a size may be written with: "512KiB".
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
@@ -25,7 +24,7 @@ Problem = tuple[str, str]
 
 
 class BadOptions(ConfigError):
-    """Options that cannot be. `problems` has each as the option's name and what is wrong."""
+    """ProbeOptions that cannot be. `problems` has each as the option's name and what is wrong."""
 
     def __init__(self, target: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -33,7 +32,7 @@ class BadOptions(ConfigError):
         super().__init__(f"target {target!r}: {said}")
 
 
-class Options:
+class ProbeOptions:
     """Reads a target's options. `finish()` raises what was wrong; until then defaults stand in."""
 
     def __init__(self, target: Target) -> None:
@@ -171,7 +170,9 @@ def advice(key: str, known: Iterable[str]) -> str:
     """What to write instead of a key that does not exist."""
     listed = sorted(known)
     near = get_close_matches(key, listed, 1)
-    return f"is no option; {f'did you mean {near[0]}?' if near else 'known: ' + ', '.join(listed)}"
+    return (
+        f"is not an option; {f'did you mean {near[0]}?' if near else 'known: ' + ', '.join(listed)}"
+    )
 
 
 def _safe(key: str, given: object) -> str:

@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import Options
-from pollwise.fleet.secrets import shown_url
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
+from pollwise.runtime.redact import shown_url
 
 ADVICE = (
     "this process may not send pings; permit it with "
@@ -35,15 +35,15 @@ _COOKIE_BYTES = 16
 _numbers = itertools.count(int.from_bytes(os.urandom(2), "big"))
 
 
-class _Kind(NamedTuple):
+class _IcmpCodes(NamedTuple):
     protocol: int
     request: int
     reply: int
 
 
-_KINDS = {
-    socket.AF_INET: _Kind(socket.IPPROTO_ICMP, 8, 0),
-    socket.AF_INET6: _Kind(socket.IPPROTO_ICMPV6, 128, 129),
+_CODES = {
+    socket.AF_INET: _IcmpCodes(socket.IPPROTO_ICMP, 8, 0),
+    socket.AF_INET6: _IcmpCodes(socket.IPPROTO_ICMPV6, 128, 129),
 }
 
 
@@ -56,7 +56,7 @@ class PingProbe:
     __slots__ = ("_count", "_wait", "host")
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self.host = options.text("address", needed=True).strip().lower()
         if "/" in self.host or "@" in self.host:
             # It may hold a password, and is part of all that is told of a target.
@@ -72,7 +72,7 @@ class PingProbe:
             found = await loop.getaddrinfo(self.host, None, type=socket.SOCK_DGRAM)
         except (OSError, UnicodeError) as error:
             raise failed(f"{self.host}: its address is not known ({error})") from None
-        family, _, _, _, address = next((each for each in found if each[0] in _KINDS), found[0])
+        family, _, _, _, address = next((each for each in found if each[0] in _CODES), found[0])
         times: list[float] = []
         with _socket(socket.AddressFamily(family)) as icmp:
             for _ in range(self._count):
@@ -100,7 +100,7 @@ class PingProbe:
 
 
 def _socket(family: socket.AddressFamily) -> socket.socket:
-    kind = _KINDS[family]
+    kind = _CODES[family]
     for way in (socket.SOCK_DGRAM, socket.SOCK_RAW):
         try:
             icmp = socket.socket(family, way, kind.protocol)
@@ -121,7 +121,7 @@ async def _echo(
     A raw socket hears the answers to everybody, and a datagram socket late ones: the random bytes
     that are sent along tell which answer is meant.
     """
-    kind = _KINDS[socket.AddressFamily(icmp.family)]
+    kind = _CODES[socket.AddressFamily(icmp.family)]
     cookie = os.urandom(_COOKIE_BYTES)
     number = next(_numbers) & 0xFFFF
     packet = _HEADER.pack(kind.request, 0, 0, os.getpid() & 0xFFFF, number) + cookie

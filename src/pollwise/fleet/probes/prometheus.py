@@ -1,4 +1,4 @@
-"""A Prometheus endpoint: one number out of its text.
+"""A Prometheus endpoint: reads one number from its text.
 
     [[target]]
     name = "jobs waiting"
@@ -7,7 +7,7 @@
     metric = "pollwise_queue_depth"
     match = { queue = "mail" }
 
-More than one sample that fits is summed, or as `aggregate` says.
+If several samples match, `aggregate` combines them; the default is their sum.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pollwise.core.outcome import Plain
+from pollwise.errors import MissingExtra
 from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.http.fetch import Fetch
 from pollwise.fleet.probes.http.probe import (
@@ -25,11 +26,18 @@ from pollwise.fleet.probes.http.probe import (
     validators_for,
     validators_of,
 )
-from pollwise.fleet.probes.options import Options
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
-#: Such an endpoint may be long: the most bytes of it, unless `limit` says otherwise.
+try:
+    from prometheus_client.parser import text_string_to_metric_families
+except ImportError as error:
+    raise MissingExtra("a probe of Prometheus endpoints", "fleet") from error
+
+#: Default maximum size of an answer, in bytes; the option `limit` overrides it.
 BODY_MAX = 16 * 1024 * 1024
+#: The longest line of a sample that is parsed, in characters.
+LINE_MAX = 64 * 1024
 AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
     "sum": math.fsum,
     "max": max,
@@ -38,18 +46,17 @@ AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
     "count": len,
 }
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
-_LABEL = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*=\s*"((?:[^"\\\n]|\\.)*)"\s*(,|(?=\}))')
-_ESCAPED = re.compile(r"\\(.)")
+_AFTER_NAME = ("{", " ", "\t")
 _ACCEPT = "text/plain;version=0.0.4"
 
 
 class PrometheusProbe:
-    """Reads one number. Options: metric, match, aggregate, and http's that say how to ask."""
+    """Reads one number. Options: metric, match, aggregate, and the request options of http."""
 
     __slots__ = ("_aggregate", "_fetch", "_match", "_metric", "host")
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self._fetch = Fetch(options)
         self._fetch.headers = {"accept": _ACCEPT, **self._fetch.headers}
         if not options.has("limit"):
@@ -57,7 +64,7 @@ class PrometheusProbe:
         self.host = self._fetch.host
         self._metric = options.text("metric", needed=True)
         if self._metric and not _NAME.fullmatch(self._metric):
-            options.wrong("metric", f"= {self._metric!r} is no name of a metric")
+            options.wrong("metric", f"= {self._metric!r} is not a metric name")
         self._match = options.texts("match")
         self._aggregate = options.one_of("aggregate", tuple(AGGREGATES), "sum")
         options.finish()
@@ -93,43 +100,19 @@ class PrometheusProbe:
 
 
 def samples(text: str, metric: str) -> Iterator[tuple[Mapping[str, str], float]]:
-    """The samples of a metric in the text format, 0.0.4; a line that is none is a failure."""
+    """The samples of one metric in the text format 0.0.4; a malformed line is a failure."""
     for number, line in enumerate(text.split("\n"), 1):
-        line = line.strip(" \t\r")
-        # Most lines are of other metrics: those are not looked into.
-        if not line.startswith(metric) or line[len(metric) : len(metric) + 1] not in (
-            "{",
-            " ",
-            "\t",
-        ):
+        # Most lines belong to other metrics and are not parsed.
+        if not line.startswith(metric) or line[len(metric) : len(metric) + 1] not in _AFTER_NAME:
             continue
+        if len(line) > LINE_MAX:
+            raise failed(f"line {number} is longer than {LINE_MAX:,} characters")
         try:
-            yield _sample(line, len(metric))
+            for family in text_string_to_metric_families(line):
+                for sample in family.samples:
+                    yield sample.labels, float(sample.value)
         except ValueError:
-            raise failed(f"line {number} is no sample: {line[:80]!r}") from None
-
-
-def _sample(line: str, at: int) -> tuple[Mapping[str, str], float]:
-    labels: dict[str, str] = {}
-    at += len(line[at:]) - len(line[at:].lstrip())
-    if line[at] == "{":
-        at += 1
-        while line[at : at + 1] != "}":
-            found = _LABEL.match(line, at)
-            if found is None:
-                raise ValueError(line)
-            labels[found[1]] = _ESCAPED.sub(_unescaped, found[2])
-            at = found.end()
-            at += len(line[at:]) - len(line[at:].lstrip())
-        at += 1
-    value, *rest = line[at:].split()  # a timestamp may follow
-    if len(rest) > 1:
-        raise ValueError(line)
-    return labels, float(value)
-
-
-def _unescaped(found: re.Match[str]) -> str:
-    return "\n" if found[1] == "n" else found[1]
+            raise failed(f"line {number} is not a sample: {line[:80]!r}") from None
 
 
 make = PrometheusProbe

@@ -26,10 +26,9 @@ from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra
 from pollwise.fleet.probes.extract import digest
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import Options
-from pollwise.fleet.secrets import shown_url
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
-from pollwise.runtime.redact import without_secrets
+from pollwise.runtime.redact import shown_url, without_secrets
 
 #: How long a SQLite database that somebody writes to is waited for, in seconds.
 BUSY = 5.0
@@ -42,7 +41,7 @@ class SqlProbe:
     __slots__ = ("_query", "_rows", "_shown", "_url", "host")
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self._url = options.text("url", needed=True)
         self._shown = shown_url(self._url)
         self.host = _checked_url(options, self._url, self._shown) if self._url else None
@@ -160,7 +159,7 @@ def _said(error: BaseException) -> str:
     return without_secrets(lines[0])[:200] if lines else type(error).__name__
 
 
-def _checked_url(options: Options, url: str, shown: str) -> str | None:
+def _checked_url(options: ProbeOptions, url: str, shown: str) -> str | None:
     try:
         parts = urlsplit(url)
         host = parts.hostname

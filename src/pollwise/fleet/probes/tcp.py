@@ -16,10 +16,9 @@ from pathlib import Path
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.http.certificates import note_certificate
-from pollwise.fleet.probes.options import Options
-from pollwise.fleet.secrets import shown_url
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
+from pollwise.runtime.redact import shown_url
 
 #: How much of what the other side says is read: a line, or so many bytes.
 GREETING_MAX = 4096
@@ -43,7 +42,7 @@ class TcpProbe:
     )
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self.host, self._port = address_of(options)
         self._send = options.text("send").encode()
         self._pattern = options.pattern("regex")
@@ -73,6 +72,8 @@ class TcpProbe:
             facts["ms"] = round((loop.time() - began) * 1000, 1)
             secured = writer.get_extra_info("ssl_object")
             if secured is not None:
+                from pollwise.fleet.probes.http.certificates import note_certificate
+
                 note_certificate(facts, secured, context.epoch, self._warning)
             if self._send:
                 writer.write(self._send)
@@ -120,7 +121,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
     return said
 
 
-def address_of(options: Options) -> tuple[str, int]:
+def address_of(options: ProbeOptions) -> tuple[str, int]:
     """The option `address`, as host and port: "host:5432", "[::1]:5432"."""
     given = options.text("address", needed=True)
     host, _, port = given.rpartition(":")

@@ -1,12 +1,12 @@
-"""The contract of what keeps a fleet's state: it survives restarts, and several nodes may share it.
+"""The contract of a fleet's store: it keeps state over restarts, and nodes can share it.
 
-The fleet loads once, when it starts, and saves what changed in batches, at most once a second: one
-transaction a batch. A store never decides anything; what is due when is the fleet's business. What
-it keeps of a target is one `Saved`, whose times are seconds since 1970.
+The fleet loads once, when it starts, and saves changes in batches, at most once a second and each
+in one transaction. A store decides nothing; when a target is due is the fleet's business. It keeps
+one `SavedTarget` for each target, with times in seconds since 1970.
 
-Several nodes: a store with `shared = True` hands out targets by lease. A node polls only what it
-holds, and begins a poll only while its lease lasts longer than the poll may. The leases are renewed
-in one call; those of a node that is killed run out, and the others claim its targets.
+Several nodes: a store with `shared = True` hands out targets by lease. A node polls only the
+targets it holds, and starts a poll only while its lease lasts. All leases of a node are renewed in
+one call; those of a killed node expire, and other nodes claim its targets.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ from typing import Any, ClassVar, NamedTuple
 from pollwise.errors import Unsupported
 from pollwise.runtime.audit import AuditEntry
 
-#: A fleet that nobody named.
+#: Default name of a fleet.
 NAME = "fleet"
-#: How a target fares, as `condition` of `Saved` and in views.
-CONDITIONS = ("closed", "confirming", "backing off", "open", "half-open", "dead")
-
-
-#: What people ask of a target.
-ORDERS = ("retry", "reset", "pause", "resume", "poll-now")
+#: The states of a target.
+TARGET_STATES = ("closed", "confirming", "backing off", "open", "half-open", "dead")
+#: The orders that operators give for a target.
+ORDERS = ("retry", "close-breaker", "pause", "resume", "poll-now")
+#: How long audit entries are kept, in seconds.
+AUDIT_KEPT = 90 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Saved:
-    """What is kept of one target.
+class SavedTarget:
+    """The saved state of one target.
 
-    due: when it is polled next; None when it is not known.
-    condition: one of CONDITIONS; "half-open" is kept as "open".
-    more: the rest as plain values (JSON): its last reading, and what is believed about its changes.
-    token: of the lease under which it was polled; None where nodes do not share.
+    due: time of the next poll; None if not known.
+    state: one of TARGET_STATES; "half-open" is saved as "open".
+    more: everything else as JSON values: the last reading and the learned rate of changes.
+    token: token of the lease under which it was polled; None without other nodes.
     """
 
     name: str
     due: float | None = None
     paused: bool = False
-    condition: str = "closed"
+    state: str = "closed"
     failures: int = 0
     error: str | None = None
     polled_at: float | None = None
@@ -55,25 +55,25 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Lease:
-    """A target that a node holds for `lasts` more seconds, with what was last saved of it."""
+class TargetLease:
+    """A target that a node holds for `lasts` more seconds, with its last saved state."""
 
     name: str
     token: int
     lasts: float
-    saved: Saved | None = None
+    saved: SavedTarget | None = None
 
 
-class Order(NamedTuple):
-    """What was asked of a target: one of ORDERS, and by whom."""
+class TargetOrder(NamedTuple):
+    """An order for a target: one of ORDERS, and who gave it."""
 
     name: str
     what: str
     by: str = ""
 
 
-class Node(NamedTuple):
-    """A node that polls: how much it holds, and for how many seconds more."""
+class FleetNode(NamedTuple):
+    """A node that polls: the remaining seconds of its lease and the number of targets it holds."""
 
     name: str
     lasts: float
@@ -81,13 +81,13 @@ class Node(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
-    """What a renewal found.
+class LeaseRenewal:
+    """The answer to a renewal.
 
-    held: the names that this node still holds, for the whole lease again.
-    nodes: how many nodes take part, this one included.
-    free: how many targets nobody holds.
-    ends: in how many seconds the first of the other nodes' leases is over, unless it is renewed.
+    held: names of the targets that this node still holds, for a whole lease from now.
+    nodes: number of nodes, this one included.
+    free: number of targets that no node holds.
+    ends: seconds until the first lease of another node expires, unless it is renewed.
     """
 
     held: frozenset[str]
@@ -97,65 +97,66 @@ class Renewal:
 
 
 class FleetStore(ABC):
-    """What keeps the state of one fleet.
+    """Keeps the state of one fleet.
 
-    name: the fleet's. url: where it is, fit to be printed.
+    name: name of the fleet. url: where the state is, without secrets.
     """
 
     name: str
     url: str
-    #: Whether several nodes may share it: then all of the methods below are there.
+    #: True if several nodes can share it; then it has all of the methods below.
     shared: ClassVar[bool] = False
-    #: Where nodes cannot share: how often `enter` is called again, as a sign of life, in seconds.
+    #: Where nodes cannot share: seconds between two calls of `enter`, as a sign of life.
     enter_every: ClassVar[float | None] = None
 
     async def migrate(self) -> list[int]:
-        """Make the tables, or renew them; the versions that were applied.
+        """Create or upgrade the tables; returns the versions that were applied.
 
-        Nothing to do for a store that sees to it by itself.
+        Does nothing for a store that does so itself.
         """
         return []
 
     def migration(self) -> str | None:
-        """What `migrate` would run, as SQL; None for a store that sees to it by itself."""
+        """The SQL that `migrate` would run; None for a store that needs no `migrate`."""
         return None
 
     @abstractmethod
-    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
-        """What is kept of these; None for all. The first call opens the store."""
+    async def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
+        """The saved state of these targets; None for all. The first call opens the store."""
 
     @abstractmethod
-    async def save(self, batch: Sequence[Saved]) -> list[str]:
-        """Keep these, each instead of what was kept under its name; all or none.
+    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
+        """Save these, each replacing the state saved under its name; all or none.
 
-        Returns the names that were refused, because their token is no longer the newest.
+        Returns the names that were refused because their token is not the newest.
         """
 
     @abstractmethod
-    async def forget(self, names: Sequence[str]) -> None:
-        """Keep these no longer: the targets were removed."""
+    async def remove(self, names: Sequence[str]) -> None:
+        """Delete the state of removed targets."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of everything. A closed store is not used again."""
+        """Release all resources. A closed store is not used again."""
 
     async def enter(self) -> None:  # noqa: B027 - only where a store cannot be shared
-        """This process polls the fleet, from now on or still.
+        """Declare that this process polls the fleet, from now on or still.
 
-        StoreError where another process does, and the store cannot be shared.
+        StoreError if another process does and the store cannot be shared.
         """
 
     async def leave(self) -> None:  # noqa: B027 - as `enter`
-        """This process polls the fleet no longer."""
+        """Declare that this process no longer polls the fleet."""
 
-    # What others ask of whoever runs the fleet, and settings that were changed while it ran
+    # Orders, changed settings and the audit log
 
     async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
-        """Leave word for whoever polls these targets: one of ORDERS. by: who asks, for its log."""
+        """Leave an order, one of ORDERS, for the node that polls these targets. by: who gives
+        it."""
         raise self._cannot("take orders from other processes")
 
-    async def orders(self) -> list[Order]:
-        """Take what was left for the targets polled here, the oldest first."""
+    async def orders(self) -> list[TargetOrder]:
+        """Take the orders for the targets polled here, oldest first."""
         return []
 
     async def settings(self) -> dict[str, Any]:
@@ -163,42 +164,44 @@ class FleetStore(ABC):
         return {}
 
     async def keep_settings(self, changes: Mapping[str, Any]) -> None:
-        """Keep these, besides others; what is None is forgotten."""
+        """Add changed settings; a value of None deletes the change."""
         raise self._cannot("keep settings")
 
     async def audit(self, entry: AuditEntry) -> None:  # noqa: B027 - a log line is left anyway
-        """Keep who did what, for as long as `audit.KEPT`."""
+        """Keep an audit entry for AUDIT_KEPT seconds."""
 
     async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
-        """Who did what, the newest first; before: only what has a smaller `id`."""
+        """Audit entries, newest first; before: only those with a smaller `id`."""
         return []
 
     # Several nodes
 
     async def figures(self) -> dict[str, Any]:
-        """How the targets of all nodes fare together."""
+        """Counts over the targets of all nodes."""
         raise self._cannot("share a fleet between nodes")
 
-    async def nodes(self) -> list[Node] | None:
-        """Who polls this fleet now; None where the store cannot tell."""
+    async def nodes(self) -> list[FleetNode] | None:
+        """The nodes that poll this fleet now; None if the store does not know."""
         return None
 
-    async def claim(self, node: str, names: Sequence[str], limit: int, lease: float) -> list[Lease]:
-        """Take up to `limit` of these targets that nobody holds, the longest due first.
+    async def claim(
+        self, node: str, names: Sequence[str], limit: int, lease: float
+    ) -> list[TargetLease]:
+        """Claim up to `limit` of these targets that no node holds, the longest due first.
 
-        A name that the store does not know yet is free.
+        A target that the store does not know yet is free.
         """
         raise self._cannot("share a fleet between nodes")
 
-    async def renew(self, node: str, lease: float) -> Renewal:
-        """Hold all that this node holds for `lease` seconds from now, in one statement.
+    async def renew(self, node: str, lease: float) -> LeaseRenewal:
+        """Hold all targets of this node for `lease` seconds from now, in one statement.
 
-        It is also the node's sign of life: a node that holds nothing is counted by it.
+        It is also the node's sign of life: a node that holds nothing counts too.
         """
         raise self._cannot("share a fleet between nodes")
 
     async def give_back(self, node: str, names: Sequence[str] | None = None) -> None:
-        """Hold these no longer; None for all, and the node takes its leave."""
+        """Give up these targets; None for all, and the node is removed."""
         raise self._cannot("share a fleet between nodes")
 
     def _cannot(self, what: str) -> Unsupported:

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
 from pollwise.errors import ConfigError
-from pollwise.fleet.secrets import shown_url
 from pollwise.fleet.stores.base import NAME, FleetStore
 from pollwise.queues.urls import StoreUrl
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.redact import shown_url
 
 EXAMPLES = ("sqlite:///fleet.db", "postgresql://app@db/shop?fleet=pages")
 SCHEMES = ("sqlite", "postgresql", "postgres")

@@ -29,7 +29,6 @@ from pollwise.runtime.events.fleet import (
     FleetStopped,
     TargetAdded,
     TargetChanged,
-    TargetCondition,
     TargetDead,
     TargetEvent,
     TargetFailed,
@@ -37,6 +36,7 @@ from pollwise.runtime.events.fleet import (
     TargetPolling,
     TargetRecovered,
     TargetRemoved,
+    TargetStateChanged,
     TargetStuck,
 )
 from pollwise.runtime.events.jobs import (
@@ -143,7 +143,6 @@ __all__ = [
     "RequestAnswered",
     "TargetAdded",
     "TargetChanged",
-    "TargetCondition",
     "TargetDead",
     "TargetEvent",
     "TargetFailed",
@@ -151,6 +150,7 @@ __all__ = [
     "TargetPolling",
     "TargetRecovered",
     "TargetRemoved",
+    "TargetStateChanged",
     "TargetStuck",
     "WorkerGone",
     "WorkerRegistered",

@@ -141,10 +141,10 @@ class TargetRecovered(TargetEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class TargetCondition(TargetEvent):
+class TargetStateChanged(TargetEvent):
     """A target fares otherwise now: closed, confirming, backing off, open or dead."""
 
-    condition: str
+    state: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ class Carrier:
         return httpx.Response(
             response.status,
             headers=response.headers,
-            stream=_Body(self, origin, connection, response),
+            stream=_AnswerBody(self, origin, connection, response),
             extensions=response.extensions,
         )
 
@@ -129,7 +129,7 @@ class Carrier:
         )
 
 
-class _Body(httpx.AsyncByteStream):
+class _AnswerBody(httpx.AsyncByteStream):
     """The body of an answer; closing it gives its connection back."""
 
     def __init__(

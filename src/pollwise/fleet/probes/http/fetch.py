@@ -23,8 +23,8 @@ from pollwise.errors import MissingExtra, ProbeError
 from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.http.certificates import note_certificate
 from pollwise.fleet.probes.http.connections import Tls, transport
-from pollwise.fleet.probes.options import Options
-from pollwise.fleet.secrets import shown_url
+from pollwise.fleet.probes.options import ProbeOptions
+from pollwise.runtime.redact import shown_url
 
 try:
     import httpx
@@ -53,7 +53,7 @@ _OWN = {"user-agent": "pollwise", "accept": "*/*", "accept-encoding": "gzip"}
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What a server answered. An `unchanged` one (304) has no body."""
 
     status: int
@@ -88,7 +88,7 @@ class Fetch:
         "url",
     )  # fmt: skip
 
-    def __init__(self, options: Options, methods: tuple[str, ...] = ("GET",)) -> None:
+    def __init__(self, options: ProbeOptions, methods: tuple[str, ...] = ("GET",)) -> None:
         self.url = _checked_url(options)
         parsed = httpx.URL(self.url) if self.url else httpx.URL("http://-")
         self.host: str | None = sys.intern(parsed.host.lower())
@@ -121,7 +121,7 @@ class Fetch:
         """The URL as it may be shown."""
         return shown_url(self.url)
 
-    async def __call__(self, epoch: float, validators: Mapping[str, str]) -> Answer:
+    async def __call__(self, epoch: float, validators: Mapping[str, str]) -> HttpAnswer:
         """Ask. `validators`: the ETag and Last-Modified of the last answer, to be told news only.
 
         Raises ProbeError; what it says holds no secret.
@@ -161,7 +161,7 @@ class Fetch:
                 else:
                     body = await self._read(response)
                 facts["ms"] = round((loop.time() - began) * 1000, 1)
-                return Answer(status, response.headers, body, facts)
+                return HttpAnswer(status, response.headers, body, facts)
             finally:
                 # A body that was not read to its end ends the connection, too.
                 await response.aclose()
@@ -211,7 +211,7 @@ class Fetch:
     async def _read(self, response: httpx.Response, unpacked: bool = True) -> bytes:
         encoding = response.headers.get("content-encoding", "").strip().lower() * unpacked
         if encoding in ("gzip", "x-gzip"):
-            unpack: _Gunzip | None = _Gunzip()
+            unpack: _BoundedGunzip | None = _BoundedGunzip()
         elif encoding in ("", "identity"):
             unpack = None
         else:
@@ -258,7 +258,7 @@ class Fetch:
         return f"{self.method} {self.shown}"
 
 
-class _Gunzip:
+class _BoundedGunzip:
     """Unpacks gzip, never to more bytes than are allowed and one."""
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class _Gunzip:
         return out
 
 
-def _checked_url(options: Options) -> str:
+def _checked_url(options: ProbeOptions) -> str:
     url = options.text("url", needed=True).strip()
     if not url:
         return ""
@@ -305,7 +305,7 @@ def _checked_url(options: Options) -> str:
     return url
 
 
-def _checked_headers(options: Options) -> dict[str, str]:
+def _checked_headers(options: ProbeOptions) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in options.texts("headers").items():
         if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name):
@@ -319,7 +319,7 @@ def _checked_headers(options: Options) -> dict[str, str]:
     return headers or _NO_HEADERS
 
 
-def _checked_statuses(options: Options) -> frozenset[int]:
+def _checked_statuses(options: ProbeOptions) -> frozenset[int]:
     given = options.raw("expect")
     if given is None:
         return _SUCCESS

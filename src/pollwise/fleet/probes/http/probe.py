@@ -16,8 +16,8 @@ import hashlib
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
-from pollwise.fleet.probes.http.fetch import Answer, Fetch
-from pollwise.fleet.probes.options import Options
+from pollwise.fleet.probes.http.fetch import Fetch, HttpAnswer
+from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 METHODS = ("GET", "HEAD", "POST")
@@ -30,7 +30,7 @@ class HttpProbe:
     __slots__ = ("_extract", "_fetch", "_status_only", "host")
 
     def __init__(self, target: Target) -> None:
-        options = Options(target)
+        options = ProbeOptions(target)
         self._fetch = Fetch(options, METHODS)
         self.host = self._fetch.host
         self._extract = Extract(options)
@@ -79,7 +79,7 @@ def validators_of(last: Reading | None, target: Target) -> dict[str, str]:
     return {key: each for key, each in last.validators.items() if key != "of"}
 
 
-def validators_for(answer: Answer, target: Target) -> dict[str, str]:
+def validators_for(answer: HttpAnswer, target: Target) -> dict[str, str]:
     found = {
         key: answer.headers[key]
         for key in ("etag", "last-modified")
@@ -88,7 +88,7 @@ def validators_for(answer: Answer, target: Target) -> dict[str, str]:
     return {**found, "of": fingerprint(target)} if found else {}
 
 
-def unchanged(last: Reading, answer: Answer) -> Reading:
+def unchanged(last: Reading, answer: HttpAnswer) -> Reading:
     """The last reading again, with what is new about how it was had."""
     facts: dict[str, Plain] = {**last.facts, **answer.facts}
     if "warning" not in answer.facts:
@@ -96,13 +96,13 @@ def unchanged(last: Reading, answer: Answer) -> Reading:
     return Reading(last.value, last.changed_at, facts, summary_of(answer, ""), last.validators)
 
 
-def summary_of(answer: Answer, rest: str) -> str:
+def summary_of(answer: HttpAnswer, rest: str) -> str:
     parts = [str(answer.status), rest, f"{answer.facts['ms']:g} ms"]
     parts.append(str(answer.facts.get("warning", "")))
     return ", ".join(part for part in parts if part)
 
 
-def head_of(answer: Answer) -> str:
+def head_of(answer: HttpAnswer) -> str:
     """What the headers alone tell of a body."""
     told = (answer.headers.get(key, "") for key in ("etag", "last-modified", "content-length"))
     return " ".join((str(answer.status), *told)).strip()

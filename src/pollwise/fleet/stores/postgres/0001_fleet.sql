@@ -31,7 +31,7 @@ CREATE TABLE {schema}.fleet_targets (
     token        bigint NOT NULL DEFAULT 0,
     due          double precision,
     paused       boolean NOT NULL DEFAULT false,
-    condition    text NOT NULL DEFAULT 'closed',
+    state        text NOT NULL DEFAULT 'closed',
     failures     integer NOT NULL DEFAULT 0,
     error        text,
     polled_at    double precision,
@@ -183,7 +183,7 @@ $$;
 -- Returns the names whose token is not the newest.
 CREATE FUNCTION {schema}.fleet_save(
     p_fleet text, p_names text[], p_tokens bigint[], p_dues double precision[],
-    p_pauseds boolean[], p_conditions text[], p_failures integer[], p_errors text[],
+    p_pauseds boolean[], p_states text[], p_failures integer[], p_errors text[],
     p_polled double precision[], p_succeeded double precision[], p_failed double precision[],
     p_changed double precision[], p_intervals double precision[], p_mores text[]
 ) RETURNS SETOF text
@@ -199,15 +199,15 @@ BEGIN
     RETURN QUERY
         WITH given AS (
             SELECT * FROM unnest(
-                p_names, p_tokens, p_dues, p_pauseds, p_conditions, p_failures, p_errors,
+                p_names, p_tokens, p_dues, p_pauseds, p_states, p_failures, p_errors,
                 p_polled, p_succeeded, p_failed, p_changed, p_intervals, p_mores
             ) AS g (
-                name, token, due, paused, condition, failures, error,
+                name, token, due, paused, state, failures, error,
                 polled_at, succeeded_at, failed_at, changed_at, ival, more
             )
         ), kept AS (
             UPDATE {schema}.fleet_targets AS t SET
-                due = given.due, paused = given.paused, condition = given.condition,
+                due = given.due, paused = given.paused, state = given.state,
                 failures = given.failures, error = given.error, polled_at = given.polled_at,
                 succeeded_at = given.succeeded_at, failed_at = given.failed_at,
                 changed_at = given.changed_at, "interval" = given.ival, more = given.more

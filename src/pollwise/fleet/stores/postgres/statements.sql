@@ -1,5 +1,5 @@
 -- name: load
-SELECT name, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+SELECT name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
        changed_at, "interval", more
 FROM {schema}.fleet_targets
 WHERE fleet = $1 AND ($2::text[] IS NULL OR name = ANY ($2::text[])) ORDER BY name
@@ -8,12 +8,12 @@ WHERE fleet = $1 AND ($2::text[] IS NULL OR name = ANY ($2::text[])) ORDER BY na
 SELECT count(*), count(*) FILTER (WHERE paused), count(*) FILTER (WHERE succeeded_at IS NULL)
 FROM {schema}.fleet_targets WHERE fleet = $1
 
--- name: conditions
-SELECT condition, count(*) FROM {schema}.fleet_targets WHERE fleet = $1 GROUP BY condition
+-- name: states
+SELECT state, count(*) FROM {schema}.fleet_targets WHERE fleet = $1 GROUP BY state
 
 -- name: dead
 SELECT name FROM {schema}.fleet_targets
-WHERE fleet = $1 AND condition = 'dead' ORDER BY name LIMIT $2::integer
+WHERE fleet = $1 AND state = 'dead' ORDER BY name LIMIT $2::integer
 
 -- name: stalest
 SELECT name, {schema}.fleet_now($2::double precision) - succeeded_at FROM {schema}.fleet_targets
@@ -22,7 +22,7 @@ WHERE fleet = $1 AND succeeded_at IS NOT NULL AND NOT paused ORDER BY succeeded_
 -- name: save
 SELECT {schema}.fleet_save($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
 
--- name: forget
+-- name: remove
 WITH ordered AS (DELETE FROM {schema}.fleet_orders WHERE fleet = $1 AND name = ANY ($2::text[]))
 DELETE FROM {schema}.fleet_targets WHERE fleet = $1 AND name = ANY ($2::text[])
 
@@ -30,7 +30,7 @@ DELETE FROM {schema}.fleet_targets WHERE fleet = $1 AND name = ANY ($2::text[])
 SELECT id, nodes, free, ends FROM {schema}.fleet_renew($1, $2, $3, $4, $5)
 
 -- name: claim
-SELECT name, token, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+SELECT name, token, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
        changed_at, "interval", more
 FROM {schema}.fleet_claim($1, $2, $3, $4, $5, $6)
 

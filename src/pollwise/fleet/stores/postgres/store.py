@@ -1,8 +1,9 @@
 """The state of a fleet in Postgres, shared by several nodes: each polls the targets it holds.
 
-A node has one lease, on its own row, so a renewal is one row written however much it holds. What it
-holds is known here from its claims: nobody takes a target from a node that lives, and one that was
-taken for dead learns it from its next renewal. The server's clock decides over leases.
+A node has one lease, on its own row, so a renewal writes one row however many targets it holds.
+This object knows what its node holds from its claims: no node takes a target from another that is
+alive, and a node that was wrongly declared dead learns it from its next renewal. Leases are
+measured with the server's clock.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Any, ClassVar
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.fleet.audit import KEPT
 from pollwise.fleet.stores.base import (
-    CONDITIONS,
+    AUDIT_KEPT,
     NAME,
+    TARGET_STATES,
+    FleetNode,
     FleetStore,
-    Lease,
-    Node,
-    Order,
-    Renewal,
-    Saved,
+    LeaseRenewal,
+    SavedTarget,
+    TargetLease,
+    TargetOrder,
 )
 from pollwise.fleet.views import NAMES_MAX
 from pollwise.runtime.audit import AuditEntry
@@ -30,7 +31,7 @@ from pollwise.runtime.clock import Clock
 
 try:
     import psycopg  # noqa: F401
-except ImportError as error:  # also where it is installed without the library that it needs
+except ImportError as error:  # also if psycopg is installed without libpq
     raise MissingExtra("a fleet on Postgres", "postgres") from error
 
 from pollwise.storage.postgres.database import Database
@@ -44,11 +45,11 @@ CONNECTIONS = 2
 
 
 class PostgresFleetStore(FleetStore):
-    """State of the fleet `name` in a Postgres database. `await store.migrate()` makes its tables.
+    """State of the fleet `name` in a Postgres database. `await store.migrate()` creates its tables.
 
-    conninfo: as libpq takes it: a URL, or `host=… dbname=…`.
-    schema: where the tables are; one may hold many fleets, and queues.
-    timeout: how long a call may take; one that takes longer fails and is cancelled at the server.
+    conninfo: for libpq: a URL, or `host=… dbname=…`.
+    schema: schema of the tables; it can hold several fleets and queues.
+    timeout: time limit of a call; a call that takes longer fails and is cancelled at the server.
     """
 
     shared: ClassVar[bool] = True
@@ -87,7 +88,7 @@ class PostgresFleetStore(FleetStore):
 
     # State
 
-    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
+    async def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
         given = None if names is None else texts(names)
         return [
             _saved(*row)
@@ -95,10 +96,9 @@ class PostgresFleetStore(FleetStore):
         ]
 
     async def figures(self) -> dict[str, Any]:
-        """How the targets of all nodes fare together, counted by the server."""
         fleet = self._fleet
         [(targets, paused, never)] = await self.database.rows("figures", [fleet], safe=True)
-        counted = dict(await self.database.rows("conditions", [fleet], safe=True))
+        counted = dict(await self.database.rows("states", [fleet], safe=True))
         dead = await self.database.rows("dead", [fleet, number(NAMES_MAX)], safe=True)
         oldest = await self.database.rows("stalest", [fleet, self.database.now()], safe=True)
         return {
@@ -106,13 +106,13 @@ class PostgresFleetStore(FleetStore):
             "paused": paused,
             "never": never,
             "dead": counted.get("dead", 0),
-            "conditions": {each: counted.get(each, 0) for each in CONDITIONS},
-            "dead_letters": [name for (name,) in dead],
+            "states": {each: counted.get(each, 0) for each in TARGET_STATES},
+            "dead_targets": [name for (name,) in dead],
             "stalest": oldest[0][0] if oldest else None,
             "staleness": max(oldest[0][1], 0.0) if oldest else None,
         }
 
-    async def save(self, batch: Sequence[Saved]) -> list[str]:
+    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
         if not batch:
             return []
         rows = await self.database.rows(
@@ -123,7 +123,7 @@ class PostgresFleetStore(FleetStore):
                 numbers([each.token for each in batch]),
                 numbers([each.due for each in batch]),
                 flags([each.paused for each in batch]),
-                texts([each.condition for each in batch]),
+                texts([each.state for each in batch]),
                 numbers([each.failures for each in batch]),
                 texts([_storable(each.error) for each in batch]),
                 numbers([each.polled_at for each in batch]),
@@ -133,15 +133,15 @@ class PostgresFleetStore(FleetStore):
                 numbers([each.interval for each in batch]),
                 texts([json.dumps(dict(each.more), default=str) for each in batch]),
             ],
-            safe=True,  # under a token, saving twice is saving once
+            safe=True,  # with a token, saving twice is harmless
         )
         refused = [name for (name,) in rows]
         self._held.difference_update(refused)
         return refused
 
-    async def forget(self, names: Sequence[str]) -> None:
+    async def remove(self, names: Sequence[str]) -> None:
         if names:
-            await self.database.rows("forget", [self._fleet, texts(names)], safe=True)
+            await self.database.rows("remove", [self._fleet, texts(names)], safe=True)
             self._held.difference_update(names)
 
     async def close(self) -> None:
@@ -149,7 +149,9 @@ class PostgresFleetStore(FleetStore):
 
     # Nodes
 
-    async def claim(self, node: str, names: Sequence[str], limit: int, lease: float) -> list[Lease]:
+    async def claim(
+        self, node: str, names: Sequence[str], limit: int, lease: float
+    ) -> list[TargetLease]:
         if self._id is None:
             await self.renew(node, lease)
         rows = await self.database.rows(
@@ -163,11 +165,13 @@ class PostgresFleetStore(FleetStore):
                 self.database.now(),
             ],
         )
-        leases = [Lease(name, token, lease, _saved(name, *rest)) for name, token, *rest in rows]
+        leases = [
+            TargetLease(name, token, lease, _saved(name, *rest)) for name, token, *rest in rows
+        ]
         self._held.update(each.name for each in leases)
         return leases
 
-    async def renew(self, node: str, lease: float) -> Renewal:
+    async def renew(self, node: str, lease: float) -> LeaseRenewal:
         _checked_name(node, "node")
         [(known_as, nodes, free, ends)] = await self.database.rows(
             "renew",
@@ -180,10 +184,10 @@ class PostgresFleetStore(FleetStore):
             ],
             safe=True,
         )
-        if known_as != self._id:  # it is new, or its lease was over: it holds nothing any more
+        if known_as != self._id:  # the node is new or its lease expired, so it holds nothing
             self._id = known_as
             self._held.clear()
-        return Renewal(frozenset(self._held), nodes, free, ends)
+        return LeaseRenewal(frozenset(self._held), nodes, free, ends)
 
     async def give_back(self, node: str, names: Sequence[str] | None = None) -> None:
         if self._id is None or (names is not None and not names):
@@ -196,11 +200,11 @@ class PostgresFleetStore(FleetStore):
         else:
             self._held.difference_update(names)
 
-    async def nodes(self) -> list[Node]:
+    async def nodes(self) -> list[FleetNode]:
         rows = await self.database.rows("nodes", [self._fleet, self.database.now()], safe=True)
-        return [Node(*row) for row in rows]
+        return [FleetNode(*row) for row in rows]
 
-    # What people ask for, and settings
+    # Orders and settings
 
     async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
         asker = text(_storable(by) or "")
@@ -208,13 +212,13 @@ class PostgresFleetStore(FleetStore):
             "order", [self._fleet, texts(names), text(what), asker, self.database.now()]
         )
 
-    async def orders(self) -> list[Order]:
+    async def orders(self) -> list[TargetOrder]:
         if self._id is None:
             return []
         rows = await self.database.rows(
             "orders", [self._fleet, number(self._id), self.database.now()]
         )
-        return [Order(*row) for row in rows]
+        return [TargetOrder(*row) for row in rows]
 
     async def settings(self) -> dict[str, Any]:
         rows = await self.database.rows("settings", [self._fleet], safe=True)
@@ -228,7 +232,9 @@ class PostgresFleetStore(FleetStore):
     async def audit(self, entry: AuditEntry) -> None:
         parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
         told = [text(_storable(each) or "") for each in parts]
-        await self.database.rows("audit", [self._fleet, *told, number(KEPT), self.database.now()])
+        await self.database.rows(
+            "audit", [self._fleet, *told, number(AUDIT_KEPT), self.database.now()]
+        )
 
     async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
         newest = 2**63 - 1 if before is None else before
@@ -237,28 +243,12 @@ class PostgresFleetStore(FleetStore):
         return [AuditEntry(*row) for row in rows]
 
 
-def _saved(
-    name: str,
-    due: float | None,
-    paused: bool,
-    condition: str,
-    failures: int,
-    problem: str | None,
-    polled_at: float | None,
-    succeeded_at: float | None,
-    failed_at: float | None,
-    changed_at: float | None,
-    interval: float | None,
-    more: str,
-) -> Saved:
-    return Saved(
-        name, due, paused, condition, failures, problem, polled_at, succeeded_at, failed_at,
-        changed_at, interval, json.loads(more),
-    )  # fmt: skip
+def _saved(*row: Any) -> SavedTarget:
+    return SavedTarget(*row[:-1], json.loads(row[-1]))  # type: ignore[call-arg]
 
 
 def _storable(said: str | None) -> str | None:
-    """Text as Postgres takes it, which has no character 0, and no half of one."""
+    """Text that Postgres accepts: without NUL characters and lone surrogates."""
     if said is None or (said.isascii() and "\0" not in said):
         return said
     return said.replace("\0", "\\x00").encode(errors="backslashreplace").decode()

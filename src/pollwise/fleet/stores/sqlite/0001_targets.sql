@@ -4,7 +4,7 @@ CREATE TABLE pollwise_fleet_targets (
     name         TEXT NOT NULL,
     due          REAL,
     paused       INTEGER NOT NULL,
-    condition    TEXT NOT NULL,
+    state        TEXT NOT NULL,
     failures     INTEGER NOT NULL,
     error        TEXT,
     polled_at    REAL,

@@ -1,18 +1,18 @@
 -- The state of a fleet in SQLite. One row a target; a batch is one transaction.
 
 -- name: load
-SELECT name, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+SELECT name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
        changed_at, interval, more
 FROM pollwise_fleet_targets WHERE fleet = ?;
 
 -- name: save
 -- Positional, for many rows at a time.
 INSERT OR REPLACE INTO pollwise_fleet_targets
-    (fleet, name, due, paused, condition, failures, error, polled_at, succeeded_at, failed_at,
+    (fleet, name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
      changed_at, interval, more)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- name: forget
+-- name: remove
 DELETE FROM pollwise_fleet_targets WHERE fleet = ? AND name = ?;
 
 -- name: order
@@ -30,7 +30,7 @@ SELECT key, value FROM pollwise_fleet_settings WHERE fleet = ? ORDER BY key;
 -- name: keep_setting
 INSERT OR REPLACE INTO pollwise_fleet_settings (fleet, key, value) VALUES (?, ?, ?);
 
--- name: forget_setting
+-- name: remove_setting
 DELETE FROM pollwise_fleet_settings WHERE fleet = ? AND key = ?;
 
 -- name: count

@@ -1,6 +1,6 @@
-"""A fleet's state in a SQLite file: for one node, nothing to run.
+"""The state of a fleet in a SQLite file: for one node, without a server.
 
-It may be the file of a queue: the tables are apart, and each part migrates its own.
+The file can also hold a queue: their tables are separate, and each migrates its own.
 """
 
 from __future__ import annotations
@@ -16,25 +16,31 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pollwise.errors import ConfigError, StoreError
-from pollwise.fleet.audit import KEPT
-from pollwise.fleet.stores.base import NAME, FleetStore, Node, Order, Saved
+from pollwise.fleet.stores.base import (
+    AUDIT_KEPT,
+    NAME,
+    FleetNode,
+    FleetStore,
+    SavedTarget,
+    TargetOrder,
+)
 from pollwise.runtime.audit import AuditEntry
 from pollwise.storage.sqlite.file import SqliteFile, transaction
 from pollwise.storage.sqlite.thread import SqliteThread
 
-#: A run that gave no sign of life for so long is over, in seconds; and how often it gives one.
+#: A run without a sign of life for this many seconds is over; and seconds between two signs.
 RUN_LASTS = 30.0
 SIGN_EVERY = 10.0
-#: The runs of this process. One with our process id that is not among them was left by another
-#: process that had the id before: in a container all have the same.
+#: The runs of this process. Any other run with our process id was left by an earlier process: in a
+#: container they often have the same id.
 _OUR_RUNS: set[str] = set()
 
 
 class SqliteFleetStore(FleetStore):
     """State in a SQLite file.
 
-    path: the database; made when missing, unless `create` is off.
-    fleet: whose state; several fleets may share a file.
+    path: the database file; created if missing, unless `create` is off.
+    fleet: name of the fleet; several fleets can share a file.
     """
 
     enter_every: ClassVar[float | None] = SIGN_EVERY
@@ -42,27 +48,27 @@ class SqliteFleetStore(FleetStore):
     def __init__(self, path: str | Path, fleet: str = NAME, *, create: bool = True) -> None:
         self.path = Path(path)
         if self.path.name in ("", ".."):
-            raise ConfigError(f"path = {str(path)!r} names no file; give one such as fleet.db")
+            raise ConfigError(f"path = {str(path)!r} is not a file name; give one like fleet.db")
         self.name = fleet
         self.url = f"sqlite:///{quote(str(self.path))}"
         if fleet != NAME:
             self.url += f"?fleet={quote(fleet, safe='')}"
-        self._tables = _Tables(self.path, fleet, create=create)
+        self._tables = _FleetTables(self.path, fleet, create=create)
         self._thread = SqliteThread(
             self._tables, name=f"pollwise-{self.path.name}", store=str(self.path)
         )
         self._call = self._thread.call
 
-    async def load(self, names: Sequence[str] | None = None) -> list[Saved]:
-        rows: list[Saved] = await self._call(self._tables.load)
+    async def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
+        rows: list[SavedTarget] = await self._call(self._tables.load)
         return rows if names is None else [each for each in rows if each.name in set(names)]
 
-    async def save(self, batch: Sequence[Saved]) -> list[str]:
+    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
         await self._call(self._tables.save, list(batch))
         return []
 
-    async def forget(self, names: Sequence[str]) -> None:
-        await self._call(self._tables.forget, list(names))
+    async def remove(self, names: Sequence[str]) -> None:
+        await self._call(self._tables.remove, list(names))
 
     async def enter(self) -> None:
         await self._call(self._tables.enter)
@@ -70,20 +76,17 @@ class SqliteFleetStore(FleetStore):
     async def leave(self) -> None:
         await self._call(self._tables.leave)
 
-    async def nodes(self) -> list[Node] | None:
-        found: list[Node] = await self._call(self._tables.nodes)
-        return found
+    async def nodes(self) -> list[FleetNode] | None:
+        return await self._call(self._tables.nodes)
 
     async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
         await self._call(self._tables.order, what, list(names), by)
 
-    async def orders(self) -> list[Order]:
-        found: list[Order] = await self._call(self._tables.orders)
-        return found
+    async def orders(self) -> list[TargetOrder]:
+        return await self._call(self._tables.orders)
 
     async def settings(self) -> dict[str, Any]:
-        found: dict[str, Any] = await self._call(self._tables.settings)
-        return found
+        return await self._call(self._tables.settings)
 
     async def keep_settings(self, changes: Mapping[str, Any]) -> None:
         await self._call(self._tables.keep_settings, dict(changes))
@@ -92,38 +95,37 @@ class SqliteFleetStore(FleetStore):
         await self._call(self._tables.audit, entry)
 
     async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
-        found: list[AuditEntry] = await self._call(self._tables.list_audit, limit, before)
-        return found
+        return await self._call(self._tables.list_audit, limit, before)
 
     async def close(self) -> None:
         await self._thread.close()
 
 
-class _Tables(SqliteFile):
-    """Plain calls on one connection, made from one thread."""
+class _FleetTables(SqliteFile):
+    """Blocking calls on one connection, made from one thread."""
 
     package = __package__
     version_table = "pollwise_fleet_schema"
     holds = "fleet"
 
     def __init__(self, path: Path, fleet: str, *, create: bool) -> None:
-        # "normal": a power cut may undo the last moments, and the polls are made again.
+        # "normal": a power cut may lose the last second of state; those polls are repeated.
         super().__init__(path, synchronous="normal", create=create)
         self._fleet = fleet
         self._run = secrets.token_hex(8)
         self._entered = False
 
-    def load(self) -> list[Saved]:
+    def load(self) -> list[SavedTarget]:
         rows = self.connect().execute(self._sql["load"], (self._fleet,))
         return [
-            Saved(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
+            SavedTarget(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
             for name, due, paused, *rest, more in rows
         ]
 
-    def save(self, batch: list[Saved]) -> None:
+    def save(self, batch: list[SavedTarget]) -> None:
         rows = [
             (
-                self._fleet, each.name, each.due, each.paused, each.condition, each.failures,
+                self._fleet, each.name, each.due, each.paused, each.state, each.failures,
                 each.error, each.polled_at, each.succeeded_at, each.failed_at, each.changed_at,
                 each.interval, json.dumps(dict(each.more), separators=(",", ":"), default=str),
             )
@@ -133,10 +135,10 @@ class _Tables(SqliteFile):
         with transaction(connection):
             connection.executemany(self._sql["save"], rows)
 
-    def forget(self, names: list[str]) -> None:
+    def remove(self, names: list[str]) -> None:
         connection = self.connect()
         with transaction(connection):
-            connection.executemany(self._sql["forget"], [(self._fleet, name) for name in names])
+            connection.executemany(self._sql["remove"], [(self._fleet, name) for name in names])
 
     def enter(self) -> None:
         connection = self.connect()
@@ -145,11 +147,11 @@ class _Tables(SqliteFile):
             found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
             if found is not None and found[0] != self._run:
                 run, their_pid, their_host, at = found
-                # Who was taken for dead and is not gives way: two would double every poll.
+                # A run that was wrongly declared dead gives way: two would double every poll.
                 if self._entered or _lives(run, their_pid, their_host, at, now):
                     raise StoreError(
                         f"another process (pid {their_pid}, host {their_host}) polls this store; "
-                        "several nodes need Postgres"
+                        "use Postgres for several nodes"
                     )
             row = (self._fleet, self._run, pid, host, now)
             connection.execute(self._sql["keep_run"], row)
@@ -170,7 +172,7 @@ class _Tables(SqliteFile):
         finally:
             super().close()
 
-    def nodes(self) -> list[Node]:
+    def nodes(self) -> list[FleetNode]:
         connection = self.connect()
         found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
         if found is None:
@@ -180,7 +182,7 @@ class _Tables(SqliteFile):
         if not _lives(run, pid, host, at, now):
             return []
         [held] = connection.execute(self._sql["count"], (self._fleet,)).fetchone()
-        return [Node(f"{host}-{pid}", RUN_LASTS - (now - at), held)]
+        return [FleetNode(f"{host}-{pid}", RUN_LASTS - (now - at), held)]
 
     def order(self, what: str, names: list[str], by: str) -> None:
         connection = self.connect()
@@ -188,15 +190,15 @@ class _Tables(SqliteFile):
             rows = [(self._fleet, name, what, by) for name in names]
             connection.executemany(self._sql["order"], rows)
 
-    def orders(self) -> list[Order]:
+    def orders(self) -> list[TargetOrder]:
         connection = self.connect()
         whose = (self._fleet,)
         found = connection.execute(self._sql["orders"], whose).fetchall()
-        if found:  # only then a write, which others would have to wait for
+        if found:  # otherwise no write, which would block others
             with transaction(connection):
                 found = connection.execute(self._sql["orders"], whose).fetchall()
                 connection.execute(self._sql["clear_orders"], whose)
-        return [Order(*row) for row in found]
+        return [TargetOrder(*row) for row in found]
 
     def settings(self) -> dict[str, Any]:
         rows = self.connect().execute(self._sql["settings"], (self._fleet,))
@@ -207,7 +209,7 @@ class _Tables(SqliteFile):
         with transaction(connection):
             for key, value in changes.items():
                 if value is None:
-                    connection.execute(self._sql["forget_setting"], (self._fleet, key))
+                    connection.execute(self._sql["remove_setting"], (self._fleet, key))
                 else:
                     row = (self._fleet, key, json.dumps(value))
                     connection.execute(self._sql["keep_setting"], row)
@@ -215,7 +217,7 @@ class _Tables(SqliteFile):
     def audit(self, entry: AuditEntry) -> None:
         connection, now = self.connect(), time.time()
         with transaction(connection):
-            connection.execute(self._sql["prune_audit"], (self._fleet, now - KEPT))
+            connection.execute(self._sql["prune_audit"], (self._fleet, now - AUDIT_KEPT))
             parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
             connection.execute(self._sql["audit"], (self._fleet, now, *parts))
 
@@ -226,26 +228,27 @@ class _Tables(SqliteFile):
 
 
 def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:
-    """Whether a run is still under way. The age counts both ways: a clock may have been set."""
+    """True if a run is alive. A time in the future counts as old too: the clock may have been
+    set."""
     if abs(now - at) > RUN_LASTS:
         return False
     if host != socket.gethostname():
         return True
     if pid == os.getpid():
         return run in _OUR_RUNS
-    if os.name != "posix":  # elsewhere to ask for a process may end it
+    if os.name != "posix":  # on Windows, os.kill would end the process
         return True
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except OSError:  # somebody else's
+    except OSError:  # the process of another user
         return True
     return True
 
 
 def _plain(text: str) -> dict[str, Any]:
-    """What was kept as JSON; what somebody wrote by hand and is none counts as nothing."""
+    """The JSON object in a text; invalid JSON, written by hand, counts as empty."""
     try:
         found = json.loads(text)
     except ValueError:

@@ -24,13 +24,13 @@ from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry, check_count
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError
-from pollwise.fleet.secrets import without_hidden
+from pollwise.runtime.redact import without_hidden
 
 #: A half-open delay is drawn from its last fifth: never later, so that a recovery is seen in time.
 OPEN_JITTER = 0.2
 
 
-class Verdict(NamedTuple):
+class FailureDecision(NamedTuple):
     """What follows from a failure: the next poll after `delay` seconds, as a dead letter or not."""
 
     delay: float
@@ -38,7 +38,7 @@ class Verdict(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class FailureRules:
     """How failures are answered.
 
     confirmations: so many failures in a row are each followed by a quick poll, after `confirm`
@@ -74,7 +74,7 @@ class Rules:
         soon: float,
         u: float,
         dead_after: int | None = None,
-    ) -> Verdict:
+    ) -> FailureDecision:
         """What follows from the failure number `failures` in a row (1 is the first).
 
         dead: it was a dead letter already.
@@ -83,15 +83,15 @@ class Rules:
         dead_after: the target's own, where it has one.
         """
         if dead or permanent or failures >= (dead_after or self.dead_after):
-            return Verdict(self.recheck, True)
+            return FailureDecision(self.recheck, True)
         if failures >= self.breaker.failures:
             whole = self.breaker.open_for(failures - self.breaker.failures + 1)
-            return Verdict(whole * (1.0 - OPEN_JITTER * u), False)
+            return FailureDecision(whole * (1.0 - OPEN_JITTER * u), False)
         if failures <= self.confirmations:
-            return Verdict(min(self.confirm, soon), False)
-        return Verdict(self.backoff.delay(failures - self.confirmations, u), False)
+            return FailureDecision(min(self.confirm, soon), False)
+        return FailureDecision(self.backoff.delay(failures - self.confirmations, u), False)
 
-    def condition(self, failures: int, *, dead: bool, asked: bool) -> str:
+    def state(self, failures: int, *, dead: bool, asked: bool) -> str:
         """How it fares, in a word; asked: its next poll is due or under way."""
         if dead:
             return "dead"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError, ProbeRefused
-from pollwise.fleet.engine.states import Rules, is_permanent, text_of
+from pollwise.fleet.engine.failures import FailureRules, is_permanent, text_of
 
-RULES = Rules()
+RULES = FailureRules()
 units = st.floats(0, 1, exclude_max=True)
 counts = st.integers(1, 10_000)
 
@@ -21,7 +21,7 @@ def after(failures: int, u: float = 0.0, **given: bool) -> tuple[float, bool]:
     return RULES.failed(failures, soon=10.0, u=u, **told)
 
 
-def test_an_outage_from_the_first_failure_to_the_dead_letters() -> None:
+def test_an_outage_from_the_first_failure_to_the_dead_targets() -> None:
     assert [after(n) for n in range(1, 7)] == [
         (5.0, False), (5.0, False), (30.0, False), (60.0, False), (1800.0, True), (1800.0, True),
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_no_failure_is_answered_by_silence(failures: int, u: float, soon: float)
 @given(counts, units)
 def test_a_half_open_probe_is_never_late(failures: int, u: float) -> None:
     """A recovery is seen within the delay of the opening."""
-    rules = Rules(dead_after=10**6)
+    rules = FailureRules(dead_after=10**6)
     delay, _ = rules.failed(failures, permanent=False, dead=False, soon=1.0, u=u)
     if failures >= rules.breaker.failures:
         whole = rules.breaker.open_for(failures - rules.breaker.failures + 1)
@@ -69,7 +69,7 @@ def test_a_half_open_probe_is_never_late(failures: int, u: float) -> None:
 
 @given(counts, units)
 def test_between_confirming_and_opening_it_backs_off(failures: int, u: float) -> None:
-    rules = Rules(breaker=Breaker(10, "30s"), dead_after=20)
+    rules = FailureRules(breaker=Breaker(10, "30s"), dead_after=20)
     delay, dead = rules.failed(failures, permanent=False, dead=False, soon=9.0, u=u)
     if 2 < failures < 10:
         middle = min(5.0 * 2 ** (failures - 3), 300.0)
@@ -79,8 +79,10 @@ def test_between_confirming_and_opening_it_backs_off(failures: int, u: float) ->
 
 @given(counts, st.booleans(), st.booleans())
 def test_how_it_fares_is_one_word(failures: int, dead: bool, asked: bool) -> None:
-    rules = Rules(breaker=Breaker(6, "30s"), backoff=Retry.exponential("5s", "5m", attempts=None))
-    word = rules.condition(failures, dead=dead, asked=asked)
+    rules = FailureRules(
+        breaker=Breaker(6, "30s"), backoff=Retry.exponential("5s", "5m", attempts=None)
+    )
+    word = rules.state(failures, dead=dead, asked=asked)
     if dead:
         assert word == "dead"
     elif failures <= 2:
@@ -89,7 +91,7 @@ def test_how_it_fares_is_one_word(failures: int, dead: bool, asked: bool) -> Non
         assert word == "backing off"
     else:
         assert word == ("half-open" if asked else "open")
-    assert rules.condition(0, dead=False, asked=asked) == "closed"
+    assert rules.state(0, dead=False, asked=asked) == "closed"
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,7 @@ def test_how_it_fares_is_one_word(failures: int, dead: bool, asked: bool) -> Non
 )
 def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        Rules(**wrong)  # type: ignore[arg-type]
+        FailureRules(**wrong)  # type: ignore[arg-type]
 
 
 def test_who_raises_says_whether_asking_again_helps() -> None:

@@ -1,4 +1,4 @@
-"""Entry: the running state of one target in a fleet. A fleet may have a million of them."""
+"""RunningTarget: the running state of one target in a fleet. A fleet may have a million of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLIGHT: Final = 2  # being polled
 GONE: Final = 3  # removed; if it was being polled, what comes back is dropped
 
 
-class Entry:
+class RunningTarget:
     """One target and how it fares. Times are of the event loop's clock."""
 
     __slots__ = (

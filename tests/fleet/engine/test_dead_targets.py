@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from pollwise.fleet import Rules, Target
+from pollwise.fleet import FailureRules, Target
 from pollwise.fleet.file import FleetFileError, read_text
 from pollwise.runtime.clock import VirtualClock
 from pollwise.settings import FleetSettings
@@ -14,9 +14,10 @@ from tests.fleet.world import SAME, Watch, fleet_for, now, running
 from tests.support.kit import virtually
 
 OUTAGE = (100.0, 220.0)
+USUAL = FailureRules()
 
 
-def seen_again_after(dead_after: int | None, rules: Rules | None = None) -> float:
+def seen_again_after(dead_after: int | None, rules: FailureRules = USUAL) -> float:
     """How long after an outage of two minutes its end is seen."""
     watch = Watch()
     seen: list[float] = []
@@ -32,7 +33,7 @@ def seen_again_after(dead_after: int | None, rules: Rules | None = None) -> floa
         fleet.add(Target("t", watch.probe(answer), "10s", dead_after=dead_after))
         async with running(fleet):
             await asyncio.sleep(2 * 3600)
-            assert fleet.state("t").condition == "closed"  # it comes back by itself
+            assert fleet.target("t").state == "closed"  # it comes back by itself
 
     virtually(main)
     return next(at for at in seen if at > OUTAGE[1]) - OUTAGE[1]
@@ -44,14 +45,16 @@ def test_two_minutes_of_outage_make_a_dead_letter_seen_half_an_hour_later() -> N
 
 def test_with_more_failures_allowed_the_end_is_seen_within_the_half_open_delay() -> None:
     assert seen_again_after(20) <= 120
-    assert seen_again_after(None, Rules(dead_after=20)) <= 120
-    assert seen_again_after(5, Rules(dead_after=20)) > 1600  # the target's own counts
+    assert seen_again_after(None, FailureRules(dead_after=20)) <= 120
+    assert seen_again_after(5, FailureRules(dead_after=20)) > 1600  # the target's own counts
 
 
 def test_how_long_an_outage_may_last_is_what_the_tutorial_says() -> None:
     def lasts(dead_after: int, u: float) -> float:
         verdicts = [
-            Rules().failed(n, permanent=False, dead=False, soon=5.0, u=u, dead_after=dead_after)
+            FailureRules().failed(
+                n, permanent=False, dead=False, soon=5.0, u=u, dead_after=dead_after
+            )
             for n in range(1, dead_after)
         ]
         assert all(not each.dead and each.delay <= 300 for each in verdicts)
@@ -100,4 +103,7 @@ def test_a_number_that_is_none_is_refused_with_its_line(wrong: str) -> None:
 
 def test_the_settings_begin_with_the_rules_of_code() -> None:
     settings = FleetSettings()
-    assert (settings.dead_after, settings.recheck) == (Rules().dead_after, Rules().recheck)
+    assert (settings.dead_after, settings.recheck) == (
+        FailureRules().dead_after,
+        FailureRules().recheck,
+    )

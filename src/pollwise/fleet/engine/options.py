@@ -1,0 +1,95 @@
+"""How a fleet runs, and how the targets of its groups are paced."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.core.strategies.freshness import Freshness
+from pollwise.durations import Duration, seconds, shown
+from pollwise.errors import ConfigError
+from pollwise.fleet.engine.failures import FailureRules
+from pollwise.fleet.targets import Target
+
+#: The upper limit of `concurrency` and `per_host`.
+MAX_CONCURRENCY = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class FleetRunOptions:
+    """How a fleet runs.
+
+    strategy: paces the targets that have no interval of their own.
+    concurrency: maximum number of polls at a time.
+    budget: polls a second over all targets, shared out by how often their readings change; None
+        polls each target at its own pace.
+    per_host: maximum number of polls at a time of targets with the same host; None for no limit.
+    rules: what happens after failed polls.
+    grace: how long a stop waits for polls in progress.
+    lease: with several nodes on one store, the time after which other nodes take over the targets
+        of a killed one.
+    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    seed: makes jitter repeatable.
+    """
+
+    strategy: Strategy = field(default_factory=Freshness)
+    concurrency: int = 64
+    budget: float | None = None
+    per_host: int | None = 4
+    rules: FailureRules = field(default_factory=FailureRules)
+    grace: Duration = "10s"
+    lease: Duration = "30s"
+    signals: bool = True
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.strategy, Strategy):
+            raise ConfigError(
+                f"strategy = {shown(self.strategy)} is not a strategy; give e.g. Freshness('10s')"
+            )
+        if self.strategy.longest_hold:
+            raise ConfigError(
+                f"{self.strategy!r} holds its polls, but probes cannot; use another strategy"
+            )
+        _check_count(self.concurrency, "concurrency")
+        if self.per_host is not None:
+            _check_count(self.per_host, "per_host")
+        budget = self.budget
+        if budget is not None and not (
+            isinstance(budget, (int, float)) and not isinstance(budget, bool)
+            and 0 < budget < math.inf
+        ):  # fmt: skip
+            raise ConfigError(
+                f"budget = {shown(budget)} must be a finite number of polls a second above 0, "
+                "or None for no budget"
+            )
+        seconds(self.grace, "grace")
+        seconds(self.lease, "lease", positive=True)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPace:
+    """How targets without an interval of their own are paced.
+
+    strategy: their strategy, within the bounds of each target.
+    enabled: when off, each target is polled exactly at its base interval.
+    """
+
+    strategy: Strategy = field(default_factory=Freshness)
+    enabled: bool = True
+
+    def of(self, target: Target) -> Strategy:
+        """The strategy of this target."""
+        strategy = target.strategy(self.strategy)
+        if self.enabled or isinstance(strategy, Fixed):
+            return strategy
+        if isinstance(strategy, Freshness):
+            return Fixed(strategy.base_interval)
+        return Fixed(strategy.pacer().first().delay)
+
+
+def _check_count(value: object, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_CONCURRENCY:
+        raise ConfigError(f"{name} = {value!r} must be a whole number from 1 to {MAX_CONCURRENCY}")
