@@ -105,7 +105,7 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
     with Command("fleet", "run", *words) as command:
         metrics = command.err.until(r"metrics on (http://\S+)")[1]
         token = command.err.until(r"shown this once: (\S+)")[1]
-        url = command.err.until(r"API on (http://127.0.0.1:\d+)/api/fleet/health")[1]
+        url = command.err.until(r"API on (http://127.0.0.1:\d+)/api/fleet/state")[1]
         wait_until(lambda: state("fine")["last_success_at"] is not None, "a success", within=20)
         assert state("slow")["state"] == "closed"
         wait_until(lambda: state("broken")["failures"] >= 3, "an open breaker", within=30)
@@ -115,7 +115,7 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
         with urllib.request.urlopen(f"{url}/healthz") as answer:
             assert answer.status == 200
         request = urllib.request.Request(
-            f"{url}/api/fleet/health", headers={"Authorization": f"Bearer {token}"}
+            f"{url}/api/fleet/state", headers={"Authorization": f"Bearer {token}"}
         )
         with urllib.request.urlopen(request) as answer:
             assert json.load(answer)["breakers"]["open"] == 1
@@ -504,15 +504,15 @@ def test_a_retry_of_all_leaves_what_is_paused(file: Path) -> None:
     assert found["targets"] == ["broken"]
 
 
-def test_what_was_taken_out_of_the_file_can_be_forgotten(file: Path) -> None:
+def test_a_target_that_is_no_longer_in_the_file_can_be_removed(file: Path) -> None:
     saved(row("fine"), row("old", state="dead", failures=5, error="gone", failed_at=-9))
     result = pollwise("fleet", "remove", "fine", "--store", STORE)
     assert result.code == 2
-    assert "'fine' is in fleet.toml; take it out there" in result.err
+    assert "'fine' is still in fleet.toml; delete it there" in result.err
     result = pollwise("fleet", "remove", "older", "--store", STORE)
     assert result.code == 1
     assert "did you mean 'old'?" in result.err
-    assert good("fleet", "remove", "old", "--store", STORE).out == "forgotten: old\n"
+    assert good("fleet", "remove", "old", "--store", STORE).out == "removed: old\n"
     file.unlink()
     found = good("fleet", "status", "--store", STORE, "--json").json()
     assert [each["name"] for each in found["target_list"]] == ["fine"]
@@ -537,7 +537,7 @@ def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None
         ("retry", "--all"),
     ):
         result = good("fleet", *words, "--store", STORE)
-        assert "needs a type" in result.err
+        assert "type is missing" in result.err
         assert "only what the store has is known" in plain(result.err).replace("\n", " ")
         assert "nothing was" not in result.err.lower()  # whoever polls goes on
     found = good("fleet", "status", "--store", STORE, "--json").json()
@@ -561,7 +561,7 @@ def test_a_file_with_bad_lines_starts_nothing(folder: Path) -> None:
     lines = result.err.splitlines()
     assert lines[0] == "error: fleet.toml has 3 errors:"
     assert [line.split()[0] for line in lines[1:4]] == [
-        "fleet.toml:3:", "fleet.toml:4:", "fleet.toml:5:"
+        "fleet.toml:1:", "fleet.toml:4:", "fleet.toml:4:"
     ]  # fmt: skip
     assert lines[4] == "Nothing was started."
     assert not Path("fleet.db").exists()
@@ -634,9 +634,9 @@ def test_the_api_lets_in_the_tokens_of_a_controller(file: Path) -> None:
     with Command("fleet", "run", *tokens) as command:
         url = command.err.until(r"API on (http://127.0.0.1:\d+)/")[1]
         headers = {"Authorization": f"Bearer {secret}"}
-        assert httpx.get(f"{url}/api/fleet/health", headers=headers).status_code == 200
+        assert httpx.get(f"{url}/api/fleet/state", headers=headers).status_code == 200
         assert httpx.post(f"{url}/api/fleet/pause", headers=headers).status_code == 403
-        assert httpx.get(f"{url}/api/fleet/health").status_code == 401
+        assert httpx.get(f"{url}/api/fleet/state").status_code == 401
         assert command.stopped() == 0
     assert "token of the API" not in "".join(command.err.all)
     assert not Path("fleet-token.hash").exists()
@@ -660,7 +660,7 @@ def test_several_nodes_on_postgres_from_the_command_line(
     store = own_postgres().dsn()
     refused = pollwise("fleet", "run", "--store", store)
     assert refused.code == 2
-    assert "FleetRun `pollwise fleet migrate`" in refused.err
+    assert "Run `pollwise fleet migrate`" in refused.err
     assert "CREATE TABLE" in good("fleet", "migrate", "--store", store, "--sql").out
     assert good("fleet", "migrate", "--store", store, "--json").json() == {"applied": [1, 2]}
     assert "the tables are up to date" in good("fleet", "migrate", "--store", store).out

@@ -105,7 +105,7 @@ def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
         fleet.pause("late")
         async with running(fleet), desk(Control(fleet), folder) as client:
             await clock.advance(60)
-            health = await client.good("GET", "/api/fleet/health")
+            health = await client.good("GET", "/api/fleet/state")
             every = {each["name"]: each for each in health["target_list"]}
             assert (health["targets"], health["due"], health["dead_targets"]) == (
                 4, 0, ["gone/away?"]
@@ -121,13 +121,13 @@ def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
             assert {every["late"][key] for key in NEVER} == {None}
             assert health["next"] is None
             # A page, and a choice.
-            page = await client.good("GET", "/api/fleet/health?limit=2&after=gone/away%3f")
+            page = await client.good("GET", "/api/fleet/state?limit=2&after=gone/away%3f")
             assert [each["name"] for each in page["target_list"]] == ["good", "late"]
-            page = await client.good("GET", "/api/fleet/health?limit=1")
+            page = await client.good("GET", "/api/fleet/state?limit=1")
             assert page["next"] == "gone/away?"
-            dead = await client.good("GET", "/api/fleet/health?state=dead")
+            dead = await client.good("GET", "/api/fleet/state?state=dead")
             assert [each["name"] for each in dead["target_list"]] == ["gone/away?"]
-            group = await client.good("GET", "/api/fleet/health?group=g")
+            group = await client.good("GET", "/api/fleet/state?group=g")
             assert [each["name"] for each in group["target_list"]] == ["shy"]
             one = await client.good("GET", "/api/fleet/targets/gone/away%3F")
             assert one["state"] == "dead"
@@ -308,10 +308,10 @@ def test_settings_are_patched_told_and_kept(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "body", "status", "said"),
     [
-        ("GET", "/api/fleet/health?limit=x", None, 400, "whole number from 0"),
-        ("GET", "/api/fleet/health?limit=-1", None, 400, "whole number from 0"),
-        ("GET", "/api/fleet/health?limit=99999999999999999999", None, 400, "whole number"),
-        ("GET", "/api/fleet/health?state=tired", None, 400, "one of closed"),
+        ("GET", "/api/fleet/state?limit=x", None, 400, "whole number from 0"),
+        ("GET", "/api/fleet/state?limit=-1", None, 400, "whole number from 0"),
+        ("GET", "/api/fleet/state?limit=99999999999999999999", None, 400, "whole number"),
+        ("GET", "/api/fleet/state?state=tired", None, 400, "one of closed"),
         ("GET", "/api/fleet/audit?limit=x", None, 400, "whole number from 0"),
         ("GET", "/api/fleet/audit?before=x", None, 400, "before must be the id of an entry"),
         ("GET", "/api/fleet/audit?before=9999999999999999", None, 400, "before must be"),
@@ -378,7 +378,7 @@ def test_nobody_comes_in_without_the_token(folder: Path, given: str) -> None:
             for header in (given, f"Bearer {given}", f"Basic {client.token}"):
                 headers = {b"Authorization": header.encode()}
                 for method, path in (
-                    ("GET", "/api/fleet/health"),
+                    ("GET", "/api/fleet/state"),
                     ("GET", "/api/fleet/polling"),
                     ("GET", "/api/fleet/audit"),
                     ("GET", "/api/fleet/targets/a"),
@@ -411,7 +411,7 @@ def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
 
             async def tried(token: str) -> list[int]:
                 headers = {"Authorization": f"Bearer {token}"}
-                looked = await client.get("http://f/api/fleet/health", headers=headers)
+                looked = await client.get("http://f/api/fleet/state", headers=headers)
                 paused = await client.post("http://f/api/fleet/targets/a/pause", headers=headers)
                 return [looked.status_code, paused.status_code]
 
@@ -424,7 +424,7 @@ def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
             assert "pollwise serve token create" in answer.json()["error"]["what_to_do"]
             assert await tried(secret["admin"]) == [200, 202]
             assert fleet.target("a").paused
-            answer = await client.get("http://f/api/fleet/health")
+            answer = await client.get("http://f/api/fleet/state")
             assert answer.json()["error"]["code"] == "unauthorized"
             assert answer.headers["www-authenticate"] == "Bearer"
             await tokens.revoke(made["submit"].id)
@@ -446,7 +446,7 @@ def test_another_may_decide_who_is_let_in(folder: Path) -> None:
         mounted = Starlette(routes=[Mount("/api/fleet", application(Control(fleet), only_read))])
         transport = httpx.ASGITransport(mounted)
         async with running(fleet), httpx.AsyncClient(transport=transport) as client:
-            assert (await client.get("http://f/api/fleet/health")).status_code == 200
+            assert (await client.get("http://f/api/fleet/state")).status_code == 200
             answer = await client.post("http://f/api/fleet/targets/a/pause")
             told = {"code": "forbidden", "message": "you may only look", "what_to_do": ""}
             assert (answer.status_code, answer.json()) == (403, {"error": told})
@@ -486,7 +486,7 @@ def test_a_store_that_cannot_be_asked_is_503_and_the_process_lives(folder: Path)
             assert found[0] == 503
             assert found[1].startswith("the disk is full. Try again")
             assert (await client.ask("GET", "/healthz")).status_code == 200
-            assert (await client.ask("GET", "/api/fleet/health")).status_code == 200
+            assert (await client.ask("GET", "/api/fleet/state")).status_code == 200
         await store.close()
 
     in_virtual_time(main)
@@ -511,14 +511,14 @@ def test_any_node_tells_of_all_targets_and_takes_orders_for_them(
                 await stack.enter_async_context(running(fleet))
             client = await stack.enter_async_context(desk(controls[0], folder))
             await clock.advance(60)
-            health = await client.good("GET", "/api/fleet/health")
+            health = await client.good("GET", "/api/fleet/state")
             assert (health["node"], health["held"], health["targets"]) == ("n0", 3, 6)
             assert health["never"] == 0
             assert all(each["last_success_at"] for each in health["target_list"])
             names = [each["name"] for each in health["target_list"]]
             await client.good("POST", "/api/fleet/pause", {"targets": names})
             await clock.advance(CHECK_EVERY + 1.5)
-            health = await client.good("GET", "/api/fleet/health")
+            health = await client.good("GET", "/api/fleet/state")
             assert health["paused"] == 6
         for fleet in both:
             assert fleet.store is not None

@@ -1,6 +1,6 @@
 """The fleet over HTTP: how it fares, orders for its targets, and the settings of its polling.
 
-    GET   /api/fleet/health                      all figures, each target's last success and error
+    GET   /api/fleet/state                      all figures, each target's last success and error
     GET   /api/fleet/targets/NAME                one target
     POST  /api/fleet/targets/NAME/ORDER          retry, close-breaker, pause, resume, poll-now
     POST  /api/fleet/ORDER {"targets": [names]}  the same, of many
@@ -165,7 +165,7 @@ def application(control: Control, authorise: Authorise) -> Starlette:
     api = _Api(control, authorise)
     return Starlette(
         routes=[
-            Route("/health", api.health, methods=["GET"]),
+            Route("/state", api.state, methods=["GET"]),
             Route("/audit", api.audit, methods=["GET"]),
             Route("/polling", api.polling, methods=["GET"]),
             Route("/polling", api.change, methods=["PATCH"]),
@@ -182,7 +182,7 @@ class _Api:
         self._control = control
         self._authorise = authorise
 
-    async def health(self, request: Request) -> Response:
+    async def state(self, request: Request) -> Response:
         await self._authorise(request, "read")
         limit, after = _limit(request), request.query_params.get("after", "")
         state, group = (request.query_params.get(each) for each in ("state", "group"))
@@ -376,7 +376,7 @@ def _plain(value: Any) -> Any:
 
 async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, NoSuchTarget):
-        error = Refusal(404, str(error), "See GET /api/fleet/health for those there are.")
+        error = Refusal(404, str(error), "See GET /api/fleet/state for those there are.")
     elif isinstance(error, StoreError):
         error = Refusal(503, str(error), "Try again in a few seconds; the fleet's log says more.")
     elif not isinstance(error, HTTPException):

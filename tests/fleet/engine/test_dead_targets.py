@@ -91,13 +91,13 @@ address = "c.example"
 
 
 @pytest.mark.parametrize("wrong", ["0", "-1", "1.5", "true", "'many'", "10000000"])
-def test_a_number_that_is_none_is_refused_with_its_line(wrong: str) -> None:
+def test_an_invalid_number_of_failures_is_refused(wrong: str) -> None:
     text = f"[[target]]\nname = 'a'\ntype = 'ping'\naddress = 'h'\ndead_after = {wrong}\n"
     with pytest.raises(FleetFileError) as told:
         read_text(text)
     [(line, what)] = told.value.problems
-    assert line == 5
-    assert "dead_after = " in what
+    assert line == 1
+    assert "target 'a': dead_after = " in what
     assert "must be a whole number from 1 to 1000000" in what
 
 

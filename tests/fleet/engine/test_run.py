@@ -390,7 +390,7 @@ def test_pause_resume_and_poll_now() -> None:
             assert len(watch.at["u"]) == polls + 1
             with pytest.raises(ConfigError, match="no target 'v'"):
                 fleet.pause("v")
-        with pytest.raises(ConfigError, match="does not run"):
+        with pytest.raises(ConfigError, match="is not running"):
             fleet.poll_now("t")
 
     virtually(main)

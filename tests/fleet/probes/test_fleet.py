@@ -199,6 +199,7 @@ def test_plain_functions_are_probes_and_others_are_refused() -> None:
 MISSING = """
 import sys
 sys.modules["httpx"] = sys.modules["httpcore"] = sys.modules["dns"] = None
+sys.modules["cryptography"] = None
 from pollwise.errors import MissingExtra
 from pollwise.fleet import Fleet, FleetRunOptions, Target
 from pollwise.fleet.file import FleetFileError, read_text
@@ -214,10 +215,16 @@ for kind, key in (("http", "url"), ("feed", "url"), ("dns", "domain")):
     try:
         read_text(f'[[target]]\\nname = "a"\\ntype = "{kind}"\\n{key} = "x"\\n')
     except FleetFileError as error:
-        assert error.problems[0][0] == 3, error
+        assert error.problems[0][0] == 1, error
         assert "pollwise[fleet]" in str(error)
     else:
         raise AssertionError(kind)
+try:
+    Fleet().add(Target("c", "tcp", options={"address": "x:1", "tls": True}))
+except MissingExtra as error:
+    assert "pip install 'pollwise[fleet]'" in str(error)
+else:
+    raise AssertionError("tls")
 """
 
 

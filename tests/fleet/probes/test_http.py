@@ -375,8 +375,8 @@ def test_a_certificate_tells_when_it_ends(tmp_path: Path, verified: bool) -> Non
             assert found.facts["tls_expires_in_days"] == pytest.approx(30, abs=0.2)
             assert "warning" not in found.facts
             warned = await polled("http", url=server.url(), tls_warning="60d", **trust)
-            assert "ends in" in str(warned.facts["warning"])
-            assert "ends in" in warned.summary
+            assert "expires in" in str(warned.facts["warning"])
+            assert "expires in" in warned.summary
             assert server.connections == 1
 
     really(main)

@@ -134,7 +134,7 @@ def test_tls_tells_when_the_certificate_ends(tmp_path: Path) -> None:
             address = f"{HOST}:{server.port}"
             found = await polled("tcp", address=address, tls=True, ca=str(made_one.file))
             assert found.facts["tls_expires_in_days"] == pytest.approx(5, abs=0.2)
-            assert "ends in" in found.summary
+            assert "expires in" in found.summary
             assert (await polled("tcp", address=address, tls=True, verify=False)).facts["warning"]
             with pytest.raises(ProbeError, match=r"self.signed"):
                 await polled("tcp", address=address, tls=True)

@@ -164,7 +164,7 @@ async def _serve_api(
         raise
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    note(logging.INFO, "api_served", f"API on {url}/api/fleet/health", url=url)
+    note(logging.INFO, "api_served", f"API on {url}/api/fleet/state", url=url)
 
     async def stop() -> None:
         server.should_exit = True

@@ -13,6 +13,7 @@ import asyncio
 import ssl
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.failed import failed
@@ -50,6 +51,8 @@ class TcpProbe:
         if self._pattern is not None and not self._read:
             options.wrong("read", "= false contradicts regex, which looks into what is read")
         self._tls = options.flag("tls", False)
+        if self._tls:
+            _certificates()  # needs an extra, which is asked for now
         self._verify = options.flag("verify", True)
         self._ca = options.text("ca") or None
         if self._ca is not None and not Path(self._ca).is_file():
@@ -72,9 +75,7 @@ class TcpProbe:
             facts["ms"] = round((loop.time() - began) * 1000, 1)
             secured = writer.get_extra_info("ssl_object")
             if secured is not None:
-                from pollwise.fleet.probes.http.certificates import note_certificate
-
-                note_certificate(facts, secured, context.epoch, self._warning)
+                _certificates().note_certificate(facts, secured, context.epoch, self._warning)
             if self._send:
                 writer.write(self._send)
                 await writer.drain()
@@ -104,6 +105,12 @@ class TcpProbe:
             context.check_hostname = False
             context.verify_mode = ssl.CERT_NONE
         return context
+
+
+def _certificates() -> Any:
+    from pollwise.fleet.probes.http import certificates
+
+    return certificates
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
