@@ -100,7 +100,7 @@ class Fleet:
             ready = make_probe(target)
             host = target.host if target.host is not None else ready.host
             fresh[target.name] = RunningTarget(target, ready.probe, host, self._strategy_of(target))
-        if self._run is None or not self._run.taken_up:
+        if self._run is None or not self._run.loaded:
             self._planned |= fresh
         else:
             self._run.add(fresh.values())
@@ -206,14 +206,14 @@ class Fleet:
     def _later(self, name: str, *, paused: bool) -> bool:
         """Keep a pause or its end for the next run; False while one is running."""
         entry = self._known(name)
-        if self._run is not None and self._run.taken_up:
+        if self._run is not None and self._run.loaded:
             return False
         entry.paused = self._paused[name] = paused
         return True
 
     def _order(self, name: str, order: Callable[[RunningTarget, float], None]) -> None:
         entry = self._known(name)
-        if self._run is None or not self._run.taken_up:
+        if self._run is None or not self._run.loaded:
             raise ConfigError(f"fleet {self.name} is not running, so it cannot poll {name!r} now")
         order(entry, self._time())
         self._run.saving.touch(entry)
@@ -285,7 +285,7 @@ class Fleet:
             self._time(),
             name=self.name,
             running=run is not None,
-            stuck=0 if run is None else run.stuck,
+            stuck=0 if run is None else len(run.stuck),
             polls=0 if run is None else run.polls,
             unsaved=0 if run is None else run.saving.unsaved,
             save_error=None if run is None else run.saving.error,

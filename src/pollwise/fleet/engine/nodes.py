@@ -1,10 +1,10 @@
 """Several nodes on one fleet: each polls the targets it holds, and holds its share of them.
 
-A node renews all it holds in one call, three times a lease. It takes what nobody holds, up to its
-share (targets ÷ nodes, rounded up), and gives back what is beyond that, a few at a time. When the
-store cannot be reached its leases run out, by its own clock too: it stops polling by itself before
-anybody else may begin. It looks again when the lease of another node should end, so that the
-targets of one that was killed go to others within the lease.
+A node renews all its leases in one call, three times a lease. It claims free targets up to its
+share (targets ÷ nodes, rounded up), and gives back those above it, a few at a time. If the store
+cannot be reached, its leases expire by its own clock too, a little early: it stops polling before
+any other node may start. It checks again when the lease of another node should expire, so that the
+targets of a killed node are taken over within the lease.
 """
 
 from __future__ import annotations
@@ -16,18 +16,21 @@ from pollwise.fleet.engine.restore import restore
 from pollwise.fleet.engine.running_target import AGENDA, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import FleetStore
+from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 
-#: A lease is taken for shorter than it is, by this share: clocks differ, and answers take time.
+#: The chore that renews leases.
+RENEW = "renew leases"
+#: Fraction of a lease that is not used: clocks differ, and answers take time.
 MARGIN = 0.1
-#: How long after the end of another node's lease one looks whether it was renewed.
+#: Seconds after the end of another node's lease until this node checks whether it was renewed.
 LATE = 0.05
-#: The most targets claimed, or given back for others, in one call.
+#: Maximum number of targets claimed or given back in one call.
 BATCH = 10_000
 
 
 class Nodes:
-    """One node's part in a fleet that several share."""
+    """The part of one node in a shared fleet."""
 
     def __init__(
         self,
@@ -37,23 +40,21 @@ class Nodes:
         scheduler: Scheduler,
         clock: Clock,
         pump: Callable[[], None],
-        look_after: Callable[[float], None] = lambda delay: None,
+        chores: Chores,
     ) -> None:
-        """
-        look_after: has `tend` called after so many seconds, if its turn would come later.
-        """
         self.lease = lease
         self._store = store
         self._node = node
         self._scheduler = scheduler
         self._clock = clock
         self._pump = pump
-        self._look_after = look_after
-        #: The names that the store knows by a claim of ours.
-        self._told: set[str] = set()
+        self._chores = chores
+        chores.add(RENEW, lease / 3, self.tend)
+        #: Names that our claims made known to the store.
+        self._known: set[str] = set()
 
     async def tend(self) -> None:
-        """Renew what this node holds; take, or give back, up to its share."""
+        """Renew the leases of this node; claim or give back targets to reach its share."""
         scheduler = self._scheduler
         asked_at = self._clock.now()
         renewal = await self._store.renew(self._node, self.lease)
@@ -66,21 +67,19 @@ class Nodes:
             else:
                 scheduler.lose(entry)
         share = math.ceil(len(scheduler.entries) / max(renewal.nodes, 1))
+        # The store cannot count targets that it does not know yet.
+        claimable = renewal.free or not self._known.issuperset(scheduler.entries)
         if held > share:
             await self._give_back(held - share)
-        elif held < share and (renewal.free or self._unheard_of()):
+        elif held < share and claimable:
             await self._claim(share - held)
-        self._allot()
+        self._allot_budget()
         if renewal.ends is not None:
-            self._look_after(renewal.ends + LATE)
+            self._chores.hasten(RENEW, renewal.ends + LATE)
         self._pump()
 
-    def _unheard_of(self) -> bool:
-        """Whether there are targets here that the store was never told of, so cannot count."""
-        return not self._told.issuperset(self._scheduler.entries)
-
-    def _allot(self) -> None:
-        """Spend the part of the budget that belongs to what is held here."""
+    def _allot_budget(self) -> None:
+        """Use the part of the budget that belongs to the targets held here."""
         budget, entries = self._scheduler.budget, self._scheduler.entries
         if budget is not None and entries:
             held = sum(entry.until > -math.inf for entry in entries.values())
@@ -96,9 +95,9 @@ class Nodes:
         while wanted > 0 and names:
             asked_at = self._clock.now()
             limit = min(wanted, BATCH)
-            self._told = set()  # should the answer be lost, it is asked again
+            self._known = set()  # if the answer is lost, claim again
             leases = await self._store.claim(self._node, names, limit, self.lease)
-            self._told = set(scheduler.entries)
+            self._known = set(scheduler.entries)
             now = self._clock.now()
             for lease in leases:
                 entry = scheduler.entries.get(lease.name)
@@ -117,7 +116,7 @@ class Nodes:
             wanted -= len(leases)
 
     async def _give_back(self, surplus: int) -> None:
-        """Those due last, and none that is being polled."""
+        """Give back the targets that are due last; none that is being polled."""
         ours: list[RunningTarget] = [
             entry
             for entry in self._scheduler.entries.values()

@@ -1,12 +1,11 @@
-"""One run of a fleet: places for polls, one timer, deadlines, and state that is saved in batches.
+"""One run of a fleet: slots for polls, one timer, deadlines, and state that is saved in batches.
 
-Polls run in at most `concurrency` tasks, which are used again and again; who finishes takes what is
-due next. While all are idle there is one timer, for the head of the agenda, and one more for the
-nearest deadline while polls are under way. A target that waits for its time costs no task and no
-timer.
+A fleet has one agenda instead of a poll loop per target. Polls run in at most `concurrency` tasks,
+the slots, which are reused: a slot that finishes a poll takes the next due target. While all slots
+are idle there is one timer, for the head of the agenda; while polls are in progress there is one
+more, for the nearest deadline. A target that waits for its time costs no task and no timer.
 
-A poll may raise anything, hang, or ignore that it is cancelled: that is a failure of its target and
-of nothing else.
+A poll may raise anything, hang, or ignore its cancellation: only its own target fails.
 """
 
 from __future__ import annotations
@@ -16,12 +15,13 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 from pollwise.durations import seconds, short
 from pollwise.errors import ProbeTimeout
 from pollwise.fleet.engine.deadlines import STUCK_AFTER, Deadlines, PollSlot
 from pollwise.fleet.engine.failures import is_permanent, text_of, wait_of
-from pollwise.fleet.engine.nodes import Nodes
+from pollwise.fleet.engine.nodes import RENEW, Nodes
 from pollwise.fleet.engine.options import FleetRunOptions
 from pollwise.fleet.engine.restore import restore
 from pollwise.fleet.engine.running_target import FLIGHT, GONE, RunningTarget
@@ -40,6 +40,7 @@ from pollwise.runtime.events import (
     FleetStopped,
     TargetChanged,
     TargetDead,
+    TargetEvent,
     TargetFailed,
     TargetPolled,
     TargetPolling,
@@ -55,6 +56,9 @@ ACTION_TIMEOUT = 30.0
 POLLS_IN_A_ROW = 16
 #: How often the targets that wait for a free slot are counted, in seconds.
 COUNT_EVERY = 1.0
+
+_Targets = dict[str, RunningTarget]
+_Saved = dict[str, SavedTarget]
 
 
 class FleetRun:
@@ -82,44 +86,39 @@ class FleetRun:
         self._loop = asyncio.get_running_loop()
         self._main: asyncio.Task[None] | None = None
         self._slots: dict[PollSlot, None] = {}
-        self._stuck: dict[PollSlot, None] = {}
+        #: Polls that ignore their cancellation.
+        self.stuck: dict[PollSlot, None] = {}
         self._idle: list[PollSlot] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._deadlines = Deadlines(self._loop, self._slots, self._give_place_away)
+        self._deadlines = Deadlines(self._loop, self._slots, self._replace_stuck)
         self._count_at = 0.0
         self._chores = Chores(name, clock, events)
         self.saving = Saving(store, scheduler, self._chores, clock, self.pump)
         self._nodes: Nodes | None = None
         if store is not None and store.shared:
             lease = seconds(options.lease, "lease")
-            self._nodes = Nodes(store, node, lease, scheduler, clock, self.pump, self._tend_after)
-            self._chores.add("hold targets", lease / 3, self._nodes.tend)
-        #: Chores that are done before the first poll, too.
+            self._nodes = Nodes(store, node, lease, scheduler, clock, self.pump, self._chores)
+        #: Chores that also run before the first poll.
         self._first: list[str] = []
-        self._held_back = True
-        self.taken_up = False
+        self._not_ready = True
+        self.loaded = False
         self._stopping = False
         self._hurry = False
         self._ending = False
         self._stop = asyncio.Event()
         self._landed = asyncio.Event()
-        self._budget_told = False
-        #: Since the start: polls that ended.
+        self._budget_reported = False
+        #: Number of polls that ended since the start.
         self.polls = 0
 
     # From start to stop
 
-    async def main(
-        self,
-        planned: dict[str, RunningTarget],
-        before: dict[str, SavedTarget],
-        paused: dict[str, bool],
-    ) -> None:
+    async def main(self, planned: _Targets, before: _Saved, paused: dict[str, bool]) -> None:
         """Poll until stopped. Cancelling it stops without grace.
 
-        planned: the targets, taken out of it when the run knows what was kept of them.
-        before: what a run before this one left of them.
-        paused: what was ordered meanwhile.
+        planned: the targets; emptied once their saved state is loaded.
+        before: their state after the previous run.
+        paused: targets that were paused or resumed since then.
         """
         self._main = asyncio.current_task()
         options = self._options
@@ -128,19 +127,17 @@ class FleetRun:
             if self._store is not None and self._nodes is None:
                 await self.saving.enter(self.stop)
                 before = {each.name: each for each in await self._store.load()} | before
-            count = len(planned)
-            self._take_up(planned, before, paused)
+            count, strategy = len(planned), repr(options.strategy)
+            self._load(planned, before, paused)
             self._events.emit(
-                FleetStarted(
-                    self._name, count, options.concurrency, repr(options.strategy), options.budget
-                )
+                FleetStarted(self._name, count, options.concurrency, strategy, options.budget)
             )
             if self._nodes is not None:
                 await self._nodes.tend()
-                self._chores.wake("hold targets")
+                self._chores.wake(RENEW)
             for name in self._first:
                 await self._chores.at_once(name)
-            self._held_back = False
+            self._not_ready = False
             self.pump()
             await self._stop.wait()
             self._stopping = True
@@ -149,12 +146,7 @@ class FleetRun:
         finally:
             await to_its_end(self._finish())
 
-    def _take_up(
-        self,
-        planned: dict[str, RunningTarget],
-        before: dict[str, SavedTarget],
-        paused: dict[str, bool],
-    ) -> None:
+    def _load(self, planned: _Targets, before: _Saved, paused: dict[str, bool]) -> None:
         scheduler, now = self.scheduler, self._clock.now()
         fresh = list(planned.values())
         planned.clear()
@@ -163,8 +155,8 @@ class FleetRun:
             if kept is not None:
                 restore(entry, kept, scheduler, now)
             elif self._nodes is None:
-                self.saving.touch(entry)  # when it is polled first is to be seen
-        self.taken_up = True
+                self.saving.touch(entry)  # saves when it is first due
+        self.loaded = True
         for entry in fresh:
             if entry.target.name in paused:
                 entry.paused = paused.pop(entry.target.name)
@@ -180,26 +172,23 @@ class FleetRun:
             for entry in fresh:
                 entry.until = -math.inf  # until it is claimed
         self.scheduler.add(fresh, self._clock.now())
-        self.saving.look_after_quiet()
+        self.saving.watch_clock()
         self.pump()
 
     def chore(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Do this too, before the first poll and then every so many seconds, until the run ends."""
+        """Call `work` before the first poll and then every `every` seconds."""
         self._first.append(name)
         self._chores.add(name, every, work)
         self._chores.wake(name)
 
-    def _tend_after(self, delay: float) -> None:
-        self._chores.hasten("hold targets", delay)
-
     def stop(self) -> None:
-        """Begin no more polls and finish those under way. A second call ends the grace."""
+        """Start no more polls and finish those in progress. A second call ends the grace."""
         try:
             here = asyncio.get_running_loop() is self._loop
         except RuntimeError:
             here = False
         if not here:
-            with suppress(RuntimeError):  # the event loop may be closed by now
+            with suppress(RuntimeError):  # the event loop may be closed already
                 self._loop.call_soon_threadsafe(self.stop)
             return
         self._hurry = self._stopping
@@ -209,7 +198,7 @@ class FleetRun:
 
     async def _all_landed(self) -> None:
         until = self._clock.now() + self._grace
-        while self.scheduler.flying > len(self._stuck) and not self._hurry:
+        while self.scheduler.flying > len(self.stuck) and not self._hurry:
             left = until - self._clock.now()
             if left <= 0:
                 return
@@ -219,13 +208,13 @@ class FleetRun:
                     await self._landed.wait()
 
     async def _finish(self) -> None:
-        """End every task; save what is not yet saved."""
+        """End all tasks and save what is unsaved."""
         self._stopping = self._ending = True
         if self._timer is not None:
             self._timer.cancel()
         self._deadlines.close()
         cancelled = self.scheduler.flying
-        tasks = [each.task for each in (*self._slots, *self._stuck) if each.task is not None]
+        tasks = [each.task for each in (*self._slots, *self.stuck) if each.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -238,15 +227,15 @@ class FleetRun:
         except Exception as error:
             self._events.emit(ChoreFailed(self._name, "save state", text_of(error)))
         self._events.emit(FleetStopped(self._name, cancelled))
-        for task in tasks:  # a mistake of ours is not kept secret
+        for task in tasks:  # raise our own bugs
             if task.done() and not task.cancelled() and task.exception() is not None:
                 task.result()
 
-    # Places
+    # Slots
 
     def pump(self) -> None:
-        """Give what is due to whoever is free; then wait for the next."""
-        if self._stopping or self._held_back:
+        """Give due targets to free slots; then set the timer for the next one."""
+        if self._stopping or self._not_ready:
             return
         now = self._loop.time()
         while self._idle or len(self._slots) < self._options.concurrency:
@@ -259,38 +248,38 @@ class FleetRun:
                 if slot.wake is not None:
                     slot.wake.set_result(None)
             else:
-                self._hire(entry)
+                self._open_slot(entry)
         self._set_timer()
 
-    def _hire(self, entry: RunningTarget) -> None:
+    def _open_slot(self, entry: RunningTarget) -> None:
         slot = PollSlot()
         slot.entry = entry
         self._slots[slot] = None
-        slot.task = self._loop.create_task(self._serve(slot))
-        slot.task.add_done_callback(self._one_left)
+        slot.task = self._loop.create_task(self._work(slot))
+        slot.task.add_done_callback(self._slot_ended)
 
-    def _one_left(self, task: asyncio.Task[None]) -> None:
+    def _slot_ended(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            self._stop.set()  # a mistake of ours: `_finish` raises it
+            self._stop.set()  # a bug of ours: `_finish` raises it
 
     def _set_timer(self) -> None:
-        """One timer, for the head of the agenda, and only while somebody is free to go."""
+        """Set the one timer, for the head of the agenda, while a slot is free."""
         due = self.scheduler.agenda.first_due()
         free = self._idle or len(self._slots) < self._options.concurrency
         if due == math.inf or not free or self._stopping:
             return
         if self._timer is not None:
             if self._timer.when() <= due:
-                return  # it will look again
+                return  # the agenda is checked again then
             self._timer.cancel()
-        self._timer = self._loop.call_at(due, self._time_is_up)
+        self._timer = self._loop.call_at(due, self._timer_fired)
 
-    def _time_is_up(self) -> None:
+    def _timer_fired(self) -> None:
         self._timer = None
         self.pump()
 
-    async def _serve(self, slot: PollSlot) -> None:
-        """Poll one target after the other."""
+    async def _work(self, slot: PollSlot) -> None:
+        """Poll one target after another."""
         polls, take, time = 0, self.scheduler.take, self._loop.time
         while not self._ending:
             if slot.entry is None and not self._stopping:
@@ -305,7 +294,7 @@ class FleetRun:
                 if self._stopping:
                     self._landed.set()
             if slot.stuck:
-                self._stuck.pop(slot, None)
+                self.stuck.pop(slot, None)
                 self.pump()
                 return
             polls += 1
@@ -331,8 +320,7 @@ class FleetRun:
         slot.started, slot.expired = started, False
         self._deadlines.watch(slot, deadline)
         if self._events.wants(TargetPolling):
-            late = max(started - entry.due, 0.0)
-            self._events.emit(TargetPolling(self._name, target.name, target.type, late))
+            self._emit(TargetPolling, entry, max(started - entry.due, 0.0))
         error: BaseException | None = None
         reading: Reading | None = None
         try:
@@ -344,26 +332,27 @@ class FleetRun:
         at = loop.time()
         slot.deadline = math.inf
         if target.quiet is not None:
-            self.saving.look_at_clock()
+            self.saving.check_clock()
         if error is not None or slot.expired:
             if self._cut_short(slot, entry, error):
                 return
             self._failed(entry, self._explained(slot, entry, error), started, at)
         elif reading is not None:
             if entry.place != GONE and self.scheduler.changed(entry, reading):
-                if await self._tell(slot, entry, reading, at):
+                if await self._act_on(slot, entry, reading, at):
                     return
             self._succeeded(entry, reading, started, at)
         self.polls += 1
         if at >= self._count_at:
             self._count_at = at + COUNT_EVERY
             self.scheduler.queued = self.scheduler.count_due(at)
-            self._look_at_budget()
+            self._check_budget()
 
     def _cut_short(self, slot: PollSlot, entry: RunningTarget, error: BaseException | None) -> bool:
-        """Whether it ended without a decision: the fleet stops, or the target is gone or lost."""
+        """True if it ended without a result: the fleet stops, or the target was removed or
+        lost."""
         if isinstance(error, GeneratorExit) and not self._loop.is_running():
-            raise error  # the event loop is torn down under us
+            raise error  # the event loop is being closed
         lost = entry.until <= self._loop.time()
         stopped = isinstance(error, asyncio.CancelledError) and (
             self._ending or (self._main is not None and self._main.cancelling() > 0)
@@ -376,27 +365,27 @@ class FleetRun:
         self._note_end(entry, "dropped", slot.started, self._loop.time())
         if stopped and error is not None:
             raise error
-        self._calm(slot)
+        self._uncancel(slot)
         return True
 
     def _explained(
         self, slot: PollSlot, entry: RunningTarget, error: BaseException | None
     ) -> BaseException:
-        """What is told of a failure; and the task goes on though it was cancelled."""
-        self._calm(slot)
+        """The error to report; also makes the task continue after its cancellation."""
+        self._uncancel(slot)
         if slot.expired:
             limit = short(entry.target.timeout)
             return ProbeTimeout(f"no answer within the timeout of {limit}")
         assert error is not None  # noqa: S101 - for the type checker
         return error
 
-    def _calm(self, slot: PollSlot) -> None:
+    def _uncancel(self, slot: PollSlot) -> None:
         if slot.task is not None:
             while slot.task.cancelling():
                 slot.task.uncancel()
 
     def _succeeded(self, entry: RunningTarget, reading: Reading, started: float, at: float) -> None:
-        scheduler, target, events = self.scheduler, entry.target, self._events
+        scheduler, events = self.scheduler, self._events
         failures, changed = entry.failures, scheduler.changed(entry, reading)
         now = self._loop.time()
         scheduler.succeeded(entry, reading, at, now)
@@ -404,50 +393,44 @@ class FleetRun:
             self.saving.touch(entry)
             if failures:
                 self._report_state(entry)
-                events.emit(TargetRecovered(self._name, target.name, target.type, failures))
+                self._emit(TargetRecovered, entry, failures)
             if changed and events.wants(TargetChanged):
-                events.emit(TargetChanged(self._name, target.name, target.type, reading.summary))
+                self._emit(TargetChanged, entry, reading.summary)
         result = "changed" if changed else "unchanged"
         self._note_end(entry, "dropped" if entry.place == GONE else result, started, at)
 
     def _failed(
         self, entry: RunningTarget, error: BaseException, started: float, at: float
     ) -> None:
-        target, name = entry.target, self._name
         was = self.scheduler.state(entry, -math.inf), entry.dead
         text = text_of(error)
         decision = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
         if decision is not None:
             self.saving.touch(entry)
-            self._events.emit(
-                TargetFailed(name, target.name, target.type, text, entry.failures, decision.delay)
-            )
+            self._emit(TargetFailed, entry, text, entry.failures, decision.delay)
             if self.scheduler.state(entry, -math.inf) != was[0]:
                 self._report_state(entry)
             if decision.dead and not was[1]:
-                self._events.emit(
-                    TargetDead(
-                        name, target.name, target.type, text, entry.permanent, decision.delay
-                    )
-                )
+                self._emit(TargetDead, entry, text, entry.permanent, decision.delay)
         self._note_end(entry, "failed", started, at)
 
     def _report_state(self, entry: RunningTarget) -> None:
-        state = self.scheduler.state(entry, -math.inf)
-        target = entry.target
-        self._events.emit(TargetStateChanged(self._name, target.name, target.type, state))
+        self._emit(TargetStateChanged, entry, self.scheduler.state(entry, -math.inf))
+
+    def _emit(self, event: Callable[..., TargetEvent], entry: RunningTarget, *facts: Any) -> None:
+        self._events.emit(event(self._name, entry.target.name, entry.target.type, *facts))
 
     def _note_end(self, entry: RunningTarget, result: str, started: float, at: float) -> None:
         if self._events.wants(TargetPolled):
-            target, scheduler = entry.target, self.scheduler
-            figures = at - started, max(entry.due - at, 0.0), scheduler.depth, scheduler.queued
-            self._events.emit(TargetPolled(self._name, target.name, target.type, result, *figures))
-        self.saving.look_after_quiet()
+            scheduler, delay = self.scheduler, max(entry.due - at, 0.0)
+            facts = at - started, delay, scheduler.depth, scheduler.queued
+            self._emit(TargetPolled, entry, result, *facts)
+        self.saving.watch_clock()
 
-    async def _tell(
+    async def _act_on(
         self, slot: PollSlot, entry: RunningTarget, reading: Reading, at: float
     ) -> bool:
-        """Do what is to be done about a change, as a part of the poll; True if it was cut short."""
+        """Call the actions for a change, as part of the poll; True if that was cut short."""
         before = entry.reading
         actions = (*entry.target.actions, *self._actions)
         if not actions or before is None:
@@ -476,43 +459,36 @@ class FleetRun:
     ) -> bool:
         if self._cut_short(slot, entry, problem):
             return True
-        self._calm(slot)
-        why = "it took too long" if slot.expired or problem is None else text_of(problem)
+        self._uncancel(slot)
+        why = "timed out" if slot.expired or problem is None else text_of(problem)
         slot.expired = False
         what = getattr(action, "__qualname__", None) or type(action).__name__
-        target = entry.target
-        self._events.emit(ActionFailed(self._name, target.name, target.type, what, why))
+        self._emit(ActionFailed, entry, what, why)
         return False
 
-    # Polls that do not end
+    # Polls that ignore their cancellation
 
-    def _give_place_away(self, slot: PollSlot, entry: RunningTarget) -> None:
-        """It was cancelled at its deadline and goes on: another may take its place."""
+    def _replace_stuck(self, slot: PollSlot, entry: RunningTarget) -> None:
+        """Replace a slot whose poll was cancelled at its deadline and still runs."""
         self._slots.pop(slot, None)
-        self._stuck[slot] = None
+        self.stuck[slot] = None
         took = self._loop.time() - slot.started
         if entry.place == FLIGHT:
-            entry.error = f"ProbeTimeout: the probe goes on {short(took)} after it was begun"
-            target = entry.target
-            self._events.emit(TargetStuck(self._name, target.name, target.type, took))
+            entry.error = f"ProbeTimeout: the probe still runs {short(took)} after its start"
+            self._emit(TargetStuck, entry, took)
         self.pump()
 
     def drop(self, entry: RunningTarget) -> None:
-        """A target was removed: end the poll of it that is under way."""
+        """Cancel the poll in progress of a removed target."""
         for slot in self._slots:
             if slot.entry is entry:
                 self._deadlines.expire(slot)
 
-    @property
-    def stuck(self) -> int:
-        """Polls that ignore that they were cancelled."""
-        return len(self._stuck)
-
-    def _look_at_budget(self) -> None:
+    def _check_budget(self) -> None:
         budget = self.scheduler.budget
         if budget is None:
             return
         short_of = budget.asked > budget.polls
-        if short_of and not self._budget_told:
+        if short_of and not self._budget_reported:
             self._events.emit(BudgetShort(self._name, budget.asked, budget.polls))
-        self._budget_told = short_of
+        self._budget_reported = short_of

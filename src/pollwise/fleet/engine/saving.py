@@ -1,7 +1,7 @@
-"""Saving: what changed goes to the store in batches, and the clock on the wall is watched.
+"""Saving: changed state goes to the store in batches; the wall clock is watched for adjustments.
 
-One chore, which rests while nothing changed. A store that cannot be reached costs nothing but
-memory of which targets to save: the fleet polls on, and saves them when it can.
+One chore, which rests while nothing changes. While the store cannot be reached, the fleet keeps
+polling, remembers which targets are unsaved, and saves them when it can.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from pollwise.fleet.stores.base import FleetStore
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 
-#: How often state is saved at the most, and how often a clock that is set is looked for.
+#: Minimum seconds between two saves, and between two checks of the wall clock.
 SAVE_EVERY = 1.0
-LOOK_AT_CLOCK_EVERY = 60.0
-#: The clock on the wall was set when it moved by so much against the loop's.
+CHECK_CLOCK_EVERY = 60.0
+#: A jump of the wall clock of this many seconds, against the loop's clock, counts as an adjustment.
 STEP = 1.0
-#: The most targets saved in one transaction, and the tries to save while stopping.
+#: Maximum number of targets saved in one transaction, and of attempts to save at a stop.
 SAVE_BATCH = 5000
 TRIES_AT_STOP = 3
 
-_SAVE, _LOOK, _ENTER = "save state", "look at the clock", "say that it polls"
+_SAVE, _CLOCK, _ENTER = "save state", "check the clock", "sign of life"
 
 
 class Saving:
-    """The side of a run that keeps its state."""
+    """Saves the state of a run."""
 
     def __init__(
         self,
@@ -47,20 +47,20 @@ class Saving:
         self._pump = pump
         self._dirty: dict[RunningTarget, None] = {}
         self._removed: dict[str, None] = {}
-        #: Why the last try did not work; None when it did.
+        #: Error of the last attempt; None after a success.
         self.error: str | None = None
         chores.add(_SAVE, SAVE_EVERY, self._save)
-        chores.add(_LOOK, LOOK_AT_CLOCK_EVERY, self._look)
-        #: Why this run may go on no longer: another one took over.
-        self._driven_out: StoreError | None = None
+        chores.add(_CLOCK, CHECK_CLOCK_EVERY, self._check_clock_chore)
+        #: Why this run must end: another one took over.
+        self._replaced: StoreError | None = None
 
     def check(self) -> None:
-        """Raise what ended the run, if something did."""
-        if self._driven_out is not None:
-            raise self._driven_out
+        """Raise the error that ended the run, if any."""
+        if self._replaced is not None:
+            raise self._replaced
 
     async def enter(self, stop: Callable[[], None]) -> None:
-        """Tell the store that this run polls, now and as long as it does; else `stop` is called."""
+        """Declare in the store that this run polls, now and regularly; calls `stop` if refused."""
         store = self._store
         if store is None:
             return
@@ -70,9 +70,9 @@ class Saving:
             try:
                 await store.enter()
             except StoreUnavailable:
-                raise  # it may come back
+                raise  # the store may come back
             except StoreError as error:
-                self._driven_out = error
+                self._replaced = error
                 stop()
 
         if store.enter_every is not None:
@@ -84,13 +84,13 @@ class Saving:
         return len(self._dirty) + len(self._removed)
 
     def touch(self, entry: RunningTarget) -> None:
-        """Its state is to be saved."""
+        """Save its state soon."""
         if self._store is not None:
             self._wake()
             self._dirty[entry] = None
 
     def remove(self, entry: RunningTarget) -> None:
-        """Its state is to be kept no longer."""
+        """Delete its saved state soon."""
         if self._store is not None:
             self._wake()
             self._dirty.pop(entry, None)
@@ -101,7 +101,7 @@ class Saving:
             self._chores.wake(_SAVE)
 
     async def at_stop(self) -> None:
-        """Save the rest; raises when that cannot be done."""
+        """Save everything unsaved; raises if that fails."""
         for attempt in range(TRIES_AT_STOP):
             try:
                 await self._save()
@@ -115,7 +115,7 @@ class Saving:
     async def _save(self) -> None:
         if self._store is None:
             return
-        self.look_at_clock()
+        self.check_clock()
         try:
             await self._remove_some(self._store)
             while self._dirty:
@@ -129,7 +129,7 @@ class Saving:
 
     async def _remove_some(self, store: FleetStore) -> None:
         names = list(self._removed)
-        # Not one that was added again meanwhile.
+        # Except those that were added again in the meantime.
         gone = [name for name in names if name not in self._scheduler.entries]
         if gone:
             await store.remove(gone)
@@ -150,18 +150,18 @@ class Saving:
             if name in self._scheduler.entries:
                 self._scheduler.lose(self._scheduler.entries[name])
 
-    def look_after_quiet(self) -> None:
-        """While quiet hours hold something back, a clock that is set has to be noticed."""
+    def watch_clock(self) -> None:
+        """Check the wall clock regularly while quiet hours defer a poll."""
         if self._scheduler.deferred:
-            self._chores.wake(_LOOK)
+            self._chores.wake(_CLOCK)
 
-    async def _look(self) -> None:
-        self.look_at_clock()
+    async def _check_clock_chore(self) -> None:
+        self.check_clock()
         if not self._scheduler.deferred:
-            self._chores.rest(_LOOK)
+            self._chores.rest(_CLOCK)
 
-    def look_at_clock(self) -> None:
-        """Was the clock on the wall set? Then quiet hours, and what is saved, go by it anew."""
+    def check_clock(self) -> None:
+        """If the wall clock was adjusted, apply it to quiet hours and saved times."""
         offset = self._clock.epoch() - self._clock.now()
         if abs(offset - self._scheduler.offset) > STEP:
             self._scheduler.stepped(offset)
