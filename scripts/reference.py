@@ -52,6 +52,7 @@ from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
 from pollwise.runtime import events
 from pollwise.runtime.clock import VirtualClock
 from pollwise.settings import STRATEGIES, documented_keys
+from pollwise.settings.strategies import parameters
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -69,12 +70,27 @@ TRADEOFFS: tuple[tuple[Strategy, str], ...] = (
     (pollwise.Fixed("100ms"), "latency above all"),
 )
 NOTE = "<!-- Written by scripts/reference.py from the code; change the code, not this page. -->"
-SETTINGS_NOTE = """Defaults < `pollwise.toml` < what was changed while a fleet ran < environment <
-arguments. `pollwise config show` tells every value and where it came from. A duration is written
-`"250ms"`, `"5s"`, `"2m"` or as a number of seconds; each has a twin that ends in `_ms` and takes
-milliseconds. `[fleet.groups.NAME.polling]` sets `enabled`, `base_interval`, `min_interval` and
-`max_interval` for the targets of one group (`POLLWISE_FLEET_GROUPS_NAME_POLLING_ENABLED`, …), which
-beat `[fleet.polling]`."""
+SETTINGS_NOTE = """Defaults < `pollwise.toml` < changes while a fleet ran < environment < arguments:
+the right one wins. `pollwise config show` prints every value and where it came from. A duration is
+written `"250ms"`, `"5s"`, `"2m"` or as a number of seconds; every duration has a second key that
+ends in `_ms` and takes milliseconds."""
+POLLING_NOTE = """A polling table names a strategy and sets its parameters:
+
+```toml
+[worker.polling]
+strategy = "adaptive"
+max_interval = "2s"
+```
+
+The environment variable of a key is the prefix of its table and the key in capitals:
+`POLLWISE_POLLING_MAX_INTERVAL=2s` does the same. All polling tables take the strategies and
+parameters below.
+
+{tables}
+
+`[fleet.groups.NAME.polling]` sets `enabled`, `base_interval`, `min_interval` and `max_interval` for
+the targets of one group (`POLLWISE_FLEET_GROUPS_NAME_POLLING_ENABLED`, …). They override
+`[fleet.polling]`."""
 EVENTS_NOTE = """Subscribe with `worker.events.subscribe(sink, EventClass, …)`; an outbox has
 `outbox.events`. Log records carry the name of the event as `action`: `PollFailed` is
 `"poll_failed"`. Events without a level in the last column are logged at debug level. `source` is
@@ -221,18 +237,40 @@ def strategies_page() -> str:
 
 
 def settings_page() -> str:
-    rows = (
+    keys = [row for row in documented_keys() if not row.key.endswith(".polling.strategy")]
+    parts = ["# Settings", SETTINGS_NOTE]
+    for section in dict.fromkeys(row.key.partition(".")[0] for row in keys):
+        rows = (
+            (f"`{row.key}`", row.meaning, row.kind, f"`{row.default}`", f"`{row.variable}`")
+            for row in keys
+            if row.key.startswith(f"{section}.")
+        )
+        heads = ("key", "meaning", "type", "default", "environment")
+        parts += [f"## [{section}]", table(heads, rows)]
+    tables = (
         (
-            f"`{row.key}`" + (f" ({row.strategy})" if row.strategy else ""),
-            row.meaning,
-            row.kind,
+            f"`[{row.key.removesuffix('.strategy')}]`",
             f"`{row.default}`",
-            f"`{row.variable}`",
+            f"`{row.variable.removesuffix('STRATEGY')}`",
         )
         for row in documented_keys()
+        if row not in keys
     )
-    columns = ("key", "meaning", "type", "default", "environment")
-    return "\n\n".join(["# Settings", SETTINGS_NOTE, table(columns, rows)])
+    columns: tuple[str, ...] = ("table", "default strategy", "environment prefix")
+    parts += ["## Polling tables", POLLING_NOTE.format(tables=table(columns, tables))]
+    described = (
+        (
+            f"`{name}`",
+            f"`{each.key}`",
+            each.meaning[0].upper() + each.meaning[1:],
+            each.reader.kind,
+            f"`{each.default_text}`",
+        )
+        for name, strategy in STRATEGIES.items()
+        for each in parameters(strategy)
+    )
+    columns = ("strategy", "key", "meaning", "type", "default")
+    return "\n\n".join([*parts, "## Strategies", table(columns, described)])
 
 
 def events_page() -> str:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from pollwise.settings import documented_keys
+from pollwise.settings import STRATEGIES, documented_keys
+from pollwise.settings.strategies import parameters
 from tests.cli.console import good, pollwise
 
 
@@ -20,10 +21,10 @@ def shown(*words: str) -> dict[str, tuple[Any, str]]:
 def test_every_setting_is_shown_with_its_default() -> None:
     rows = shown()
     strategies = {"worker": "adaptive", "outbox": "batch_fill", "fleet": "freshness"}
-    ours = {
-        each.key
-        for each in documented_keys()
-        if each.strategy in ("", strategies.get(each.key.partition(".")[0], ""))
+    ours = {each.key for each in documented_keys()} | {
+        f"{part}.polling.{each.key}"
+        for part, name in strategies.items()
+        for each in parameters(STRATEGIES[name])
     }
     assert set(rows) == ours
     assert {origin for _, origin in rows.values()} == {"default"}

@@ -145,8 +145,8 @@ def test_what_was_changed_of_a_group_counts_too(settings: Given) -> None:
             "[fleet.groups.a.polling]\nstrategy = 'fixed'",
             "[fleet.groups.NAME.polling] has enabled, base_interval, min_interval, max_interval",
         ),
-        ("[fleet.groups.a.polling]\nenabled_ms = 1", "is no setting"),
-        ("[fleet.groups.a]\nenabled = true", "is no setting; [fleet.groups.NAME.polling] has"),
+        ("[fleet.groups.a.polling]\nenabled_ms = 1", "is not a setting"),
+        ("[fleet.groups.a]\nenabled = true", "is not a setting; [fleet.groups.NAME.polling] has"),
         ("[fleet.groups.a.polling]\nbase_interval = 'x'", "base_interval = 'x' (pollwise.toml)"),
     ],
 )

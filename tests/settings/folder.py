@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pollwise.errors import ConfigError
-from pollwise.settings import Row, Settings, load
+from pollwise.settings import SettingRow, Settings, load
 
 #: What a strategy needs besides its name.
 GOALS: dict[str | None, dict[str, object]] = {"worth": {"worker.polling.p95_wait": "2s"}}
@@ -47,10 +47,10 @@ class Folder:
         return str(caught.value)
 
 
-def row(settings: Settings, key: str) -> Row:
+def row(settings: Settings, key: str) -> SettingRow:
     (found,) = [each for each in settings.table() if each.key == key and each.used]
     return found
 
 
-def unused(settings: Settings) -> list[Row]:
+def unused(settings: Settings) -> list[SettingRow]:
     return [each for each in settings.table() if not each.used]

@@ -199,14 +199,14 @@ def test_a_file_that_is_named_must_exist(folder: Folder) -> None:
         load(missing, {})
     refusal = folder.refusal(environ={"POLLWISE_CONFIG": str(missing)})
     assert f"there is no file {missing} (environment variable POLLWISE_CONFIG)" in refusal
-    assert "create it, or name another" in refusal
+    assert "create it or name another file" in refusal
 
 
 def test_a_file_that_is_no_toml_is_refused_with_its_line(folder: Folder) -> None:
     refusal = folder.refusal("[worker]\nconcurrency = 4\nlease = 60s\n")
     assert refusal.startswith("pollwise.toml is not valid TOML: ")
     assert "line 3" in refusal
-    assert "mend that line" in refusal
+    assert "fix that line" in refusal
 
 
 def test_a_broken_line_is_not_shown_for_it_may_hold_a_password(folder: Folder) -> None:

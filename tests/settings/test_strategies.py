@@ -19,9 +19,16 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError
-from pollwise.settings import STRATEGIES, Row, documented_keys, load, polling_table, strategy_named
+from pollwise.settings import (
+    STRATEGIES,
+    SettingRow,
+    documented_keys,
+    load,
+    polling_table,
+    strategy_named,
+)
 from pollwise.settings.keys import polling_tables
-from pollwise.settings.strategies import parameter_names
+from pollwise.settings.strategies import parameters
 from tests.settings.folder import GOALS, Folder, goals_of, unused
 
 # Strategies over layers.
@@ -43,7 +50,7 @@ def test_another_strategy_in_a_higher_layer_leaves_lower_parameters_unused(folde
     settings = folder.load(toml, {"POLLWISE_POLLING_STRATEGY": "fixed"})
     assert settings.worker.polling == Fixed(hold=3)
     assert unused(settings) == [
-        Row("worker.polling.min_interval", "50ms", "pollwise.toml", used=False)
+        SettingRow("worker.polling.min_interval", "50ms", "pollwise.toml", used=False)
     ]
     assert "worker.polling.min_interval" not in settings.origins()
 
@@ -279,30 +286,52 @@ def test_the_documented_keys_are_complete(folder: Folder) -> None:
         for table in polling_tables():
             chosen |= {f"{table}.strategy": name, **goals_of(name, table)}
         shown = folder.load(overrides=chosen).table()
-        documented = [each for each in rows if each.strategy in {"", name}]
-        assert [each.key for each in documented] == [each.key for each in shown]
-        parameters = [each for each in documented if each.strategy]
-        assert len(parameters) == len(parameter_names(strategy)) * len(polling_tables())
-        defaults = {each.key: each.value for each in shown if each.key.count(".") > 1}
-        for each in parameters:
-            assert each.key in chosen or each.default == defaults[each.key]
-    for each in rows:
-        assert each.kind
-        assert each.meaning, f"{each.key} ({each.strategy}) is documented without a meaning"
+        documented = []
+        for row in rows:
+            documented.append(row.key)
+            table, _, last = row.key.rpartition(".")
+            if table in polling_tables() and last == "strategy":
+                documented += [f"{table}.{each.key}" for each in parameters(strategy)]
+        assert documented == [each.key for each in shown]
+        defaults = {each.key: each.value for each in shown}
+        for each in parameters(strategy):
+            for table in polling_tables():
+                key = f"{table}.{each.key}"
+                assert key in chosen or each.default_text == defaults[key]
+    for row in rows:
+        assert row.kind
+        assert row.meaning, f"{row.key} is documented without a meaning"
+
+
+def test_every_parameter_has_a_description_of_its_own() -> None:
+    for name, strategy in STRATEGIES.items():
+        meanings = [each.meaning for each in parameters(strategy)]
+        assert all(meanings), f"a parameter of {name} has no line in its docstring"
+        assert len(set(meanings)) == len(meanings), f"two parameters of {name} share a line"
 
 
 def test_every_documented_variable_works(folder: Folder) -> None:
-    for each in documented_keys():
-        if each.default == "none":
+    for row in documented_keys():
+        if row.default != "none":
+            check_variable(folder, row.key, row.variable, row.default, {})
+        table, _, last = row.key.rpartition(".")
+        if table not in polling_tables() or last != "strategy":
             continue
-        environ = {each.variable: each.default}
-        overrides: dict[str, object] = {}
-        if each.strategy:
-            table = each.key.rpartition(".")[0]
-            overrides = {f"{table}.strategy": each.strategy, **goals_of(each.strategy, table)}
-            overrides.pop(each.key, None)
-        origin = folder.load("", environ, overrides).origins()[each.key]
-        assert origin == f"environment variable {each.variable}"
+        for name, strategy in STRATEGIES.items():
+            for each in parameters(strategy):
+                key = f"{table}.{each.key}"
+                variable = row.variable.removesuffix("STRATEGY") + each.key.upper()
+                overrides = {f"{table}.strategy": name, **goals_of(name, table)}
+                overrides.pop(key, None)
+                if each.default_text != "none":
+                    check_variable(folder, key, variable, each.default_text, overrides)
+
+
+def check_variable(
+    folder: Folder, key: str, variable: str, value: str, overrides: dict[str, object]
+) -> None:
+    origin = folder.load("", {variable: value}, overrides).origins()[key]
+    assert origin == f"environment variable {variable}"
 
 
 def test_a_strategy_is_found_by_its_name() -> None:

@@ -11,8 +11,9 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.ewma import Ewma
 from pollwise.core.strategies.fixed import Fixed
-from pollwise.settings import Settings, documented_keys
+from pollwise.settings import STRATEGIES, Settings
 from pollwise.settings.keys import tables
+from pollwise.settings.strategies import parameters
 from tests.settings.folder import GOALS, Folder, row
 
 #: Every table that a file may have, as an error lists them.
@@ -45,9 +46,10 @@ def test_a_duration_has_two_forms(folder: Folder, toml: str) -> None:
         ("worker", "grace", None),
         ("worker", "timeout", None),
         *[
-            ("worker.polling", each.key.rpartition(".")[2], each.strategy)
-            for each in documented_keys()
-            if each.strategy and each.kind == "duration"
+            ("worker.polling", each.key, name)
+            for name, strategy in STRATEGIES.items()
+            for each in parameters(strategy)
+            if each.reader.kind == "duration"
         ],
     ],
 )
@@ -123,7 +125,7 @@ def test_variables_are_converted(
         ("worker.lease", float("nan"), "is not finite"),
         ("worker.queue", "jobs.db", "is not a queue URL; give one like 'sqlite:///jobs.db'"),
         ("worker.queue", 5, "is not a queue URL"),
-        ("worker.metrics_host", " ", "must be text, and not empty"),
+        ("worker.metrics_host", " ", "must be text that is not empty"),
         ("worker.log_level", "warn", "did you mean 'warning'?"),
         ("worker.log_format", "xml", "must be one of 'text', 'json'"),
         ("worker.polling.strategy", "adaptve", "did you mean 'adaptive'?"),
@@ -199,18 +201,19 @@ def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) ->
     [
         (
             "[worker]\nconcurency = 4",
-            "worker.concurency = 4 (pollwise.toml) is no setting; did you mean worker.concurrency?",
+            "worker.concurency = 4 (pollwise.toml) is not a setting; "
+            "did you mean worker.concurrency?",
         ),
         (
             "concurrency = 4",
-            "concurrency = 4 (pollwise.toml) is no setting; did you mean worker.concurrency?",
+            "concurrency = 4 (pollwise.toml) is not a setting; did you mean worker.concurrency?",
         ),
         ("[worker]\nmin_interval = 4", "did you mean worker.polling.min_interval?"),
         ("[worker.polling]\nmin_intervall_ms = 4", "did you mean worker.polling.min_interval_ms?"),
         ("[worker.polling]\nlease = 4", "did you mean worker.lease?"),
         ("[worker.polling]\nzzz = 4", "[worker.polling] has strategy, min_interval, max_interval,"),
         ("zzz = 4", f"the tables are {TABLES}"),
-        ("[wroker]\nqueue = 'x'", "[wroker] (pollwise.toml) is no table of settings"),
+        ("[wroker]\nqueue = 'x'", "[wroker] (pollwise.toml) is not a table of settings"),
         ("[wroker]\nqueue = 'x'", "did you mean [worker]?"),
         ("[worker.poling]\nhold = 1", "did you mean [worker.polling]?"),
         ("[zzz]\nhold = 1", f"the tables are {TABLES}"),
@@ -222,7 +225,7 @@ def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) ->
         ("[worker.lease]\nlong = 1", "worker.lease = {…} (pollwise.toml) is a dict; give"),
         (
             "[worker.polling]\nfloor = '1s'",
-            "is no setting; [worker.polling] has strategy, min_interval",
+            "is not a setting; [worker.polling] has strategy, min_interval",
         ),
         ("[worker.polling]\nmax_intervall_ms = 5", "did you mean worker.polling.max_interval_ms?"),
         ("[worker.polling]\nmultiplier = 3", "did you mean worker.polling.backoff_multiplier?"),
@@ -236,7 +239,7 @@ def test_an_unknown_key_is_refused_with_the_nearest(folder: Folder, toml: str, s
 
 def test_an_unknown_argument_is_refused_with_the_nearest(folder: Folder) -> None:
     assert folder.refusal(overrides={"worker.consurrency": 4}) == (
-        "worker.consurrency = 4 (argument) is no setting; did you mean worker.concurrency?"
+        "worker.consurrency = 4 (argument) is not a setting; did you mean worker.concurrency?"
     )
 
 
@@ -257,7 +260,7 @@ def test_an_unknown_variable_is_refused_with_the_nearest(
     folder: Folder, name: str, said: str
 ) -> None:
     refusal = folder.refusal(environ={name: "x", "PATH": "/bin"})
-    assert refusal.startswith(f"environment variable {name} = 'x' is no setting; ")
+    assert refusal.startswith(f"environment variable {name} = 'x' is not a setting; ")
     assert said in refusal
 
 

@@ -24,7 +24,7 @@ from pollwise.durations import shown
 from pollwise.errors import ConfigError
 from pollwise.settings import STRATEGIES
 from pollwise.settings.strategies import parameters
-from pollwise.settings.values import Span
+from pollwise.settings.values import DurationReader
 
 #: What is compared unless somebody says otherwise.
 USUAL = "worth,adaptive,fixed 500ms,batch_fill,ewma"
@@ -127,7 +127,7 @@ def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
 def _built(text: str, kind: type[Strategy], values: Mapping[str, str]) -> Strategy:
     takes = {each.key: each.reader for each in parameters(kind)}
     if kind is Ewma:
-        takes |= {key: Span() for key in _ENDS}
+        takes |= {key: DurationReader() for key in _ENDS}
     arguments: dict[str, Any] = {}
     for key, value in values.items():
         if key not in takes:
@@ -165,7 +165,7 @@ def label(strategy: Strategy, terms: Terms | None = None) -> str:
 
     terms: costs that go without saying.
     """
-    kind, text = type(strategy), Span().text
+    kind, text = type(strategy), DurationReader().text
     without_saying = {each.key: each.reader.read(each.default) for each in parameters(kind)}
     words = [strategy.name]
     if isinstance(strategy, Fixed):

@@ -6,8 +6,9 @@ arguments.
     settings.worker.polling         # Adaptive(min_interval=0.1, max_interval=5.0, …)
     settings.table()                # every value and where it came from
 
-Everything is read when `load` is called, never at import, and refused before anything starts: with
-the key, the value, where it came from, and what to write instead. Passwords are never shown.
+Everything is read when `load` is called, never at import. Wrong settings are refused before
+anything starts: the error has the key, the value, its origin and what to write instead. Passwords
+are never shown.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from pydantic import ValidationError
 from pollwise.errors import ConfigError
 from pollwise.settings.groups import GroupPolling, groups_in, is_of_group, resolve_groups
 from pollwise.settings.keys import DocumentedKey, documented_keys, polling_tables
-from pollwise.settings.layers import Intake, Layer
-from pollwise.settings.models import Row, Settings, plain_keys
+from pollwise.settings.layers import Layer, LayerReader
+from pollwise.settings.models import SettingRow, Settings, plain_keys
 from pollwise.settings.polling import Polling, resolve
 from pollwise.settings.sections import (
     AgentSettings,
@@ -43,7 +44,7 @@ __all__ = [
     "FleetSettings",
     "GroupPolling",
     "OutboxSettings",
-    "Row",
+    "SettingRow",
     "Settings",
     "WorkerSettings",
     "documented_keys",
@@ -61,18 +62,19 @@ def load(
     stored_in: str = "the fleet's store",
     groups: Iterable[str] = (),
 ) -> Settings:
-    """Read all layers and check them; a ConfigError tells all that is wrong.
+    """Read and check all layers; a ConfigError lists everything that is wrong.
 
-    file: the settings file; without it the one that POLLWISE_CONFIG names, else ./pollwise.toml if
-        there is one. A file that is named must exist.
-    environ: the environment variables; those of the process unless given.
-    overrides: what was given by hand, by key: {"worker.polling.min_interval": "50ms"}. None stands
-        for a flag that was not used.
-    stored: what was changed while a fleet ran, by key, and kept; `stored_in` says where.
-    groups: of targets, so that a variable in capitals means the one that is spelt so.
+    file: the settings file; without it the one in POLLWISE_CONFIG, else ./pollwise.toml if it
+        exists. A named file must exist.
+    environ: the environment variables; by default those of the process.
+    overrides: arguments by key: {"worker.polling.min_interval": "50ms"}. None is a flag that was
+        not used.
+    stored: values that were changed while a fleet ran, by key.
+    stored_in: where they are stored, for error messages.
+    groups: names of target groups, to which variables in capitals are matched.
     """
     environ = os.environ if environ is None else environ
-    intake = Intake()
+    intake = LayerReader()
     layers = [
         intake.file(None if file is None else Path(file), environ),
         intake.stored(stored or {}, f"changed at run time, kept in {stored_in}"),
@@ -92,7 +94,7 @@ def load(
 def _settings(
     layers: Sequence[Layer], pollings: Mapping[str, Polling], problems: list[str]
 ) -> Settings | None:
-    """Merge and check; what is wrong is added to `problems`."""
+    """Merge and check the layers; adds what is wrong to `problems`."""
     keys = plain_keys()
     plain = [
         {key: given for key, given in layer.items() if key in keys or _is_unknown(key, pollings)}
@@ -101,7 +103,7 @@ def _settings(
     used = {key: given for layer in plain for key, given in layer.items()}
     values = [{key: given.value for key, given in layer.items()} for layer in plain]
     strategies: dict[str, object] = {}
-    unused: list[Row] = []
+    unused: list[SettingRow] = []
     for table, polling in pollings.items():
         used |= polling.used
         unused += polling.unused
@@ -127,7 +129,7 @@ def _is_unknown(key: str, pollings: Mapping[str, Polling]) -> bool:
 
 
 def _nested(values: Mapping[str, object]) -> dict[str, Any]:
-    """{"worker.lease": "60s"} -> {"worker": {"lease": "60s"}}; the rest of a key is one name."""
+    """{"worker.lease": "60s"} -> {"worker": {"lease": "60s"}}; only the section is split off."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         section, _, name = key.partition(".")

@@ -16,18 +16,21 @@ from typing import TYPE_CHECKING, Any
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.errors import ConfigError
-from pollwise.settings.values import Reader, Span, Truth
+from pollwise.settings.values import BooleanReader, DurationReader, ValueReader
 
 if TYPE_CHECKING:
-    from pollwise.settings.layers import Given, Layer
+    from pollwise.settings.layers import GivenValue, Layer
 
 TABLE = "fleet.groups"
 FLEET = "fleet.polling"
 _START = f"{TABLE}."
 #: What a group can have of its own.
-READERS: Mapping[str, Reader] = {
-    "enabled": Truth(), "base_interval": Span(), "min_interval": Span(), "max_interval": Span(),
-}  # fmt: skip
+READERS: Mapping[str, ValueReader] = {
+    "enabled": BooleanReader(),
+    "base_interval": DurationReader(),
+    "min_interval": DurationReader(),
+    "max_interval": DurationReader(),
+}
 #: How many groups are listed where none is meant for sure.
 LISTED = 10
 _NAMES = "|".join(READERS)
@@ -91,7 +94,7 @@ def advice(written: str) -> str | None:
     """What to write in a group's table instead; None when it is no group's."""
     if not written.startswith(_START):
         return None
-    return f"is no setting; [{TABLE}.NAME.polling] has {', '.join(READERS)}"
+    return f"is not a setting; [{TABLE}.NAME.polling] has {', '.join(READERS)}"
 
 
 def parsed_variable(name: str, groups: Sequence[str]) -> str | None:
@@ -121,9 +124,9 @@ def is_of_group(key: str) -> bool:
 
 def resolve_groups(
     layers: Sequence[Layer], fleets: Strategy | None, problems: list[str]
-) -> tuple[dict[str, GroupPolling], dict[str, Given]]:
+) -> tuple[dict[str, GroupPolling], dict[str, GivenValue]]:
     """Each group's polling, and what was used for it; what is wrong is added to `problems`."""
-    used: dict[str, Given] = {}
+    used: dict[str, GivenValue] = {}
     for layer in layers:
         used.update({key: given for key, given in layer.items() if is_of_group(key)})
     values: dict[str, dict[str, Any]] = {}
@@ -180,7 +183,7 @@ def no_group(group: str, known: Sequence[str]) -> str:
     return f"no target is in a group {group!r}; {hint}"
 
 
-def _in_settings_words(error: str, group: str, used: Mapping[str, Given]) -> str:
+def _in_settings_words(error: str, group: str, used: Mapping[str, GivenValue]) -> str:
     """Put the full key and its origin in place of each argument that an error names."""
 
     def word(found: re.Match[str]) -> str:

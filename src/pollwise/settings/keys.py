@@ -1,7 +1,7 @@
-"""The keys of settings: how each may be written, what its variable is called, what was meant.
+"""The keys of settings: how each can be written, its environment variable, and near misses.
 
-A key is the one name of a value (`worker.polling.min_interval`). It has spellings: itself, a twin
-in milliseconds if it is a duration, and names of the past. Each spelling has environment variables.
+A key is the one name of a value (`worker.polling.min_interval`). It has spellings: itself, a
+variant in milliseconds if it is a duration, and old names. Each spelling has environment variables.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from functools import cache
 from pollwise.settings import groups
 from pollwise.settings.models import default_strategy, fields, is_polling, reader_of
 from pollwise.settings.strategies import STRATEGIES, parameters
-from pollwise.settings.values import Reader, Word, is_duration
+from pollwise.settings.values import ChoiceReader, ValueReader, is_duration
 
 PREFIX = "POLLWISE_"
-#: Names the settings file; no setting itself.
+#: Names the settings file; it is not a setting.
 FILE_VARIABLE = "POLLWISE_CONFIG"
 MILLISECONDS = "_ms"
-#: The one key of before there were strategies.
+#: The key from before there were strategies.
 OLD_KEY = "poll_interval"
-# The worker is what most people set: its polling needs no section in a variable's name.
+# Most people set the worker, so variables for its polling do not name the section.
 SHORT_FOR = "worker."
 
 
@@ -37,18 +37,17 @@ class Spelling:
 
 @dataclass(frozen=True)
 class DocumentedKey:
-    """One line of the reference page. A `strategy` is named where the key is a parameter of it."""
+    """One line of the reference page."""
 
     key: str
     kind: str
     meaning: str
     default: str
     variable: str
-    strategy: str = ""
 
 
 def documented_keys() -> list[DocumentedKey]:
-    """Every key, for the reference page; a parameter once for each strategy that has it."""
+    """Every key except the parameters of strategies, which are the same in every polling table."""
     rows: list[DocumentedKey] = []
     for section, name, field in fields():
         key, meaning = f"{section}.{name}", field.description or ""
@@ -58,21 +57,8 @@ def documented_keys() -> list[DocumentedKey]:
             rows.append(DocumentedKey(key, reader.kind, meaning, default, variables_of(key)[0]))
             continue
         chosen = f"{key}.strategy"
-        kind, variable = Word(tuple(STRATEGIES)).kind, variables_of(chosen)[0]
+        kind, variable = ChoiceReader(tuple(STRATEGIES)).kind, variables_of(chosen)[0]
         rows.append(DocumentedKey(chosen, kind, meaning, default_strategy(key), variable))
-        for strategy in STRATEGIES.values():
-            for each in parameters(strategy):
-                written = f"{key}.{each.key}"
-                rows.append(
-                    DocumentedKey(
-                        written,
-                        each.reader.kind,
-                        each.meaning,
-                        each.default_text,
-                        variables_of(written)[0],
-                        strategy.name,
-                    )
-                )
     return rows
 
 
@@ -83,7 +69,7 @@ def polling_tables() -> tuple[str, ...]:
 
 @cache
 def tables() -> tuple[str, ...]:
-    """Every table that a file may have."""
+    """Every table that a settings file can have."""
     return (*_sections(), *polling_tables())
 
 
@@ -104,7 +90,7 @@ def spellings() -> Mapping[str, Spelling]:
 
 
 def spelling_of(written: str) -> Spelling | None:
-    """What a written key means; None when it is no key."""
+    """What a written key means, or None if there is no such key."""
     known = spellings().get(written)
     if known is None:
         group = groups.parsed_key(written)
@@ -114,12 +100,12 @@ def spelling_of(written: str) -> Spelling | None:
 
 @cache
 def variables() -> Mapping[str, str]:
-    """Every environment variable, and the spelling it stands for."""
+    """Every environment variable, and the spelling that it sets."""
     return {name: written for written in spellings() for name in variables_of(written)}
 
 
 def variables_of(written: str) -> list[str]:
-    """The environment variables of a spelling, the one to recommend first."""
+    """The environment variables of a spelling; the first is the recommended one."""
     names = [written]
     if written.startswith((f"{SHORT_FOR}polling.", f"{SHORT_FOR}{OLD_KEY}")):
         names.insert(0, written.removeprefix(SHORT_FOR))
@@ -135,11 +121,11 @@ def advice_for_key(written: str) -> str:
         return of_group
     near = _nearest_key(written)
     if near:
-        return f"is no setting; did you mean {near}?"
+        return f"is not a setting; did you mean {near}?"
     table = written.rpartition(".")[0]
     if table in tables():
-        return f"is no setting; [{table}] has {_keys_in(table)}"
-    return f"is no setting; the tables are {_listed_tables()}"
+        return f"is not a setting; [{table}] has {_keys_in(table)}"
+    return f"is not a setting; the tables are {_listed_tables()}"
 
 
 def advice_for_table(written: str) -> str:
@@ -153,7 +139,7 @@ def advice_for_variable(name: str) -> str:
     of_worker = PREFIX + f"{SHORT_FOR}{name.removeprefix(PREFIX)}".upper().replace(".", "_")
     if of_worker in variables():
         return f"did you mean {of_worker}?"
-    # Without the prefix, which all have in common and which would make all look alike.
+    # Compared without the prefix, which would make all names look alike.
     current = [each.removeprefix(PREFIX) for each, at in variables().items() if not _is_old(at)]
     near = _nearest(name.removeprefix(PREFIX), current)
     if near:
@@ -162,21 +148,23 @@ def advice_for_variable(name: str) -> str:
     return f"unset it; settings begin with {begins}, and {FILE_VARIABLE} names the file"
 
 
-def _readers() -> Iterable[tuple[str, Reader]]:
+def _readers() -> Iterable[tuple[str, ValueReader]]:
     for section, name, field in fields():
         key = f"{section}.{name}"
         if not is_polling(field):
             yield key, reader_of(field)
             continue
-        yield f"{key}.strategy", Word(tuple(STRATEGIES))
+        yield f"{key}.strategy", ChoiceReader(tuple(STRATEGIES))
         for strategy in STRATEGIES.values():
             for each in parameters(strategy):
                 yield f"{key}.{each.key}", each.reader
 
 
 def _nearest_key(written: str) -> str | None:
-    """The key that was probably meant: one of its section with the same last part, else one with
-    a similar last part, in its own table before the others.
+    """The key that was probably meant, or None.
+
+    First a key of the same section with the same last part, then one with a similar last part, in
+    its own table before the others.
     """
     table, _, last = written.rpartition(".")
     current = [each for each in spellings() if not _is_old(each)]
@@ -192,7 +180,7 @@ def _nearest_key(written: str) -> str | None:
                 by_last.setdefault(name, []).append(each)
         near = _nearest(last, by_last)
         if near and not table:
-            return by_last[near][0]  # the worker's, if it has such a key
+            return by_last[near][0]  # the worker's key, if there is one
         if near:
             return difflib.get_close_matches(written, by_last[near], 1, cutoff=0)[0]
     return None

@@ -1,7 +1,7 @@
-"""The layers of settings: what the file, the environment and the arguments say.
+"""Reads the layers of settings: the file, the environment and the arguments.
 
-Each layer becomes a mapping from key to what was given for it. What is wrong is collected rather
-than raised, so that one start tells everything that has to be mended.
+Each layer becomes a mapping from key to value. Problems are collected instead of raised, so that
+one start reports everything that must be fixed.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from pollwise.settings.values import quoted, read_milliseconds, shown
 FILE = Path("pollwise.toml")
 ARGUMENT = "argument"
 
-# Kubernetes sets such variables in every pod beside a Service whose name begins with "pollwise".
+# Kubernetes sets these variables in every pod if a Service's name begins with "pollwise".
 _OF_KUBERNETES = re.compile(r"_(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)")
 _LINK_OF_KUBERNETES = re.compile(r"(?:tcp|udp|sctp)://")
 
 
 @dataclass(frozen=True)
-class Given:
-    """One value that somebody gave: as it was written, what it means, and where it stood."""
+class GivenValue:
+    """One value that was set: as written, what it means, and where it came from."""
 
     key: str
     written: str
@@ -52,21 +52,19 @@ class Given:
         return f"{self.written} = {shown(self.raw, self.written)} ({self.origin})"
 
 
-Layer = Mapping[str, Given]
+Layer = Mapping[str, GivenValue]
 Entry = tuple[str, object, str]
 
 
-class Intake:
-    """Takes in the layers; keeps what is wrong, and what is deprecated, for the end."""
+class LayerReader:
+    """Reads the layers, and collects problems and deprecations."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.deprecations: list[str] = []
 
     def file(self, file: Path | None, environ: Mapping[str, str]) -> Layer:
-        """The settings file: the one named, else the one of POLLWISE_CONFIG, else
-        ./pollwise.toml.
-        """
+        """The settings file: `file`, else the one of POLLWISE_CONFIG, else ./pollwise.toml."""
         path, named_by = file, ARGUMENT
         if path is None and environ.get(FILE_VARIABLE):
             path, named_by = Path(environ[FILE_VARIABLE]), f"environment variable {FILE_VARIABLE}"
@@ -77,15 +75,15 @@ class Intake:
         return self._layer(self._leaves(_parsed(path, named_by), str(path)))
 
     def stored(self, changes: Mapping[str, object], origin: str) -> Layer:
-        """What was changed while a fleet ran, and kept in its store."""
+        """Values that were changed while a fleet ran, from its store."""
         return self._layer(self._leaves(changes, origin))
 
     def environment(self, environ: Mapping[str, str], groups: Sequence[str] = ()) -> Layer:
-        """The variables; `groups` are those that are known by now."""
+        """The environment variables; `groups` are the groups known so far."""
         return self._layer(self._set_variables(environ, groups))
 
     def arguments(self, overrides: Mapping[str, object]) -> Layer:
-        """What was given by hand. None is a flag that was not used."""
+        """The arguments. None is a flag that was not used."""
         leaves = self._leaves(overrides, ARGUMENT)
         return self._layer(leaf for leaf in leaves if leaf[1] is not None)
 
@@ -98,7 +96,7 @@ class Intake:
                 yield from self._leaves(value, origin, f"{written}.")
             else:
                 advice = advice_for_table(written)
-                self.problems.append(f"[{written}] ({origin}) is no table of settings; {advice}")
+                self.problems.append(f"[{written}] ({origin}) is not a table of settings; {advice}")
 
     def _set_variables(self, environ: Mapping[str, str], groups: Sequence[str]) -> Iterator[Entry]:
         for name, value in sorted(environ.items()):
@@ -110,12 +108,12 @@ class Intake:
             written = variables().get(name) or parsed_variable(name, groups)
             if written is None:
                 advice = advice_for_variable(name)
-                self.problems.append(f"{origin} = {shown(value, name)} is no setting; {advice}")
-            elif value:  # Compose files and unit files write "not set" as an empty variable.
+                self.problems.append(f"{origin} = {shown(value, name)} is not a setting; {advice}")
+            elif value:  # In Compose files and unit files, an empty variable means "not set".
                 yield written, value, origin
 
     def _layer(self, entries: Iterable[Entry]) -> Layer:
-        layer: dict[str, Given] = {}
+        layer: dict[str, GivenValue] = {}
         for written, raw, origin in entries:
             for given in self._given(written, raw, origin):
                 other = layer.setdefault(given.key, given)
@@ -123,23 +121,23 @@ class Intake:
                     self._refuse(f"{other} and {given} contradict each other; keep one")
         return layer
 
-    def _given(self, written: str, raw: object, origin: str) -> Iterator[Given]:
+    def _given(self, written: str, raw: object, origin: str) -> Iterator[GivenValue]:
         spelling = spelling_of(written)
         if spelling is None:
-            given = Given(written, written, raw, raw, origin)
+            given = GivenValue(written, written, raw, raw, origin)
             self._refuse(f"{given} {advice_for_key(written)}")
             return
-        given = Given(spelling.key, written, raw, raw, origin)
+        given = GivenValue(spelling.key, written, raw, raw, origin)
         if spelling.milliseconds:
             try:
-                given = Given(spelling.key, written, raw, read_milliseconds(raw), origin)
+                given = GivenValue(spelling.key, written, raw, read_milliseconds(raw), origin)
             except ValueError as error:
                 self._refuse(f"{given} {error}")
                 return
         yield given
         if spelling.deprecated:
             table = spelling.key.rpartition(".")[0]
-            yield Given(f"{table}.strategy", written, raw, FIXED_STRATEGY, origin)
+            yield GivenValue(f"{table}.strategy", written, raw, FIXED_STRATEGY, origin)
             self.deprecations.append(_deprecation(given, table, spelling.milliseconds))
 
     def _refuse(self, problem: str) -> None:
@@ -148,23 +146,23 @@ class Intake:
 
 
 def _parsed(path: Path, named_by: str) -> dict[str, object]:
-    """The file's tables. What follows from a broken file is no news, so this raises at once."""
+    """The file's tables. A broken file raises at once: further errors would only follow from it."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
-        problem = f"there is no file {path} ({named_by}); create it, or name another"
+        problem = f"there is no file {path} ({named_by}); create it or name another file"
     except tomllib.TOMLDecodeError as error:
         problem = (
-            f"{path} is not valid TOML: {error}; mend that line (text needs quotes: "
+            f"{path} is not valid TOML: {error}; fix that line (text needs quotes: "
             f'lease = "60s", tables need brackets: [worker.polling])'
         )
     except UnicodeDecodeError as error:
         problem = f"{path} is not UTF-8 text (byte {error.start}); save it as UTF-8"
     except (ValueError, RecursionError):  # A number of 5,000 digits, brackets 5,000 deep.
-        problem = f"{path} is not a settings file: a value in it is far too large; mend it"
+        problem = f"{path} is not a settings file: a value in it is far too large; fix it"
     except OSError as error:
         problem = f"{path} ({named_by}) cannot be read: {error.strerror}; name a readable file"
-    # Raised here, so that no text of the file, which may hold a password, hangs on the error.
+    # Raised here so that the error has no context with text of the file: it may hold a password.
     raise ConfigError(problem)
 
 
@@ -176,8 +174,8 @@ def _of_kubernetes(name: str, value: str) -> bool:
     return name not in variables() and _OF_KUBERNETES.search(name) is not None
 
 
-def _deprecation(given: Given, table: str, milliseconds: bool) -> str:
-    """Say how to write it today, in the way it was written."""
+def _deprecation(given: GivenValue, table: str, milliseconds: bool) -> str:
+    """How to write the setting today, in the same kind of layer."""
     strategy = f"{table}.strategy"
     interval = f"{table}.interval" + (MILLISECONDS if milliseconds else "")
     if given.origin.startswith("environment variable"):

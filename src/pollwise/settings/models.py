@@ -1,7 +1,7 @@
-"""The settings as a whole, merged from their layers.
+"""The settings, merged from their layers.
 
-All about settings (keys, variables, layers, the reference page) is read off the models of the
-sections, so that a further section is one more model and one more field of `Settings`.
+Keys, variables, layers and the reference page all come from the models of the sections. To add a
+section, add its model and a field of `Settings`.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pollwise.settings.sections import (
     WorkerSettings,
 )
 from pollwise.settings.strategies import parameters
-from pollwise.settings.values import Reader
+from pollwise.settings.values import ValueReader
 
 DEFAULT = "default"
 _LAYERS = "layers"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One line of `pollwise config show`. Not `used`: it belongs to another strategy."""
+class SettingRow:
+    """One line of `pollwise config show`. `used` is False if it belongs to another strategy."""
 
     key: str
     value: str
@@ -42,7 +42,7 @@ class Row:
 
 
 class LayerSource(PydanticBaseSettingsSource):
-    """One layer, for pydantic-settings to merge with the others."""
+    """One layer, which pydantic-settings merges with the others."""
 
     def __init__(self, settings_cls: type[BaseSettings], values: dict[str, Any]) -> None:
         super().__init__(settings_cls)
@@ -56,7 +56,7 @@ class LayerSource(PydanticBaseSettingsSource):
 
 
 class Settings(BaseSettings):
-    """Everything that is set, checked. Made by `load`."""
+    """All settings, checked. Created by `load`."""
 
     model_config = SettingsConfigDict(extra="forbid", frozen=True)
 
@@ -67,14 +67,14 @@ class Settings(BaseSettings):
     fleet: FleetSettings = Field(default_factory=FleetSettings)
 
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
-    _unused: tuple[Row, ...] = PrivateAttr(())
+    _unused: tuple[SettingRow, ...] = PrivateAttr(())
 
     @classmethod
     def from_layers(
-        cls, layers: list[dict[str, Any]], origins: dict[str, str], unused: list[Row]
+        cls, layers: list[dict[str, Any]], origins: dict[str, str], unused: list[SettingRow]
     ) -> Settings:
         """Merge layers, the lowest first; `origins` and `unused` are for `table`."""
-        arguments: dict[str, Any] = {_LAYERS: layers}  # no field: the sources below take it
+        arguments: dict[str, Any] = {_LAYERS: layers}  # not a field: the sources below read it
         settings = cls(**arguments)
         settings._origins.update(origins)
         settings._unused = tuple(unused)
@@ -89,20 +89,20 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        # pydantic-settings would read the environment by names of its own and forget where a value
-        # came from; so the layers are ours, and the merging and checking are its.
+        # pydantic-settings would use its own names for variables and lose the origin of values.
+        # So we read the layers, and it merges and checks them.
         layers = init_settings().get(_LAYERS)
         if layers is None:
             return (init_settings,)
         return tuple(LayerSource(settings_cls, values) for values in reversed(layers))
 
     def is_set(self, key: str) -> bool:
-        """Whether anybody set this key, or any key of this table; defaults do not count."""
+        """True if this key, or any key of this table, was set. Defaults do not count."""
         return any(each == key or each.startswith(f"{key}.") for each in self._origins)
 
-    def table(self) -> list[Row]:
+    def table(self) -> list[SettingRow]:
         """Every value and where it came from, in a stable order."""
-        rows: list[Row] = []
+        rows: list[SettingRow] = []
         for section, name, field in fields():
             key = f"{section}.{name}"
             value = getattr(getattr(self, section), name.replace(".", "_"))
@@ -114,29 +114,29 @@ class Settings(BaseSettings):
             rows += [self._row(key, text) for key, text in polling.rows(group)]
         return rows
 
-    def _polling_rows(self, table: str, strategy: Strategy) -> Iterator[Row]:
+    def _polling_rows(self, table: str, strategy: Strategy) -> Iterator[SettingRow]:
         yield self._row(f"{table}.strategy", strategy.name)
         for each in parameters(type(strategy)):
             value = getattr(strategy, each.key)
             yield self._row(f"{table}.{each.key}", each.reader.text(value))
         yield from (row for row in self._unused if row.key.startswith(f"{table}."))
 
-    def _row(self, key: str, value: str) -> Row:
-        return Row(key, value, self._origins.get(key, DEFAULT))
+    def _row(self, key: str, value: str) -> SettingRow:
+        return SettingRow(key, value, self._origins.get(key, DEFAULT))
 
     def origins(self) -> dict[str, str]:
-        """Where each value that is used came from, by its key."""
+        """The origin of each used value, by key."""
         return {row.key: row.origin for row in self.table() if row.used}
 
 
 def fields() -> Iterator[tuple[str, str, FieldInfo]]:
-    """Every field of every section: the section's name, its own, and what it is."""
+    """Every field of every section: the section's name, the field's name, and the field."""
     for section, held in Settings.model_fields.items():
         model = held.annotation
         if not (isinstance(model, type) and issubclass(model, Section)):
-            raise TypeError(f"{section} must be a Section, for its keys to be known")
+            raise TypeError(f"{section} must be a Section, so that its keys are known")
         for name, field in model.model_fields.items():
-            if name != "groups":  # which are named by whoever has them
+            if name != "groups":  # users choose their names
                 yield section, field.alias or name, field
 
 
@@ -145,7 +145,7 @@ def is_polling(field: FieldInfo) -> bool:
 
 
 def default_strategy(table: str) -> str:
-    """The name of the strategy that a polling table has unless it names one."""
+    """The strategy of a polling table that does not name one."""
     for section, name, field in fields():
         if f"{section}.{name}" == table:
             strategy: Strategy = field.get_default(call_default_factory=True)
@@ -155,11 +155,11 @@ def default_strategy(table: str) -> str:
 
 @cache
 def plain_keys() -> frozenset[str]:
-    """The keys that are no parameters of strategies."""
+    """The keys that are not parameters of strategies."""
     return frozenset(
         f"{section}.{name}" for section, name, field in fields() if not is_polling(field)
     )
 
 
-def reader_of(field: FieldInfo) -> Reader:
-    return next(each for each in field.metadata if isinstance(each, Reader))
+def reader_of(field: FieldInfo) -> ValueReader:
+    return next(each for each in field.metadata if isinstance(each, ValueReader))

@@ -1,8 +1,8 @@
-"""From a polling table, spread over the layers, to a strategy.
+"""Builds a strategy from a polling table that is spread over the layers.
 
-The highest layer that names a strategy decides. Parameters below it that belong to another strategy
-are left out of use: whoever tries `POLLWISE_POLLING_STRATEGY=fixed` for a day should not have to
-edit the file. Beside it or above it they are a contradiction: their writer meant them to count.
+The highest layer that names a strategy decides. Parameters of other strategies in lower layers are
+ignored, so that you can try `POLLWISE_POLLING_STRATEGY=fixed` without editing the file. In the same
+layer or a higher one they are an error, because they would have no effect.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import Any
 from pollwise import durations
 from pollwise.core.strategies.base import Strategy
 from pollwise.errors import ConfigError
-from pollwise.settings.layers import Given, Layer
-from pollwise.settings.models import DEFAULT, Row, default_strategy, plain_keys
+from pollwise.settings.layers import GivenValue, Layer
+from pollwise.settings.models import DEFAULT, SettingRow, default_strategy, plain_keys
 from pollwise.settings.strategies import STRATEGIES, parameter_names, parameters, strategies_with
-from pollwise.settings.values import Word, shown
+from pollwise.settings.values import ChoiceReader, shown
 
 
 @dataclass
 class Polling:
-    """What became of one polling table; no strategy if there were problems."""
+    """The result for one polling table. `strategy` is None if there were problems."""
 
     strategy: Strategy | None = None
-    used: dict[str, Given] = field(default_factory=dict)
-    unused: list[Row] = field(default_factory=list)
+    used: dict[str, GivenValue] = field(default_factory=dict)
+    unused: list[SettingRow] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -38,7 +38,9 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
     deciding = max((depth for depth, layer in enumerate(layers) if key in layer), default=-1)
     chosen = layers[deciding][key] if deciding >= 0 else None
     try:
-        name = Word(tuple(STRATEGIES)).read(chosen.value if chosen else default_strategy(table))
+        name = ChoiceReader(tuple(STRATEGIES)).read(
+            chosen.value if chosen else default_strategy(table)
+        )
     except ValueError as error:
         result.problems.append(f"{chosen} {error}")
         return result
@@ -60,18 +62,18 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
     return result
 
 
-def _unused(given: Given) -> Row:
+def _unused(given: GivenValue) -> SettingRow:
     last = given.key.rpartition(".")[2]
     owner = STRATEGIES[strategies_with(last)[0]]
     reader = next(each.reader for each in parameters(owner) if each.key == last)
     try:
         text = reader.text(reader.read(given.value))
-    except ValueError:  # It is not in use, so it does no harm.
+    except ValueError:  # It is not used, so it does no harm.
         text = shown(given.value)
-    return Row(given.key, text, given.origin, used=False)
+    return SettingRow(given.key, text, given.origin, used=False)
 
 
-def _misplaced(given: Given, name: str, chosen: Given | None) -> str:
+def _misplaced(given: GivenValue, name: str, chosen: GivenValue | None) -> str:
     owners = strategies_with(given.key.rpartition(".")[2])
     listed = " and ".join([", ".join(owners[:-1]), owners[-1]] if owners[1:] else owners)
     by = chosen.origin if chosen else DEFAULT
@@ -106,9 +108,9 @@ def _in_settings_words(
     strategy: type[Strategy],
     table: str,
     arguments: Mapping[str, Any],
-    used: Mapping[str, Given],
+    used: Mapping[str, GivenValue],
 ) -> str:
-    """Put the full key and its origin in place of each argument that an error names."""
+    """The error with the full key and its origin in place of each argument name."""
     words: dict[str, str] = {}
     for each in parameters(strategy):
         key = f"{table}.{each.key}"

@@ -1,6 +1,6 @@
 """The sections of the settings: their fields, and the limits of each number.
 
-A field of type `Strategy` is a polling table; an alias with a dot puts a field into a table within.
+A field of type `Strategy` is a polling table. An alias with a dot puts a field into a nested table.
 """
 
 from __future__ import annotations
@@ -17,9 +17,18 @@ from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.runtime.jobs import MAX_LEASE
 from pollwise.settings.groups import GroupPolling
-from pollwise.settings.values import Maybe, Number, QueueUrl, Span, Text, Truth, Whole, Word
+from pollwise.settings.values import (
+    BooleanReader,
+    ChoiceReader,
+    DurationReader,
+    IntegerReader,
+    NumberReader,
+    OptionalReader,
+    TextReader,
+    UrlReader,
+)
 
-# The worker checks its options by the same limits; a test keeps the two alike.
+# The worker checks its options with the same limits; a test compares the two.
 MAX_CONCURRENCY = 1000
 MAX_PREFETCH = 1000
 MIN_LEASE = 0.1
@@ -39,38 +48,37 @@ MAX_FAILURES = 1_000_000
 LOG_LEVELS = ("debug", "info", "warning", "error", "critical")
 LOG_FORMATS = ("text", "json")
 
-# Fields of several sections. No base class has them: its fields would come before all others.
+# Fields of several sections. In a base class, they would come before all other fields.
 ClaimLease = Annotated[
     float,
-    Span(MIN_LEASE, MAX_LEASE),
-    Field(description="How long a claim holds without renewal."),
+    DurationReader(MIN_LEASE, MAX_LEASE),
+    Field(description="How long a claim lasts without renewal."),
 ]
 HandlerTimeout = Annotated[
     float | None,
-    Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT)),
+    OptionalReader(DurationReader(MIN_TIMEOUT, MAX_TIMEOUT)),
     Field(description="How long a handler may run, unless it has a timeout of its own."),
 ]
-LongCeiling = Annotated[
+LongInterval = Annotated[
     float,
-    Span(MIN_TIMEOUT, MAX_LONG_INTERVAL),
-    Field(
-        description="The longest pause while it is proven that hints arrive; "
-        "else the strategy's own max_interval holds."
-    ),
+    DurationReader(MIN_TIMEOUT, MAX_LONG_INTERVAL),
+    Field(description="The longest pause while hints are proven; otherwise max_interval applies."),
 ]
 MetricsPort = Annotated[
     int | None,
-    Maybe(Whole(0, MAX_PORT)),
-    Field(description="Where metrics are served; 0 takes any free port, none serves none."),
+    OptionalReader(IntegerReader(0, MAX_PORT)),
+    Field(description="The port that serves metrics; 0 takes any free port, none serves none."),
 ]
-MetricsHost = Annotated[str, Text(), Field(description="The address that metrics are served at.")]
+MetricsHost = Annotated[str, TextReader(), Field(description="The address that serves metrics.")]
 LogLevel = Annotated[
     Literal["debug", "info", "warning", "error", "critical"],
-    Word(LOG_LEVELS),
-    Field(description="The least severe log lines that are written."),
+    ChoiceReader(LOG_LEVELS),
+    Field(description="The lowest level of log lines that are written."),
 ]
 LogFormat = Annotated[
-    Literal["text", "json"], Word(LOG_FORMATS), Field(description="How log lines are written.")
+    Literal["text", "json"],
+    ChoiceReader(LOG_FORMATS),
+    Field(description="The format of log lines."),
 ]
 
 
@@ -79,27 +87,27 @@ class Section(BaseModel):
 
 
 class WorkerSettings(Section):
-    """`[worker]`: durations are seconds here, whatever they were written as."""
+    """`[worker]`: how a worker runs; durations are in seconds here."""
 
-    # Not in the repr, which ends in logs: a URL may hold a password.
-    queue: Annotated[str | None, Maybe(QueueUrl())] = Field(
+    # Not in the repr, which may be logged: a URL may hold a password.
+    queue: Annotated[str | None, OptionalReader(UrlReader())] = Field(
         default=None, repr=False, description="The queue to take jobs from."
     )
-    concurrency: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
+    concurrency: Annotated[int, IntegerReader(1, MAX_CONCURRENCY)] = Field(
         default=8, description="How many handlers run at a time."
     )
-    prefetch: Annotated[int | None, Maybe(Whole(0, MAX_PREFETCH))] = Field(
+    prefetch: Annotated[int | None, OptionalReader(IntegerReader(0, MAX_PREFETCH))] = Field(
         default=None,
         description="How many jobs are claimed ahead of a free handler; "
-        "none claims what handlers finish in 100 ms, at most 256.",
+        "none claims as many as handlers finish in 100 ms, at most 256.",
     )
     lease: ClaimLease = 60.0
-    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+    grace: Annotated[float, DurationReader(0.0, MAX_GRACE)] = Field(
         default=30.0,
         description="How long a stop waits for handlers before it gives their jobs back.",
     )
     timeout: HandlerTimeout = None
-    long_interval: LongCeiling = 60.0
+    long_interval: LongInterval = 60.0
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"
@@ -110,84 +118,83 @@ class WorkerSettings(Section):
 
 
 class FleetSettings(Section):
-    """`[fleet]`: how a fleet runs; durations are seconds here, whatever they were written as."""
+    """`[fleet]`: how a fleet runs; durations are in seconds here."""
 
     model_config = ConfigDict(populate_by_name=True)
 
-    file: Annotated[str, Text()] = Field(
+    file: Annotated[str, TextReader()] = Field(
         default="fleet.toml", description="The file that lists the targets."
     )
-    store: Annotated[str | None, Maybe(QueueUrl("fleet", "sqlite:///fleet.db"))] = Field(
+    store: Annotated[str | None, OptionalReader(UrlReader("fleet", "sqlite:///fleet.db"))] = Field(
         default=None,
         repr=False,
-        description="Where state is kept; none keeps it while the process runs.",
+        description="Where state is stored; none keeps it only while the process runs.",
     )
-    concurrency: Annotated[int, Whole(1, MAX_POLLS)] = Field(
-        default=64, description="How many polls are under way at a time."
+    concurrency: Annotated[int, IntegerReader(1, MAX_POLLS)] = Field(
+        default=64, description="How many polls run at a time."
     )
-    per_host: Annotated[int | None, Maybe(Whole(1, MAX_POLLS))] = Field(
-        default=4, description="How many of them may ask one host; none for no limit."
+    per_host: Annotated[int | None, OptionalReader(IntegerReader(1, MAX_POLLS))] = Field(
+        default=4, description="How many polls of one host run at a time; none for no limit."
     )
-    budget: Annotated[float | None, Maybe(Number())] = Field(
+    budget: Annotated[float | None, OptionalReader(NumberReader())] = Field(
         default=None,
-        description="Polls a second over all targets and nodes, shared out by how often readings "
-        "change; none lets each target go at its own pace.",
+        description="Polls a second for all targets and nodes together, divided by how often "
+        "readings change; none polls each target at its own pace.",
     )
-    lease: Annotated[float, Span(MIN_FLEET_LEASE, MAX_LEASE)] = Field(
+    lease: Annotated[float, DurationReader(MIN_FLEET_LEASE, MAX_LEASE)] = Field(
         default=30.0,
-        description="Where nodes share a fleet: after how long the targets of a killed node go "
-        "to others.",
+        description="After how long other nodes take over the targets of a killed node.",
     )
-    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
-        default=10.0, description="How long a stop waits for polls under way."
+    grace: Annotated[float, DurationReader(0.0, MAX_GRACE)] = Field(
+        default=10.0, description="How long a stop waits for running polls."
     )
-    dead_after: Annotated[int, Whole(1, MAX_FAILURES)] = Field(
+    dead_after: Annotated[int, IntegerReader(1, MAX_FAILURES)] = Field(
         default=5,
-        description="So many transient failures in a row make a target a dead letter, unless it "
-        "has its own `dead_after`: five take some 100 seconds.",
+        description="A target is dead after this many transient failures in a row, unless it has "
+        "its own `dead_after`; five take about 100 seconds.",
     )
-    recheck: Annotated[float, Span(1.0, 86400.0)] = Field(
-        default=1800.0, description="How often a dead letter is polled all the same."
+    recheck: Annotated[float, DurationReader(1.0, 86400.0)] = Field(
+        default=1800.0, description="How often a dead target is polled."
     )
-    max_due: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
+    max_due: Annotated[int, IntegerReader(0, MAX_DEPTH)] = Field(
         default=50,
-        description="The goal of `pollwise fleet check`: so many polls are due and not begun.",
+        description="`pollwise fleet check` fails if more polls than this are due and not started.",
     )
-    max_dead: Annotated[int, Whole(0, MAX_DEPTH)] = Field(
+    max_dead: Annotated[int, IntegerReader(0, MAX_DEPTH)] = Field(
         default=0,
-        description="The goal of `pollwise fleet check`: so many targets are dead letters; paused "
-        "ones do not count.",
+        description="`pollwise fleet check` fails if more targets than this are dead; paused "
+        "targets do not count.",
     )
-    max_staleness: Annotated[float | None, Maybe(Span(0.0, None))] = Field(
+    max_staleness: Annotated[float | None, OptionalReader(DurationReader(0.0, None))] = Field(
         default=None,
-        description="The goal of `pollwise fleet check`: the last success of a target is no older; "
-        "none allows each twice its interval and its timeout.",
+        description="`pollwise fleet check` fails if a target's last success is older; none allows "
+        "each target twice its interval plus its timeout.",
     )
-    api_port: Annotated[int | None, Maybe(Whole(0, MAX_PORT))] = Field(
+    api_port: Annotated[int | None, OptionalReader(IntegerReader(0, MAX_PORT))] = Field(
         default=None,
-        description="Where the HTTP API is served; 0 takes any free port, none serves none.",
+        description="The port of the HTTP API; 0 takes any free port, none serves no API.",
     )
-    api_host: Annotated[str, Text()] = Field(
-        default="127.0.0.1", description="The address that the API is served at."
+    api_host: Annotated[str, TextReader()] = Field(
+        default="127.0.0.1", description="The address of the HTTP API."
     )
-    api_token_file: Annotated[str, Text()] = Field(
+    api_token_file: Annotated[str, TextReader()] = Field(
         default="fleet-token.hash",
-        description="The file with the hash of the token that the API asks for; made, and the "
-        "token told, when it is missing.",
+        description="The file with the hash of the API's token. If it is missing, it is created "
+        "and the token is printed.",
     )
-    api_tokens: Annotated[str | None, Maybe(Text())] = Field(
+    api_tokens: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None,
-        description="The store of a controller, sqlite:///farm.db: its tokens are let in instead, "
-        "those with the scope submit to look, admins to give orders.",
+        description="The store of a controller, such as sqlite:///farm.db, whose tokens are "
+        "accepted instead: those with the scope submit can read, admins can change.",
     )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
-    polling_enabled: Annotated[bool, Truth()] = Field(
+    polling_enabled: Annotated[bool, BooleanReader()] = Field(
         default=True,
         alias="polling.enabled",
-        description="Off, every target is polled at its base interval exactly.",
+        description="If false, every target is polled exactly at its base interval.",
     )
     polling: Strategy = Field(
         default_factory=Freshness, description="The strategy that paces the polls."
@@ -198,28 +205,28 @@ class FleetSettings(Section):
 
 
 class OutboxSettings(Section):
-    """`[outbox]`: how a relay runs; durations are seconds here, whatever they were written as."""
+    """`[outbox]`: how a relay runs; durations are in seconds here."""
 
-    database: Annotated[str | None, Maybe(QueueUrl("outbox", "sqlite:///shop.db"))] = Field(
-        default=None, repr=False, description="The database that the outbox is in."
+    database: Annotated[str | None, OptionalReader(UrlReader("outbox", "sqlite:///shop.db"))] = (
+        Field(default=None, repr=False, description="The database that holds the outbox.")
     )
-    batch: Annotated[int, Whole(1, MAX_KEYS)] = Field(
+    batch: Annotated[int, IntegerReader(1, MAX_KEYS)] = Field(
         default=100,
-        description="How many keys a poll claims at the most; what strategies take for full.",
+        description="How many keys a poll claims at most; strategies call that a full batch.",
     )
-    records_per_key: Annotated[int, Whole(1, MAX_PER_KEY)] = Field(
-        default=20, description="How many records of a key are claimed together at the most."
+    records_per_key: Annotated[int, IntegerReader(1, MAX_PER_KEY)] = Field(
+        default=20, description="How many records of a key are claimed together at most."
     )
-    concurrency: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
+    concurrency: Annotated[int, IntegerReader(1, MAX_CONCURRENCY)] = Field(
         default=64, description="How many keys are handled at a time."
     )
     lease: ClaimLease = 30.0
-    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+    grace: Annotated[float, DurationReader(0.0, MAX_GRACE)] = Field(
         default=30.0,
         description="How long a stop waits for handlers before it gives their keys back.",
     )
     timeout: HandlerTimeout = None
-    long_interval: LongCeiling = 60.0
+    long_interval: LongInterval = 60.0
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
     log_level: LogLevel = "info"
@@ -230,129 +237,136 @@ class OutboxSettings(Section):
 
 
 class ControllerSettings(Section):
-    """`[controller]`: what `pollwise serve` goes by; durations are seconds here."""
+    """`[controller]`: how `pollwise serve` runs; durations are in seconds here."""
 
-    # Not in the repr, which ends in logs: a URL may hold a password.
-    queue: Annotated[str | None, Maybe(QueueUrl())] = Field(
-        default=None, repr=False, description="The store of the controller's jobs."
+    # Not in the repr, which may be logged: a URL may hold a password.
+    queue: Annotated[str | None, OptionalReader(UrlReader())] = Field(
+        default=None, repr=False, description="The queue of the controller's jobs."
     )
-    host: Annotated[str, Text()] = Field(
+    host: Annotated[str, TextReader()] = Field(
         default="127.0.0.1", description="The address it listens at."
     )
-    port: Annotated[int, Whole(0, MAX_PORT)] = Field(
-        default=8420, description="The port it listens at; 0 takes any that is free."
+    port: Annotated[int, IntegerReader(0, MAX_PORT)] = Field(
+        default=8420, description="The port it listens at; 0 takes any free port."
     )
-    heartbeat_timeout: Annotated[float, Span(1.0, 86400.0)] = Field(
+    heartbeat_timeout: Annotated[float, DurationReader(1.0, 86400.0)] = Field(
         default=120.0,
-        description="A worker that is silent for so long is offline, and its jobs go to others.",
+        description="A worker that is silent for this long is offline, and its jobs go to others.",
     )
-    min_interval: Annotated[float, Span(0.0, 3600.0)] = Field(
-        default=5.0, description="The least time between two polls of a worker that found nothing."
+    min_interval: Annotated[float, DurationReader(0.0, 3600.0)] = Field(
+        default=5.0,
+        description="The shortest time between two polls of a worker that found nothing.",
     )
-    poll_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
-        default=30.0, description="How often agents poll that heed no suggestion."
+    poll_interval: Annotated[float, DurationReader(0.1, 3600.0)] = Field(
+        default=30.0, description="How often agents poll if they ignore suggestions."
     )
-    max_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
-        default=120.0, description="The longest interval that agents are told."
+    max_interval: Annotated[float, DurationReader(0.1, 3600.0)] = Field(
+        default=120.0, description="The longest interval that the controller suggests."
     )
-    target_pickup: Annotated[float, Span(0.01, 3600.0)] = Field(
-        default=5.0, description="How soon the workers as a whole shall look for a new job."
+    target_pickup: Annotated[float, DurationReader(0.01, 3600.0)] = Field(
+        default=5.0, description="How soon one of the workers should poll after a new job."
     )
-    empty_for: Annotated[float, Span(0.0, 60.0)] = Field(
-        default=1.0, description="How long a poll that found nothing answers for the next ones."
+    empty_for: Annotated[float, DurationReader(0.0, 60.0)] = Field(
+        default=1.0, description="How long an empty answer is reused for further polls."
     )
-    attempts: Annotated[int, Whole(1, 100)] = Field(
-        default=3, description="How often a job is tried, unless it says so itself."
+    attempts: Annotated[int, IntegerReader(1, 100)] = Field(
+        default=3, description="How often a job is tried, unless the job has its own number."
     )
-    registered_for: Annotated[float, Span(60.0, 3650 * 86400.0)] = Field(
-        default=30 * 86400.0, description="How long the token of a registered worker holds."
+    registered_for: Annotated[float, DurationReader(60.0, 3650 * 86400.0)] = Field(
+        default=30 * 86400.0, description="How long the token of a registered worker is valid."
     )
-    keep: Annotated[float, Span(60.0, 3650 * 86400.0)] = Field(
+    keep: Annotated[float, DurationReader(60.0, 3650 * 86400.0)] = Field(
         default=7 * 86400.0,
         description="How long finished jobs are kept, with their logs and artefacts.",
     )
-    body_limit: Annotated[int, Whole(1024, 64 * 1024 * 1024)] = Field(
+    body_limit: Annotated[int, IntegerReader(1024, 64 * 1024 * 1024)] = Field(
         default=1024 * 1024, description="The largest JSON body, in bytes."
     )
-    artefacts: Annotated[str | None, Maybe(Text())] = Field(
+    artefacts: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None,
-        description="Where artefacts, inputs and logs lie: a folder, or the URL of a bucket; "
-        "none takes a folder beside the database.",
+        description="Where artefacts, inputs and logs are stored: a folder, or the URL of a "
+        "bucket; none takes a folder beside the database.",
     )
-    artefact_limit: Annotated[int, Whole(0, 1024**4)] = Field(
+    artefact_limit: Annotated[int, IntegerReader(0, 1024**4)] = Field(
         default=1024**3, description="The largest artefact or input, in bytes."
     )
-    log_limit: Annotated[int, Whole(1024, 1024**4)] = Field(
+    log_limit: Annotated[int, IntegerReader(1024, 1024**4)] = Field(
         default=64 * 1024 * 1024, description="The longest log of a job, in bytes."
     )
-    queues: Annotated[str | None, Maybe(Text())] = Field(
+    queues: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None,
-        description="Queues that more than admins may use over HTTP, by scope; with commas.",
+        description="Queues that tokens other than admin may use over HTTP, separated by commas.",
     )
-    state: Annotated[str | None, Maybe(QueueUrl())] = Field(
-        default=None, repr=False, description="The database of its state; none takes the store."
-    )
-    trusted_proxies: Annotated[str | None, Maybe(Text())] = Field(
+    state: Annotated[str | None, OptionalReader(UrlReader())] = Field(
         default=None,
-        description="Addresses or networks whose forwarded headers are believed, with commas.",
+        repr=False,
+        description="The database of the controller's state; none takes its queue.",
     )
-    tls_cert: Annotated[str | None, Maybe(Text())] = Field(
+    trusted_proxies: Annotated[str | None, OptionalReader(TextReader())] = Field(
+        default=None,
+        description="Addresses or networks whose forwarded headers are trusted, with commas.",
+    )
+    tls_cert: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None, description="The file of the TLS certificate, with its chain."
     )
-    tls_key: Annotated[str | None, Maybe(Text())] = Field(
+    tls_key: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None, description="The file of the certificate's private key."
     )
-    metrics_open: Annotated[bool, Truth()] = Field(
-        default=False, description="Whether /metrics needs no token."
+    metrics_open: Annotated[bool, BooleanReader()] = Field(
+        default=False, description="Serve /metrics without a token."
     )
-    access_log: Annotated[bool, Truth()] = Field(
-        default=False, description="Whether each request is logged, without its query."
+    access_log: Annotated[bool, BooleanReader()] = Field(
+        default=False, description="Log each request, without its query."
     )
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"
 
 
 class AgentSettings(Section):
-    """`[agent]`: what `pollwise agent` goes by; durations are seconds here."""
+    """`[agent]`: how `pollwise agent` runs; durations are in seconds here."""
 
-    controller: Annotated[str | None, Maybe(Text())] = Field(
+    controller: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None, description="The address of the controller."
     )
-    token_file: Annotated[str | None, Maybe(Text())] = Field(
-        default=None, description="The file that holds a token with the scope worker."
+    token_file: Annotated[str | None, OptionalReader(TextReader())] = Field(
+        default=None, description="The file with a token of scope worker."
     )
-    ca_file: Annotated[str | None, Maybe(Text())] = Field(
+    ca_file: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None,
-        description="Certificates to trust besides those that everybody does, in PEM.",
+        description="More certificates to trust, in PEM.",
     )
-    name: Annotated[str | None, Maybe(Text())] = Field(
-        default=None, description="What people see the agent by; none takes the host's name."
+    name: Annotated[str | None, OptionalReader(TextReader())] = Field(
+        default=None, description="The agent's name; none takes the host's name."
     )
-    slots: Annotated[int, Whole(1, MAX_CONCURRENCY)] = Field(
+    slots: Annotated[int, IntegerReader(1, MAX_CONCURRENCY)] = Field(
         default=1, description="How many jobs run at a time."
     )
-    poll_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
-        default=30.0, description="How often to poll where the controller suggests nothing."
+    poll_interval: Annotated[float, DurationReader(0.1, 3600.0)] = Field(
+        default=30.0, description="How often to poll if the controller suggests nothing."
     )
-    max_interval: Annotated[float, Span(0.1, 3600.0)] = Field(
-        default=120.0, description="The longest interval of an idle agent, where nothing is said."
+    max_interval: Annotated[float, DurationReader(0.1, 3600.0)] = Field(
+        default=120.0,
+        description="The longest interval of an idle agent if the controller suggests nothing.",
     )
-    timeout: Annotated[float | None, Maybe(Span(MIN_TIMEOUT, MAX_TIMEOUT))] = Field(
-        default=None, description="How long a command may run, unless its job says less."
+    timeout: Annotated[float | None, OptionalReader(DurationReader(MIN_TIMEOUT, MAX_TIMEOUT))] = (
+        Field(
+            default=None,
+            description="How long a command may run, unless its job has a shorter limit.",
+        )
     )
-    grace: Annotated[float, Span(0.0, MAX_GRACE)] = Field(
+    grace: Annotated[float, DurationReader(0.0, MAX_GRACE)] = Field(
         default=30.0,
         description="How long a stop waits for commands before it gives their jobs back.",
     )
-    kill_after: Annotated[float, Span(0.0, 3600.0)] = Field(
+    kill_after: Annotated[float, DurationReader(0.0, 3600.0)] = Field(
         default=10.0, description="How long a command may take to end after SIGTERM."
     )
-    folder: Annotated[str | None, Maybe(Text())] = Field(
+    folder: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None,
-        description="Where jobs have their folders; none takes one in the user's state folder.",
+        description="The folder for the jobs' folders; none takes one in the user's state folder.",
     )
-    push: Annotated[bool, Truth()] = Field(
-        default=True, description="Whether to open a WebSocket for hints."
+    push: Annotated[bool, BooleanReader()] = Field(
+        default=True, description="Open a WebSocket for hints."
     )
     log_level: LogLevel = "info"
     log_format: LogFormat = "text"

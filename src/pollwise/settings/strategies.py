@@ -1,6 +1,7 @@
-"""The strategies that settings can name, and their parameters as settings call them.
+"""The strategies that settings can name, and their parameters as keys.
 
-All of it is read off the classes: a new strategy is one more class in `STRATEGIES`.
+Names, types, defaults and descriptions come from the classes: to add a strategy, add its class to
+`STRATEGIES`.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ from pollwise.core.strategies.freshness import Freshness
 from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError
 from pollwise.settings.values import (
-    Maybe,
-    Number,
-    Reader,
-    Span,
-    Text,
-    Truth,
-    Whole,
-    Word,
+    BooleanReader,
+    ChoiceReader,
+    DurationReader,
+    IntegerReader,
+    NumberReader,
+    OptionalReader,
+    TextReader,
+    ValueReader,
     quoted,
     shown,
 )
@@ -37,7 +38,7 @@ from pollwise.settings.values import (
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
     {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma, Freshness, Worth)}
 )
-#: What a lone `poll_interval` stands for.
+#: The strategy that a `poll_interval` alone means.
 FIXED_STRATEGY = Fixed.name
 
 
@@ -46,8 +47,8 @@ class Parameter:
     """One parameter of a strategy: a key in settings, and an argument of its constructor."""
 
     key: str
-    reader: Reader
-    default: Any  # `inspect.Parameter.empty` where the strategy must be told
+    reader: ValueReader
+    default: Any  # `inspect.Parameter.empty` if the strategy requires a value
     meaning: str
 
     @property
@@ -59,7 +60,7 @@ class Parameter:
 
 @cache
 def parameters(strategy: type[Strategy]) -> tuple[Parameter, ...]:
-    """The parameters of a strategy, in its own order."""
+    """The parameters of a strategy, in the order of its constructor."""
     takes = inspect.signature(strategy).parameters
     hints = get_type_hints(strategy.__init__)
     meanings = _meanings(strategy)
@@ -75,9 +76,9 @@ def parameter_names(strategy: type[Strategy]) -> tuple[str, ...]:
 
 
 def strategy_named(name: str) -> Strategy:
-    """The strategy of this name, with its defaults."""
+    """The strategy with this name, with its defaults."""
     try:
-        found = Word(tuple(STRATEGIES)).read(name)
+        found = ChoiceReader(tuple(STRATEGIES)).read(name)
     except ValueError as error:
         problem = f"strategy = {shown(name)} {error}"
     else:
@@ -86,54 +87,51 @@ def strategy_named(name: str) -> Strategy:
 
 
 def strategies_with(key: str) -> list[str]:
-    """The names of the strategies that have a parameter of this name."""
+    """The names of the strategies that have this parameter."""
     return [name for name, strategy in STRATEGIES.items() if key in parameter_names(strategy)]
 
 
 def polling_table(strategy: Strategy, table: str = "worker.polling") -> str:
-    """The TOML table that makes `load` give this strategy again."""
+    """The TOML table from which `load` builds this strategy."""
     if STRATEGIES.get(strategy.name) is not type(strategy):
         raise ConfigError(
-            f"{strategy!r} cannot be written as settings, which know {', '.join(STRATEGIES)}; "
-            "give it to the worker in code: WorkerRunOptions(polling=…)"
+            f"{strategy!r} cannot be written as settings, which have {', '.join(STRATEGIES)}; "
+            "pass it to the worker in code: WorkerRunOptions(polling=…)"
         )
     lines = [f"[{table}]", f"strategy = {quoted(strategy.name)}"]
     for each in parameters(type(strategy)):
         value = getattr(strategy, each.key)
-        if value is not None:  # TOML has no word for what is not given
+        if value is not None:  # TOML has no null
             lines.append(f"{each.key} = {each.reader.toml(value)}")
     return "\n".join(lines) + "\n"
 
 
-def _reader(hint: Any) -> Reader:
-    """The reader for a constructor's annotation; only a duration may be a timedelta."""
+def _reader(hint: Any) -> ValueReader:
+    """The reader for a constructor's annotation. Only durations accept a timedelta."""
     options = get_args(hint) or (hint,)
     if timedelta in options:
-        reader: Reader = Span()
+        reader: ValueReader = DurationReader()
     elif bool in options:
-        reader = Truth()
+        reader = BooleanReader()
     elif float in options:
-        reader = Number()
+        reader = NumberReader()
     elif int in options:
-        reader = Whole()
+        reader = IntegerReader()
     else:
-        reader = Text()
-    return Maybe(reader) if NoneType in options else reader
+        reader = TextReader()
+    return OptionalReader(reader) if NoneType in options else reader
 
 
 def _meanings(strategy: type[Strategy]) -> dict[str, str]:
-    """What the class says about each argument: the `name: meaning` lines of its docstring."""
+    """The description of each argument: the `name: meaning` lines of the class's docstring."""
     meanings = dict.fromkeys(parameter_names(strategy), "")
-    about: list[str] = []
-    lines = (inspect.getdoc(strategy) or "").splitlines()
-    for line in lines:
-        names, colon, rest = line.partition(": ")
-        listed = names.split(", ")
-        if colon and set(listed) <= set(meanings):
-            about, line = listed, rest
+    about = ""
+    for line in (inspect.getdoc(strategy) or "").splitlines():
+        name, colon, rest = line.partition(": ")
+        if colon and name in meanings:
+            about, line = name, rest
         elif not line.strip():
-            about = []
-        for name in about:
-            meanings[name] = f"{meanings[name]} {line.strip()}".strip()
-    # An argument without a line of its own is what the first line is about.
-    return {name: meaning or lines[0] for name, meaning in meanings.items()}
+            about = ""
+        if about:
+            meanings[about] = f"{meanings[about]} {line.strip()}".strip()
+    return meanings

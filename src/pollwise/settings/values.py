@@ -1,8 +1,9 @@
-"""How a written value becomes a value, and how it is shown again.
+"""Readers turn written values into values, and values back into text.
 
-One reader a type, whatever layer the value comes from: an environment variable can only hold text,
-so "8" and 8 must mean the same everywhere. A reader that refuses a value raises a ValueError that
-continues the sentence "worker.lease = '1x' (pollwise.toml) …": who asked knows key and origin.
+There is one reader for each type, whatever layer the value comes from: an environment variable can
+only hold text, so "8" and 8 mean the same everywhere. A reader that refuses a value raises a
+ValueError whose text continues the sentence "worker.lease = '1x' (pollwise.toml) …". The caller
+knows the key and the origin.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from pollwise.runtime.redact import HIDDEN, is_secret, without_secrets, without_
 
 _YES = {"true", "yes", "on", "1"}
 _NO = {"false", "no", "off", "0"}
-# Keys, and variables, whose value should be a URL. Elsewhere an @ may be part of a name.
+# Keys and variables whose value should be a URL. In others, an @ may be part of a name.
 _OF_URL = re.compile(r"(?:queue|store|database|state)\Z", re.IGNORECASE)
 
 
 def shown(value: object, key: str = "") -> str:
-    """A value as errors show it: quoted, without secrets, and not endless."""
+    """A value as errors show it: quoted, without secrets, and shortened."""
     if is_secret(key.rpartition(".")[2]):
         return HIDDEN
     if isinstance(value, Mapping):
@@ -44,24 +45,24 @@ def shown(value: object, key: str = "") -> str:
     return durations.shown(value)
 
 
-class Reader(ABC):
-    """Reads what was written, for one type. As an annotation, it makes pydantic read so too."""
+class ValueReader(ABC):
+    """Reads the values of one type. As an annotation, it makes pydantic use it too."""
 
     @property
     @abstractmethod
     def kind(self) -> str:
-        """What the reference page says about the type."""
+        """The type as the reference page names it."""
 
     @abstractmethod
     def read(self, value: object) -> object:
-        """The value that was meant, or a ValueError."""
+        """The value, or a ValueError."""
 
     def text(self, value: Any) -> str:
-        """A value as `read` would understand it, without secrets."""
+        """A value as text that `read` accepts, without secrets."""
         return str(value)
 
     def toml(self, value: Any) -> str:
-        """A value as it stands in a TOML file."""
+        """A value as it is written in a TOML file."""
         return self.text(value)
 
     def __get_pydantic_core_schema__(
@@ -71,8 +72,8 @@ class Reader(ABC):
 
 
 @dataclass(frozen=True)
-class Whole(Reader):
-    """A whole number. Without bounds, whoever takes the number has its own."""
+class IntegerReader(ValueReader):
+    """A whole number. Without bounds here, the code that uses the number checks it."""
 
     low: int | None = None
     high: int | None = None
@@ -96,8 +97,8 @@ class Whole(Reader):
 
 
 @dataclass(frozen=True)
-class Number(Reader):
-    """A number; whoever takes it has bounds for it."""
+class NumberReader(ValueReader):
+    """A number. The code that uses it checks its bounds."""
 
     @property
     def kind(self) -> str:
@@ -111,8 +112,8 @@ class Number(Reader):
 
 
 @dataclass(frozen=True)
-class Span(Reader):
-    """A duration, read into seconds. Keys of this type have a twin in milliseconds."""
+class DurationReader(ValueReader):
+    """A duration, read into seconds. Its keys have a variant in milliseconds that ends in `_ms`."""
 
     low: float | None = None
     high: float | None = None
@@ -141,7 +142,7 @@ class Span(Reader):
 
 
 @dataclass(frozen=True)
-class Truth(Reader):
+class BooleanReader(ValueReader):
     """True or false."""
 
     @property
@@ -161,8 +162,8 @@ class Truth(Reader):
 
 
 @dataclass(frozen=True)
-class Word(Reader):
-    """One of a few words, in small or capital letters."""
+class ChoiceReader(ValueReader):
+    """One of a few words, in lower or upper case."""
 
     words: tuple[str, ...]
 
@@ -183,8 +184,8 @@ class Word(Reader):
 
 
 @dataclass(frozen=True)
-class Text(Reader):
-    """Any text but an empty one."""
+class TextReader(ValueReader):
+    """Any text that is not empty."""
 
     @property
     def kind(self) -> str:
@@ -192,7 +193,7 @@ class Text(Reader):
 
     def read(self, value: object) -> str:
         if not isinstance(value, str) or not value.strip():
-            raise ValueError("must be text, and not empty")
+            raise ValueError("must be text that is not empty")
         return value
 
     def text(self, value: str) -> str:
@@ -203,10 +204,10 @@ class Text(Reader):
 
 
 @dataclass(frozen=True)
-class QueueUrl(Text):
+class UrlReader(TextReader):
     """The URL of a queue, or of an outbox's database.
 
-    Only its shape is looked at: what it names is known when it is opened.
+    Only its form is checked; opening it shows whether it works.
     """
 
     what: str = "queue"
@@ -224,10 +225,10 @@ class QueueUrl(Text):
 
 
 @dataclass(frozen=True)
-class Maybe(Reader):
-    """What another reader reads, or nothing. TOML has no null, so the word "none" stands for it."""
+class OptionalReader(ValueReader):
+    """A value of another reader, or None, written "none" because TOML has no null."""
 
-    reader: Reader
+    reader: ValueReader
 
     @property
     def kind(self) -> str:
@@ -245,16 +246,18 @@ class Maybe(Reader):
         return quoted("none") if value is None else self.reader.toml(value)
 
 
-def is_duration(reader: Reader) -> bool:
-    return isinstance(reader.reader if isinstance(reader, Maybe) else reader, Span)
+def is_duration(reader: ValueReader) -> bool:
+    return isinstance(
+        reader.reader if isinstance(reader, OptionalReader) else reader, DurationReader
+    )
 
 
 def read_seconds(value: Duration) -> float:
     try:
         return seconds(value, "it")
     except ConfigError as error:
-        # What it says after the name and the value is what the caller's sentence needs. The value
-        # itself may be a password in the wrong place, so it is cut off or not quoted at all.
+        # The caller's sentence needs only the text after name and value. The value may be a
+        # password in the wrong place, so it is removed or not quoted at all.
         said, start = str(error), f"it = {durations.shown(value)} "
         plainly = f"is not a duration; give {durations.type_names}"
         raise ValueError(said.removeprefix(start) if said.startswith(start) else plainly) from None
@@ -262,7 +265,7 @@ def read_seconds(value: Duration) -> float:
 
 def read_milliseconds(value: object) -> float:
     try:
-        return Number().read(value) / 1000
+        return NumberReader().read(value) / 1000
     except ValueError:
         raise ValueError(
             "must be a number of milliseconds; to give a unit, leave `_ms` off the key"

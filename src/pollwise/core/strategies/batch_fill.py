@@ -22,7 +22,8 @@ STEP = 2.0
 class BatchFill(Strategy):
     """Double the interval on nearly empty batches, halve it on full ones.
 
-    min_interval, max_interval: bounds of the interval; it starts at the min_interval.
+    min_interval: the shortest delay, and the first one.
+    max_interval: the longest delay, reached while batches are nearly empty.
     batch_size: the capacity to measure by where a source does not state its own.
     hold: how long each poll may block at the server.
     """

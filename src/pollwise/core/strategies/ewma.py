@@ -45,13 +45,16 @@ def decayed(average: float, elapsed: float, half_life: float) -> float:
 class Ewma(Strategy):
     """Choose the interval by the class of the smoothed batch size.
 
-    idle_interval, low_interval, medium_interval, high_interval, very_high_interval: the interval
-    of each class (average 0, below 2, below 5, below 10, and from 10 or 95 % of the capacity on).
+    idle_interval: the delay while the average is 0.
+    low_interval: the delay while the average is below 2.
+    medium_interval: the delay while the average is below 5.
+    high_interval: the delay while the average is below 10.
+    very_high_interval: the delay while the average is 10 or more, or 95 % of the capacity.
     alpha: weight of the newest batch; lower is steadier, higher more responsive.
-    drop_after: so many low polls (one item, not full) in a row reset an average that is out of
-        date. Empty polls between them do not count.
-    half_life: in which the average halves while polls are empty.
-    held: the intervals are holds, not delays: each poll may block so long at the server.
+    drop_after: this many low polls in a row (one item, not full) reset an outdated average. Empty
+        polls between them do not count.
+    half_life: the time in which the average halves while polls are empty.
+    held: use the intervals as holds instead of delays: each poll may block that long at the server.
     """
 
     idle_interval: float

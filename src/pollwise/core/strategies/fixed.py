@@ -16,6 +16,7 @@ class Fixed(Strategy):
     """Poll every `interval`, exactly: min_interval and max_interval are the interval, so it has no
     jitter.
 
+    interval: the delay after every poll.
     hold: how long each poll may block at the server. An interval of 0 needs a hold: polling
     without any pause is a busy loop.
     """

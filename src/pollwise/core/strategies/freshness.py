@@ -44,7 +44,8 @@ class Freshness(Strategy):
     """Poll what changes or is stale sooner, what is quiet later.
 
     base_interval: the interval of a target that changes about once in it, and of one not known yet.
-    min_interval, max_interval: bounds of the interval.
+    min_interval: the shortest interval, however often the target changes.
+    max_interval: the longest interval, however quiet the target is.
     """
 
     base_interval: float

@@ -76,12 +76,13 @@ class Worth(Strategy):
 
     poll_cost: what one poll costs; give `wait_cost` as well, in the same currency.
     wait_cost: what it costs that one item waits one second.
-    polls_per_hour: a budget; there is as little waiting as it can buy.
+    polls_per_hour: a budget of polls; items wait as little as it allows.
     dollars_per_month: a budget in money; give `price` as well.
     price: what one poll costs, in dollars.
-    mean_wait: how long items shall wait on average, with as few polls as that takes.
-    p95_wait: how long all but one item in twenty shall wait at most.
-    min_interval, max_interval: no pause is shorter, and none is longer, whatever the goal.
+    mean_wait: how long items should wait on average, with as few polls as possible.
+    p95_wait: how long 95 of 100 items should wait at most.
+    min_interval: the shortest delay, whatever the goal.
+    max_interval: the longest delay, whatever the goal.
     hold: how long each poll may block at the server.
     """
 
