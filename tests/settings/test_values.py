@@ -201,8 +201,10 @@ def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) ->
     [
         (
             "[worker]\nconcurency = 4",
-            "worker.concurency = 4 (pollwise.toml) is not a setting; "
-            "did you mean worker.concurrency?",
+            (
+                "worker.concurency = 4 (pollwise.toml) is not a setting; "
+                "did you mean worker.concurrency?"
+            ),
         ),
         (
             "concurrency = 4",
