@@ -275,7 +275,7 @@ TARGETS = {
     "wrong:worker": ("greet(job, more)", "Write it as `def greet(job): ...`", "wrong.py:"),
     "generator:worker": ("greet of kind 'greet' is a generator",),
     "elsewhere:worker": ("no queue has the scheme 'nosuch'", "elsewhere.py:3"),
-    "twice:worker": ("kind 'greet' has the handler greet already",),
+    "twice:worker": ("kind 'greet' already has a handler: greet",),
     "eager:worker": ("runs the worker itself", '`if __name__ == "__main__":`', "eager.py:"),
     "shop:worcer": ("'shop:worcer' is not there", "write shop:worker"),
     "shop:number": ("'shop:number' is of type int", "write shop:worker"),

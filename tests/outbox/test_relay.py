@@ -632,7 +632,7 @@ def test_eager_needs_a_relay_in_this_process() -> None:
         ({"records_per_key": 5000}, "records_per_key = 5000"),
         ({"concurrency": 1.5}, "concurrency = 1.5"),
         ({"lease": "1ms"}, "lease = '1ms'"),
-        ({"polling": "fast"}, "is no strategy"),
+        ({"polling": "fast"}, "is not a strategy"),
         ({"polling": BatchFill(hold="5s")}, "an outbox cannot"),
     ],
 )
@@ -660,7 +660,7 @@ def test_handlers_are_checked_when_they_are_registered() -> None:
         outbox.handle("*", name="none")(lambda: None)
     with pytest.raises(HandlerError, match="pattern = ''"):
         outbox.handle("", name="empty")(publish)
-    with pytest.raises(ConfigError, match="is no Retry"):
+    with pytest.raises(ConfigError, match="is not a Retry"):
         outbox.handle("*", name="retry", retry=3)(publish)  # type: ignore[arg-type]
 
 

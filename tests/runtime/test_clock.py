@@ -118,17 +118,17 @@ def test_virtual_time_stands_still_while_a_thread_works() -> None:
     assert virtually(main) == (0.0, ["thread", "sleeper"])
 
 
-def test_an_await_that_nobody_ends_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_await_that_never_ends_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pollwise.runtime.clock, "STUCK_AFTER", 0.01)
 
     async def main(_: VirtualClock) -> None:
         await asyncio.get_running_loop().create_future()
 
-    with pytest.raises(RuntimeError, match="an await that nobody ends"):
+    with pytest.raises(RuntimeError, match="an await that never ends"):
         virtually(main)
 
 
-def test_a_thread_that_waits_for_virtual_time_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_waits_for_virtual_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pollwise.runtime.clock, "STUCK_AFTER", 0.01)
     gate = threading.Event()
 
@@ -144,7 +144,7 @@ def test_a_thread_that_waits_for_virtual_time_is_told(monkeypatch: pytest.Monkey
             task.cancel()
 
     threading.Timer(0.2, gate.set).start()  # so that the loop can be closed
-    with pytest.raises(RuntimeError, match="a plain function that waits for something virtual"):
+    with pytest.raises(RuntimeError, match="a plain function that waits for virtual time"):
         virtually(main)
 
 

@@ -249,7 +249,7 @@ def test_settlements() -> None:
 
 
 def test_an_unknown_action_is_refused() -> None:
-    with pytest.raises(ConfigError, match="action = 'lost' is none of done, retry, dead"):
+    with pytest.raises(ConfigError, match="action = 'lost' must be one of done, retry, dead"):
         Settlement(a_claim(), "lost")  # type: ignore[arg-type]
 
 

@@ -333,10 +333,10 @@ def test_a_source_may_ask_to_be_looked_at_sooner() -> None:
         async def source(hold: float) -> Batch[int]:
             asked.append(clock.now())
             if len(asked) == 1:
-                loop.look_by(clock.now() + 60)
-                loop.look_by(clock.now() + 7)
+                loop.poll_by(clock.now() + 60)
+                loop.poll_by(clock.now() + 7)
             if len(asked) == 2:
-                loop.look_by(clock.now() + 90_000)
+                loop.poll_by(clock.now() + 90_000)
             return Batch([1] if len(asked) == 4 else [])
 
         loop: PollLoop[int] = PollLoop(

@@ -148,7 +148,7 @@ def test_a_strategy_that_holds_needs_a_fetch_that_can() -> None:
     async def fetch(held: float = 0) -> list[int]:
         return [1]
 
-    with pytest.raises(ConfigError, match="takes no argument named `hold`"):
+    with pytest.raises(ConfigError, match="has no argument named `hold`"):
         poll(fetch, Adaptive(hold="20s"))
 
 
@@ -159,13 +159,13 @@ def test_a_strategy_that_holds_needs_a_fetch_that_can() -> None:
     ("given", "words"),
     [
         ({"fetch": 7}, "not callable"),
-        ({"strategy": "fast"}, "is no strategy"),
-        ({"strategy": Adaptive}, "is no strategy"),
+        ({"strategy": "fast"}, "is not a strategy"),
+        ({"strategy": Adaptive}, "is not a strategy"),
         ({"capacity": 0}, "capacity"),
         ({"capacity": -1}, "capacity"),
         ({"capacity": "10"}, "capacity"),
         ({"capacity": True}, "capacity"),
-        ({"retry": 3}, "is no Retry"),
+        ({"retry": 3}, "is not a Retry"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(

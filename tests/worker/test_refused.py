@@ -104,7 +104,7 @@ def test_a_wrong_registration_is_refused(given: dict[str, Any], error: type[Poll
 def test_one_handler_a_kind() -> None:
     it = worker()
     it.handle("x")(right)
-    with pytest.raises(HandlerError, match="has the handler right already"):
+    with pytest.raises(HandlerError, match="already has a handler: right"):
         it.handle("x")(more)
 
 
@@ -176,7 +176,7 @@ def test_a_worker_does_not_run_twice_at_once_but_may_run_again() -> None:
         it.handle("x")(lambda job: None)
         async with working(it, options()):
             await clock.advance(1)
-            with pytest.raises(ConfigError, match="runs already"):
+            with pytest.raises(ConfigError, match="is already running"):
                 await it.run(options())
             await queue.put(NewJob("x"))  # the first goes on, unharmed
             await clock.advance(10)

@@ -205,7 +205,7 @@ class Agent:
             if busy.status != 429:
                 raise
             self._told.next_poll = None
-            self._loop.look_by(self._clock.now() + (busy.retry_after or self._told.least or 1.0))
+            self._loop.poll_by(self._clock.now() + (busy.retry_after or self._told.least or 1.0))
             return Batch(())
 
     async def _say(self, free: int) -> Batch[Work]:

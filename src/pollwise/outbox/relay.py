@@ -224,7 +224,7 @@ class Relay(Executor[HeldKey, KeyClaim]):
         await self._others.announce()
         by = self._others.announce_again_by()
         if by is not None:
-            self.poll_loop.look_by(by)
+            self.poll_loop.poll_by(by)
         limit = min(self._room_left(), self._batch)
         if self._others.standing_by:
             self._hand_over()
@@ -360,7 +360,7 @@ class Relay(Executor[HeldKey, KeyClaim]):
                 end = self._put_back(held)
                 self._settling.add(end)
                 if end.rest == "retry":  # poll again then, whatever the pacer says
-                    self.poll_loop.look_by(self._clock.now() + end.delay)
+                    self.poll_loop.poll_by(self._clock.now() + end.delay)
         if chosen is not None:
             self._suspect = chosen
             self._waiting.append(chosen)
@@ -396,7 +396,7 @@ class Relay(Executor[HeldKey, KeyClaim]):
         elif raised is not None and not held.ended:  # our own error: handlers' errors are caught
             self._events.emit(ChoreFailed(self._source, "handle", text_of(raised)))
             self._settling.add(held.settlement("retry", AFTER_OWN_FAULT, text_of(raised)))
-        self._place_is_free()
+        self._slot_is_free()
 
     def _give_back(self, held: HeldKey, reason: str, delay: float = 0.0) -> None:
         self._given_back += 1

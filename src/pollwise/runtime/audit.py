@@ -1,8 +1,8 @@
 """The audit log of a controller or a fleet: who changed what, from where.
 
-Each entry is a row of their store, so that all processes on it write one log, and a line of the
-process's own log (`pollwise.audit`). What clients named is made fit for a terminal: a name cannot
-forge a line.
+Each entry is a row in the store, so that all its processes write one log, and a line in the
+process's own log (`pollwise.audit`). Names given by clients are escaped, so that none can forge a
+line.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class AuditEntry:
     def of(
         cls, who: str, action: str, what: str = "", detail: str = "", address: str = ""
     ) -> AuditEntry:
-        """An entry that is fit to be shown."""
+        """An entry with all its texts escaped."""
         who, action, what = printable(who), printable(action), printable(what)
         return cls(who, action, what, printable(detail), printable(address))
 
     def log(self) -> None:
-        """Its line in the process's own log."""
+        """Write its line to the process's own log."""
         logger.info(
             "%s %s %s %s from %s", self.who, self.action, self.what or "-", self.detail or "-",
             self.address or "-",
@@ -52,24 +52,24 @@ class AuditEntry:
 
 
 async def write_down(entry: AuditEntry, keep: Callable[[AuditEntry], Awaitable[None]]) -> None:
-    """Log an entry and keep it. What it tells of was done, so nothing fails if the store does."""
+    """Log an entry and store it. A failing store is only logged: the action was done already."""
     entry.log()
     try:
         await keep(entry)
     except StoreError as error:
         logger.warning(
-            "an audit entry is only in this log, for the store failed: %s", error,
+            "an audit entry is only in this log, because the store failed: %s", error,
             extra={"action": "audit_failed", "fields": {"error": str(error)}},
         )  # fmt: skip
 
 
-def printable(text: str, most: int = PART_MAX) -> str:
-    """Text on one line, without what a terminal would obey: the rest is escaped as Python does.
+def printable(text: str, limit: int = PART_MAX) -> str:
+    """Return text as one line without control characters, which are escaped as in Python.
 
     >>> printable("a\\nb\\x1b[31m")
     'a\\\\nb\\\\x1b[31m'
     """
-    cut = text if len(text) <= most else text[: most - 1] + "…"
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
     if cut.isprintable():
         return cut
     return "".join(

@@ -1,8 +1,8 @@
 """Recurring chores on one shared timer.
 
-No chore has a timer of its own, and one that has nothing to do is not on the agenda at all: with
-nothing running and nothing due, a process sends nothing but its polls, and an idle database may
-sleep. Chores that fall due near each other run in one wake-up.
+No chore has a timer of its own, and one that has nothing to do is not on the agenda at all. So
+with nothing running and nothing due, a process sends only its polls, and an idle database may
+sleep. Chores that are due at about the same time run together.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pollwise.core.agenda import Agenda
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
 
-#: A chore may run so much of its interval early, to share the wake-up of another.
+#: A chore may run early by this share of its interval, to run together with another.
 EARLY = 0.1
 
 
@@ -26,7 +26,7 @@ class _Chore:
 
 
 class Chores:
-    """Chores by name, asleep until `wake` puts them on the agenda."""
+    """Chores by name; each rests until `wake` puts it on the agenda."""
 
     def __init__(self, source: str, clock: Clock, events: Events) -> None:
         self._source = source
@@ -38,24 +38,24 @@ class Chores:
         self._round: asyncio.Task[None] | None = None
 
     def add(self, name: str, every: float, work: Callable[[], Awaitable[None]]) -> None:
-        """Know a chore; it does not run before it is woken."""
+        """Register a chore; it does not run before `wake`."""
         self._chores[name] = _Chore(every, work)
 
     def wake(self, name: str) -> None:
-        """Run a chore from now on, first after its interval; nothing changes if it runs already."""
+        """Run a chore from now on, first after its interval; no effect if it is awake already."""
         if name not in self._agenda:
             self._agenda.upsert(name, self._clock.now() + self._chores[name].every)
             self._set_timer()
 
     def hasten(self, name: str, within: float) -> None:
-        """Run a chore that is awake after so many seconds, if its turn would come later."""
+        """Run a chore that is awake within this many seconds, if it is due later."""
         due, sooner = self._agenda.due(name), self._clock.now() + within
         if due is not None and sooner < due:
             self._agenda.upsert(name, sooner)
             self._set_timer()
 
     async def at_once(self, name: str) -> None:
-        """Run a chore now, awake or not; that it fails is told as ever."""
+        """Run a chore now, awake or not; a failure is emitted as usual."""
         await self._run(name, self._chores[name])
 
     def rest(self, name: str) -> None:
@@ -64,7 +64,7 @@ class Chores:
             self._set_timer()
 
     async def close(self) -> None:
-        """End the timer, and the round under way."""
+        """Stop the timer and the chore that runs now."""
         for name in self._chores:
             self._agenda.remove(name)
         self._set_timer()

@@ -40,10 +40,10 @@ class Clock:
         return time.time()
 
     def imposed(self) -> float | None:
-        """The time that a store has to go by; None for its own clock, which is the rule.
+        """The time that a store must use; None, the usual case, for the store's own clock.
 
         A server's clock decides over leases and delays, whatever the clocks of its clients say.
-        Only the virtual clock has its way, so that a real server can be tested in virtual time.
+        Only the virtual clock overrides it, so that a real server can be tested in virtual time.
         """
         return None
 
@@ -63,7 +63,7 @@ _NOWHERE: AbstractContextManager[None] = nullcontext()
 
 
 class VirtualClock(Clock):
-    """A clock whose time passes only when everybody sleeps, and then at once.
+    """A clock whose time passes only when all tasks sleep, and then at once.
 
     `clock.run(main())` runs a coroutine, and all tasks it starts, on a virtual event loop. Work in
     threads (a SQLite queue, a plain handler) and what runs within `outside()` (a call to a server)
@@ -85,7 +85,7 @@ class VirtualClock(Clock):
         return loop.outside() if isinstance(loop, VirtualLoop) else _NOWHERE
 
     async def advance(self, seconds: float) -> None:
-        """Let `seconds` of virtual time pass, and all that happens in them happen."""
+        """Let `seconds` of virtual time pass, with everything that is due in them."""
         await asyncio.sleep(seconds)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -121,13 +121,13 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return future
 
     async def shutdown_default_executor(self, *timeout: Any, **named: Any) -> None:
-        """Wait for the threads in real time; else their time limit would be over at once."""
+        """Wait for the threads in real time; in virtual time the timeout would be over at once."""
         with self.outside():
             await super().shutdown_default_executor(*timeout, **named)
 
     @contextmanager
     def outside(self) -> Iterator[None]:
-        """Time stands still within: something real is waited for."""
+        """Virtual time stands still inside: the code waits for something real."""
         self._calls_outside += 1
         try:
             yield
@@ -163,12 +163,12 @@ class _JumpingSelector(selectors.BaseSelector):
         if self._loop._calls_outside:
             why = (
                 "a call in a thread or to a server does not return, and virtual time stands still "
-                "for it. Look for a plain function that waits for something virtual."
+                "meanwhile. Look for a plain function that waits for virtual time."
             )
         else:
             why = (
-                "no timer is set and no thread is at work, so nothing ever will. "
-                "Look for an await that nobody ends."
+                "no timer is set and no thread is running, so nothing ever will. "
+                "Look for an await that never ends."
             )
         return f"the virtual clock waited {STUCK_AFTER:g} real seconds and nothing happened: {why}"
 

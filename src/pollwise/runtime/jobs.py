@@ -1,4 +1,4 @@
-"""A job's life as values: NewJob (asked for), Job and Claim (at work), Settlement (its end)."""
+"""A job's life as values: NewJob (to put), Job and Claim (being run), Settlement (how it ends)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pollwise.errors import ConfigError, JobError, PayloadError, PollwiseError
 
 #: The longest kind, key and unique, in characters.
 NAME_LENGTH_MAX = 200
-#: The furthest a job may be put off, in seconds: ten years.
+#: The longest delay of a job, in seconds: ten years.
 DELAY_MAX = 10 * 365 * 86400.0
 #: Priorities run from -PRIORITY_MAX to PRIORITY_MAX.
 PRIORITY_MAX = 1000
@@ -20,7 +20,7 @@ PRIORITY_MAX = 1000
 ERROR_LENGTH_MAX = 2000
 #: The longest lease, in seconds.
 MAX_LEASE = 7 * 86400.0
-#: How deep a payload may nest: decoding must not depend on how deep the reader's own stack is.
+#: How deep a payload may nest, so that decoding never depends on the depth of the caller's stack.
 DEPTH_MAX = 200
 
 State = Literal["ready", "delayed", "blocked", "leased", "dead", "done"]
@@ -36,10 +36,10 @@ class NewJob:
     payload: any JSON value. It is encoded here, so later changes to it do not reach the queue.
     key: jobs with the same key run one at a time, in the order they were put.
     priority: higher runs first; 0 unless given.
-    delay, run_at: not before so long from now, or not before this moment (an aware datetime or
-        seconds since 1970); one of the two.
+    delay, run_at: earliest run, from now or as a moment (an aware datetime or seconds since 1970);
+        give one of the two.
     unique: put once. A second job with the same `unique`, kind and payload is the same job; with
-        another kind or payload it is refused with `UniqueConflict`. It holds until the job is
+        another kind or payload it is refused with `UniqueConflict`. This lasts until the job is
         done, or for as long as finished jobs are kept.
     """
 
@@ -96,9 +96,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A job under a lease. The token fences: a newer claim of the same job makes it worthless.
+    """A job under a lease. A newer claim of the same job makes the token invalid.
 
-    receipt: what the store itself calls the claim, where it has a name of its own for it.
+    receipt: the store's own name for the claim, if it has one.
     """
 
     job: Job
@@ -123,7 +123,7 @@ class JobInfo:
 class Settlement:
     """How a claim ends.
 
-    `counted=False` takes the attempt back: the job was given back or snoozed, and did not fail.
+    counted: whether the attempt counts; False for a job that was given back or snoozed.
     """
 
     claim: Claim
@@ -134,7 +134,7 @@ class Settlement:
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
-            raise ConfigError(f"action = {self.action!r} is none of {', '.join(ACTIONS)}")
+            raise ConfigError(f"action = {self.action!r} must be one of {', '.join(ACTIONS)}")
         object.__setattr__(self, "delay", seconds(self.delay, "delay"))
         object.__setattr__(self, "error", storable(self.error))
 
@@ -150,12 +150,12 @@ class Settlement:
 
     @classmethod
     def give_back(cls, claim: Claim, delay: Duration = 0) -> Settlement:
-        """It was not run, or not to its end, through no fault of its own."""
+        """It was not run, or not to its end, for no fault of the job."""
         return cls(claim, "retry", seconds(delay, "delay"), None, counted=False)
 
     @classmethod
     def dead(cls, claim: Claim, error: str) -> Settlement:
-        """It shall not run again unless a person says so."""
+        """It will not run again unless an operator retries it."""
         return cls(claim, "dead", error=error)
 
 
@@ -175,7 +175,7 @@ def encode(payload: Any, kind: str) -> str:
 
 
 def same_payload(one: str, other: str) -> bool:
-    """Are two encoded payloads the same JSON? The order of a dict's keys does not matter."""
+    """True if two encoded payloads are the same JSON; the order of keys does not matter."""
     return one == other or _canonical(one) == _canonical(other)
 
 
@@ -224,7 +224,7 @@ def _checked_moment(value: datetime | float) -> float:
 
 
 def storable(error: str | None) -> str | None:
-    """An error's text as any store can keep it: not too long, no NUL, no half of a character."""
+    """Shorten and escape an error text so that every store can keep it."""
     if error is None:
         return None
     text = str(error)[:ERROR_LENGTH_MAX].replace("\0", "\\0")

@@ -1,8 +1,8 @@
 """The poll loop: pacer + source + hints + clock. There is one; everything that polls uses it.
 
-It is an iterator, so whoever consumes it sets the limit: no poll begins before the last batch was
-taken. Between a poll's return and the batch's delivery nothing is awaited, so a cancelled loop
-never swallows a batch.
+It is an iterator, so its consumer sets the limit: no poll begins before the last batch was taken.
+Between a poll's return and the batch's delivery nothing is awaited, so a cancelled loop never loses
+a batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pollwise.runtime.hints import Hint, Hints
 
 T = TypeVar("T")
 
-#: How a failed poll is retried: from 1 s to 60 s, without end, apart from the pacer.
+#: How a failed poll is retried: after 1 s to 60 s, without end; the pacer has no say in it.
 POLL_RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 
 
@@ -51,7 +51,7 @@ class Counts:
 #: The longest pause while hints are proven to arrive, in seconds.
 LONG_INTERVAL = 60.0
 
-#: One look at a source. The argument is the hold: how long the look may block for something.
+#: One poll of a source. The argument is the hold: how many seconds the poll may block.
 Source = Callable[[float], Awaitable[Batch[T]]]
 
 
@@ -59,15 +59,15 @@ Source = Callable[[float], Awaitable[Batch[T]]]
 class LoopOptions:
     """How a loop runs; every field has a default that a library user rarely changes.
 
-    hints: what may end a pause early.
+    hints: where hints come from that end a pause early.
     long_interval: how long a pause may be after an empty poll, in seconds, while it is proven that
         hints arrive; else, and for a strategy whose min_interval is its max_interval, the strategy
         decides.
-    wants: the kinds of items that the source looks for, so that news of others does not wake it.
+    wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
-    drain: follow a full batch by the next poll at once.
-    spread: put the first poll at a random point of the first interval, so that a fleet that was
-        started together does not march together.
+    drain: poll again at once after a full batch.
+    spread: put the first poll at a random point of the first interval, so that processes started
+        together do not poll together.
     """
 
     clock: Clock = field(default_factory=Clock)
@@ -96,7 +96,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self._pause = self._pacer.first()
         self._hint = Hint(self._options.wants)
         self._next_at: float | None = None
-        self._look_by: float | None = None
+        self._poll_by: float | None = None
         self._failures = 0
         self._stopped = False
         if self._options.hints is not None:
@@ -123,12 +123,12 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             self._options.hints.leave(self._hint)
 
     def hint(self) -> None:
-        """End the pause under way, or skip the next one; a failed poll still backs off."""
+        """End the current pause, or skip the next one; a failed poll still backs off."""
         self._hint.give()
 
-    def look_by(self, when: float) -> None:
-        """For a source to call in its poll: poll again by `when`, though the pacer says later."""
-        self._look_by = when if self._look_by is None else min(when, self._look_by)
+    def poll_by(self, when: float) -> None:
+        """For a source to call in its poll: poll again by `when`, even if the pacer says later."""
+        self._poll_by = when if self._poll_by is None else min(when, self._poll_by)
 
     async def aclose(self) -> None:
         """End the iteration; there is nothing to wait for."""
@@ -147,7 +147,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         }
 
     async def _rest(self) -> bool:
-        """Sleep until the next poll is due; return whether a hint ended the sleep."""
+        """Sleep until the next poll is due; return True if a hint ended the sleep."""
         if self._stopped:
             return False
         now = self._options.clock.now()
@@ -157,8 +157,8 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         left = max(self._next_at - now, 0.0)
         if self._failures:
             return await self._rest_after_failure(left)
-        if self._look_by is not None:
-            left = min(left, max(self._look_by - now, 0.0))
+        if self._poll_by is not None:
+            left = min(left, max(self._poll_by - now, 0.0))
         hints = self._options.hints
         if hints is None or left == 0.0:
             return await self._options.clock.sleep(left, self._hint if left else None)
@@ -169,7 +169,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             hints.awake(self._hint)
 
     async def _rest_after_failure(self, left: float) -> bool:
-        """Sleep out the retry's delay: news of work does not mend a source that fails."""
+        """Sleep out the retry's delay: a hint does not repair a source that fails."""
         until = self._options.clock.now() + left
         while left > 0 and not self._stopped:
             await self._options.clock.sleep(left, self._hint)
@@ -180,7 +180,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         clock = self._options.clock
         self._hint.forget()
         self._hint.polling = True
-        self._look_by = None
+        self._poll_by = None
         began = clock.now()
         try:
             batch = await self._source(self._pause.hold)
@@ -239,9 +239,9 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             options.events.emit(PaceChanged(self.name, change.what, change.before, change.after))
 
     def _interval_of(self, pause: Pause, outcome: Outcome, began: float) -> float:
-        """The pacer's delay; or the long interval, when nothing was there and news would come.
+        """The pacer's delay, or the long interval after an empty poll while hints are proven.
 
-        Only a poll that began after the proof counts: news of what it missed cannot be lost.
+        Only a poll that began after the proof counts: then a hint tells of everything it missed.
         """
         hints, strategy = self._options.hints, self.strategy
         if (
@@ -283,11 +283,11 @@ def poll(
     fetch: an async callable that returns a list of items (an empty list or None when there are
         none), or a `Batch`. When it takes an argument named `hold`, it gets how many seconds it
         may block at the server.
-    capacity: how many items a fetch can return at the most; a full batch is followed by the next
-        poll at once, unless `drain` is off.
+    capacity: how many items a fetch can return at most; a full batch is followed by the next poll
+        at once, unless `drain` is off.
     hints: a `Hints` whose `send()` ends the pause early.
-    retry: how a fetch that raised is retried; what it calls permanent is raised to you.
-    spread: begin at a random point of the first interval rather than at once.
+    retry: how a fetch that raised is retried; a permanent error is raised to you.
+    spread: begin at a random point of the first interval, not at once.
     seed: makes the jitter repeatable.
 
     Only batches that found something are delivered. Leave the loop with `break`, or end it from
@@ -297,20 +297,20 @@ def poll(
         raise ConfigError(f"fetch = {fetch!r} is not callable; give an async function")
     if not isinstance(strategy, Strategy):
         raise ConfigError(
-            f"strategy = {strategy!r} is no strategy; give e.g. Adaptive('100ms', '5s')"
+            f"strategy = {strategy!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
         )
     if capacity is not None and (
         isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1
     ):
         raise ConfigError(
             f"capacity = {capacity!r} must be a whole number, 1 or more: the most items a fetch "
-            "can return; None where there is no limit"
+            "can return; None if there is no limit"
         )
     if not isinstance(retry, Retry):
-        raise ConfigError(f"retry = {retry!r} is no Retry; give e.g. Retry.exponential('1s')")
+        raise ConfigError(f"retry = {retry!r} is not a Retry; give e.g. Retry.exponential('1s')")
     if strategy.longest_hold and not _takes_hold(fetch):
         raise ConfigError(
-            f"{strategy!r} holds its polls, but fetch takes no argument named `hold`; "
+            f"{strategy!r} holds its polls, but fetch has no argument named `hold`; "
             "add one and pass it on to the server, or use a strategy without a hold"
         )
     options = LoopOptions(
@@ -337,13 +337,13 @@ def _source_from(fetch: Callable[..., Any], capacity: int | None) -> Source[Any]
     takes_hold = _takes_hold(fetch)
 
     async def source(hold: float) -> Batch[Any]:
-        looking = fetch(hold=hold) if takes_hold else fetch()
-        if not inspect.isawaitable(looking):
+        polling = fetch(hold=hold) if takes_hold else fetch()
+        if not inspect.isawaitable(polling):
             raise ConfigError(
-                f"fetch returned {type(looking).__name__} without being awaited; "
+                f"fetch returned {type(polling).__name__}, which cannot be awaited; "
                 "make it an async function: `async def fetch(): ...`"
             )
-        found = await looking
+        found = await polling
         batch = (
             found if isinstance(found, Batch) else Batch(() if found is None else found, capacity)
         )

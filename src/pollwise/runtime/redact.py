@@ -1,4 +1,4 @@
-"""URLs as they may be shown: without what they hold of secrets."""
+"""Hides the secrets in URLs and command lines before they are shown."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ HIDDEN = "***"
 _TELLING = r"passw|pwd|secret|token|credential|signature|(?:api|access|account)_?key"
 _TELLING_KEY = re.compile(_TELLING, re.IGNORECASE)
 _OPTION = re.compile(rf"((?:[\w-]*(?:{_TELLING})[\w-]*|\bsig)=)[^&;\s]+", re.IGNORECASE)
-# Up to the last @, because a password that was not escaped may hold one, or a slash. That hides too
-# much of some odd URLs, and never too little.
+# Up to the last @, because an unescaped password may contain one, or a slash. That hides too much
+# of some odd URLs, but never too little.
 _PASSWORD = re.compile(
     r"\A(\s*(?:[a-z][a-z0-9+.-]*://)?+[^:/@]*):(?!\*+@).*@", re.IGNORECASE | re.DOTALL
 )
-# A password whose host was forgotten stands where a port should.
+# A password without a host is where the port should be.
 _NO_PORT = re.compile(
     r"\A(\s*[a-z][a-z0-9+.-]*://[^:/@\[]*):(?!\d*(?:[/?#]|\Z)|\*)[^/?#]+", re.IGNORECASE
 )
@@ -25,7 +25,7 @@ _BEARER = re.compile(r"\A(\s*https?://)[^:/@]+@", re.IGNORECASE)
 _VALUE = re.compile(r"([?&][\w-]+=)([^&#\s]+)")
 _QUERY = re.compile(r"\?([^#\s]+)")
 _PIECE = re.compile(r"([^&;=]*=)?[^&;]+")
-# What is no URL, but was meant as one: nobody knows where in it the password begins.
+# Not a URL, but meant as one: it is unknown where the password begins.
 _BEFORE_AT = re.compile(r"\A.*@", re.DOTALL)
 _IS_URL = re.compile(r"\A\s*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 # An option of a conninfo ("host=db password='a b'"): its value ends at a space, or at its quote.
@@ -36,7 +36,7 @@ _PAIR = re.compile(
 
 
 def without_user(text: str) -> str:
-    """As `without_secrets`, of what should be a URL: if it is none, nothing before an @ is shown.
+    """Like `without_secrets`; in a text that is not a URL, hide everything before an @.
 
     >>> without_user("redis//hunter2@cache/0")
     '***@cache/0'
@@ -49,12 +49,12 @@ def without_user(text: str) -> str:
 
 
 def without_secrets_of(words: Iterable[str], message: str) -> str:
-    """A message that may quote words of a command line, without the secrets in these.
+    """Hide the secrets of command-line words that a message quotes.
 
     >>> without_secrets_of(["--to=redis://:hunter2@cache"], "no option 'redis://:hunter2@cache'")
     "no option 'redis://:***@cache'"
     """
-    # An option may be quoted whole, or its value alone.
+    # A message may quote a whole option, or only its value.
     parts = {part for word in words for part in (word, word.partition("=")[2])}
     for part in sorted(parts, key=len, reverse=True):
         shown = without_user(part)
@@ -65,7 +65,7 @@ def without_secrets_of(words: Iterable[str], message: str) -> str:
 
 
 def is_secret(name: str) -> bool:
-    """Does a name (of an option, a key, a variable) say that its value is secret?"""
+    """True if the name of an option, key or variable says that its value is secret."""
     return bool(_TELLING_KEY.search(name))
 
 
@@ -83,7 +83,7 @@ def without_secrets(text: str) -> str:
 
 
 def without_query_values(text: str) -> str:
-    """As `without_secrets`, and no value of its query either: any may be a key.
+    """Like `without_secrets`, and hide every value of the query: any may be a key.
 
     >>> without_query_values("https://app:hunter2@api.example/v1?appid=123&units=metric")
     'https://app:***@api.example/v1?appid=***&units=***'
@@ -92,7 +92,7 @@ def without_query_values(text: str) -> str:
 
 
 def _without_secrets_inside(option: re.Match[str]) -> str:
-    """An option whose value is a URL itself, escaped or not: its secrets are no less secret."""
+    """Hide secrets in an option whose value is itself a URL, escaped or not."""
     name, value = option.groups()
     plain = unquote_plus(value)
     shown = without_secrets(plain)

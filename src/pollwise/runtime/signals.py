@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-#: Who stops on a signal. Several workers may run in one event loop, and all of them stop.
+#: What to call on a signal. Several workers may run in one event loop; all of them stop.
 _stops: list[Callable[[], None]] = []
-#: What handled the signals before the first of them came.
+#: The signal handlers from before the first of them started.
 _before: dict[signal.Signals, Any] = {}
 
 
 @contextmanager
 def stopping_on_signals(stop: Callable[[], None] | None) -> Iterator[None]:
-    """Call `stop` on SIGTERM and SIGINT; the last to leave puts back what handled them before."""
+    """Call `stop` on SIGTERM and SIGINT; the last block to end restores the former handlers."""
     if stop is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -50,6 +50,6 @@ def _put_back(loop: asyncio.AbstractEventLoop) -> None:
     for number, handler in _before.items():
         with suppress(NotImplementedError):
             loop.remove_signal_handler(number)
-        # None: it was not set from Python, and Python cannot put it back.
+        # None: it was not set from Python, so Python cannot restore it.
         signal.signal(number, signal.SIG_DFL if handler is None else handler)
     _before.clear()

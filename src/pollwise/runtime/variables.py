@@ -1,15 +1,15 @@
-"""Environment variables of Pollwise that are no settings: settings let them through.
+"""Environment variables of Pollwise that are not settings, so that settings ignore them.
 
-They are named here and nowhere else, so that no command refuses what another one exports.
+They are named only here, so that no command refuses what another one exports.
 """
 
 from __future__ import annotations
 
-#: A token, and the file of one, for who speaks to a controller.
+#: A token for a controller, and the file of one.
 TOKEN = "POLLWISE_TOKEN"  # noqa: S105
 TOKEN_FILE = "POLLWISE_TOKEN_FILE"  # noqa: S105
 
-#: What an agent tells the command of a job.
+#: What an agent passes to the command of a job.
 CONTROLLER = "POLLWISE_CONTROLLER"
 JOB_ID = "POLLWISE_JOB_ID"
 JOB_KIND = "POLLWISE_JOB_KIND"
@@ -23,19 +23,6 @@ RESULT = "POLLWISE_RESULT"
 PROGRESS = "POLLWISE_PROGRESS"
 
 NO_SETTINGS = frozenset(
-    {
-        TOKEN,
-        TOKEN_FILE,
-        CONTROLLER,
-        JOB_ID,
-        JOB_KIND,
-        ATTEMPT,
-        ATTEMPTS,
-        WORK,
-        PAYLOAD,
-        INPUTS,
-        OUT,
-        RESULT,
-        PROGRESS,
-    }
+    {TOKEN, TOKEN_FILE, CONTROLLER, JOB_ID, JOB_KIND, ATTEMPT, ATTEMPTS, WORK, PAYLOAD, INPUTS, OUT}
+    | {RESULT, PROGRESS}
 )

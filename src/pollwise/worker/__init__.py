@@ -1,5 +1,5 @@
-"""Background jobs: handlers by kind, run against any queue. `worker` has what users see, `run` one
-run of it; what it shares with the outbox's relay is in `runtime.executor`.
+"""Background jobs: handlers by kind, run against any queue. `worker` is what users see, `run` one
+run of it; the code shared with the outbox's relay is in `runtime.executor`.
 """
 
 from pollwise.worker.worker import Worker, WorkerRunOptions

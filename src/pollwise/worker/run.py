@@ -1,4 +1,4 @@
-"""One run of a worker: claim -> handle -> settle, until it is told to stop."""
+"""One run of a worker: claim, handle and settle until it is stopped."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from pollwise.runtime.executor.starting import RunPlan
 from pollwise.runtime.jobs import Claim, Job, Settlement
 from pollwise.runtime.loop import Batch
 
-#: How long such a job is put off, in seconds: doubled each time, for somebody else to find it.
+#: Delay of a job that has no handler here, in seconds, doubled each time: others may claim it.
 DELAY_FIRST, DELAY_MAX = 1.0, 60.0
 
 
@@ -54,7 +54,7 @@ class HeldJob:
 
     due: when it was due, in the event loop's time.
     trial: it is the one job that a half-open breaker lets through.
-    ended: why its handler was cancelled, or is no longer listened to.
+    ended: why its handler was cancelled, or why its result no longer counts.
     """
 
     claim: Claim
@@ -67,7 +67,7 @@ class HeldJob:
 
 
 class WorkerRun(Executor[HeldJob, Claim]):
-    """A worker at work."""
+    """A running worker."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class WorkerRun(Executor[HeldJob, Claim]):
             self._random,
             self._room.set,
         )
-        # A lease that is not renewed meanwhile must not run out.
+        # A lease must not expire while its settlement is gathered.
         self._settling.gather(min(queue.gather, plan.lease / 6), queue.gather_up_to, _may_wait)
         self._held_poll: asyncio.Future[list[Claim]] | None = None
 
@@ -114,10 +114,10 @@ class WorkerRun(Executor[HeldJob, Claim]):
     def _stop_polling(self) -> None:
         super()._stop_polling()
         if self._held_poll is not None:
-            self._held_poll.cancel()  # the store may hold it for long
+            self._held_poll.cancel()  # the store may hold it for a long time
 
     async def _settle(self, batch: list[Settlement]) -> None:
-        """Settle, and note whose lease was lost."""
+        """Settle, and report lost leases."""
         try:
             await self._queue.settle(batch)
         except LeaseLost as error:
@@ -129,12 +129,12 @@ class WorkerRun(Executor[HeldJob, Claim]):
     # Claiming
 
     async def _claim(self, hold: float) -> Batch[Claim]:
-        """The poll: claim as many jobs as there is room for, and begin with them."""
-        await self._room_for(lambda: 1)  # what is claimed ahead may have shrunk since the last poll
+        """The poll: claim as many jobs as there is room for, and start them."""
+        await self._room_for(lambda: 1)  # the room may have shrunk since the last poll
         limit = self._room_left()
         kinds, trials, next_trial = self._breakers.claimable(self._handlers)
         if next_trial is not None:
-            self.poll_loop.look_by(next_trial)
+            self.poll_loop.poll_by(next_trial)
         claims: list[Claim] = []
         if not self._queue.capabilities.kinds:
             if kinds or trials:
@@ -150,14 +150,14 @@ class WorkerRun(Executor[HeldJob, Claim]):
     def _waited(self, claim: Claim) -> float:
         """How long a job had been due when it was claimed, by the clock of the store.
 
-        Ours may be minutes off, and the pacer goes by this.
+        Our own clock may be minutes off, and the pacer uses this value.
         """
         return max(claim.until - self._plan.lease - claim.job.run_at, 0.0)
 
     async def _ask(
         self, limit: int, hold: float, kinds: list[str] | None, trials: Sequence[str] = ()
     ) -> list[Claim]:
-        """Claim, and hold what comes from that moment on; of the kinds in `trials`, one each."""
+        """Claim and hold jobs; one job for each kind in `trials`."""
         if self._stopping:
             return []
         call = self._queue.claim(self._plan.name, limit, self._plan.lease, hold, kinds)
@@ -166,7 +166,7 @@ class WorkerRun(Executor[HeldJob, Claim]):
         return claims
 
     async def _unless_stopped(self, call: Coroutine[Any, Any, list[Claim]]) -> list[Claim]:
-        """A claim that the store may hold for long: a stop ends it."""
+        """Await a claim that the store may hold for a long time; a stop ends it."""
         self._held_poll = poll = asyncio.ensure_future(call)
         try:
             await asyncio.wait([poll])
@@ -176,20 +176,20 @@ class WorkerRun(Executor[HeldJob, Claim]):
             with suppress(asyncio.CancelledError, Exception):
                 await to_its_end(poll)
             if not poll.cancelled() and poll.exception() is None:
-                self._take(poll.result(), ())  # it came in just before
+                self._take(poll.result(), ())  # it returned just before
             raise
         finally:
             self._held_poll = None
 
     def _take(self, claims: list[Claim], trials: Sequence[str]) -> None:
-        """Hold claims, and start what there is a place for."""
+        """Hold claims, and start as many as there are free handlers."""
         if not claims:
             return
         older, now = self._held(), self._clock.now()
         untried = set(trials)
         for claim in claims:
             kind = claim.job.kind
-            if claim.job.id in older:  # our own lease on it had run out
+            if claim.job.id in older:  # our own lease on it had expired
                 self._lose(older[claim.job.id])
             if kind not in self._handlers:
                 self._turn_away(claim)
@@ -200,7 +200,7 @@ class WorkerRun(Executor[HeldJob, Claim]):
                 untried.discard(kind)
                 self._breakers.begin_trial(kind)
             elif not self._breakers.closed(kind):
-                # It opened while the claim was under way, or the store cannot pick kinds.
+                # It opened during the claim, or the store cannot select kinds.
                 self._give_back_until_trial(held)
                 continue
             self._waiting.append(held)
@@ -221,7 +221,7 @@ class WorkerRun(Executor[HeldJob, Claim]):
         self._begin(held, self._work)
 
     async def _work(self, held: HeldJob) -> None:
-        """WorkerRun one handler and settle its job. Nothing a handler raises leaves this method."""
+        """Run one handler and settle its job. Catches everything that a handler raises."""
         held.began = True
         began = self._clock.now()
         handler, job = held.handler, held.claim.job
@@ -231,14 +231,14 @@ class WorkerRun(Executor[HeldJob, Claim]):
         raised: BaseException | None = None
         try:
             await run_within(self._calls[job.kind], job, limit, handler.plain)
-        except BaseException as error:  # even SystemExit of a handler is its own
+        except BaseException as error:  # SystemExit of a handler, too, concerns only its job
             raised = error
         took = self._clock.now() - began
         self._note_took(took)
         self._leave(held, raised, took)
 
     def _leave(self, held: HeldJob, raised: BaseException | None, took: float) -> None:
-        """A handler is over: give its place free, and settle its job if it is still ours."""
+        """A handler ended: free its slot, and settle its job if the lease is still ours."""
         self._running.pop(held, None)
         if held.ended == "lost":
             self._breakers.inconclusive(held.claim.job.kind, held.trial)
@@ -249,7 +249,7 @@ class WorkerRun(Executor[HeldJob, Claim]):
             self._give_back(held, "the worker stops")
         else:
             self._failed(held, raised, took)
-        self._place_is_free()
+        self._slot_is_free()
 
     def _done(self, held: HeldJob, took: float) -> None:
         self._breakers.succeeded(held.claim.job.kind, held.trial)
@@ -305,20 +305,20 @@ class WorkerRun(Executor[HeldJob, Claim]):
                 self._give_back_until_trial(waiting)
 
     def _give_back_until_trial(self, held: HeldJob) -> None:
-        # Where a claim can leave out a kind there is no need to hide its jobs from others.
+        # A store that selects kinds need not delay the job: other workers may claim it.
         kinds = self._queue.capabilities.kinds
         delay = 0.0 if kinds else self._breakers.until_trial(held.claim.job.kind)
         self._give_back(held, "the breaker of its kind is open", delay)
 
     def _note_breaker(self, kind: str, state: str) -> None:
         self._events.emit(BreakerChanged(self._queue.name, kind, state))
-        if state != "half-open":  # the next poll learns when to try again, or claims what it can
+        if state != "half-open":  # poll now, to claim again or to plan the trial
             self.poll_loop.hint()
 
     # Leases
 
     async def _renew(self) -> None:
-        """The chore: renew every lease that is held, in one call."""
+        """The chore: renew all held leases in one call."""
         held = self._held()
         claims = {s.claim.job.id: s.claim for s in self._settling.late()} | {
             job_id: h.claim for job_id, h in held.items()
@@ -334,7 +334,7 @@ class WorkerRun(Executor[HeldJob, Claim]):
                     self._lose(held[job_id])
 
     def _held(self) -> dict[str, HeldJob]:
-        """What is claimed and not yet settled, as far as we know, by job."""
+        """Claimed jobs that are not settled yet, by id."""
         running = (held for held in self._running if held.ended != "lost")
         return {held.claim.job.id: held for held in (*running, *self._waiting)}
 
@@ -358,19 +358,22 @@ class WorkerRun(Executor[HeldJob, Claim]):
 
 
 def _may_wait(settlement: Settlement) -> bool:
-    """Does nobody wait for it: no successor with its key, and no other worker?"""
+    """True if nothing waits for this settlement: no job with the same key, no other worker."""
     return settlement.action == "done" and settlement.claim.job.key is None
 
 
 def turned_away(claim: Claim, foreign_kind: str | None) -> Settlement:
-    """What becomes of it: it goes back for others; what is no job at all is a dead letter."""
+    """Settle a job without a handler: give it back, or bury what is not a Pollwise job.
+
+    Only stores that cannot select kinds deliver such jobs.
+    """
     job = claim.job
     if job.kind == foreign_kind:
         return Settlement.dead(
             claim,
-            "it is no job of Pollwise: it has no kind, or its body is not JSON. Register a handler "
-            f"for the kind {job.kind!r} to take such messages",
+            "not a Pollwise job: it has no kind, or its body is not JSON. To take such messages, "
+            f"register a handler for the kind {job.kind!r}",
         )
-    # It goes round until somebody takes it, or the store has enough of it.
+    # It is given back until another worker takes it or the store drops it.
     delay = min(DELAY_FIRST * 2.0 ** min(job.attempt - 1, 10), DELAY_MAX)
     return Settlement.give_back(claim, delay)

@@ -53,13 +53,13 @@ class WorkerRunOptions:
     polling: the strategy that paces the polls.
     concurrency: how many handlers run at a time.
     prefetch: how many jobs are claimed ahead of a free handler; None claims as many as handlers
-        finish in 100 ms, at most 256: short jobs by the hundred, long ones not at all.
-    lease: how long a claim holds without renewal. Leases are renewed while handlers run, so this
+        finish in 100 ms, at most 256.
+    lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
         is the time after which the jobs of a killed worker go to others.
     grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
     timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
-    hints: let news of a put end a pause early.
-    long_interval: how long a pause may be while it is proven that hints arrive.
+    hints: let a hint of a put end a pause early.
+    long_interval: how long a pause may be while hints are proven to arrive.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
     seed: makes jitter repeatable.
     """
@@ -109,7 +109,7 @@ class Worker:
 
     queue: a queue, or the URL of one, which the worker then opens and closes itself.
     options: how it runs, unless `run` is given others.
-    name: shown with its leases and events; made from host and process unless given.
+    name: shown with its leases and events; by default made from host and process.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Worker:
         if isinstance(queue, str):
             open_queue(queue)  # a wrong URL is refused now, not when the worker runs
         elif not isinstance(queue, Queue):
-            raise ConfigError(f"queue = {queue!r} is neither a queue nor the URL of one")
+            raise ConfigError(f"queue = {queue!r} must be a queue or the URL of one")
         self.queue = queue
         self.options = _checked_options(options) or WorkerRunOptions()
         self.name = name or own_name()
@@ -145,16 +145,16 @@ class Worker:
     ) -> Callable[[F], F]:
         """Register the decorated function, async or plain, as the handler of `kind`.
 
-        retry: how its failures are retried: 5 attempts from 1 s to 60 s unless given.
+        retry: how its failures are retried; by default 5 attempts, 1 s to 60 s apart.
         timeout: how long a run may take. A plain function runs in a thread, which cannot be
             stopped: its job is retried, its thread runs on and keeps its place.
-        breaker: while its runs keep failing, stop claiming this kind; then one trial job.
+        breaker: stop claiming this kind while its runs keep failing; then try one job.
         """
 
         def register(function: F) -> F:
             if kind in self._handlers:
                 taken = getattr(self._handlers[kind].function, "__name__", "another function")
-                raise HandlerError(f"kind {kind!r} has the handler {taken} already; one a kind")
+                raise HandlerError(f"kind {kind!r} already has a handler: {taken}")
             self._handlers[kind] = handler_for(kind, function, retry, timeout, breaker)
             return function
 
@@ -208,12 +208,12 @@ class Worker:
             self._run.stop()
 
     def state(self) -> dict[str, Any]:
-        """What the worker does now, as plain values; empty when it does not run."""
+        """What the worker does now, as plain values; empty when it is not running."""
         return {} if self._run is None else self._run.state()
 
     def _checked(self, options: WorkerRunOptions) -> RunPlan:
         if self._run is not None:
-            raise ConfigError(f"the worker {self.name} runs already; make another one")
+            raise ConfigError(f"worker {self.name} is already running; create another one")
         if not self._handlers:
             raise HandlerError(
                 "the worker has no handler; register one with @worker.handle('kind')"

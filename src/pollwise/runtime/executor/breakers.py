@@ -10,7 +10,7 @@ from pollwise.runtime.clock import Clock
 
 
 class Guarded(Protocol):
-    """What may have a breaker."""
+    """A handler that may have a breaker."""
 
     @property
     def breaker(self) -> Breaker | None: ...
@@ -19,8 +19,8 @@ class Guarded(Protocol):
 class Breakers:
     """The circuits of a worker's kinds; a kind without a breaker is always closed.
 
-    Only the trial's result counts for a circuit that is not closed. What was begun before it
-    opened reports late, and says nothing of the present.
+    While a circuit is not closed, only the trial's result counts: work that began before it
+    opened reports late, and says nothing about the present.
 
     on_change: called with a kind and its new state.
     """
@@ -57,7 +57,7 @@ class Breakers:
         return freely, trials, min(due, default=None)
 
     def until_trial(self, kind: str) -> float:
-        """How long a job of a kind that is not closed has to wait, in seconds; a guess."""
+        """How long a job of a kind that is not closed should wait, in seconds; an estimate."""
         circuit = self._circuits.get(kind)
         if circuit is None or circuit.retry_at is None:
             return 1.0
@@ -67,24 +67,24 @@ class Breakers:
         self._circuits[kind].begin(self._clock.now())
 
     def succeeded(self, kind: str, trial: bool) -> None:
-        circuit = self._heard(kind, trial)
+        circuit = self._counted(kind, trial)
         if circuit is not None:
             circuit.succeeded(self._clock.now())
             self._note(kind)
 
     def failed(self, kind: str, trial: bool) -> None:
-        circuit = self._heard(kind, trial)
+        circuit = self._counted(kind, trial)
         if circuit is not None:
             circuit.failed(self._clock.now())
             self._note(kind)
 
     def inconclusive(self, kind: str, trial: bool) -> None:
-        """A run ended without telling how its downstream is: another trial may begin."""
-        circuit = self._heard(kind, trial)
+        """A run ended without success or failure: another trial may begin."""
+        circuit = self._counted(kind, trial)
         if circuit is not None:
             circuit.abandoned(self._clock.now())
 
-    def _heard(self, kind: str, trial: bool) -> Circuit | None:
+    def _counted(self, kind: str, trial: bool) -> Circuit | None:
         return self._circuits.get(kind) if trial or self.closed(kind) else None
 
     def _note(self, kind: str) -> None:

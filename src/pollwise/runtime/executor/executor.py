@@ -1,8 +1,8 @@
-"""What every run that claims and handles has in common, of a worker and of an outbox's relay.
+"""The executor: claims, handles and settles, for a worker and for an outbox's relay.
 
-What it holds is in one table, from claim to settlement, so that whatever happens (a stop, a
-cancellation, a store that fails) every claim is settled, given back, or known to be lost. What is
-held is bounded by concurrency and what is claimed ahead, never by the backlog.
+Held work is in one table from claim to settlement. Whatever happens (a stop, a cancellation, a
+failing store), every claim is settled, given back, or known to be lost. The table is bounded by
+concurrency and prefetch, never by the backlog.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ TOOK_WEIGHT = 0.1
 SETTLE_TRIES_AT_STOP = 3
 #: How long they may take, in seconds.
 SETTLE_WITHIN_AT_STOP = 10.0
-#: How often what is finished and was kept long enough is deleted, in seconds; rides on a poll.
+#: How often finished work that was kept long enough is deleted, in seconds; happens in a poll.
 PRUNE_EVERY = 60.0
-#: The same, while there are some to delete: a store deletes a bounded number at a time.
+#: The same while some are left to delete: a store deletes a bounded number at a time.
 PRUNE_AGAIN = 1.0
 
 
 class HeldWork(Protocol):
-    """Something claimed, until it is settled.
+    """Claimed work, until it is settled.
 
-    ended: why its task was cancelled, or is no longer listened to.
+    ended: why its task was cancelled, or why its result no longer counts.
     """
 
     task: asyncio.Task[None] | None
@@ -47,8 +47,8 @@ class HeldWork(Protocol):
     ended: Literal["", "stop", "lost"]
 
 
-class Source(Protocol):
-    """What is claimed from, as far as it matters here."""
+class WorkStore(Protocol):
+    """The store that work is claimed from."""
 
     name: str
     keep: float | None
@@ -63,15 +63,15 @@ C = TypeVar("C")
 
 
 class Executor(ABC, Generic[H, C]):
-    """A worker or a relay at work; H is what it holds, C what a poll claims."""
+    """A running worker or relay; H is what it holds, C what a poll claims."""
 
-    #: What it is called in reasons: "the worker stops".
+    #: Its name in reasons such as "the worker stops".
     what = "worker"
     _settling: Settler[Any]
 
     def __init__(
         self,
-        store: Source,
+        store: WorkStore,
         plan: RunPlan,
         clock: Clock,
         events: Events,
@@ -84,18 +84,18 @@ class Executor(ABC, Generic[H, C]):
         self._clock = clock
         self._events = events
         self._random = random.Random(plan.seed)
-        self._threads = HandlerThreads(plan.concurrency, plan.name, self._place_is_free)
+        self._threads = HandlerThreads(plan.concurrency, plan.name, self._slot_is_free)
         self._waiting: deque[H] = deque()
         self._running: dict[H, None] = {}
         self._room = asyncio.Event()
         self._chores = Chores(source, clock, events)
         self._chores.add("renew leases", plan.lease / 3, self._renew)
         self._next_prune = 0.0
-        self._took: float | None = None  # what a handler takes on average
+        self._took: float | None = None  # average duration of a handler
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
         self._stopping = False
-        self._stop_told = False
+        self._stop_emitted = False
         self._hurry = asyncio.Event()
         self._given_back = 0
         self.poll_loop: PollLoop[C] = PollLoop(
@@ -112,17 +112,17 @@ class Executor(ABC, Generic[H, C]):
             ),
         )
 
-    # What a worker and a relay do each in its own way
+    # What differs between worker and relay
 
     @abstractmethod
     def _lifecycle_event(
         self, what: Literal["started", "stopping", "stopped"], grace: float
     ) -> Event:
-        """The event that tells of its start or its end."""
+        """The event for its start or its end."""
 
     @abstractmethod
     async def _claim(self, hold: float) -> Batch[C]:
-        """The poll: claim as much as there is room for, and begin with it."""
+        """The poll: claim as much as there is room for, and start it."""
 
     @abstractmethod
     async def _renew(self) -> None:
@@ -134,11 +134,11 @@ class Executor(ABC, Generic[H, C]):
 
     @abstractmethod
     def _leave(self, held: H, raised: BaseException | None, took: float) -> None:
-        """Handling is over: settle what was held, if it is still ours."""
+        """Handling is over: settle the held work, if the lease is still ours."""
 
     @abstractmethod
     def _give_back(self, held: H, reason: str, delay: float = 0.0) -> None:
-        """Settle it as not begun, or not brought to its end."""
+        """Settle it as not begun or not finished."""
 
     # From start to stop
 
@@ -152,7 +152,7 @@ class Executor(ABC, Generic[H, C]):
             self._hold_no_more(grace)
             await self._all_done_within(grace)
         finally:
-            # After a cancellation, or a store that will never answer, too: leave nothing.
+            # Also after a cancellation or a permanent error of the store: leave nothing claimed.
             self._hold_no_more(0.0)
             await to_its_end(self._finish())
 
@@ -178,8 +178,8 @@ class Executor(ABC, Generic[H, C]):
         """Claim no more, and give back what has not begun."""
         self._stopping = True
         self.poll_loop.stop()
-        if not self._stop_told:
-            self._stop_told = True
+        if not self._stop_emitted:
+            self._stop_emitted = True
             self._events.emit(self._lifecycle_event("stopping", grace))
         while self._waiting:
             self._give_back(self._waiting.popleft(), f"the {self.what} stops")
@@ -206,26 +206,26 @@ class Executor(ABC, Generic[H, C]):
         self._events.emit(self._lifecycle_event("stopped", 0.0))
 
     async def _all_ended(self) -> None:
-        """Every task has its end, though a handler may take its time to be cancelled."""
+        """Wait until every task has ended; a handler may take some time to be cancelled."""
         tasks = [held.task for held in self._running if held.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(self._plan.lease, 1.0))
-        for held in list(self._running):  # it would not end: its lease is given back
+        for held in list(self._running):  # it does not end: give its lease back
             self._running.pop(held)
             self._give_back(held, f"the {self.what} stops and its handler does not")
             held.ended = "lost"
 
-    # Room, and what takes it
+    # Room for more claims
 
     def _room_left(self) -> int:
-        most = self._plan.concurrency + self._plan.ahead(self._took)
+        limit = self._plan.concurrency + self._plan.ahead(self._took)
         held = len(self._waiting) + len(self._running) + self._threads.abandoned
-        # What is being settled does not hold up the next claim, but it is bounded.
-        return min(most - held, 2 * most - held - len(self._settling))
+        # Settlements under way do not delay the next claim, but they are bounded.
+        return min(limit - held, 2 * limit - held - len(self._settling))
 
     async def _room_for_a_good_claim(self) -> None:
-        """Wait until a claim is worth it: half of what is claimed ahead is used up."""
-        # Asked anew each time: as handlers take longer there is less ahead, and less to wait for.
+        """Wait until a claim is worth it: half of what was claimed ahead is used up."""
+        # Computed each time: as handlers take longer, less is claimed ahead.
         await self._room_for(lambda: max(self._plan.ahead(self._took) // 2, 1))
 
     async def _room_for(self, wanted: Callable[[], int]) -> None:
@@ -250,17 +250,17 @@ class Executor(ABC, Generic[H, C]):
         held.ended = reason
         if held.task is not None:
             held.task.cancel()
-        if not held.began:  # a task that is cancelled before its first step never takes it
+        if not held.began:  # a task cancelled before its first step never runs
             self._leave(held, asyncio.CancelledError(), 0.0)
 
-    def _place_is_free(self) -> None:
+    def _slot_is_free(self) -> None:
         self._start_waiting()
         self._room.set()
         if not self._running:
             self._idle.set()
 
     async def _prune(self) -> None:
-        """The chore that rides on polls: delete what was kept long enough."""
+        """Delete finished work that was kept long enough; called in polls."""
         now = self._clock.now()
         if self._store.keep is None or now < self._next_prune:
             return
@@ -282,7 +282,7 @@ class Executor(ABC, Generic[H, C]):
 
 
 async def to_its_end(work: Coroutine[Any, Any, None] | asyncio.Future[Any]) -> None:
-    """Wait for `work` to end, though whoever waits is cancelled, again and again, meanwhile."""
+    """Wait for `work` to end, even if the caller is cancelled meanwhile, any number of times."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():

@@ -1,4 +1,4 @@
-"""Handlers: which function does which kind of job, and how its failures are treated."""
+"""Handlers: the function for each kind of job, and how its failures are treated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pollwise.runtime.jobs import checked_name
 #: How a failing job is retried unless its handler says otherwise.
 JOB_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5, jitter=0.25)
 
-#: The frames of a handler's error that are logged, the innermost ones.
+#: How many frames of a handler's error are logged, counted from the innermost.
 FRAMES_SHOWN = 8
 _OUR_FILES = (str(Path(__file__).parents[2]), asyncio.__path__[0])
 
@@ -56,9 +56,9 @@ def handler_for(
     checked_name(kind, "kind")
     check_signature(kind, function, item)
     if retry is not None and not isinstance(retry, Retry):
-        raise ConfigError(f"retry = {retry!r} is no Retry; give e.g. Retry.exponential('1s')")
+        raise ConfigError(f"retry = {retry!r} is not a Retry; give e.g. Retry.exponential('1s')")
     if breaker is not None and not isinstance(breaker, Breaker):
-        raise ConfigError(f"breaker = {breaker!r} is no Breaker; give e.g. Breaker(failures=5)")
+        raise ConfigError(f"breaker = {breaker!r} is not a Breaker; give e.g. Breaker(failures=5)")
     return Handler(
         kind=kind,
         function=function,
@@ -95,13 +95,13 @@ def check_middleware(layer: object) -> None:
     name = getattr(layer, "__name__", repr(layer))
     advice = f"write it as `async def {name}(job, proceed): return await proceed(job)`"
     if not callable(layer) or _is_generator(layer):
-        raise HandlerError(f"the middleware {name} is no async function; {advice}")
+        raise HandlerError(f"the middleware {name} is not an async function; {advice}")
     try:
         inspect.signature(layer).bind(object(), object())
     except TypeError as error:
         raise HandlerError(
             f"the middleware {name}{inspect.signature(layer)} cannot be called with two "
-            f"arguments, the job and what is inside: {error}; {advice}"
+            f"arguments, the job and the next layer: {error}; {advice}"
         ) from None
     except ValueError:  # as above
         return
@@ -123,7 +123,7 @@ def chain(handler: Handler, middleware: Sequence[Middleware], threads: HandlerTh
         if not handler.plain:
             return await handler.function(job)
         result = await threads.run(handler.function, job)
-        # An async function behind a plain one (a lambda, a decorator) is only begun by calling it.
+        # A plain function (a lambda, a decorator) may return the coroutine of an async one.
         return await result if inspect.isawaitable(result) else result
 
     proceed: Proceed = innermost
@@ -140,7 +140,7 @@ def _around(layer: Middleware, inner: Proceed) -> Proceed:
 
 
 async def run_within(proceed: Proceed, job: Any, limit: float | None, plain: bool) -> Any:
-    """Run a handler under its time limit. A thread cannot be stopped; it is only left alone."""
+    """Run a handler within its time limit. A thread cannot be stopped; it is abandoned."""
     if limit is None:
         return await proceed(job)
     timer = asyncio.timeout(limit)
@@ -157,15 +157,15 @@ async def run_within(proceed: Proceed, job: Any, limit: float | None, plain: boo
 
 
 def is_permanent(error: BaseException, retry: Retry) -> bool:
-    """Whether trying again cannot help. SystemExit and its like are no reason to give up either."""
+    """True if trying again cannot help. SystemExit and similar are retried."""
     try:
         return isinstance(error, Exception) and retry.classify(error) == "permanent"
-    except Exception:  # an error may be as broken as what raised it
+    except Exception:  # the error object itself may be broken
         return False
 
 
 def text_of(error: BaseException, *, bare: bool = False) -> str:
-    """An error as text, whatever its own `__str__` does."""
+    """An error as text, even if its own `__str__` fails."""
     name = type(error).__name__
     try:
         return str(error) if bare else f"{name}: {error}"
@@ -174,7 +174,7 @@ def text_of(error: BaseException, *, bare: bool = False) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """Where in the handler an error was raised: the innermost frames, ours left out."""
+    """The innermost frames of an error in a handler, without those of Pollwise."""
     try:
         stack = traceback.extract_tb(error.__traceback__)
     except Exception:

@@ -1,4 +1,4 @@
-"""Settlements on their way to the store: batched, tried again, never forgotten."""
+"""Sends settlements to the store: in batches, retried until the store takes them."""
 
 from __future__ import annotations
 
@@ -12,22 +12,21 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
 from pollwise.runtime.hints import Hint
 
-#: How a settlement that the store did not take is tried again.
+#: How a settlement that failed is retried.
 SETTLE_RETRY = Retry.exponential("100ms", max_delay="5s", attempts=None)
 
 S = TypeVar("S")
 
 
 class Settler(Generic[S]):
-    """What is to be settled. All that gathers while one batch is on its way goes as the next.
+    """The settlements to send. Those added while one batch is sent form the next batch.
 
-    Where each call to the store is billed (`gather`), what may wait waits a moment for more.
+    Where each call to the store is billed (`gather`), settlements may wait a moment for more.
 
-    send: settles a batch, and sees to those whose lease was lost; it raises when none of the
-        batch counts.
-    name_of: what is settled; of two settlements of the same, the newer holds.
-    on_room: called when a batch is through, or failed.
-    rounds: so many turns of the event loop the first of a batch waits for what ends with it.
+    send: settles a batch and handles lost leases; raises when nothing of the batch was settled.
+    name_of: identifies the settled work; a newer settlement of the same work replaces the older.
+    on_room: called after each batch, sent or failed.
+    rounds: how many turns of the event loop the first settlement of a batch waits for others.
     """
 
     def __init__(
@@ -61,21 +60,18 @@ class Settler(Generic[S]):
         self._may_wait: Callable[[S], bool] = lambda _: False
 
     def gather(self, wait: float, up_to: int, may_wait: Callable[[S], bool]) -> None:
-        """Let settlements wait so long for more, until there are so many."""
+        """Let settlements that `may_wait` wait for more: for `wait` seconds, up to `up_to`."""
         self._gather, self._gather_up_to, self._may_wait = wait, up_to, may_wait
 
     def __len__(self) -> int:
         return len(self._pending)
 
     def has(self, names: Collection[str]) -> bool:
-        """Whether any of these waits to be settled."""
+        """True if any of these waits to be settled."""
         return any(name in self._pending for name in names)
 
     def late(self) -> list[S]:
-        """What waits to be settled: the leases are still ours to renew.
-
-        Those that are only being gathered are not among them: they are settled in a moment.
-        """
+        """Settlements whose leases still need renewal: not those that are just being gathered."""
         by = self._clock.now() - self._gather
         return [item for name, item in self._pending.items() if self._since[name] <= by]
 
@@ -88,13 +84,13 @@ class Settler(Generic[S]):
         self._begin()
 
     async def finish(self, tries: int, within: float) -> None:
-        """Settle all that is left, or ask the store `tries` more times, in quick succession.
+        """Settle the rest, with at most `tries` more calls in quick succession.
 
-        within: how long that may take, in seconds: a store that stands still holds up no stop.
+        within: how long that may take, in seconds, so that a hanging store does not block a stop.
         """
         self._tries_left = tries
         self._failures = 0
-        self._now.give()  # it may sleep out a long retry
+        self._now.give()  # it may be in a long retry delay
         self._enough.give()
         if self._pending:
             self._begin()
@@ -133,7 +129,7 @@ class Settler(Generic[S]):
             self._flush = None
 
     def _next_batch(self) -> list[S]:
-        """All there is; where calls are billed, only full ones, and the rest with the next."""
+        """All that is pending; where calls are billed, only full calls, the rest with the next."""
         batch = list(self._pending.values())
         full = len(batch) - len(batch) % self._gather_up_to
         if self._gather and full and self._tries_left is None:

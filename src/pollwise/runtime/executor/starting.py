@@ -1,4 +1,4 @@
-"""What stands before a run: its options checked, its name, and whether it may begin here."""
+"""Before a run begins: check its options, name it, refuse it where it is forbidden."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.jobs import MAX_LEASE
 
-#: The most handlers at a time, and the most claimed ahead.
+#: The highest concurrency, and the highest prefetch.
 MAX_CONCURRENCY = 1000
-#: The shortest lease: a third of it is how often leases are renewed.
+#: The shortest lease, in seconds; leases are renewed every third of a lease.
 MIN_LEASE = 0.1
-#: The longest pause between two polls, in seconds, however well hints work.
+#: The upper limit of `long_interval`, in seconds.
 MAX_LONG_INTERVAL = 3600.0
 
-#: How many seconds of work are claimed ahead, unless the prefetch is given, and how many jobs.
+#: Unless prefetch is given, claim this many seconds of work ahead, and at most this many jobs.
 AHEAD_SECONDS = 0.1
 AHEAD_MAX = 256
 
@@ -32,7 +32,7 @@ _no_runs: ContextVar[str] = ContextVar("no_runs", default="")
 
 @contextmanager
 def no_runs(why: str) -> Iterator[None]:
-    """Refuse every run inside this block: a module that is imported must not start working."""
+    """Refuse every run inside this block: importing a module must not start a worker."""
     token = _no_runs.set(why)
     try:
         yield
@@ -41,7 +41,7 @@ def no_runs(why: str) -> Iterator[None]:
 
 
 def refuse_if_forbidden() -> None:
-    """Raise what `no_runs` says, within it."""
+    """Raise ConfigError inside a `no_runs` block."""
     if _no_runs.get():
         raise ConfigError(_no_runs.get())
 
@@ -55,14 +55,14 @@ class Over:
 
 
 def own_name() -> str:
-    """A name for a worker or a relay: where it runs, and which of them it is."""
+    """A unique name for a worker or a relay: host, process and a random part."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
 def check_strategy(polling: object) -> None:
     if not isinstance(polling, Strategy):
         raise ConfigError(
-            f"polling = {polling!r} is no strategy; give e.g. Adaptive('100ms', '5s')"
+            f"polling = {polling!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
         )
 
 
@@ -88,7 +88,7 @@ def check_whole(value: object, name: str, least: int, most: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """What a run goes by; every value checked and in seconds."""
+    """The options of a run, checked; durations are in seconds."""
 
     name: str
     polling: Strategy
@@ -104,8 +104,8 @@ class RunPlan:
     def ahead(self, took: float | None) -> int:
         """How many jobs to claim ahead of a free handler, when handlers take `took` seconds.
 
-        Short jobs by the hundred, so that a claim is worth its round trip; long ones not at all:
-        a job that waits here for minutes could run elsewhere.
+        Short jobs are claimed by the hundred, to make a round trip worthwhile. Long ones are not
+        claimed ahead at all: a job that waits here for minutes could run elsewhere.
         """
         if self.prefetch is not None:
             return self.prefetch
@@ -116,7 +116,7 @@ class RunPlan:
     def full_at(self, limit: int) -> int:
         """How many jobs make a claim of up to `limit` count as full.
 
-        What is claimed ahead varies from poll to poll, so where nobody fixed it, a strategy that
-        goes by how full a batch was is told of twice the concurrency at the most.
+        The number claimed ahead varies from poll to poll. Unless prefetch is given, the capacity
+        that strategies see is therefore limited to twice the concurrency.
         """
         return limit if self.prefetch is not None else min(limit, 2 * self.concurrency)

@@ -1,7 +1,8 @@
 """Threads for plain handlers, which do not keep the process alive.
 
 `ThreadPoolExecutor` joins its threads at exit, so one handler that hangs would keep a stopped
-worker's process for ever. These threads are daemons: the job was given back, the process may go.
+worker's process alive for ever. These threads are daemons: the job was given back, and the process
+may end.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class DaemonThreads(Executor):
 
 
 class _Call(Generic[T]):
-    """One call of a plain function, of which both sides know how far it is."""
+    """One call of a plain function, whose stage both threads can see."""
 
     def __init__(self, function: Callable[[Any], T], argument: Any) -> None:
         self._function = function
@@ -80,7 +81,7 @@ class _Call(Generic[T]):
             self._stage = "running"
         try:
             return self._context.run(self._function, self._argument)
-        except StopIteration as error:  # asyncio cannot carry it: whoever awaits would hang
+        except StopIteration as error:  # asyncio cannot pass it on: the caller would hang
             raise RuntimeError(f"the handler raised StopIteration({error})") from error
         finally:
             with self._lock:
@@ -90,7 +91,7 @@ class _Call(Generic[T]):
                 come_back()
 
     def abandon(self, come_back: Callable[[], None]) -> bool:
-        """Leave the call alone. True if it runs on: then `come_back` is called, in its thread."""
+        """Abandon the call. True if it is running: then its thread calls `come_back` at its end."""
         with self._lock:
             if self._stage == "running":
                 self._come_back = come_back
@@ -101,10 +102,10 @@ class _Call(Generic[T]):
 
 
 class HandlerThreads:
-    """Plain functions, awaited.
+    """Runs plain functions in threads and awaits them.
 
     A thread cannot be stopped. When the await is cancelled (a timeout, a stop), its thread is
-    abandoned: it runs on and keeps its place, and `on_change` is called when it comes back.
+    abandoned: it runs on and keeps its place, and `on_change` is called when it returns.
     """
 
     def __init__(self, limit: int, name: str, on_change: Callable[[], None]) -> None:
