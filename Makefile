@@ -1,5 +1,5 @@
-# Every command sets up what it needs in .venv the first time, and starts at once after that.
-# ARGS passes options on, as in: make test ARGS="-k adaptive -x"
+# The first run of a command sets up what it needs in .venv; later runs start at once.
+# ARGS passes options, for example: make test ARGS="-k adaptive -x"
 
 .DEFAULT_GOAL := help
 BIN := .venv/bin
@@ -15,7 +15,7 @@ help:  ## list these commands
 demo: $(DEMO)  ## watch an adaptive worker save polls (ARGS="--seconds 30")
 	@$(BIN)/pollwise demo $(ARGS)
 
-test: $(DEV)  ## run the tests; the whole run also demands every branch of core (ARGS="-k name")
+test: $(DEV)  ## run the tests; a whole run also requires every branch of core (ARGS="-k name")
 ifeq ($(strip $(ARGS)),)
 	@$(BIN)/python -m pytest -q tests/core --cov=src/pollwise/core --cov-report=
 	@$(BIN)/coverage report --skip-covered --include='$(CORE)' --fail-under=100
@@ -33,19 +33,19 @@ check: $(DEV)  ## lint, format, types, docs and architecture
 	@$(BIN)/zensical build --strict --config-file mkdocs.yml
 	@$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_tidy.py
 
-bench: $(DEV)  ## run every benchmark and write benchmarks/RESULTS.md (ARGS=--quick for a look)
+bench: $(DEV)  ## run every benchmark and write benchmarks/RESULTS.md (ARGS=--quick for short runs)
 	@$(BIN)/python benchmarks/run.py $(ARGS)
 
 docs: $(DEV)  ## build the documentation into site/
 	@$(BIN)/zensical build --strict --config-file mkdocs.yml
 
-soak: $(DEV)  ## run the long tests that `make test` leaves out
+soak: $(DEV)  ## run the long tests, which `make test` leaves out
 	@$(BIN)/python -m pytest -m soak --timeout=3600 -o faulthandler_timeout=3660 $(ARGS)
 
-lock: $(DEMO)  ## pin requirements/ anew after a change of pyproject.toml (ARGS=--upgrade for the newest)
+lock: $(DEMO)  ## update requirements/ after a change of pyproject.toml (ARGS=--upgrade for the newest)
 	@$(BIN)/python scripts/lock.py $(ARGS)
 
-clean:  ## remove everything that make made, .venv included
+clean:  ## remove everything that make created, including .venv
 	rm -rf .venv .venv-peers build dist site .coverage .coverage.* htmlcov
 	rm -rf .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find src tests benchmarks scripts -name __pycache__ -type d -prune -exec rm -rf {} +

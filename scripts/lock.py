@@ -1,9 +1,8 @@
 """Pin the requirements: `make lock`, or `make lock ARGS=--upgrade` for the newest versions.
 
-The files hold versions and hashes for every platform and Python we support,
-and no address: whoever installs decides which index to ask. Without
-`--upgrade`, pins that still fit pyproject.toml are kept, so running this twice
-changes nothing.
+The files contain versions and hashes for every platform and Python we support,
+and no address: the person who installs chooses the index. Without `--upgrade`,
+pins that still fit pyproject.toml are kept, so a second run changes nothing.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ OPTIONS = [
     "--no-emit-find-links",
     "--quiet",
 ]
-# `make test` extends the environment that `make demo` made, so both files must
-# agree: the smaller one is locked second, bound to the versions of the larger.
+# `make test` extends the environment that `make demo` created, so both files must
+# agree: the smaller one is locked second, with the versions of the larger.
 FILES = {
     "requirements/dev.txt": ["--all-extras", "--group=dev"],
     "requirements/demo.txt": [
@@ -60,7 +59,7 @@ def lock(uv: str, target: str, options: list[str], extra: list[str]) -> None:
     address = re.search(r"\S*(?:://|--(?:extra-)?index-url|--find-links)\S*", body)
     if address:
         path.write_text(before, encoding="utf-8")
-        raise SystemExit(f"{target} would record an address ({address[0]}): left as it was")
+        raise SystemExit(f"{target} would contain an address ({address[0]}); it was not changed")
     path.write_text(HEADER + body, encoding="utf-8")
     print(f"{target}: {len(re.findall(r'^[a-z0-9]', body, re.MULTILINE))} packages")
 

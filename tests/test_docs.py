@@ -183,6 +183,7 @@ def test_the_python_of_a_page_runs_as_one_script(page: Path, folder: Path, real:
         if language == "python" and title:  # others import it
             (folder / title).write_text(real(text), "utf-8")
     code = real("\n".join(text for language, _, text in blocks(page) if language == "python"))
+    code = BRIEFLY + code.replace("asyncio.run(worker.run())", "asyncio.run(briefly(worker))")
     script = folder / "page.py"
     script.write_text(code, "utf-8")
     run = subprocess.run(
@@ -205,6 +206,14 @@ def test_the_commands_of_a_page_run_in_order(page: Path, folder: Path, real: Rea
                     run_command(real(line[2:]))
 
 
+#: What takes the place of `worker.run()` in an example, so that it ends.
+BRIEFLY = """
+async def briefly(worker):
+    running = asyncio.create_task(worker.run())
+    await asyncio.sleep(0.5)
+    worker.stop()
+    await running
+"""
 #: For pages that run a worker which another page shows.
 JOBS = """
 from pollwise import Worker
