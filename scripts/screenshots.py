@@ -29,6 +29,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.sax.saxutils import escape
 
+from PIL import Image
+
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "assets"
 BIN = Path(sys.executable).parent
 SIZE_MAX = 200_000
@@ -250,7 +252,7 @@ def fleet_top(folder: Path) -> None:
 
 
 def lab_report(folder: Path) -> None:
-    """The top of a report, as Chromium shows it."""
+    """The beginning of a report, as Chromium shows it."""
     browser = shutil.which("chromium") or shutil.which("google-chrome")
     if browser is None:
         raise SystemExit("lab-report needs chromium on PATH")
@@ -258,9 +260,12 @@ def lab_report(folder: Path) -> None:
     subprocess.run([BIN / "pollwise", *report], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
     options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    options += ["--window-size=1000,1100", f"--screenshot={FOLDER / 'lab-report.png'}"]
+    options += ["--window-size=1000,870", f"--screenshot={FOLDER / 'lab-report.png'}"]
     page = (folder / "report.html").as_uri()
     subprocess.run([browser, *options, page], check=True, stderr=subprocess.DEVNULL)
+    with Image.open(FOLDER / "lab-report.png") as taken:
+        fewer_colours = taken.convert("RGB").quantize(256, kmeans=2)
+    fewer_colours.save(FOLDER / "lab-report.png", optimize=True)
 
 
 SHOTS: dict[str, Callable[[Path], None]] = {
