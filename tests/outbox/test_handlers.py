@@ -62,7 +62,7 @@ def test_kinds_without_end_are_not_remembered_without_end() -> None:
 
 def test_too_many_handlers_are_refused_before_their_progress_does_not_fit() -> None:
     names = {f"{'n' * 190}{number:03}": ["*"] for number in range(60)}
-    with pytest.raises(HandlerError, match="too many, or their names too long"):
+    with pytest.raises(HandlerError, match="too many, or their names are too long"):
         registry(**names)
 
 

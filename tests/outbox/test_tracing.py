@@ -163,3 +163,5 @@ def test_without_opentelemetry_a_handler_runs_as_ever(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tracing, "_opentelemetry", lambda: None)
     with tracing.attached({"traceparent": PARENT}):
         assert tracing.current() == {}
+    headers = {"traceparent": PARENT, "tracestate": "a=1"}
+    assert tracing.of({**headers, "tenant": "eu"}) == headers, "they pass as they are"

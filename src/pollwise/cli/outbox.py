@@ -1,4 +1,4 @@
-"""`pollwise outbox …`: run the relay of an outbox, and look after what is in it."""
+"""`pollwise outbox …`: run the relay of an outbox, and show, retry and drop its records."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ from pollwise.settings import load
 T = TypeVar("T")
 
 app = typer.Typer(
-    help="The transactional outbox: run its relay, look at it, unblock keys.\n\n"
+    help="The transactional outbox: run its relay, show its records, unblock keys.\n\n"
     "Example: pollwise outbox stats postgresql://app@db/shop",
     no_args_is_help=True,
 )
 
 Url = Annotated[str, typer.Argument(help="The database, as in sqlite:///shop.db?outbox=default")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Ids = Annotated[list[str] | None, typer.Argument(help="Record ids; or --key, or --all.")]
+Ids = Annotated[list[str] | None, typer.Argument(help="Record ids, instead of --key or --all.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="The dead records of this key.")]
 All = Annotated[bool, typer.Option("--all", help="All dead records of the outbox.")]
 
 
 def with_store(url: str, work: Callable[[OutboxStore], Awaitable[T]]) -> T:
-    """Open the store of an outbox, do `work` with it, close it."""
+    """Open the store of an outbox, call `work` with it, close it."""
 
     async def main() -> T:
         async with open_store(url) as store:
@@ -58,9 +58,9 @@ def with_store(url: str, work: Callable[[OutboxStore], Awaitable[T]]) -> T:
 
 @app.command("run")
 def run(
-    target: Annotated[str, typer.Argument(help="Where the outbox is: module:outbox.")],
+    target: Annotated[str, typer.Argument(help="The outbox as module:outbox.")],
     processes: Processes = 1,
-    batch: Annotated[int | None, typer.Option(help="Keys a poll claims at the most.")] = None,
+    batch: Annotated[int | None, typer.Option(help="Maximum number of keys per poll.")] = None,
     concurrency: Annotated[int | None, typer.Option(help="Keys handled at a time.")] = None,
     strategy: StrategyName = None,
     metrics_port: MetricsPorts = None,
@@ -70,7 +70,7 @@ def run(
         list[str] | None, typer.Option("--set", help="Any setting: outbox.lease=30s")
     ] = None,
 ) -> None:
-    """Run a relay until SIGTERM or Ctrl-C; then finish what runs and give the rest back.
+    """Run a relay until SIGTERM or Ctrl-C; then finish running handlers and give the rest back.
 
     Example: pollwise outbox run shop.events:outbox --metrics-port 9091
     """
@@ -127,7 +127,7 @@ RUN_OPTIONS = (
 
 @app.command("stats")
 def stats(url: Url, as_json: Json = False) -> None:
-    """Count the records by state, and the keys that are blocked.
+    """Count the records by state, and the blocked keys.
 
     Example: pollwise outbox stats sqlite:///shop.db
     """
@@ -142,18 +142,18 @@ def stats(url: Url, as_json: Json = False) -> None:
     if blocked:
         say(
             (f"{blocked} key(s) blocked, {behind} record(s) behind them", "red"),
-            ": pollwise outbox blocked",
+            ": see pollwise outbox blocked",
         )
 
 
 @app.command("blocked")
 def blocked(
     url: Url,
-    limit: Annotated[int, typer.Option(help="At most so many keys.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Go on after this key.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of keys.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Continue after this key.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List the keys that stand still behind a dead record, and why.
+    """List the keys that wait behind a dead record, and its error.
 
     Example: pollwise outbox blocked sqlite:///shop.db
     """
@@ -182,11 +182,11 @@ def dead(
     url: Url,
     kind: Annotated[str | None, typer.Option(help="Only records of this kind.")] = None,
     key: Annotated[str | None, typer.Option(help="Only records of this key.")] = None,
-    limit: Annotated[int, typer.Option(help="At most so many records.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Go on after this record id.")] = None,
+    limit: Annotated[int, typer.Option(help="Maximum number of records.")] = 50,
+    after: Annotated[str | None, typer.Option(help="Continue after this record id.")] = None,
     as_json: Json = False,
 ) -> None:
-    """List dead records with the reason of each.
+    """List dead records with their errors.
 
     Example: pollwise outbox dead sqlite:///shop.db --kind order.placed
     """
@@ -221,9 +221,9 @@ def dead(
 def retry(
     url: Url, ids: Ids = None, key: Keys = None, everything: All = False, as_json: Json = False
 ) -> None:
-    """Make dead records ready again, with fresh attempts; their keys go on with them.
+    """Make dead records ready again, with fresh attempts; their keys continue with them.
 
-    Handlers that were done with a record are not called again.
+    Handlers that have completed a record are not called again.
 
     Example: pollwise outbox retry sqlite:///shop.db --key order-17
     """
@@ -235,7 +235,7 @@ def retry(
 def drop(
     url: Url, ids: Ids = None, key: Keys = None, everything: All = False, as_json: Json = False
 ) -> None:
-    """Delete dead records for good; their keys go on without them.
+    """Delete dead records; their keys continue without them.
 
     Example: pollwise outbox drop sqlite:///shop.db 17
     """
@@ -248,11 +248,11 @@ def prune(
     url: Url,
     keep: Annotated[
         str | None,
-        typer.Option(help="How long completed records are kept; else as the URL says (?keep=7d)."),
+        typer.Option(help="How long to keep completed records; default: ?keep= of the URL."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Delete completed records that were kept long enough. A relay does so by itself.
+    """Delete completed records that are old enough. A running relay does this itself.
 
     Example: pollwise outbox prune sqlite:///shop.db --keep 7d
     """
@@ -261,7 +261,7 @@ def prune(
         count = 0
         async with open_store(url, keep=keep) as store:
             if store.keep is None:
-                raise ConfigError("how long are records to be kept? Give --keep 7d, or ?keep=7d")
+                raise ConfigError("say how long to keep records: --keep 7d, or ?keep=7d in the URL")
             while pruned := await store.prune():
                 count += pruned
         return count
@@ -276,7 +276,7 @@ def migrate(
     sql: Sql = False,
     as_json: Json = False,
 ) -> None:
-    """Make or renew the tables of the outbox in your database.
+    """Create or upgrade the tables of the outbox in your database.
 
     Example: pollwise outbox migrate 'postgresql://app@db/shop' --sql | psql
     """
@@ -291,16 +291,16 @@ Chosen = tuple[list[str] | None, list[str] | None]
 
 def _chosen(ids: list[str] | None, keys: list[str] | None, everything: bool) -> Chosen:
     if bool(ids) + bool(keys) + everything != 1:
-        raise ConfigError("give record ids, --key or --all, one of the three")
+        raise ConfigError("give one of: record ids, --key, --all")
     return ids or None, keys or None
 
 
 def _report(what: str, count: int, chosen: Chosen, as_json: bool) -> None:
-    """Say how many; a name under which nothing was dead is a failure, so that a script notices."""
+    """Print how many; exit with 1 if a given id or key had no dead record."""
     print_json({what: count}) if as_json else say(f"{what} {count} record(s)")
     ids, keys = chosen
     if ids and count < len(set(ids)):
-        fail(f"{len(set(ids)) - count} of {len(set(ids))} ids are no dead records here")
+        fail(f"{len(set(ids)) - count} of {len(set(ids))} ids are not dead records here")
         raise typer.Exit(1)
     if keys and not count:
         fail(f"no dead record has the key {', '.join(keys)}")

@@ -1,6 +1,6 @@
-"""The transactional outbox: records put in the transaction of the data they tell of, then handled
-in order per key. `writers` puts records, `stores` keeps them, the relay hands them to handlers, and
-`publishers` are ready-made handlers for brokers and webhooks.
+"""The transactional outbox: records are put in the transaction of the data they describe, and then
+handled in order per key. `writers` put records, `stores` keep them, the relay calls handlers with
+them, and `publishers` are ready-made handlers for brokers and webhooks.
 """
 
 from pollwise.outbox.outbox import Outbox, OutboxRunOptions

@@ -1,9 +1,9 @@
-"""What leaves the house: a record as a message, in an envelope of CloudEvents 1.0.
+"""A record as a message for brokers and webhooks, in a CloudEvents 1.0 envelope.
 
-A consumer that never heard of Pollwise can read it: `type` is the record's kind, `id` and `source`
-together tell one event from all others (at-least-once means that repeats happen, and this is what
-to drop them by), `subject` and `partitionkey` are its key, `time` is when it was put, and the
-writer's trace context travels as the extensions `traceparent` and `tracestate`.
+Consumers need not know Pollwise. `type` is the record's kind. `id` and `source` together identify
+the event, so that consumers can drop duplicates (delivery is at least once). `subject` and
+`partitionkey` are its key, `time` is when it was put, and the writer's trace context is in the
+extensions `traceparent` and `tracestate`.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ Mode = Literal["structured", "binary"]
 JSON = "application/json"
 STRUCTURED = "application/cloudevents+json; charset=UTF-8"
 
-#: What CloudEvents and its JSON format have names for: no header may take their place.
+#: The names of CloudEvents and its JSON format, which a header must not overwrite.
 _ATTRIBUTES = frozenset(
     {
         *("specversion", "id", "source", "type", "datacontenttype", "dataschema", "subject"),
         *("time", "partitionkey", "data", "data_base64"),
     }
 )
-#: What an renewal may be called: more is not carried by every transport.
+#: Names of extensions that every transport can carry.
 _EXTENSION = re.compile(r"[a-z0-9]{1,20}")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -41,9 +41,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 class Message:
     """A record as a publisher sends it.
 
-    attributes: of the envelope, by their own names; a transport puts its prefix before them. Empty
-        where they are in the body.
-    headers: the record's own, as far as they are no attributes.
+    attributes: the envelope's attributes by name; a transport adds its prefix. Empty if they are
+        in the body.
+    headers: the record's headers that are not attributes.
     """
 
     body: bytes
@@ -52,11 +52,11 @@ class Message:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def prefixed(self, prefix: str) -> dict[str, str]:
-        """The attributes under the names that a transport has for them."""
+        """The attributes with a transport's prefix before their names."""
         return {f"{prefix}{name}": value for name, value in self.attributes.items()}
 
 
-#: Makes a message of a record. `CloudEvents()` is one; any function will do.
+#: Makes a message from a record: `CloudEvents()`, or any function.
 Envelope = Callable[[Record], Message]
 
 
@@ -64,16 +64,16 @@ Envelope = Callable[[Record], Message]
 class CloudEvents:
     """The envelope of CloudEvents 1.0.
 
-    source: who tells it, a URI or a path such as "https://shop.example/orders". Give each service
-        its own: ids count within an outbox, and consumers tell events apart by source and id.
-        Unless given, "/pollwise/outbox/NAME", with the outbox's name.
+    source: where the event comes from: a URI or a path such as "https://shop.example/orders". Give
+        each service its own, because ids are unique only within an outbox. By default
+        "/pollwise/outbox/NAME", with the outbox's name.
     mode: "structured" puts the envelope and the payload into one JSON document; "binary" sends the
-        payload as it is, and the envelope as headers of the transport.
-    type_prefix: what is put before the kind to make the type, such as "com.example.shop.".
-    dataschema: a URI of the schema that the payloads follow.
+        payload unchanged, and the envelope as headers of the transport.
+    type_prefix: added before the kind to make the type, such as "com.example.shop.".
+    dataschema: the URI of the payloads' schema.
 
-    Headers of a record whose names are lower-case letters and digits, twenty at most, become
-    extensions; others travel as headers of the transport, where it has some.
+    Headers of a record whose names have at most twenty lower-case letters and digits become
+    extensions; others become headers of the transport, if it has headers.
     """
 
     source: str | None = None
@@ -99,7 +99,7 @@ class CloudEvents:
         return Message(_json(whole), STRUCTURED, {}, headers)
 
     def _sorted_out(self, record: Record) -> tuple[dict[str, str], dict[str, str]]:
-        """The attributes of the event, and the headers that are none."""
+        """The attributes of the event, and the other headers."""
         attributes = {
             "specversion": "1.0",
             "id": record.id,
@@ -115,7 +115,7 @@ class CloudEvents:
         headers = {}
         for name, value in record.headers.items():
             if name in (tracing.TRACEPARENT, tracing.TRACESTATE):
-                continue  # an renewal, or not what it should be
+                continue  # already an attribute, or not valid
             if name not in _ATTRIBUTES and _EXTENSION.fullmatch(name) and value:
                 attributes[name] = value
             else:
@@ -124,7 +124,7 @@ class CloudEvents:
 
 
 def timestamp(epoch: float) -> str:
-    """A moment as RFC 3339 has it.
+    """A time in the format of RFC 3339.
 
     >>> timestamp(1767225600.25)
     '2026-01-01T00:00:00.250000Z'
@@ -134,16 +134,16 @@ def timestamp(epoch: float) -> str:
 
 
 def unique_of(record: Record) -> str:
-    """What brokers and receivers drop repeats by: the same at each attempt, and no other's.
+    """An id for brokers and receivers to drop duplicates by: unique, and the same at each attempt.
 
-    Ids count within an outbox, and two databases may publish to one place; the microsecond tells
-    their records apart.
+    Ids of records are unique within an outbox only, and two databases may publish to one place;
+    the microsecond of the put distinguishes their records.
     """
     return f"{record.outbox}-{record.id}-{round(record.created_at * 1e6)}"
 
 
 def percent_encoded(value: str) -> str:
-    """A value as the header of HTTP and NATS, by the rules of CloudEvents for them.
+    """A value for a header of HTTP or NATS, encoded as CloudEvents requires.
 
     >>> percent_encoded('Euro € 😀')
     'Euro%20%E2%82%AC%20%F0%9F%98%80'
@@ -151,7 +151,7 @@ def percent_encoded(value: str) -> str:
     return quote(value, safe=_PLAIN)
 
 
-#: All that is printable ASCII but the space, the quotation mark and the percent sign.
+#: All printable ASCII except the space, the quotation mark and the percent sign.
 _PLAIN = "".join(map(chr, range(0x21, 0x7F))).replace('"', "").replace("%", "")
 
 

@@ -34,7 +34,6 @@ from pollwise.outbox.relay import Relay, RelayPlan
 from pollwise.outbox.stores.base import MAX_PER_KEY, OnDead, OutboxStore
 from pollwise.outbox.stores.urls import open_store
 from pollwise.outbox.writers import put as writing
-from pollwise.outbox.writers.commits import on_commit
 from pollwise.outbox.writers.put import AsyncpgTransaction, AsyncTransaction, SyncTransaction
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
@@ -247,7 +246,7 @@ class Outbox:
             records = [r if "traceparent" in r.headers else r.with_headers(trace) for r in records]
         put = writing.put(self._store.target(), tx, records)
         if eager:
-            on_commit(tx, self._wake)
+            writing.on_commit(tx, self._wake)
         return put
 
     def _wake(self) -> None:

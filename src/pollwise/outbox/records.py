@@ -20,8 +20,8 @@ PROGRESS_BYTES_MAX = 16 * 1024
 
 RecordState = Literal["ready", "leased", "waiting", "dead", "done"]
 RECORD_STATES: tuple[RecordState, ...] = ("ready", "leased", "waiting", "dead", "done")
-Rest = Literal["give_back", "retry", "dead"]
-RESTS: tuple[Rest, ...] = ("give_back", "retry", "dead")
+KeyAction = Literal["give_back", "retry", "dead"]
+KEY_ACTIONS: tuple[KeyAction, ...] = ("give_back", "retry", "dead")
 
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
@@ -126,7 +126,7 @@ class KeySettlement:
     """How a claim ends.
 
     done: the number of completed records, counted from the first.
-    rest: what happens to the other records. "give_back": the key can be claimed again at once.
+    action: what happens to the other records. "give_back": the key can be claimed again at once.
         "retry": the next record, records[done], is retried after `delay`. "dead": that record is
         dead, with `error` as the reason.
     progress: what to store with records[done]; None leaves it unchanged.
@@ -134,20 +134,20 @@ class KeySettlement:
 
     claim: KeyClaim
     done: int
-    rest: Rest = "give_back"
+    action: KeyAction = "give_back"
     delay: float = 0.0
     error: str | None = None
     progress: str | None = None
 
     def __post_init__(self) -> None:
-        if self.rest not in RESTS:
-            raise ConfigError(f"rest = {self.rest!r} must be one of {', '.join(RESTS)}")
+        if self.action not in KEY_ACTIONS:
+            raise ConfigError(f"action = {self.action!r} must be one of {', '.join(KEY_ACTIONS)}")
         length = len(self.claim.records)
-        most = length if self.rest == "give_back" else length - 1
+        most = length if self.action == "give_back" else length - 1
         if not 0 <= self.done <= most:
             raise ConfigError(
                 f"done = {self.done!r} must be from 0 to {most}: the claim has {length} records, "
-                f"and the rest is {self.rest!r}"
+                f"and the action is {self.action!r}"
             )
         if self.progress is not None:
             if self.done == length:

@@ -24,7 +24,7 @@ from pollwise.outbox.progress import (
     reason,
     suspect_wait,
 )
-from pollwise.outbox.records import KeyClaim, KeySettlement, Rest
+from pollwise.outbox.records import KeyAction, KeyClaim, KeySettlement
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
@@ -94,7 +94,7 @@ class HeldKey:
     ended: Literal["", "stop", "lost"] = ""
 
     def settlement(
-        self, rest: Rest = "give_back", delay: float = 0.0, error: str | None = None
+        self, action: KeyAction = "give_back", delay: float = 0.0, error: str | None = None
     ) -> KeySettlement:
         """The settlement of the claim, with what was done so far."""
         if self.done == len(self.claim.records):
@@ -104,7 +104,7 @@ class HeldKey:
             known = RecordProgress.read(item.progress, retried=True)
         changed = known is not None and (known or item.retried)  # writing it clears `retried`
         progress = known.text() if known is not None and changed else None
-        return KeySettlement(self.claim, self.done, rest, delay, error, progress)
+        return KeySettlement(self.claim, self.done, action, delay, error, progress)
 
 
 class Relay(Executor[HeldKey, KeyClaim]):
@@ -359,7 +359,7 @@ class Relay(Executor[HeldKey, KeyClaim]):
             if held is not chosen:
                 end = self._put_back(held)
                 self._settling.add(end)
-                if end.rest == "retry":  # poll again then, whatever the pacer says
+                if end.action == "retry":  # poll again then, whatever the pacer says
                     self.poll_loop.poll_by(self._clock.now() + end.delay)
         if chosen is not None:
             self._suspect = chosen

@@ -365,12 +365,12 @@ class Twins:
         drawn = []
         for pair in some:
             length = len(pair[0].records)
-            rest = self._rng.choice(("give_back", "give_back", "retry", "dead"))
-            most = length if rest == "give_back" else length - 1
+            action = self._rng.choice(("give_back", "give_back", "retry", "dead"))
+            most = length if action == "give_back" else length - 1
             done = self._rng.randint(0, most)
             progress = None if done == length else self._rng.choice((None, "p", "q"))
             delay = self._rng.choice((0.0, 2.0, 20.0))
-            drawn.append((pair, done, rest, delay, self._rng.choice((None, "E")), progress))
+            drawn.append((pair, done, action, delay, self._rng.choice((None, "E")), progress))
         lost = []
         for which, store in enumerate(self._both):
             ends = [KeySettlement(pair[which], *rest) for pair, *rest in drawn]  # type: ignore[arg-type]

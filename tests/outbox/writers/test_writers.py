@@ -16,6 +16,7 @@ import psycopg
 import psycopg2
 import pytest
 import sqlalchemy
+from opentelemetry import trace
 from sqlalchemy.orm import Session, sessionmaker
 
 from pollwise.errors import OutboxError, PayloadError, SchemaError, StoreError
@@ -223,15 +224,15 @@ ADVICE = {
         "and autocommit=True; then your own statements, the put, and the commit."
     ),
     "Psycopg": (
-        "Put within `with connection.transaction():`, beside your own statements, or leave out "
+        "Put within `with connection.transaction():`, with your own statements, or leave out "
         "autocommit=True."
     ),
     "AsyncPsycopg": (
-        "Put within `async with connection.transaction():`, beside your own statements, or leave "
+        "Put within `async with connection.transaction():`, with your own statements, or leave "
         "out autocommit=True."
     ),
     "psycopg2": "Set `connection.autocommit = False`, and commit when all is done.",
-    "asyncpg": "Put within `async with connection.transaction():`, beside your own statements.",
+    "asyncpg": "Put within `async with connection.transaction():`, with your own statements.",
     "Connection": (
         'Leave out isolation_level="AUTOCOMMIT" for this connection or its engine: '
         "`with engine.begin() as connection:`."
@@ -257,9 +258,8 @@ def test_a_connection_in_no_transaction_is_refused(opened: Open, database: Datab
     with pytest.raises(OutboxError) as refused:
         way.put(ONE)
     assert str(refused.value) == (
-        f"the {way.library} connection is in no transaction: the record would be committed by "
-        "itself, whatever becomes of your data, and the guarantee of the outbox would be void. "
-        + advice_for(type(way))
+        f"the {way.library} connection has no open transaction, so the record would be committed "
+        "even if your data is not. " + advice_for(type(way))
     )
     assert found(database) == []
 
@@ -275,8 +275,9 @@ def test_a_connection_to_another_kind_of_database_is_refused(
     with pytest.raises(OutboxError) as refused:
         way.put(ONE)
     assert str(refused.value) == (
-        f"the {way.library} connection is to {mine}, and the outbox is in {other}, other:///shop: "
-        "a record has to be in the database of the data it tells of. Give a connection to that one."
+        f"the {way.library} connection is to {mine}, but the outbox is in {other}, other:///shop. "
+        "A record must be in the same database as the data it describes. Give a connection to that "
+        "database."
     )
     way.rollback()
 
@@ -301,7 +302,7 @@ def test_a_database_that_is_not_migrated_is_told(
     with pytest.raises(SchemaError) as refused:
         way.put(ONE)
     told = str(refused.value)
-    by_whom = "" if database.dialect == "sqlite" else ", or have it run by a role that may"
+    by_whom = "" if database.dialect == "sqlite" else ", as a role that may create tables"
     assert told == f"{database.target.url}: {said}. Run `pollwise outbox migrate URL`{by_whom}."
     way.rollback()
 
@@ -328,7 +329,7 @@ def test_a_transaction_begun_under_autocommit_is_one(postgres: Postgres, shop: s
     with psycopg.connect(shop, autocommit=True) as connection:
         with connection.transaction(), connection.transaction():
             put(database.target, connection, ONE)
-        with pytest.raises(OutboxError, match="is in no transaction"):
+        with pytest.raises(OutboxError, match="has no open transaction"):
             put(database.target, connection, ONE)
     with closing(psycopg2.connect(shop)) as older:
         older.autocommit = True
@@ -353,7 +354,7 @@ def test_sqlalchemy_by_its_options(postgres: Postgres, shop: str, driver: str) -
     engine = sqlalchemy.create_engine(database.url(driver))
     with engine.connect() as connection:
         alone = connection.execution_options(isolation_level="AUTOCOMMIT")
-        with pytest.raises(OutboxError, match="is in no transaction"):
+        with pytest.raises(OutboxError, match="has no open transaction"):
             put(database.target, alone, ONE)
         assert not connection.in_transaction(), "what was begun for the check was not ended"
         alone.exec_driver_sql("BEGIN")
@@ -371,7 +372,7 @@ def test_sqlalchemy_that_begins_by_an_event(tmp_path: Path) -> None:
     engine = sqlalchemy.create_engine(
         database.url("pysqlite"), connect_args={"isolation_level": None}
     )
-    with engine.connect() as connection, pytest.raises(OutboxError, match="in no transaction"):
+    with engine.connect() as connection, pytest.raises(OutboxError, match="no open transaction"):
         put(database.target, connection, ONE)
     sqlalchemy.event.listen(engine, "begin", lambda conn: conn.exec_driver_sql("BEGIN"))
     with engine.begin() as connection:
@@ -426,8 +427,8 @@ def test_another_file_than_the_outbox_is_refused(tmp_path: Path) -> None:
     with pytest.raises(OutboxError) as refused:
         put(database.target, connection, ONE)
     assert str(refused.value) == (
-        f"the connection is to another database ({other}) than the outbox, {database.target.url}: "
-        "no relay of it would find the record. Give a connection to that file, or the outbox its "
+        f"the connection is to another database ({other}) than the outbox, {database.target.url}, "
+        "so no relay would find the record. Give a connection to that file, or change the outbox's "
         "URL."
     )
     connection.close()
@@ -486,7 +487,7 @@ def test_a_plain_insert_is_a_put(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-# What is no connection
+# What is not a connection
 
 
 class Nothing:
@@ -498,17 +499,16 @@ def test_what_is_no_connection_is_told(tmp_path: Path) -> None:
     engine = sqlalchemy.create_engine("sqlite://")
     told = {
         Nothing(): (
-            "tests.outbox.writers.test_writers.Nothing is no connection that the outbox knows; "
-            "give one of "
+            "tests.outbox.writers.test_writers.Nothing is not a supported connection; give one of "
             "sqlite3, aiosqlite, psycopg, psycopg2, asyncpg or Django, or a connection or session "
             "of SQLAlchemy"
         ),
         engine: (
-            "sqlalchemy.engine.base.Engine is no connection; give a connection: `with "
+            "sqlalchemy.engine.base.Engine is not a connection; give a connection: `with "
             "engine.begin() as connection:`"
         ),
         sessionmaker(engine): (
-            "sqlalchemy.orm.session.sessionmaker is no connection; give a session: `with "
+            "sqlalchemy.orm.session.sessionmaker is not a connection; give a session: `with "
             "Session.begin() as session:`"
         ),
     }
@@ -525,8 +525,8 @@ def test_a_session_of_several_databases_is_told(tmp_path: Path) -> None:
     with Session() as session, pytest.raises(OutboxError) as refused:
         put(target, session, ONE)
     assert str(refused.value) == (
-        "the session has several databases, or none, and does not say which is the outbox's; give "
-        "its connection to that one: `session.connection(bind_arguments={'bind': engine})`"
+        "the session has several databases or none, so the outbox's is not known; give the "
+        "connection: `session.connection(bind_arguments={'bind': engine})`"
     )
 
 
@@ -535,7 +535,7 @@ def test_an_old_style_of_sqlalchemy_is_told(tmp_path: Path) -> None:
     with pytest.raises(OutboxError) as refused:
         put(sqlite_database(tmp_path).target, old, ONE)
     assert str(refused.value) == (
-        "the connection is of SQLAlchemy 1.4 in its old style; use SQLAlchemy 2, or "
+        "this is a connection in the old style of SQLAlchemy 1.4; use SQLAlchemy 2, or "
         "create_engine(…, future=True)"
     )
 
@@ -545,7 +545,7 @@ def test_what_cannot_be_put_is_told(tmp_path: Path) -> None:
     outbox = Outbox(f"sqlite:///{database.where}")
     connection = sqlite3.connect(database.where)
     wrong: Any = ["order.placed"]
-    with pytest.raises(OutboxError, match=r"'order\.placed' is no record; put NewRecord"):
+    with pytest.raises(OutboxError, match=r"expected a NewRecord, got 'order\.placed'"):
         outbox.put(connection, wrong)
     with pytest.raises(OutboxError, match="put got 10001 records; at most 10000 at once"):
         outbox.put(connection, ONE * 10_001)
@@ -607,28 +607,14 @@ def test_a_broken_atomic_block_is_left_to_django(tmp_path: Path) -> None:
 # Trace context
 
 
-class Span:
-    """As OpenTelemetry has it."""
-
-    def __init__(self) -> None:
-        self.is_valid, self.trace_id, self.span_id, self.trace_flags = True, 0xABC, 0xDEF, 1
-        self.trace_state = self
-
-    def get_span_context(self) -> Span:
-        return self
-
-    def to_header(self) -> str:
-        return ""
-
-
-def test_records_carry_the_trace_of_their_writer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trace: Any = type("trace", (), {"get_current_span": staticmethod(Span)})
-    monkeypatch.setitem(sys.modules, "opentelemetry.trace", trace)
+def test_records_carry_the_trace_of_their_writer(tmp_path: Path) -> None:
+    context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
     database = sqlite_database(tmp_path)
     outbox = Outbox(f"sqlite:///{database.where}")
-    with sqlite3.connect(database.where) as connection:
+    with (
+        trace.use_span(trace.NonRecordingSpan(context)),
+        sqlite3.connect(database.where) as connection,
+    ):
         outbox.put(connection, "a")
         outbox.put(connection, "b", headers={"traceparent": "mine"})
     connection.close()

@@ -1,1 +1,3 @@
-"""Where an outbox keeps its records: the contract in `base`, one folder per database."""
+"""The stores of an outbox: the contract in `base`, one folder per database, and one in memory for
+tests. `urls` opens a store by its URL.
+"""

@@ -1,11 +1,11 @@
-"""The contract of every store of an outbox.
+"""The contract of all stores of an outbox.
 
-Records of one key are claimed together, in order, by one relay at a time: a claim holds the key
-under a lease, with a fencing token, and a settlement under an old token changes nothing. All
-calls take batches, and a batch is one round trip.
+Records of one key are claimed together, in order, by one relay at a time. A claim holds the key
+under a lease with a fencing token, and a settlement with an old token changes nothing. All calls
+take batches, and a batch is one round trip.
 
-A store implements the methods with a leading underscore; the public ones check what they are given
-first, so that every store refuses the same things in the same words.
+A store implements the methods with a leading underscore. The public methods check their arguments
+first, so that all stores refuse the same values with the same errors.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, OutboxError, PayloadError
@@ -43,21 +43,18 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import checked_name
 
-if TYPE_CHECKING:
-    from pollwise.outbox.writers.common import OutboxTarget
-
 OnDead = Literal["block", "continue"]
-#: The most records of one key in a claim.
+#: The maximum number of records of one key in a claim.
 MAX_PER_KEY = 1_000
-#: A run ends with the record that makes its payloads so large, in bytes, about: a relay has to hold
-#: all that it claimed. 0001_outbox.sql of Postgres has the same number.
+#: A claim of a key ends with the record whose payload makes it this large, in bytes, because a
+#: relay keeps its claims in memory. 0001_outbox.sql of Postgres contains the same number.
 CLAIM_BYTES = 256 * 1024
-#: A relay that has not announced itself for so long counts as gone, in seconds.
+#: A relay that has not announced itself for this many seconds counts as gone.
 RELAY_LIVE = 90.0
 
 
 class OutboxStore(ABC):
-    """A named table of records in a database."""
+    """The records of one outbox in a database."""
 
     def __init__(
         self,
@@ -69,12 +66,12 @@ class OutboxStore(ABC):
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         """
-        name: the outbox inside its database.
-        keep: how long completed records are kept for a look back; None deletes them at once.
-        on_dead: what a dead record does to its key. "block": the records behind it wait until
-            somebody retries or drops it, so order is kept. "continue": they go on without it.
-        max_payload_bytes: larger payloads are refused; put large data elsewhere and a reference
-            to it into the payload.
+        name: the name of the outbox in its database.
+        keep: how long completed records are kept; None deletes them at once.
+        on_dead: what a dead record does to its key. "block": the records behind it wait until an
+            operator retries or drops it, so order is kept. "continue": they are handled without it.
+        max_payload_bytes: larger payloads are refused; store large data elsewhere and put a
+            reference to it into the payload.
         """
         self.name = checked_name(name, "outbox", ConfigError)
         self.clock = clock or Clock()
@@ -91,16 +88,15 @@ class OutboxStore(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the outbox is, safe to print: without credentials."""
+        """The URL of the outbox without credentials, safe to print."""
 
     # The relay's side
 
     async def claim(self, relay: str, keys: int, per_key: int, lease: Duration) -> list[KeyClaim]:
-        """Take up to `keys` keys that are free, with up to `run` records each, for `relay`.
+        """Claim up to `keys` free keys, with up to `per_key` records each, for `relay`.
 
-        A record without a key is a line of its own, and counts as a key. A claim that found
-        less than `keys` makes `hints()` ring when the next retry or lease falls due. A call that
-        is cancelled leaves nothing claimed.
+        A record without a key counts as a key of its own. If fewer than `keys` were found, a hint
+        is given when the next retry or lease is due. A cancelled call leaves nothing claimed.
         """
         checked_name(relay, "relay", ConfigError)
         for value, what, most in ((keys, "keys", MAX_BATCH), (per_key, "per_key", MAX_PER_KEY)):
@@ -114,7 +110,7 @@ class OutboxStore(ABC):
     async def settle(self, ends: Iterable[KeySettlement]) -> list[KeyClaim]:
         """End claims; return those whose lease was lost, for which nothing was changed.
 
-        Of two ends of one claim in a batch the first counts, and the second is lost.
+        If a batch settles a claim twice, the first settlement counts and the second is lost.
         """
         batch = list(ends)
         check_batch(batch, "settle")
@@ -132,7 +128,7 @@ class OutboxStore(ABC):
         return [*lost, *again]
 
     async def renew(self, claims: Iterable[KeyClaim], lease: Duration) -> list[KeyClaim]:
-        """Renew the leases of claims, from now; return those that are lost."""
+        """Renew the leases of claims, from now on; return the claims that are lost."""
         batch = list(claims)
         check_batch(batch, "renew")
         if not batch:
@@ -142,24 +138,24 @@ class OutboxStore(ABC):
     async def announce_handlers(
         self, relay: str, handlers: Mapping[str, Sequence[str]], age: float
     ) -> list[RelayInfo]:
-        """Tell which handlers (name → patterns) a relay has; return the other relays that live.
+        """Store the handlers (name → patterns) of a relay; return the other live relays.
 
-        age: how long ago it was started, in seconds. Who is newer goes by the first announcement
-            of each, on the clock of the store: those of machines may differ.
-        To be repeated well within RELAY_LIVE; an empty mapping takes the announcement back.
+        age: how many seconds ago the relay was started. Which relay is newer is decided by the
+            first announcement of each, on the store's clock, because clocks of machines differ.
+        Repeat it well within RELAY_LIVE; an empty mapping takes the announcement back.
         """
         checked_name(relay, "relay", ConfigError)
-        sets = {name: list(patterns) for name, patterns in handlers.items()}
-        return await self._announce_handlers(relay, sets, age)
+        listed = {name: list(patterns) for name, patterns in handlers.items()}
+        return await self._announce_handlers(relay, listed, age)
 
-    # What people look at, and do about it
+    # For operators
 
     @abstractmethod
     async def stats(self) -> OutboxStats:
-        """How many records are in which state."""
+        """How many records are in each state."""
 
     async def blocked(self, limit: int = 50, after: str | None = None) -> list[BlockedKey]:
-        """A page of the blocked keys, by key; `after` is the last key of the page before."""
+        """A page of the blocked keys, sorted; `after` is the last key of the page before."""
         _check_limit(limit)
         return await self._blocked(limit, after)
 
@@ -172,57 +168,57 @@ class OutboxStore(ABC):
         limit: int = 50,
         after: str | None = None,
     ) -> list[RecordInfo]:
-        """A page of records in their order; `after` is the last id of the page before."""
+        """A page of records in order; `after` is the last id of the page before."""
         if state is not None and state not in RECORD_STATES:
-            raise ConfigError(f"state = {state!r} is none of {', '.join(RECORD_STATES)}")
+            raise ConfigError(f"state = {state!r} must be one of {', '.join(RECORD_STATES)}")
         _check_limit(limit)
         return await self._records(state, kind, key, limit, after)
 
     async def kinds(self) -> list[str]:
-        """Kinds of records that are in the outbox: those of the first few, each once."""
+        """The different kinds of the first records in the outbox."""
         return list(dict.fromkeys(info.record.kind for info in await self.records(limit=50)))
 
     async def retry(
         self, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> int:
-        """Make dead records ready again: these ids, or those of these keys, or all; how many.
+        """Make dead records ready again, by ids or by keys or all; return how many.
 
-        What handlers have done stays done; the attempts of the others begin anew (`Held.retried`).
+        Handlers that are done are not called again; the others start with fresh attempts.
         """
         count = await self._retry(*_chosen(ids, keys))
         if count:
-            self._announce(count)
+            self._give_hints(count)
         return count
 
     async def drop(
         self, ids: Sequence[str] | None = None, keys: Sequence[str] | None = None
     ) -> int:
-        """Delete dead records, so that their keys go on: as `retry` picks them; how many."""
+        """Delete dead records, by ids or by keys or all; return how many. Their keys go on."""
         count = await self._drop(*_chosen(ids, keys))
         if count:
-            self._announce(count)
+            self._give_hints(count)
         return count
 
     async def prune(self) -> int:
-        """Delete completed records that were kept long enough, a bounded number; how many."""
+        """Delete completed records older than `keep`, a limited number; return how many."""
         return 0 if self.keep is None else await self._prune(self.keep)
 
     # Its tables
 
     async def migrate(self) -> list[int]:
-        """Make or renew the store's tables; return the versions that were applied."""
+        """Create or upgrade the store's tables; return the versions that were applied."""
         return []
 
     def migration(self) -> str | None:
-        """What `migrate` would run, as SQL; None for a store that needs no tables."""
+        """The SQL that `migrate` runs; None for a store without tables."""
         return None
 
     def hints(self) -> Hints:
-        """What ends the pauses of this outbox's relays early."""
+        """The hints that end the pauses of this outbox's relays early."""
         return self._hints
 
     async def close(self) -> None:
-        """Let go of the database. A closed store cannot be used again."""
+        """Close the connections. A closed store cannot be used again."""
         if self._giving_back:
             await asyncio.wait(self._giving_back, timeout=GIVE_BACK_WITHIN)
         await self._hints.aclose()
@@ -234,31 +230,31 @@ class OutboxStore(ABC):
         await self.close()
 
     def target(self) -> OutboxTarget:
-        """Where a writer puts records inside the user's own transaction."""
+        """What writers need to put records in the user's own transaction."""
         raise OutboxError(
-            f"{self.url} is in no database, so no transaction of yours can reach it; put by "
+            f"{self.url} is not in a database, so a transaction cannot reach it; use "
             "`await store.put(records)`"
         )
 
-    # Putting: applications put inside their own transactions (`Outbox.put`), not by this.
+    # Applications put records in their own transactions with `Outbox.put`, not with this.
 
     async def put(self, records: NewRecord | Iterable[NewRecord]) -> list[str]:
-        """Put records in a transaction of their own; return their ids."""
+        """Put records in a separate transaction; return their ids."""
         batch = self.checked(records)
         if not batch:
             return []
         ids = await self._put(batch)
-        self._announce(len(ids))
+        self._give_hints(len(ids))
         return ids
 
     def checked(self, records: NewRecord | Iterable[NewRecord]) -> list[NewRecord]:
-        """Records that may be put here, as a list; else an error, before anything is put."""
+        """The records as a list; raises if one of them cannot be put here."""
         batch = [records] if isinstance(records, NewRecord) else list(records)
         if len(batch) > MAX_BATCH:
             raise OutboxError(f"put got {len(batch)} records; at most {MAX_BATCH} at once")
         for record in batch:
             if not isinstance(record, NewRecord):
-                raise OutboxError(f"{record!r} is no record; put NewRecord(kind, payload)")
+                raise OutboxError(f"expected a NewRecord, got {record!r}")
             if record.size > self.max_payload_bytes:
                 raise PayloadError(
                     f"the payload of kind {record.kind!r} has {record.size} bytes of JSON; the "
@@ -267,7 +263,7 @@ class OutboxStore(ABC):
                 )
         return batch
 
-    # What a store implements.
+    # Each store implements these.
 
     @abstractmethod
     async def _put(self, records: list[NewRecord]) -> list[str]: ...
@@ -277,9 +273,9 @@ class OutboxStore(ABC):
 
     @abstractmethod
     async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
-        """Settle those whose lease holds; return the claims of the others.
+        """Settle the claims that are still leased; return the others.
 
-        Where completed records leave more of their key to claim, it rings: `_more_behind(count)`.
+        Calls `_more_behind` with the number of keys that have more records to claim.
         """
 
     @abstractmethod
@@ -315,38 +311,38 @@ class OutboxStore(ABC):
     def _make_hints(self) -> Hints:
         return Hints()
 
-    def _announce(self, count: int) -> None:
-        """Tell whoever sleeps, here and elsewhere, that there are records to claim."""
-        self._hints.send_to_others(count)  # first: it asks who sleeps here
+    def _give_hints(self, count: int) -> None:
+        """Wake relays in this and other processes: there are records to claim."""
+        self._hints.send_to_others(count)  # first: it checks which relays sleep in this process
         self._hints.send(count)
 
     def _more_behind(self, keys: int) -> None:
-        """So many keys came free that have more records: whoever settles here looks again."""
+        """Wake relays of this process: this many keys are free and have more records."""
         self._hints.send(keys)
 
     def _hint_after(self, ends: Sequence[KeySettlement]) -> None:
-        """What was given back may be claimed by others, and what is to be retried falls due."""
-        back = sum(end.rest == "give_back" and end.done < len(end.claim.records) for end in ends)
+        """Give hints for keys that were given back, and for retries when they are due."""
+        back = sum(end.action == "give_back" and end.done < len(end.claim.records) for end in ends)
         if back:
-            self._announce(back)
-        delays = [end.delay for end in ends if end.rest == "retry"]
+            self._give_hints(back)
+        delays = [end.delay for end in ends if end.action == "retry"]
         if delays:
             self._hints.send_at(self.clock.now() + min(delays))
 
     def _hint_when_due(self, due: float | None) -> None:
-        """A claim that took all there was knows when the next key is due: wake somebody then."""
+        """Wake a relay when the next key is due, as the last claim found it."""
         if due is not None:
             self._hints.send_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
 
     async def _claim_or_give_back(
         self, relay: str, keys: int, per_key: int, lease: float
     ) -> list[KeyClaim]:
-        """Claim so that a cancellation cannot strand what the store hands out meanwhile."""
+        """Claim; if cancelled meanwhile, give back what the store hands out."""
         call = asyncio.ensure_future(self._claim(relay, keys, per_key, lease))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
-            # A task of its own: a second cancellation must not strand the claims either.
+            # In a separate task: a second cancellation must not lose the claims either.
             task = asyncio.ensure_future(self._give_back(call))
             self._giving_back.add(task)
             task.add_done_callback(self._giving_back.discard)
@@ -354,7 +350,7 @@ class OutboxStore(ABC):
             raise
 
     async def _give_back(self, call: asyncio.Future[list[KeyClaim]]) -> None:
-        # Errors are no news to whoever cancelled; should giving back fail, the leases run out.
+        # The caller has cancelled, so errors do not matter; if this fails, the leases expire.
         with suppress(asyncio.CancelledError, Exception):
             await self.settle([KeySettlement(claim, 0) for claim in await call])
 

@@ -1,4 +1,4 @@
-"""An outbox in this process's memory, for tests, and as the model of the stores."""
+"""An outbox in memory: for tests, and as the model that the other stores are compared with."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class _StoredRecord:
     created_at: float
     progress: str = ""
     retried: bool = False
-    state: RecordState = "ready"  # what it is by itself: ready, dead or done
+    state: RecordState = "ready"  # ready, dead or done; its key says the rest
     since: float = 0.0
     error: str | None = None
 
 
 @dataclass(slots=True)
 class _KeyQueue:
-    """A key, or a record without one: what is left of it, in order, and who holds it."""
+    """The open records of a key, or a record without a key, and the relay that holds it."""
 
     key: str | None
     rows: dict[int, _StoredRecord] = field(default_factory=dict)
@@ -49,7 +49,7 @@ class _KeyQueue:
 
 
 class MemoryOutboxStore(OutboxStore):
-    """Records in memory: everything an outbox does, nothing that survives the process."""
+    """Records in memory: all features of an outbox, but nothing survives the process."""
 
     @property
     def url(self) -> str:
@@ -79,7 +79,7 @@ class MemoryOutboxStore(OutboxStore):
         line = self._lines.setdefault(name, _KeyQueue(row.new.key))
         back = bool(line.rows) and row.seq < next(reversed(line.rows))
         line.rows[row.seq] = row
-        if back:  # a dead one that is tried again goes to its old place
+        if back:  # a dead record that is retried goes to its old place
             line.rows = dict(sorted(line.rows.items()))
 
     async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
@@ -147,9 +147,9 @@ class MemoryOutboxStore(OutboxStore):
             row.progress, row.retried = end.progress, False
         if end.error is not None:
             row.error = end.error
-        if end.rest == "retry":
+        if end.action == "retry":
             line.state, line.due = "waiting", now + end.delay
-        elif end.rest == "dead":
+        elif end.action == "dead":
             row.state, row.since = "dead", now
             if self.on_dead == "continue" or line.key is None:
                 del line.rows[row.seq]

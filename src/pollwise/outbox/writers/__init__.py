@@ -1,1 +1,3 @@
-"""How records are put on the connections of each library."""
+"""Writers put records on connections of sqlite3, psycopg, asyncpg, SQLAlchemy, Django and others.
+`put` chooses the writer for a connection, `common` has what they share.
+"""

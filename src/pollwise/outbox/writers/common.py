@@ -1,7 +1,7 @@
-"""What the writers share: the checks, the statements, and what errors mean.
+"""What the writers share: checks, statements and error messages.
 
-The statements of a put are a generator that is told their rows, so that plain and async writers
-run the same ones.
+The statements of a put are a generator that receives their rows, so that plain and async writers
+run the same statements.
 """
 
 from __future__ import annotations
@@ -24,14 +24,10 @@ from pollwise.storage.sql import statements
 
 Dialect = Literal["sqlite", "postgresql"]
 Rows = list[tuple[Any, ...]]
-#: A statement with `:name` for its values, and those.
+#: A statement with `:name` for its values, and the values.
 Step = tuple[str, Mapping[str, Any]]
 
 _NAMES = {"sqlite": "SQLite", "postgresql": "Postgres"}
-
-
-def _no_hint(records: Sequence[NewRecord]) -> None:
-    return None
 
 
 def _no_time() -> None:
@@ -40,14 +36,13 @@ def _no_time() -> None:
 
 @dataclass(frozen=True, slots=True)
 class OutboxTarget:
-    """Where records go: what a writer has to know of an outbox and its store.
+    """What a writer needs to know about an outbox and its store.
 
     outbox: its name.
-    url: where it is, safe to print.
-    schema: of the functions, on Postgres.
-    path: of the database file, on SQLite.
-    hint: the message for the relays that rides in the transaction, on Postgres.
-    now: the time that the store has to go by, where it is not the store's own.
+    url: its URL, safe to print.
+    schema: the schema of the functions, on Postgres.
+    path: the database file, on SQLite.
+    now: the time to use instead of the store's clock, or None.
     """
 
     dialect: Dialect
@@ -55,7 +50,6 @@ class OutboxTarget:
     url: str
     schema: str = "pollwise"
     path: Path | None = None
-    hint: Callable[[Sequence[NewRecord]], str | None] = _no_hint
     now: Callable[[], float | None] = _no_time
 
 
@@ -64,14 +58,14 @@ class RecordWriter(ABC):
 
     @abstractmethod
     def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> Any:
-        """Put all or none; the ids, to be awaited where the library is async."""
+        """Put all or none; return the ids, as an awaitable if the library is async."""
 
 
 class StatementWriter(RecordWriter):
-    """A writer for what can run a statement.
+    """A writer that runs statements on a connection.
 
-    library: its name, as its users call it.
-    begin: how its users begin a transaction.
+    library: its name, for error messages.
+    begin: how to begin a transaction with it, for error messages.
     """
 
     library: ClassVar[str]
@@ -83,29 +77,28 @@ class StatementWriter(RecordWriter):
     @property
     @abstractmethod
     def dialect(self) -> str:
-        """The kind of database: "sqlite", "postgresql" or another."""
+        """The connection's database: "sqlite", "postgresql" or another."""
 
     @abstractmethod
     def in_transaction(self) -> bool:
-        """Is a transaction open, or will the next statement open one that the user ends?"""
+        """True if a transaction is open, or the next statement opens one that the user ends."""
 
     def check(self, target: OutboxTarget) -> None:
         if self.dialect != target.dialect:
             raise OutboxError(
                 f"the {self.library} connection is to {_NAMES.get(self.dialect, self.dialect)}, "
-                f"and the outbox is in {_NAMES[target.dialect]}, {target.url}: a record has to be "
-                "in the database of the data it tells of. Give a connection to that one."
+                f"but the outbox is in {_NAMES[target.dialect]}, {target.url}. A record must be in "
+                "the same database as the data it describes. Give a connection to that database."
             )
         if not self.in_transaction():
             raise OutboxError(
-                f"the {self.library} connection is in no transaction: the record would be "
-                "committed by itself, whatever becomes of your data, and the guarantee of the "
-                f"outbox would be void. {self.begin}"
+                f"the {self.library} connection has no open transaction, so the record would be "
+                f"committed even if your data is not. {self.begin}"
             )
 
 
 class PlainWriter(StatementWriter):
-    """Puts at once."""
+    """Puts records immediately."""
 
     @abstractmethod
     def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
@@ -120,7 +113,7 @@ class PlainWriter(StatementWriter):
 
 
 class AsyncWriter(StatementWriter):
-    """Puts when awaited."""
+    """Puts records when awaited."""
 
     @abstractmethod
     async def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
@@ -144,7 +137,7 @@ class AsyncWriter(StatementWriter):
 def run_steps(
     steps: Generator[Step, Rows, list[str]], rows: Callable[[str, Mapping[str, Any]], Rows]
 ) -> list[str]:
-    """Run the statements of a put by `rows`; the ids."""
+    """Run the statements of a put with `rows`; return the ids."""
     try:
         statement, values = next(steps)
         while True:
@@ -157,7 +150,7 @@ def run_steps(
 def put_steps(
     target: OutboxTarget, records: Sequence[NewRecord]
 ) -> Generator[Step, Rows, list[str]]:
-    """The statements of a put, each answered by its rows; returns the ids."""
+    """The statements of a put; receives the rows of each, returns the ids."""
     if target.dialect == "sqlite":
         return _sqlite_steps(target, records)
     return _postgres_steps(target, records)
@@ -170,22 +163,22 @@ def _sqlite_steps(
     _check_file(target, [os.fsdecode(row[2]) for row in files if row[2]])
     values = {"outbox": target.outbox, "records": _batch(records), "now": target.now()}
     made = yield statements("pollwise.outbox.stores.sqlite")["put"], values
-    # In the order of the records: a statement numbers its rows as it inserts them.
+    # In the order of the records: the statement numbers its rows as it inserts them.
     return [str(seq) for seq in sorted(row[0] for row in made)]
 
 
 def _check_file(target: OutboxTarget, files: Sequence[str]) -> None:
-    """Refuse another file than the outbox's, where no relay of this outbox would look."""
+    """Refuse another file than the outbox's, because no relay of this outbox would read it."""
     if target.path is None:
         return
     for file in files:
-        with suppress(OSError):  # one that is not there is another
+        with suppress(OSError):  # a file that does not exist is another file
             if target.path.samefile(file):
                 return
     shown = files[0] if files else "in memory"
     raise OutboxError(
-        f"the connection is to another database ({shown}) than the outbox, {target.url}: no relay "
-        "of it would find the record. Give a connection to that file, or the outbox its URL."
+        f"the connection is to another database ({shown}) than the outbox, {target.url}, so no "
+        "relay would find the record. Give a connection to that file, or change the outbox's URL."
     )
 
 
@@ -195,7 +188,7 @@ def _postgres_steps(
     values = {
         "outbox": target.outbox,
         "records": _batch(records),
-        "message": target.hint(records),
+        "message": None,  # the function sends its default hint
         "now": target.now(),
     }
     made = yield _postgres_put(target.schema), values
@@ -211,7 +204,7 @@ def _postgres_put(schema: str) -> str:
 
 
 def _batch(records: Sequence[NewRecord]) -> str:
-    """Records as one text, which every driver takes and both databases read."""
+    """Records as one string, which every driver accepts and both databases can read."""
     rows = [(each.kind, each.encoded, each.key, each.encoded_headers) for each in records]
     return json.dumps(rows, ensure_ascii=False)
 
@@ -221,40 +214,40 @@ _VALUE = re.compile(r"(?<!:):(\w+)")
 
 @cache
 def pyformat(statement: str) -> str:
-    """With `%(name)s` for the values, as psycopg and Django have it."""
+    """The statement with `%(name)s` for the values, for psycopg and Django."""
     return _VALUE.sub(r"%(\1)s", statement.replace("%", "%%"))
 
 
 @cache
 def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
-    """With `$1` for the values, as asyncpg has it; and their names in order."""
+    """The statement with `$1` for the values, for asyncpg; and their names in order."""
     names = tuple(dict.fromkeys(_VALUE.findall(statement)))
     return _VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
 
 
 MIGRATE = "Run `pollwise outbox migrate URL`"
 
-#: What a put lacks, by SQLSTATE: its schema, its function, or what that works on.
+#: The SQLSTATEs of a missing schema, table, function or column.
 _NOT_MIGRATED = frozenset({"3F000", "42P01", "42883", "42703"})
 
 
 @contextmanager
 def explained(target: OutboxTarget) -> Iterator[None]:
-    """Tell what a put lacks: the tables, or the rights to them.
+    """Raise a StoreError that says what to do if tables or permissions are missing.
 
-    All else is left as the library raises it: it concerns the user's transaction, and who repeats
-    that goes by those errors.
+    Other errors stay as the library raises them: they concern the user's transaction, and code
+    that repeats transactions depends on them.
     """
     try:
         yield
     except Exception as error:
-        told = _told(target, error)
-        if told is None:
+        ours = _explanation(target, error)
+        if ours is None:
             raise
-        raise told from error
+        raise ours from error
 
 
-def _told(target: OutboxTarget, error: Exception) -> StoreError | None:
+def _explanation(target: OutboxTarget, error: Exception) -> StoreError | None:
     for each in _causes(error):
         if target.dialect == "sqlite":
             said = str(each)
@@ -268,7 +261,7 @@ def _told(target: OutboxTarget, error: Exception) -> StoreError | None:
         said = str(each).strip().partition("\n")[0]
         if state in _NOT_MIGRATED:
             return SchemaError(
-                f"{target.url}: {said}. {MIGRATE}, or have it run by a role that may."
+                f"{target.url}: {said}. {MIGRATE}, as a role that may create tables."
             )
         if state == "42501":
             return StoreError(
@@ -279,7 +272,7 @@ def _told(target: OutboxTarget, error: Exception) -> StoreError | None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error of the driver, whatever it is wrapped in; the innermost last."""
+    """The error and those it wraps, the driver's error first."""
     seen: list[BaseException] = []
     todo: list[BaseException | None] = [error]
     while todo:

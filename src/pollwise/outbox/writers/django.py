@@ -1,4 +1,4 @@
-"""Records put on Django's connections: `django.db.connection`, or one of `connections`."""
+"""Writers for Django's connections: `django.db.connection`, or one of `connections`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pollwise.outbox.writers.common import PlainWriter, Rows, pyformat
 
 
 class DjangoWriter(PlainWriter):
-    """What `connections["default"]` is."""
+    """A connection such as `connections["default"]`."""
 
     library = "Django"
     begin = "Put within `with transaction.atomic():`, where your own data is saved."
@@ -31,7 +31,7 @@ class DjangoWriter(PlainWriter):
 
 
 class DjangoProxyWriter(DjangoWriter):
-    """`django.db.connection` itself, which stands for the connection of this thread."""
+    """`django.db.connection`, the proxy for the connection of this thread."""
 
     def __init__(self, tx: Any) -> None:
         from django.db import connections

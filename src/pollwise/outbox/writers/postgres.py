@@ -1,4 +1,4 @@
-"""Records put on connections of psycopg, psycopg2 and asyncpg."""
+"""Writers for connections of psycopg, psycopg2 and asyncpg."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from pollwise.outbox.writers.common import AsyncWriter, PlainWriter, Rows, numbered, pyformat
 
-#: libpq's number for a connection that is in no transaction, as psycopg and psycopg2 have it.
+#: libpq's status of a connection without an open transaction, in psycopg and psycopg2.
 IDLE = 0
 
 
@@ -16,7 +16,7 @@ class PsycopgWriter(PlainWriter):
 
     library = "psycopg"
     begin = (
-        "Put within `with connection.transaction():`, beside your own statements, or leave out "
+        "Put within `with connection.transaction():`, with your own statements, or leave out "
         "autocommit=True."
     )
     dialect = "postgresql"
@@ -37,7 +37,7 @@ class AsyncPsycopgWriter(AsyncWriter):
 
     library = "psycopg"
     begin = (
-        "Put within `async with connection.transaction():`, beside your own statements, or leave "
+        "Put within `async with connection.transaction():`, with your own statements, or leave "
         "out autocommit=True."
     )
     dialect = "postgresql"
@@ -74,10 +74,10 @@ class Psycopg2Writer(PlainWriter):
 
 
 class AsyncpgWriter(AsyncWriter):
-    """An `asyncpg.Connection`, or what a pool of it hands out."""
+    """An `asyncpg.Connection`, also from a pool."""
 
     library = "asyncpg"
-    begin = "Put within `async with connection.transaction():`, beside your own statements."
+    begin = "Put within `async with connection.transaction():`, with your own statements."
     dialect = "postgresql"
 
     def in_transaction(self) -> bool:

@@ -1,4 +1,4 @@
-"""Records put on SQLAlchemy's connections and sessions, plain and async, whatever their driver."""
+"""Writers for SQLAlchemy's connections and sessions, plain and async, with any driver."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class ConnectionWriter(PlainWriter):
     )
 
     def __init__(self, tx: Any) -> None:
-        if not hasattr(tx, "commit"):  # it commits by itself, or else never would
+        if not hasattr(tx, "commit"):  # the old style commits each statement
             raise OutboxError(
-                "the connection is of SQLAlchemy 1.4 in its old style; use SQLAlchemy 2, or "
+                "this is a connection in the old style of SQLAlchemy 1.4; use SQLAlchemy 2, or "
                 "create_engine(…, future=True)"
             )
         super().__init__(tx)
@@ -51,7 +51,7 @@ class ConnectionWriter(PlainWriter):
 
 
 class SessionWriter(ConnectionWriter):
-    """A `sqlalchemy.orm.Session`: written on its connection, in its transaction."""
+    """A `sqlalchemy.orm.Session`: uses its connection, in its transaction."""
 
     begin = (
         'Leave out isolation_level="AUTOCOMMIT" for the session\'s engine: '
@@ -63,9 +63,8 @@ class SessionWriter(ConnectionWriter):
             connection = tx.connection()
         except UnboundExecutionError as error:
             raise OutboxError(
-                "the session has several databases, or none, and does not say which is the "
-                "outbox's; give its connection to that one: "
-                "`session.connection(bind_arguments={'bind': engine})`"
+                "the session has several databases or none, so the outbox's is not known; give the "
+                "connection: `session.connection(bind_arguments={'bind': engine})`"
             ) from error
         super().__init__(connection)
 
@@ -78,7 +77,7 @@ class ScopedSessionWriter(SessionWriter):
 
 
 class AsyncConnectionWriter(RecordWriter):
-    """An `AsyncConnection`: the plain one in it is written on, where SQLAlchemy allows that."""
+    """An `AsyncConnection`: uses the plain connection inside it, with `run_sync`."""
 
     plain: type[ConnectionWriter] = ConnectionWriter
 
@@ -103,12 +102,12 @@ class AsyncScopedSessionWriter(AsyncSessionWriter):
 
 
 def _in_transaction(connection: Any) -> bool:
-    """Does the driver keep a transaction open, or open one with the next statement?"""
+    """True if the driver has an open transaction, or opens one with the next statement."""
     pooled = connection.connection
     adapted, driver = pooled.dbapi_connection, pooled.driver_connection
     if connection.dialect.name == "sqlite":
         return bool(driver.in_transaction) or opens_transactions(driver)
-    if getattr(adapted, "autocommit", False) is not True:  # drivers of asyncio have it adapted
+    if getattr(adapted, "autocommit", False) is not True:  # also on adapted asyncio drivers
         return True
     if hasattr(driver, "is_in_transaction"):  # asyncpg
         return bool(driver.is_in_transaction())

@@ -1,4 +1,4 @@
-"""Records put on connections of sqlite3 and aiosqlite."""
+"""Writers for connections of sqlite3 and aiosqlite."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sqlite3Writer(PlainWriter):
     def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
         cursor = self.tx.cursor()
         try:
-            cursor.row_factory = None  # the user's may make anything of a row
+            cursor.row_factory = None  # the user's own may return anything
             found: Rows = cursor.execute(statement, values).fetchall()
             return found
         finally:
@@ -32,7 +32,7 @@ class Sqlite3Writer(PlainWriter):
 
 
 class Sqlite3CursorWriter(Sqlite3Writer):
-    """A `sqlite3.Cursor`: its connection is written on, so what it stands at is left alone."""
+    """A `sqlite3.Cursor`: uses its connection, so the cursor keeps its position."""
 
     def __init__(self, tx: Any) -> None:
         super().__init__(tx.connection)
@@ -59,7 +59,7 @@ class AiosqliteWriter(AsyncWriter):
 
 
 def opens_transactions(connection: Any) -> bool:
-    """Does a connection of sqlite3 begin a transaction by itself when something is inserted?"""
+    """True if a connection of sqlite3 opens a transaction itself before an INSERT."""
     autocommit = getattr(connection, "autocommit", None)  # since Python 3.12
     if isinstance(autocommit, bool):
         return not autocommit

@@ -1,4 +1,4 @@
-"""What happens to relays, their records and keys."""
+"""Events of relays, their records and keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pollwise.runtime.events.base import Event
 
 @dataclass(frozen=True, slots=True)
 class RelayEvent(Event):
-    """Something that happened in a relay. The source is "outbox:" and the outbox's name."""
+    """An event of a relay. The source is "outbox:" and the outbox's name."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -20,7 +20,7 @@ class RelayEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class RelayStarted(RelayEvent):
-    """A relay begins to poll an outbox; `run` is its name with the mark of this run."""
+    """A relay begins to poll an outbox; `instance` is its name with a random suffix."""
 
     handlers: tuple[str, ...]
     concurrency: int
@@ -30,7 +30,7 @@ class RelayStarted(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class RelayStopping(RelayEvent):
-    """A relay claims no more and finishes what it holds."""
+    """A relay claims no more keys and finishes those it holds."""
 
     running: int
     grace: float
@@ -38,14 +38,14 @@ class RelayStopping(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class RelayStopped(RelayEvent):
-    """A relay holds nothing any more; `given_back` keys went back before their run was over."""
+    """A relay has stopped; it gave `given_back` unfinished keys back."""
 
     given_back: int
 
 
 @dataclass(frozen=True, slots=True)
 class RelayStandsBy(RelayEvent):
-    """A newer relay has handlers that this one lacks: it claims nothing while that one lives."""
+    """A newer relay has handlers that this relay lacks; this one claims nothing while it lives."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -61,7 +61,7 @@ class RelayResumed(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class HandlersDiffer(RelayEvent):
-    """An older relay that lives has handlers that this one lacks: are they to be gone?"""
+    """A live older relay has handlers that this relay lacks: were they removed on purpose?"""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -71,7 +71,7 @@ class HandlersDiffer(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class PatternUnmatched(RelayEvent):
-    """At the start, no record in the outbox is of a kind that this pattern matches."""
+    """At the start of a relay, this pattern matches none of the records in the outbox."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -82,7 +82,7 @@ class PatternUnmatched(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordEvent(RelayEvent):
-    """Something that happened to one record."""
+    """An event of one record."""
 
     level: ClassVar[int] = logging.DEBUG
 
@@ -101,7 +101,7 @@ class RecordHandled(RecordEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordRetried(RecordEvent):
-    """A handler failed, and is tried again after `delay`; the key waits for it."""
+    """A handler failed and is retried after `delay`; the key waits for it."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -114,7 +114,7 @@ class RecordRetried(RecordEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordSnoozed(RecordEvent):
-    """A handler asked to be called again after `delay`; no attempt was used."""
+    """A handler asked to be called again after `delay`; this uses no attempt."""
 
     handler: str
     delay: float
@@ -122,7 +122,7 @@ class RecordSnoozed(RecordEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordFellBack(RecordEvent):
-    """A handler gave up, and its fallback did what there was to do."""
+    """A handler gave up, and its fallback handled the record."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -133,7 +133,7 @@ class RecordFellBack(RecordEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordUnhandled(RecordEvent):
-    """No handler matches a record; it is looked at again after `delay`. Told once a kind."""
+    """No handler matches a record; it is retried after `delay`. Emitted once per kind."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -142,7 +142,7 @@ class RecordUnhandled(RecordEvent):
 
 @dataclass(frozen=True, slots=True)
 class RecordDead(RecordEvent):
-    """A handler gave up on a record, and none is left to be tried again."""
+    """A handler gave up on a record, and no other handler has attempts left."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -152,7 +152,7 @@ class RecordDead(RecordEvent):
 
 @dataclass(frozen=True, slots=True)
 class KeyBlocked(RelayEvent):
-    """The records behind a dead one wait until somebody retries or skips it."""
+    """The records behind a dead one wait until an operator retries or drops it."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -162,7 +162,7 @@ class KeyBlocked(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class KeyGivenBack(RelayEvent):
-    """A key went back with `records` of its run unfinished."""
+    """A relay gave a key back with `records` unfinished records."""
 
     key: str | None
     records: int
@@ -171,7 +171,7 @@ class KeyGivenBack(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class KeyLost(RelayEvent):
-    """A lease ran out under a relay; what its handlers did in this run is done again elsewhere."""
+    """A relay lost the lease of a key; another relay handles the records of this claim again."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -181,7 +181,7 @@ class KeyLost(RelayEvent):
 
 @dataclass(frozen=True, slots=True)
 class OutboxMeasured(RelayEvent):
-    """What is in an outbox; looked up once a minute, if anybody listens to it."""
+    """The records in an outbox by state; emitted once a minute, if anyone listens."""
 
     level: ClassVar[int] = logging.DEBUG
 

@@ -1,13 +1,13 @@
-"""Hints of commits to a SQLite file, from its own changes.
+"""Hints of commits to a SQLite file, from changes of the file itself.
 
-A put comes before its commit, and may come from any language, so no word of the writer's tells when
-its record can be seen. The file does: a commit writes to the log beside it, `<file>-wal`, or,
-without one, to the file. On Linux the kernel tells of that (inotify): a pause costs nothing, and
-nothing happens while nobody writes. Elsewhere a pause looks at the files' time stamps.
+A put happens before its commit, and in any language, so a writer cannot say when its record becomes
+visible. The file can: a commit writes to its log, `<file>-wal`, or without a log to the file. On
+Linux the kernel reports that (inotify): a pause costs nothing while nothing is written. Elsewhere a
+pause compares the files' time stamps.
 
-Whatever was written, one read of an index tells whether it is for us; only then a sleeper is woken.
-The write comes a little before its commit can be seen (a disk may be waited for in between), so the
-read is repeated a few times, at growing distances.
+After a change, one read of an index shows whether there is anything to claim; only then a relay is
+woken. The write happens a little before its commit is visible, because SQLite may wait for the disk
+in between, so the read is repeated a few times at growing intervals.
 """
 
 from __future__ import annotations
@@ -23,40 +23,43 @@ from pollwise.runtime.hints import Hint, Hints
 from pollwise.storage.sqlite.watched_file import inotify
 
 IN_MODIFY = 0x002
-#: When to look after a change, in seconds.
-LOOKS = (0.001, 0.01, 0.03, 0.1, 0.5)
-#: The least time from one look to the next, however busy the file is.
-APART = 0.01
+#: The delays of the checks after a change, in seconds, each from the one before.
+CHECK_AFTER = (0.001, 0.01, 0.03, 0.1, 0.5)
+#: The shortest time between two checks, in seconds, however busy the file is.
+CHECKS_APART = 0.01
 
 
 class WatchedDatabase(Hints):
-    """Hints that come from the changes of a database file.
+    """Hints that come from changes of a database file.
 
-    every: how often to look at the time stamps where the kernel cannot tell; 0 does neither.
-    look: is there anything to claim?
+    every: how often to compare time stamps where the kernel does not report changes; 0 turns
+        both off.
+    anything: returns whether there is anything to claim.
     """
 
-    def __init__(self, database: Path, every: float, look: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(
+        self, database: Path, every: float, anything: Callable[[], Awaitable[bool]]
+    ) -> None:
         super().__init__()
         self._database = database
         self._log = database.with_name(database.name + "-wal")
         self._every = every
-        self._look = look
+        self._anything = anything
         self._opened = False
         self._seen = self._stamp()
         self._watch: int | None = None  # inotify's file descriptor
         self._watches_log = False
         self._cannot_watch = not sys.platform.startswith("linux")
-        self._loop: asyncio.AbstractEventLoop | None = None  # that the rest belongs to
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the handles and tasks below
         self._reading = False
         self._next_stamp: asyncio.TimerHandle | None = None
-        self._next_look: asyncio.TimerHandle | None = None
-        self._looks_left: list[float] = []
-        self._looked_at = 0.0
-        self._looking: asyncio.Task[None] | None = None
+        self._next_check: asyncio.TimerHandle | None = None
+        self._checks_left: list[float] = []
+        self._checked_at = 0.0
+        self._checking: asyncio.Task[None] | None = None
 
     def opened(self) -> None:
-        """The database is there, and ours."""
+        """Start to watch: the database exists and has the outbox's tables."""
         self._opened = True
 
     def asleep(self, hint: Hint) -> None:
@@ -71,15 +74,15 @@ class WatchedDatabase(Hints):
             self._read_on()
         elif self._next_stamp is None:
             self._next_stamp = loop.call_later(self._every, self._compare_later)
-        self._compare()  # it may have changed while nobody listened
-        if self._next_look is None and self._looks_left:
-            self._look_at(loop.time() + self._looks_left.pop(0))
+        self._compare()  # it may have changed while no relay slept
+        if self._next_check is None and self._checks_left:
+            self._check_at(loop.time() + self._checks_left.pop(0))
 
     def awake(self, hint: Hint) -> None:
         super().awake(hint)
         if not self._asleep:
-            self._stop_reading()  # a busy relay need not hear of each of its own writes
-            self._look_no_more()
+            self._stop_reading()  # a busy relay does not need hints of its own writes
+            self._cancel_check()
 
     def close(self) -> None:
         super().close()
@@ -90,15 +93,15 @@ class WatchedDatabase(Hints):
             self._watch = None
 
     async def aclose(self) -> None:
-        looking = self._looking
+        checking = self._checking
         self.close()
-        if looking is not None and looking.get_loop() is asyncio.get_running_loop():
-            await asyncio.gather(looking, return_exceptions=True)
+        if checking is not None and checking.get_loop() is asyncio.get_running_loop():
+            await asyncio.gather(checking, return_exceptions=True)
 
     # Changes
 
     def _begin_watch(self) -> bool:
-        """Have the kernel watch the files; False where that cannot be had."""
+        """Have the kernel watch the files; False if it cannot."""
         has_log = self._log.exists()
         if self._watch is not None and has_log and not self._watches_log:
             self._stop_reading()
@@ -110,19 +113,19 @@ class WatchedDatabase(Hints):
                 self._watch = inotify(paths, IN_MODIFY)
                 self._watches_log = has_log
             except (OSError, AttributeError):
-                self._cannot_watch = True  # no rights, no watch left, no inotify: look instead
+                self._cannot_watch = True  # no rights, no watch left, or no inotify
         return self._watch is not None
 
     def _read_on(self) -> None:
         if not self._reading and self._watch is not None and self._loop is not None:
-            self._loop.add_reader(self._watch, self._told)
+            self._loop.add_reader(self._watch, self._read_changes)
             self._reading = True
 
-    def _told(self) -> None:
+    def _read_changes(self) -> None:
         if self._watch is not None:
             with suppress(OSError):
                 os.read(self._watch, 65536)
-        self._stop_reading()  # until the look, so that a busy file does not keep this process busy
+        self._stop_reading()  # until the check, so that a busy file does not keep this process busy
         self._changed()
 
     def _compare_later(self) -> None:
@@ -145,44 +148,44 @@ class WatchedDatabase(Hints):
                 found += [stat.st_mtime_ns, stat.st_size]
         return tuple(found)
 
-    # Looks
+    # Checks
 
     def _changed(self) -> None:
-        """Look soon, and then a few times more."""
+        """Check soon, and then a few more times."""
         if self._loop is None or not self._asleep:
             return
-        self._looks_left = list(LOOKS)
-        soon = max(self._loop.time() + self._looks_left.pop(0), self._looked_at + APART)
-        if self._next_look is None or self._next_look.when() > soon:
-            self._look_at(soon)
+        self._checks_left = list(CHECK_AFTER)
+        soon = max(self._loop.time() + self._checks_left.pop(0), self._checked_at + CHECKS_APART)
+        if self._next_check is None or self._next_check.when() > soon:
+            self._check_at(soon)
 
-    def _look_at(self, when: float) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
+    def _check_at(self, when: float) -> None:
+        if self._next_check is not None:
+            self._next_check.cancel()
         if self._loop is not None:
-            self._next_look = self._loop.call_at(when, self._look_now)
+            self._next_check = self._loop.call_at(when, self._check_now)
 
-    def _look_now(self) -> None:
-        self._next_look = None
+    def _check_now(self) -> None:
+        self._next_check = None
         if self._loop is None or not self._asleep:
             return
-        self._looked_at = self._loop.time()
+        self._checked_at = self._loop.time()
         self._read_on()
-        if self._looks_left:
-            self._look_at(self._looked_at + max(self._looks_left.pop(0), APART))
-        if self._looking is None or self._looking.done():
-            self._looking = self._loop.create_task(self._look_once())
+        if self._checks_left:
+            self._check_at(self._checked_at + max(self._checks_left.pop(0), CHECKS_APART))
+        if self._checking is None or self._checking.done():
+            self._checking = self._loop.create_task(self._check_once())
 
-    async def _look_once(self) -> None:
+    async def _check_once(self) -> None:
         self._seen = self._stamp()
-        with suppress(Exception):  # a lost hint costs latency; polls go on, and tell what is wrong
-            if await self._look():
+        with suppress(Exception):  # a lost hint costs latency; polls go on and report the error
+            if await self._anything():
                 self.send(1)
 
-    def _look_no_more(self) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
+    def _cancel_check(self) -> None:
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
 
     # Ending
 
@@ -194,14 +197,14 @@ class WatchedDatabase(Hints):
 
     def _leave_loop(self) -> None:
         self._stop_reading()
-        self._look_no_more()
-        self._looks_left = []
+        self._cancel_check()
+        self._checks_left = []
         if self._next_stamp is not None:
             self._next_stamp.cancel()
             self._next_stamp = None
-        if self._looking is not None:
-            if not self._looking.get_loop().is_closed():
-                self._looking.cancel()
-            self._looking = None
-        self._looked_at = 0.0
+        if self._checking is not None:
+            if not self._checking.get_loop().is_closed():
+                self._checking.cancel()
+            self._checking = None
+        self._checked_at = 0.0
         self._loop = None

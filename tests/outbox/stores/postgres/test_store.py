@@ -278,8 +278,8 @@ def test_a_put_in_plain_sql_is_heard(postgres: Postgres) -> None:
         ("'o', 'k', NULL", "needs an outbox, a kind"),
         ("'o', 'k', '1', ''", "printable"),
         ("'o', 'k', '1', E'\\x01' || '7'", "printable"),
-        ("'o', 'k', '1', 'a', '[1]'", "a JSON object of texts"),
-        ("'o', 'k', '1', 'a', '\"x\"'", "a JSON object of texts"),
+        ("'o', 'k', '1', 'a', '[1]'", "a JSON object of strings"),
+        ("'o', 'k', '1', 'a', '\"x\"'", "a JSON object of strings"),
     ],
 )
 def test_bad_plain_sql_is_refused(postgres: Postgres, given: str, said: str) -> None:

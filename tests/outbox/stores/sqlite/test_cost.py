@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from pollwise.outbox.records import KeySettlement, NewRecord
-from pollwise.outbox.stores.sqlite.calls import MOST_AT_ONCE
+from pollwise.outbox.stores.sqlite.calls import ROWS_MAX
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.clock import VirtualClock
 from pollwise.storage.sql import statements
@@ -40,7 +40,7 @@ async def put(store: SqliteOutboxStore, records: list[NewRecord]) -> None:
 
 async def settle_in(store: SqliteOutboxStore) -> None:
     """Let claims come by all that is new, as they do in the course of time."""
-    while (await store._call(store._calls.glance))[0]:
+    while (await store._call(store._calls.new_and_due))[0]:
         claims = await store.claim("r", 1000, 1, "30s")
         await store.settle([KeySettlement(claim, 0, "retry", 1e6) for claim in claims])
 
@@ -117,7 +117,7 @@ def test_a_claim_comes_by_so_many_new_records_and_no_more(tmp_path: Path) -> Non
     async def main(clock: VirtualClock) -> None:
         store = SqliteOutboxStore(tmp_path / "shop.db", clock=clock, watch=0)
         await store.migrate()
-        flood = 3 * MOST_AT_ONCE
+        flood = 3 * ROWS_MAX
         await put(store, [NewRecord("e", n, "flood") for n in range(flood)])
         await store.put(NewRecord("e", "late", "other"))
         meter, turns = Meter(), 0
@@ -126,7 +126,7 @@ def test_a_claim_comes_by_so_many_new_records_and_no_more(tmp_path: Path) -> Non
             with meter.reading(store._calls.connect()):
                 claims += await store.claim("r", 100, 1, "30s")
             turns += 1
-            assert meter.steps < 100 * MOST_AT_ONCE, "one turn was a long one"
+            assert meter.steps < 100 * ROWS_MAX, "one turn was a long one"
         assert turns == 4
         assert [claim.records[0].record.payload for claim in claims] == [0, "late"]
         await store.close()

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import StoreError
-from pollwise.outbox.records import RESTS, KeySettlement, NewRecord
+from pollwise.outbox.records import KEY_ACTIONS, KeySettlement, NewRecord
 from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.runtime.clock import VirtualClock
 from tests.outbox.stores.sqlite.children import handled, relay
@@ -82,8 +82,8 @@ async def exercise(path: Path, clock: VirtualClock, at: int, *, after: bool) -> 
             for claim in claims:
                 done = rng.randrange(len(claim.records) + 1)
                 log += [(str(claim.key), held.record.payload) for held in claim.records[:done]]
-                rest = "give_back" if done == len(claim.records) else rng.choice(RESTS)
-                ends.append(KeySettlement(claim, done, rest, error="no"))
+                action = "give_back" if done == len(claim.records) else rng.choice(KEY_ACTIONS)
+                ends.append(KeySettlement(claim, done, action, error="no"))
             await store.settle(ends)
             await store.retry()
             stats = await store.stats()

@@ -22,7 +22,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob
-from pollwise.storage.sqlite.watched_database import LOOKS, WatchedDatabase
+from pollwise.storage.sqlite.watched_database import CHECK_AFTER, WatchedDatabase
 
 #: Seconds after which what should have happened fails its test.
 PATIENCE = 30.0
@@ -57,7 +57,7 @@ def test_nothing_is_done_to_a_file_before_it_is_migrated(tmp_path: Path) -> None
                 with pytest.raises(SchemaError) as refused:
                     await call
                 assert str(refused.value) == (
-                    f"{path} has no tables of an outbox. Run `pollwise outbox migrate URL`."
+                    f"{path} has no outbox tables. Run `pollwise outbox migrate URL`."
                 )
             assert path.read_bytes() == before
             assert [file.name for file in tmp_path.iterdir()] == ["shop.db"]
@@ -78,8 +78,8 @@ def test_a_file_that_is_not_there_is_made_by_migrating_only(tmp_path: Path) -> N
             with pytest.raises(StoreError) as refused:
                 await store.stats()
             assert str(refused.value) == (
-                f"there is no database at {path}; check the path in the URL, or run `pollwise "
-                "outbox migrate URL`, which makes it"
+                f"there is no database at {path}; check the path in the URL, or create it with "
+                "`pollwise outbox migrate URL`"
             )
             assert not path.exists()
             assert await store.migrate() == [1]
@@ -112,7 +112,7 @@ def test_newer_tables_are_left_alone(tmp_path: Path) -> None:
                 with pytest.raises(SchemaError) as refused:
                     await call
                 assert str(refused.value) == (
-                    f"{path}: the outbox's tables are of version 99; this code knows up to 1. "
+                    f"{path}: the outbox tables have version 99; this code supports up to 1. "
                     "Upgrade pollwise."
                 )
 
@@ -146,8 +146,8 @@ def test_a_queue_and_two_outboxes_share_a_file(tmp_path: Path) -> None:
         (
             ":memory:",
             (
-                "path = ':memory:' is a database of one connection, which no relay can see; give "
-                "a file"
+                "path = ':memory:' is visible to one connection only, so no relay can see it; "
+                "give a file"
             ),
         ),
     ],
@@ -307,7 +307,7 @@ def test_a_writer_who_holds_the_lock_for_long_is_told(tmp_path: Path, journal: s
                 assert str(refused.value) == (
                     f"{path}: database is locked. Another process holds the write lock for long."
                 )
-                assert (await store.stats()).ready == 1, "a look needs no lock"
+                assert (await store.stats()).ready == 1, "a read needs no lock"
                 connection.rollback()
                 assert len(await store.claim("r", 1, 1, "30s")) == 1
 
@@ -385,37 +385,37 @@ def test_writers_and_relays_get_on(tmp_path: Path) -> None:
 # Hints
 
 
-@pytest.fixture(params=["told by the kernel", "looking"])
-def told_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    if request.param == "looking":
+@pytest.fixture(params=["inotify", "time stamps"])
+def watched_by(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    if request.param == "time stamps":
 
         def no_watch_left(paths: list[Path], events: int) -> int:
             raise OSError(24, f"no watch left for {paths}")
 
         monkeypatch.setattr("pollwise.storage.sqlite.watched_database.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):
-        pytest.skip("only Linux tells")
+        pytest.skip("only Linux has inotify")
     found: str = request.param
     return found
 
 
-class Looks:
-    """The looks of a store at its tables, counted."""
+class Checks:
+    """Counts how often a store checks its tables."""
 
     def __init__(self, store: SqliteOutboxStore) -> None:
         self.count = 0
         self._hints = store.hints()
         assert isinstance(self._hints, WatchedDatabase)
-        self._look, self._hints._look = self._hints._look, self._counted
+        self._anything, self._hints._anything = self._hints._anything, self._counted
 
     async def _counted(self) -> bool:
         self.count += 1
-        return await self._look()
+        return await self._anything()
 
 
 @contextmanager
 def asleep(store: SqliteOutboxStore) -> Iterator[Hint]:
-    """One who pauses."""
+    """A relay that pauses."""
     hint, hints = Hint(), store.hints()
     hints.join(hint)
     hints.asleep(hint)
@@ -427,7 +427,7 @@ def asleep(store: SqliteOutboxStore) -> Iterator[Hint]:
 
 @pytest.mark.parametrize("journal", ["wal", "delete", "truncate"])
 def test_a_commit_ends_a_pause_and_a_put_does_not(
-    tmp_path: Path, told_by: str, journal: str
+    tmp_path: Path, watched_by: str, journal: str
 ) -> None:
     path = tmp_path / "shop.db"
 
@@ -435,20 +435,20 @@ def test_a_commit_ends_a_pause_and_a_put_does_not(
         async with await opened(path, watch="10ms") as store:
             with closing(connected(path, journal)) as connection:
                 assert await store.claim("r", 1, 1, "30s") == []
-                looks = Looks(store)
+                checks = Checks(store)
                 with asleep(store) as hint:
                     put(store.target(), connection, [NewRecord("a")])
-                    early = await Clock().sleep(0.1, hint)  # real time: nothing shall happen
+                    early = await Clock().sleep(0.1, hint)  # real time: nothing must happen
                     assert not early, "a record was told before its commit"
                     connection.commit()
                     assert await Clock().sleep(PATIENCE, hint), "no hint of the commit came"
-                assert looks.count
+                assert checks.count
                 assert len(await store.claim("r", 1, 1, "30s")) == 1
 
     asyncio.run(main())
 
 
-def test_a_rollback_and_other_peoples_data_end_no_pause(tmp_path: Path, told_by: str) -> None:
+def test_a_rollback_and_other_peoples_data_end_no_pause(tmp_path: Path, watched_by: str) -> None:
     path = tmp_path / "shop.db"
 
     async def main() -> None:
@@ -456,53 +456,53 @@ def test_a_rollback_and_other_peoples_data_end_no_pause(tmp_path: Path, told_by:
             with closing(connected(path)) as connection:
                 connection.execute("CREATE TABLE orders (id)")
                 await store.claim("r", 1, 1, "30s")
-                looks = Looks(store)
+                checks = Checks(store)
                 with asleep(store) as hint:
                     connection.execute("INSERT INTO orders VALUES (17)")
                     connection.commit()
                     put(store.target(), connection, [NewRecord("a")])
                     connection.rollback()
-                    woken = await Clock().sleep(2 * sum(LOOKS), hint)  # real time: likewise
+                    woken = await Clock().sleep(2 * sum(CHECK_AFTER), hint)  # real time: likewise
                     assert not woken, "woken for nothing"
-                    assert 1 <= looks.count <= 2 * len(LOOKS), "it looks a few times and then stops"
+                    assert 1 <= checks.count <= 2 * len(CHECK_AFTER), "a few checks, then none"
 
     asyncio.run(main())
 
 
-def test_an_idle_file_is_not_looked_at(tmp_path: Path, told_by: str) -> None:
+def test_an_idle_file_is_not_looked_at(tmp_path: Path, watched_by: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with await opened(tmp_path / "shop.db", clock=clock) as store:
             await store.put(NewRecord("a"))
             [claim] = await store.claim("r", 1, 1, "30s")
             await store.settle([KeySettlement(claim, 1)])
-            looks = Looks(store)
+            checks = Checks(store)
             with asleep(store) as hint:
                 assert not await clock.sleep(1000, hint)
-            assert looks.count <= len(LOOKS)
+            assert checks.count <= len(CHECK_AFTER)
             await clock.sleep(1000)
-            settled = looks.count
+            settled = checks.count
             with asleep(store) as hint:
                 assert not await clock.sleep(1000, hint)
-            assert looks.count == settled
+            assert checks.count == settled
 
     clock = VirtualClock()
     clock.run(main(clock))
 
 
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux tells")
-def test_a_busy_file_is_looked_at_now_and_then(
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has inotify")
+def test_a_busy_file_is_checked_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However often the file changes, a second has a bounded number of looks and of awakenings."""
+    """However often the file changes, a second has a limited number of checks and of wake-ups."""
     told = 0
-    method = WatchedDatabase._told
+    method = WatchedDatabase._read_changes
 
     def counted(self: WatchedDatabase) -> None:
         nonlocal told
         told += 1
         method(self)
 
-    monkeypatch.setattr(WatchedDatabase, "_told", counted)
+    monkeypatch.setattr(WatchedDatabase, "_read_changes", counted)
     path = tmp_path / "shop.db"
 
     async def main(clock: VirtualClock) -> None:
@@ -511,13 +511,13 @@ def test_a_busy_file_is_looked_at_now_and_then(
                 connection.execute("PRAGMA synchronous = OFF")
                 connection.execute("CREATE TABLE orders (id)")
                 await store.claim("r", 1, 1, "30s")
-                looks = Looks(store)
+                checks = Checks(store)
                 with asleep(store) as hint:
                     for _ in range(500):
                         connection.execute("INSERT INTO orders VALUES (17)")
                         connection.commit()
                         assert not await clock.sleep(0.002, hint)
-                assert 40 <= looks.count <= 101
+                assert 40 <= checks.count <= 101
                 assert 40 <= told <= 101
 
     clock = VirtualClock()
@@ -525,7 +525,7 @@ def test_a_busy_file_is_looked_at_now_and_then(
 
 
 def test_what_is_committed_while_nobody_pauses_ends_the_next_pause(
-    tmp_path: Path, told_by: str
+    tmp_path: Path, watched_by: str
 ) -> None:
     path = tmp_path / "shop.db"
 
@@ -543,7 +543,7 @@ def test_what_is_committed_while_nobody_pauses_ends_the_next_pause(
     asyncio.run(main())
 
 
-def test_a_pause_on_another_event_loop_is_ended_too(tmp_path: Path, told_by: str) -> None:
+def test_a_pause_on_another_event_loop_is_ended_too(tmp_path: Path, watched_by: str) -> None:
     path = tmp_path / "shop.db"
     store = SqliteOutboxStore(path, watch="10ms")
 

@@ -1,56 +1,56 @@
--- Version 1 of the outbox: its records, the keys that are at work, and what is done with them as
--- functions, so that one call is one round trip and one transaction, and any language can put.
+-- Version 1 of the outbox: its records, the keys that are in work, and functions for all calls, so
+-- that a call is one round trip and one transaction, and any language can put.
 --
--- A record's state: 0 fresh, 1 parked, 2 dead, 3 done. A key's: 0 ready, 1 held up by an open
--- transaction, 2 waiting for a retry, 3 leased, 4 blocked by a dead record. A key has a row only
--- while it is one of these. A *line* is what is claimed together: a key, or a record without one.
--- Its name is that of the outbox, \x1f, and the key or else \x01 and the record's seq: one column,
--- so that a plan that was made for an empty table has but one index to go by. Times are seconds
--- since 1970 on the server's clock. Each function takes a `now` to go by instead: tests run in
--- virtual time; everybody else passes NULL.
+-- States of a record: 0 new, 1 parked, 2 dead, 3 done. States of a key: 0 ready, 1 delayed by an
+-- open transaction, 2 waiting for a retry, 3 leased, 4 blocked by a dead record. A key has a row
+-- only while it is in one of these states. A *line* is what is claimed together: a key, or a record
+-- without a key. Its name is the outbox, \x1f, and the key, or \x01 and the record's seq. It is one
+-- column, so that a plan made for an empty table can use only one index. Times are seconds since
+-- 1970 on the server's clock. Tests pass a `now` to the functions, to run in virtual time; all
+-- others pass NULL.
 --
--- ORDER within a key is that of `seq`, which is drawn inside the put: whoever is serialised by a
--- lock of his own gets the order of that lock. A record is claimed only when no record of its key
--- with a lower seq can come any more:
+-- ORDER within a key is the order of `seq`, which is drawn inside the put. If writers are serialised
+-- by a lock of their own, it is the order of that lock. A record is claimed only when no record of
+-- its key with a lower seq can appear any more:
 --
 --   put    (1) reads the last value of the sequence, its *floor*; (2) takes a shared advisory lock,
 --          whose number is made of the key's hash and the floor, until its transaction ends;
---          (3) draws the seq, which is above the floor. (The very first is not, and has none
+--          (3) draws the seq, which is above the floor. (The very first seq is not, and has none
 --          before it.)
 --   claim  (1) reads the last value: nothing above it is claimed; (2) reads which of those locks
---          are held; (3) looks at the records, by a new snapshot: those of a key with such a lock are
---          claimed only up to its floor.
+--          are held; (3) reads the records, in a new snapshot: records of a key with such a lock
+--          are claimed only up to its floor.
 --
--- Take a record that claim leases, with seq s, and any other of its key with r < s. r was drawn
--- before claim (1), so its lock was taken before. At claim (2) that lock is held still, and then
--- its floor is below r, so s would not have been leased; or its transaction has ended, and then the
--- record is visible at claim (3), if it ever will be: a server shows what is committed before it
--- lets go of locks. That holds for transactions of any isolation level, for savepoints (what is
--- rolled back loses its locks and its records), and for prepared ones, whose locks stay. Nobody
--- takes these locks in a mode that conflicts, so writers never wait; and a record waits for nobody
--- who began to put after it was put.
+-- Proof: take a record that a claim leases, with seq s, and another record of its key with r < s. r
+-- was drawn before claim (1), so its lock was taken before. At claim (2) there are two cases. The
+-- lock is still held: then its floor is below r, and s would not have been leased. Or its
+-- transaction has ended: then the record, if committed, is visible at claim (3), because a server
+-- shows committed rows before it releases locks. This is true for transactions of any isolation
+-- level, for savepoints (a rollback removes both locks and records), and for prepared transactions,
+-- whose locks stay. No one takes these locks in a conflicting mode, so writers never wait; and a
+-- record never waits for a transaction that put after it.
 --
--- CLAIMING without scans. Claims of an outbox take turns. Keys that are due are found by index, and
--- fresh records by another. A fresh record of a key that is at work is passed by; where that would
--- become much, or take long, it is parked: it leaves that index. So:
+-- CLAIMS without scans. Claims of an outbox take turns. Keys that are due are found by one index,
+-- new records by another. A claim passes over the new records of a key that is in work; if these
+-- are many, or the key will not be free soon, it parks them: they leave that index. So:
 --
---   A key with parked records has a row. Who parks holds FOR SHARE on that row, and who ends it
---   holds FOR UPDATE on it and then looks for what is left of the key.
+--   A key with parked records has a row. A claim that parks holds FOR SHARE on that row. A call that
+--   deletes the row holds FOR UPDATE on it and then checks for remaining records of the key.
 --
--- Who waits for whom: claims, retries and skips for their turn; settlements for rows of keys, in
--- the order of the keys. A claim waits for no row, so nobody waits in a circle.
+-- Locks: claims, retries and drops wait for their turn; settlements wait for rows of keys, in the
+-- order of the keys. A claim waits for no row, so there are no deadlocks.
 --
--- {schema} is replaced by the schema's name. Every function plans by index and never by scan: the
--- statistics of such a table are always old.
+-- {schema} is replaced by the schema's name. All functions plan by index and never by scan, because
+-- the statistics of such a table are always outdated.
 
-CREATE SEQUENCE {schema}.outbox_seq CACHE 1;  -- what is cached would be drawn below a floor
+CREATE SEQUENCE {schema}.outbox_seq CACHE 1;  -- cached values could be drawn below a floor
 
 CREATE TABLE {schema}.outbox_records (
     seq        bigint PRIMARY KEY DEFAULT nextval('{schema}.outbox_seq'),
     created_at double precision NOT NULL,
     since      double precision NOT NULL,
     state      smallint NOT NULL DEFAULT 0,
-    retried   boolean  NOT NULL DEFAULT false,
+    retried    boolean  NOT NULL DEFAULT false,
     outbox     text COLLATE "C" NOT NULL,
     line       text COLLATE "C" NOT NULL,
     key        text COLLATE "C",
@@ -60,7 +60,7 @@ CREATE TABLE {schema}.outbox_records (
     progress   text,
     error      text
 ) WITH (
-    -- Rows are deleted soon, so vacuum has to come often and by numbers, not by shares.
+    -- Rows are deleted soon, so vacuum must run often, after a fixed number of rows.
     fillfactor = 90,
     vacuum_truncate = off,
     autovacuum_vacuum_scale_factor = 0,
@@ -73,10 +73,10 @@ CREATE TABLE {schema}.outbox_records (
 );
 ALTER SEQUENCE {schema}.outbox_seq OWNED BY {schema}.outbox_records.seq;
 
--- seq + 0: so that no plan goes by the primary key, and past all other records, for the sake of its
--- order. Likewise `state + 0` below: what is looked up by its primary key is not looked for in the
--- whole of an index that seems small; and what is joined could be, so it is looked up by arrays.
-CREATE INDEX outbox_records_fresh ON {schema}.outbox_records (outbox, (seq + 0))
+-- seq + 0 keeps plans from reading all records by the primary key for the sake of its order.
+-- `state + 0` below keeps lookups by primary key from scanning an index that seems small. Joins
+-- could do that too, so rows are looked up by arrays.
+CREATE INDEX outbox_records_new ON {schema}.outbox_records (outbox, (seq + 0))
     WHERE state = 0;
 CREATE INDEX outbox_records_alone ON {schema}.outbox_records (outbox, (seq + 0))
     WHERE state = 0 AND key IS NULL;
@@ -87,10 +87,10 @@ CREATE INDEX outbox_records_dead ON {schema}.outbox_records (outbox, (seq + 0))
 CREATE INDEX outbox_records_done ON {schema}.outbox_records (outbox, since)
     WHERE state = 3;
 
--- due: when it may be claimed: a retry, the end of a lease; where it came free with more records,
---   since when the next one waits.
+-- due: when it can be claimed: the time of a retry or the end of a lease; for a ready key, since
+--   when its next record waits.
 -- first: the record that is leased first, that waits, or that is dead.
--- lapses: how often in a row a lease ran out.
+-- lapses: how many leases expired in a row.
 CREATE TABLE {schema}.outbox_keys (
     due    double precision NOT NULL,
     token  bigint   NOT NULL DEFAULT 0,
@@ -112,7 +112,7 @@ CREATE TABLE {schema}.outbox_keys (
 
 CREATE INDEX outbox_keys_due ON {schema}.outbox_keys (outbox, due)
     WHERE state < 4;
-CREATE INDEX outbox_keys_held ON {schema}.outbox_keys (outbox, due)
+CREATE INDEX outbox_keys_delayed ON {schema}.outbox_keys (outbox, due)
     WHERE state = 1;
 CREATE INDEX outbox_keys_blocked ON {schema}.outbox_keys (outbox, line)
     WHERE state = 4;
@@ -131,23 +131,23 @@ LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::double precision)
 $$;
 
--- The first number of an advisory lock: of a line; of the outbox followed by \x1e for all its keys,
--- and by \x1d for the turn of claims.
+-- The first number of an advisory lock: for a line; for all keys of an outbox (its name and \x1e);
+-- or for the turn of claims (its name and \x1d).
 CREATE FUNCTION {schema}.outbox_lock(p_what text) RETURNS integer
 LANGUAGE sql IMMUTABLE AS $$
     SELECT hashtext(('{schema}.' || p_what) COLLATE "C")
 $$;
 
--- Where the relays of an outbox listen.
+-- The channel where the relays of an outbox listen.
 CREATE FUNCTION {schema}.outbox_channel(p_outbox text) RETURNS text
 LANGUAGE sql IMMUTABLE AS $$
     SELECT 'pollwise_outbox_'
         || left(encode(sha256(convert_to('{schema}.' || p_outbox, 'UTF8')), 'hex'), 16)
 $$;
 
--- Take the locks of a put: see ORDER. A transaction that puts to more than 16 keys takes one for
--- all keys instead; which it has taken is kept in a setting, which savepoints restore as they do
--- locks.
+-- Take the locks of a put: see ORDER. A transaction that puts to more than 16 keys takes one lock
+-- for all keys instead. A setting holds the locks it has taken; savepoints restore settings as they
+-- restore locks.
 CREATE FUNCTION {schema}.outbox_lock_keys(p_outbox text, p_keys text[]) RETURNS void
 LANGUAGE plpgsql
 AS $$
@@ -163,12 +163,12 @@ BEGIN
     IF v_all = ANY (v_taken) THEN
         RETURN;
     END IF;
-    -- The lower half of its bits, as the lock takes a signed number.
+    -- The lower 32 bits, because the lock takes a signed integer.
     SELECT last_value::bit(32)::integer INTO v_floor FROM {schema}.outbox_seq;
     FOREACH v_key IN ARRAY p_keys LOOP
         v_lock := {schema}.outbox_lock(p_outbox || chr(31) || v_key);
         CONTINUE WHEN v_key IS NULL OR v_lock = ANY (v_taken);
-        -- At once where there are many: every claim reads all locks that are held.
+        -- At once if there are many, because every claim reads all held locks.
         IF v_many OR cardinality(v_taken) >= 16 THEN
             v_lock := v_all;
         END IF;
@@ -183,8 +183,8 @@ END
 $$;
 
 -- Put records: a JSON array, each [kind, payload as JSON text, key or null, headers as JSON text or
--- null]. Returns their ids, in order. p_message: for the relays; NULL for a plain one, '' for none,
--- as a transaction that is to be prepared needs it.
+-- null]. Returns their ids in order. p_message: the hint for the relays; NULL for the default, ''
+-- for none, as a transaction that will be prepared needs it.
 CREATE FUNCTION {schema}.outbox_put_all(
     p_outbox text, p_records text, p_message text DEFAULT NULL, p_now double precision DEFAULT NULL
 ) RETURNS SETOF bigint
@@ -229,13 +229,13 @@ AS $$
 BEGIN
     IF p_outbox IS NULL OR p_payload IS NULL OR coalesce(p_kind, '') = '' THEN
         RAISE EXCEPTION 'outbox_put needs an outbox, a kind and a payload'
-            USING ERRCODE = '22004', HINT = 'a payload of nothing is ''null''';
+            USING ERRCODE = '22004', HINT = 'for an empty payload, give ''null''';
     ELSIF ascii(p_key) < 32 THEN
-        RAISE EXCEPTION 'a key of an outbox begins with a printable character'
-            USING ERRCODE = '22023', HINT = 'NULL stands for no key';
+        RAISE EXCEPTION 'the key of a record must begin with a printable character'
+            USING ERRCODE = '22023', HINT = 'for no key, give NULL';
     ELSIF json_typeof(p_headers) NOT IN ('object', 'null') THEN
-        RAISE EXCEPTION 'headers of an outbox are a JSON object of texts'
-            USING ERRCODE = '22023', HINT = 'such as ''{"tenant": "eu"}''; NULL stands for none';
+        RAISE EXCEPTION 'the headers of a record must be a JSON object of strings'
+            USING ERRCODE = '22023', HINT = 'for example ''{"tenant": "eu"}'', or NULL for none';
     END IF;
     RETURN (
         SELECT s FROM {schema}.outbox_put_all(
@@ -248,8 +248,8 @@ BEGIN
 END
 $$;
 
--- What may be claimed: up to which seq, and where an open transaction sets a lower bound, for keys
--- of which hashes (as pg_locks shows them). To be called before the snapshot that claims.
+-- Up to which seq records can be claimed, and the lower bounds that open transactions set, by the
+-- hashes of their keys (as pg_locks shows them). Must be called before the snapshot that claims.
 CREATE FUNCTION {schema}.outbox_bounds(
     p_outbox text, OUT last bigint, OUT last_keyed bigint, OUT hashes bigint[], OUT floors bigint[]
 )
@@ -271,7 +271,7 @@ BEGIN
     IF hashes IS NULL THEN
         RETURN;
     END IF;
-    -- A lock has room for half of a floor, which is the newest that ends in these bits.
+    -- A lock holds only the lower bits of a floor: the floor is the newest seq with these bits.
     SELECT s.last_value INTO v_newest FROM {schema}.outbox_seq AS s;
     SELECT array_agg(f.hash), array_agg(f.floor),
            least(last, min(f.floor) FILTER (
@@ -285,7 +285,7 @@ BEGIN
 END
 $$;
 
--- Up to which seq a line may be claimed. p_alone: what the name of one without a key begins with.
+-- Up to which seq a line can be claimed. p_alone: the prefix of lines without a key.
 CREATE FUNCTION {schema}.outbox_bound(
     p_line text, p_alone text, p_last bigint, p_last_keyed bigint, p_hashes bigint[],
     p_floors bigint[]
@@ -299,8 +299,8 @@ LANGUAGE sql IMMUTABLE AS $$
     END
 $$;
 
--- Lease up to p_keys keys, with up to p_per_key records each. A last row without a seq tells in `until`
--- after how many seconds a look may find more, when that is known.
+-- Lease up to p_keys keys, with up to p_per_key records each. The last row has no seq; its `until`
+-- says after how many seconds a poll may find more, if that is known.
 CREATE FUNCTION {schema}.outbox_claim(
     p_outbox text, p_relay text, p_keys integer, p_per_key integer, p_lease double precision,
     p_message text, p_now double precision
@@ -316,8 +316,8 @@ AS $$
 DECLARE
     v_now double precision := {schema}.outbox_now(p_now);
     v_until double precision := v_now + p_lease;
-    -- Of the server's clock, whatever the time is said to be: never the same twice for a key, even
-    -- where a server lost its last moments.
+    -- From the server's clock, whatever p_now is: never the same twice for a key, even if a server
+    -- lost its last transactions.
     v_token bigint := (extract(epoch FROM clock_timestamp()) * 1000000)::bigint;
     v_turn integer := v_token & 3;
     v_b record;                 -- the bounds
@@ -325,12 +325,12 @@ DECLARE
     v_due text[] := '{}';       -- lines that are due, locked; and since when
     v_dues double precision[];
     v_some text[];
-    v_new text[] := '{}';       -- lines of fresh records that have no row; and since when
-    v_news double precision[] := '{}';
-    v_fresh text[];
-    v_fresh_at double precision[];
-    v_held text[];
-    v_wanted integer;           -- so many of those
+    v_new text[] := '{}';       -- lines of new records that have no row; and since when
+    v_new_ats double precision[] := '{}';
+    v_found_new text[];
+    v_found_ats double precision[];
+    v_delayed text[];
+    v_wanted integer;           -- how many new lines are wanted
     v_from bigint := 0;
     v_window integer := 2 * p_keys + 64;
     v_found integer;
@@ -355,7 +355,7 @@ BEGIN
                        WHERE k.outbox = p_outbox AND k.state < 4 AND k.due <= v_now)
        AND NOT EXISTS (SELECT 1 FROM {schema}.outbox_keys AS k
                        WHERE k.outbox = p_outbox AND k.state = 1)
-    THEN  -- nothing is written, and nobody's turn taken
+    THEN  -- nothing is written, and no turn is taken
         RETURN QUERY SELECT
             NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::text, NULL::double precision,
             NULL::text, NULL::boolean, NULL::integer, NULL::bigint,
@@ -363,14 +363,14 @@ BEGIN
              WHERE k.outbox = p_outbox AND k.state < 4);
         RETURN;
     END IF;
-    -- The turn lasts until the rows are sent, and a relay that stands still does not take them. When
-    -- its lease would be over, the server shall give up on it, and the next have its turn.
+    -- The turn lasts until the rows are sent, and a relay that hangs does not receive them. After
+    -- the time of its lease the server closes the connection, and the next claim has its turn.
     PERFORM set_config(
         'tcp_user_timeout', greatest(least(p_lease, 86400) * 1000, 1000)::integer::text, true);
     PERFORM pg_advisory_xact_lock({schema}.outbox_lock(p_outbox || chr(29)), 0);
     v_b := {schema}.outbox_bounds(p_outbox);
 
-    -- Keys that are due; and, if there is room, some that were held up when last looked at.
+    -- Keys that are due; and, if there is room, some that an open transaction delayed.
     SELECT coalesce(array_agg(d.line), '{}'), coalesce(array_agg(d.due), '{}') INTO v_due, v_dues
     FROM (
         SELECT k.line, k.due FROM {schema}.outbox_keys AS k
@@ -393,7 +393,7 @@ BEGIN
         v_dues := v_dues || array_fill(v_now, ARRAY[coalesce(cardinality(v_some), 0)]);
     END IF;
 
-    -- Fresh records, at least half of what is asked for: which of them are older is seen below.
+    -- New records, at least half of what is asked for; the oldest are chosen below.
     v_wanted := p_keys - least(cardinality(v_due), p_keys - (p_keys + v_turn % 2) / 2);
     WHILE cardinality(v_new) < v_wanted LOOP
         SELECT coalesce(array_agg(w.seq), '{}'), coalesce(array_agg(w.line), '{}'),
@@ -420,7 +420,7 @@ BEGIN
         SELECT coalesce(array_agg(n.line ORDER BY n.first) FILTER (WHERE n.first <= n.bound), '{}'),
                coalesce(array_agg(n.at ORDER BY n.first) FILTER (WHERE n.first <= n.bound), '{}'),
                coalesce(array_agg(n.line) FILTER (WHERE n.first > n.bound), '{}')
-        INTO v_fresh, v_fresh_at, v_held
+        INTO v_found_new, v_found_ats, v_delayed
         FROM (
             SELECT g.line, g.first, g.at, {schema}.outbox_bound(
                 g.line, v_alone, v_b.last, v_b.last_keyed, v_b.hashes, v_b.floors) AS bound
@@ -431,23 +431,23 @@ BEGIN
             ) AS g
             WHERE v_rounds = 1 OR g.line <> ALL (v_new)
         ) AS n;
-        v_new := v_new || v_fresh;
-        v_news := v_news || v_fresh_at;
+        v_new := v_new || v_found_new;
+        v_new_ats := v_new_ats || v_found_ats;
 
-        -- An open transaction may bring a record before these. The key is looked at in a moment.
-        IF v_held <> '{}' THEN
+        -- An open transaction may add a record before these. The key is checked again soon.
+        IF v_delayed <> '{}' THEN
             INSERT INTO {schema}.outbox_keys (outbox, line, state, due)
-            SELECT p_outbox, h, 1, v_now + 0.05 FROM unnest(v_held) AS h
+            SELECT p_outbox, d, 1, v_now + 0.05 FROM unnest(v_delayed) AS d
             ON CONFLICT DO NOTHING;
         END IF;
 
-        -- Records of keys that are at work are passed by, up to so many; the rest, and those of
-        -- keys that are not likely to be free soon, are parked.
+        -- A limited number of records of keys that are in work is passed over; the others, and
+        -- those of keys that will probably not be free soon, are parked.
         v_passed := v_passed + v_found;
         SELECT array_agg(b.seq), array_agg(DISTINCT b.line) INTO v_seqs, v_some
         FROM unnest(v_seqs, v_lines, v_states) AS b (seq, line, state)
         WHERE b.state IN (1, 2, 4)
-           OR (b.state IS NULL AND v_held <> '{}' AND b.line = ANY (v_held))
+           OR (b.state IS NULL AND v_delayed <> '{}' AND b.line = ANY (v_delayed))
            OR (b.state IN (0, 3) AND v_passed > 4 * p_keys + 1000);
         IF v_seqs IS NOT NULL THEN
             v_some := ARRAY(
@@ -466,7 +466,7 @@ BEGIN
         v_window := greatest(v_window, 1000);
     END LOOP;
 
-    -- An open transaction with many keys holds up all keys, but not what has none.
+    -- An open transaction with many keys delays all keys, but not records without a key.
     IF v_b.last_keyed < v_b.last AND cardinality(v_new) < v_wanted THEN
         v_new := v_new || ARRAY(
             SELECT f.line FROM {schema}.outbox_records AS f
@@ -477,13 +477,13 @@ BEGIN
         );
     END IF;
 
-    -- The oldest of both, so that nobody waits longer than others; but a quarter of each, and of few
-    -- one in four times: whatever the clock does, neither shall starve the other.
+    -- The oldest of both; but at least a quarter of each, or with few keys every fourth time, so
+    -- that neither starves the other, whatever the clock does.
     IF cardinality(v_due) + cardinality(v_new) > p_keys THEN
         SELECT count(*) FILTER (WHERE a.due) INTO v_taken FROM (
             SELECT true AS due, d.at FROM unnest(v_dues) AS d (at)
             UNION ALL
-            SELECT false, n.at FROM unnest(v_news) AS n (at)
+            SELECT false, n.at FROM unnest(v_new_ats) AS n (at)
             ORDER BY 2 LIMIT p_keys
         ) AS a;
         v_taken := greatest(v_taken, (p_keys + v_turn) / 4);
@@ -510,8 +510,8 @@ BEGIN
                     ORDER BY o.seq + 0 LIMIT p_per_key
                 ) AS f
             ) AS r
-            -- A run ends with the record that makes it so large (RUN_BYTES in store.py): hundreds
-            -- of runs with large payloads would not fit into a relay.
+            -- A claim of a key ends with the record that makes it this large (CLAIM_BYTES in
+            -- base.py): hundreds of claims with large payloads would not fit into memory.
             WHERE r.before IS NULL OR r.before < 262144
         ), taken AS (
             INSERT INTO {schema}.outbox_keys AS k (outbox, line, state, due, token, first, relay)
@@ -527,7 +527,7 @@ BEGIN
                run.created_at, run.progress, run.retried, taken.lapses, v_token, v_until
         FROM run JOIN taken ON taken.line = run.line;
 
-    -- Keys that were due and had nothing: they wait for an open transaction, or are at their end.
+    -- Keys that were due and had nothing: they wait for an open transaction, or have no records.
     v_taken := cardinality(v_new) + cardinality(v_due);
     IF v_due <> '{}' THEN
         v_some := ARRAY(
@@ -538,7 +538,7 @@ BEGIN
             v_taken := v_taken - cardinality(v_some);
             UPDATE {schema}.outbox_keys AS k SET
                 state = 1,
-                -- The longer it has waited, the longer it may wait on.
+                -- The longer it has waited, the longer until the next check.
                 due = v_now + least(greatest((v_now - r.created_at) / 4, 0.05), 1)
             FROM unnest(v_some) AS s (line)
             CROSS JOIN LATERAL (
@@ -556,7 +556,7 @@ BEGIN
         SELECT min(k.due) - v_now INTO v_again FROM {schema}.outbox_keys AS k
         WHERE k.outbox = p_outbox AND k.state < 4;
         IF v_again <= 0 THEN
-            v_again := 0.02;  -- somebody is at work on what is due
+            v_again := 0.02;  -- another call has locked what is due
         END IF;
     END IF;
     RETURN QUERY SELECT
@@ -565,14 +565,14 @@ BEGIN
 END
 $$;
 
--- End claims. Arrays run in step, in the order of the keys; but for p_done, the seqs of completed
--- records, and p_places, of which claim each is. Verdicts are 0 free, 1 retry, 2 dead, about the
--- record p_nexts; p_rests is NULL where all runs were completed. `lost`: the places (from 1) of
--- those whose lease is lost, NULL for none. `more`: so many keys have more records, after a run
--- that was completed.
+-- End claims. The arrays are parallel and sorted by key, except p_done, the seqs of completed
+-- records, and p_places, the place of the claim of each. Actions are 0 give_back, 1 retry, 2 dead,
+-- for the record in p_nexts; p_actions is NULL if all records were completed. `lost`: the places
+-- (from 1) of claims whose lease is lost, NULL for none. `more`: how many keys have more records
+-- after all records of their claim were completed.
 CREATE FUNCTION {schema}.outbox_settle(
     p_outbox text, p_keys text[], p_tokens bigint[], p_done bigint[], p_places integer[],
-    p_rests smallint[], p_nexts bigint[], p_delays double precision[], p_errors text[],
+    p_actions smallint[], p_nexts bigint[], p_delays double precision[], p_errors text[],
     p_progress text[], p_block boolean, p_keep boolean, p_now double precision,
     OUT lost integer[], OUT more integer
 )
@@ -604,11 +604,11 @@ BEGIN
             WHERE d.place = ANY (v_ours)
         );
         SELECT array_agg(s.line), array_agg(s.token),
-               CASE WHEN p_rests IS NOT NULL THEN array_agg(s.rest) END,
+               CASE WHEN p_actions IS NOT NULL THEN array_agg(s.action) END,
                array_agg(s.next), array_agg(s.delay), array_agg(s.error), array_agg(s.progress)
-        INTO v_lines, p_tokens, p_rests, p_nexts, p_delays, p_errors, p_progress
-        FROM unnest(v_lines, p_tokens, p_rests, p_nexts, p_delays, p_errors, p_progress)
-            WITH ORDINALITY AS s (line, token, rest, next, delay, error, progress, place)
+        INTO v_lines, p_tokens, p_actions, p_nexts, p_delays, p_errors, p_progress
+        FROM unnest(v_lines, p_tokens, p_actions, p_nexts, p_delays, p_errors, p_progress)
+            WITH ORDINALITY AS s (line, token, action, next, delay, error, progress, place)
         WHERE s.place = ANY (v_ours);
     END IF;
 
@@ -620,28 +620,27 @@ BEGIN
         WHERE r.seq = ANY (p_done) AND r.state + 0 < 2;
     END IF;
 
-    IF p_rests IS NOT NULL THEN
+    IF p_actions IS NOT NULL THEN
         UPDATE {schema}.outbox_records AS r SET
-            state = CASE WHEN s.rest = 2 THEN 2 ELSE r.state END,
-            since = CASE WHEN s.rest = 2 THEN v_now ELSE r.since END,
+            state = CASE WHEN s.action = 2 THEN 2 ELSE r.state END,
+            since = CASE WHEN s.action = 2 THEN v_now ELSE r.since END,
             error = coalesce(s.error, r.error),
             progress = coalesce(s.progress, r.progress),
             retried = r.retried AND s.progress IS NULL
-        FROM unnest(p_rests, p_nexts, p_errors, p_progress)
-            AS s (rest, next, error, progress)
+        FROM unnest(p_actions, p_nexts, p_errors, p_progress)
+            AS s (action, next, error, progress)
         WHERE r.seq = s.next AND r.state + 0 < 2
-          AND (s.rest = 2 OR s.error IS NOT NULL OR s.progress IS NOT NULL);
+          AND (s.action = 2 OR s.error IS NOT NULL OR s.progress IS NOT NULL);
         UPDATE {schema}.outbox_keys AS k SET
-            state = 2 * s.rest, first = s.next,
-            due = CASE s.rest WHEN 1 THEN v_now + s.delay ELSE 'infinity' END,
+            state = 2 * s.action, first = s.next,
+            due = CASE s.action WHEN 1 THEN v_now + s.delay ELSE 'infinity' END,
             token = k.token + 1, relay = NULL, lapses = 0
-        FROM unnest(v_lines, p_rests, p_nexts, p_delays) AS s (line, rest, next, delay)
+        FROM unnest(v_lines, p_actions, p_nexts, p_delays) AS s (line, action, next, delay)
         WHERE k.line = s.line
-          AND (s.rest = 1 OR (s.rest = 2 AND p_block AND NOT starts_with(s.line, v_alone)));
+          AND (s.action = 1 OR (s.action = 2 AND p_block AND NOT starts_with(s.line, v_alone)));
     END IF;
 
-    -- The others are free: those with more records stay, to be claimed as if their next one had just
-    -- been found, since it was put.
+    -- The other keys are free: those with more records stay, and are due since the next was put.
     SELECT coalesce(array_agg(f.line) FILTER (WHERE f.at IS NOT NULL), '{}'),
            array_agg(f.at) FILTER (WHERE f.at IS NOT NULL),
            coalesce(array_agg(f.line) FILTER (WHERE f.at IS NULL), '{}'),
@@ -651,9 +650,9 @@ BEGIN
         SELECT s.line, s.next,
                (SELECT r.created_at FROM {schema}.outbox_records AS r
                 WHERE r.line = s.line AND r.state < 2 ORDER BY r.seq + 0 LIMIT 1) AS at
-        FROM unnest(v_lines, p_rests, p_nexts) AS s (line, rest, next)
-        WHERE coalesce(s.rest, 0) = 0
-           OR (s.rest = 2 AND (NOT p_block OR starts_with(s.line, v_alone)))
+        FROM unnest(v_lines, p_actions, p_nexts) AS s (line, action, next)
+        WHERE coalesce(s.action, 0) = 0
+           OR (s.action = 2 AND (NOT p_block OR starts_with(s.line, v_alone)))
     ) AS f;
     IF v_more <> '{}' THEN
         UPDATE {schema}.outbox_keys AS k SET
@@ -666,8 +665,8 @@ BEGIN
 END
 $$;
 
--- Renew leases; one that ran out is taken back, unless somebody took it. Arrays run in step, in the
--- order of the keys. Returns the places of those that are lost, and NULL for none.
+-- Renew leases; one that expired is renewed too, unless another relay has claimed the key. The
+-- arrays are parallel and sorted by key. Returns the places of lost claims, or NULL for none.
 CREATE FUNCTION {schema}.outbox_renew(
     p_outbox text, p_keys text[], p_tokens bigint[], p_lease double precision,
     p_now double precision
@@ -700,8 +699,8 @@ BEGIN
 END
 $$;
 
--- Make dead records ready again, or delete them (p_drop): these seqs, or those of these keys, or
--- all. Their keys go on. Returns how many.
+-- Make dead records ready again, or delete them (p_drop): by seqs or by keys, or all. Their keys
+-- continue. Returns how many.
 CREATE FUNCTION {schema}.outbox_retry(
     p_outbox text, p_seqs bigint[], p_keys text[], p_drop boolean, p_now double precision
 ) RETURNS bigint
@@ -734,7 +733,7 @@ BEGIN
     ELSE
         UPDATE {schema}.outbox_records AS r SET state = 1, since = v_now, retried = true
         WHERE r.seq = ANY (v_seqs);
-        -- What is parked needs a row of its key; one that is at work finds it when it ends.
+        -- A parked record needs a row of its key; a key in work finds it when its claim ends.
         INSERT INTO {schema}.outbox_keys AS k (outbox, line, state, due)
         SELECT p_outbox, d.line, 0, v_now FROM unnest(v_lines) AS d (line) ORDER BY d.line
         ON CONFLICT (line) DO UPDATE SET state = 0, due = v_now

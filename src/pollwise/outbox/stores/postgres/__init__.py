@@ -1,1 +1,1 @@
-"""An outbox in the user's own Postgres database."""
+"""The outbox in the user's own Postgres database: the store, and the SQL functions it calls."""

@@ -1,5 +1,5 @@
 -- name: put
--- Parameters are text; what they are, the function says.
+-- Parameters are sent as text; the function has their types.
 SELECT * FROM {schema}.outbox_put_all($1, $2, $3, $4)
 
 -- name: claim
@@ -16,7 +16,7 @@ SELECT {schema}.outbox_renew($1, $2, $3, $4, $5)
 SELECT {schema}.outbox_retry($1, $2, $3, $4, $5)
 
 -- name: prune
--- What was done so many seconds ago, a bounded number.
+-- Records done more than $2 seconds ago, a limited number.
 WITH gone AS (
     DELETE FROM {schema}.outbox_records WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.outbox_records
@@ -29,8 +29,8 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: announce
--- Who is not heard of for long is forgotten by whoever announces itself. Since when it is there is
--- told once: it says which of two relays is the newer.
+-- An announcement also removes relays that have been silent for long. started_at is written once:
+-- it decides which of two relays is newer.
 WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($6::double precision) AS now), gone AS (
     DELETE FROM {schema}.outbox_relays USING clock
     WHERE outbox = $1 AND CASE WHEN relay = $2 THEN $3::text IS NULL
@@ -49,7 +49,7 @@ WHERE outbox = $1 AND relay <> $2 AND seen_at > now - $5::double precision
 ORDER BY started_at, relay
 
 -- name: stats
--- Of the keys at work the first records; what is overdue counts as ready.
+-- Leased and waiting: the first records of keys; what is overdue counts as ready.
 WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($2::double precision) AS now)
 SELECT
     (SELECT count(*) FROM {schema}.outbox_records WHERE outbox = $1 AND state < 2),
@@ -95,7 +95,7 @@ WHERE ($3::integer IS NULL OR shown = $3::integer)
 ORDER BY seq LIMIT $6::integer
 
 -- name: list_dead
--- By the index of the dead.
+-- By the index of dead records.
 SELECT seq, kind, payload, key, headers, created_at, 3, since, error,
        progress, NULL
 FROM {schema}.outbox_records
@@ -105,8 +105,8 @@ WHERE outbox = $1 AND state = 2 AND seq + 0 > $2::bigint
 ORDER BY seq + 0 LIMIT $5::integer
 
 -- name: fates
--- What became of claims whose settlement is in doubt: the tokens of their keys, and which of their
--- records are there as they were.
+-- The state of claims whose settlement is in doubt: the tokens of their keys, and which of their
+-- records are still open.
 SELECT d.key, k.token FROM unnest($2::text[]) AS d (key)
 JOIN {schema}.outbox_keys AS k ON k.line = $1 || chr(31) || d.key
 UNION ALL
@@ -116,17 +116,17 @@ SELECT NULL, seq FROM {schema}.outbox_records WHERE seq = ANY ($3::bigint[]) AND
 SELECT version FROM {schema}.outbox_migrations
 
 -- name: version
--- And what transactions are like here: a claim counts on seeing what was committed meanwhile.
+-- With the isolation level: a claim must see what was committed since its transaction began.
 SELECT max(version), current_setting('transaction_isolation') FROM {schema}.outbox_migrations
 
 -- name: send
--- Without waiting for the disk: a NOTIFY keeps others from committing until its own commit ended.
+-- Without waiting for the disk: a NOTIFY blocks the commits of others until its own commit ended.
 SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
 
 -- name: may_vacuum
--- Who does not own the tables would be warned in the server's log each time.
+-- A role that does not own the tables would cause a warning in the server's log each time.
 SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = '{schema}.outbox_records'::regclass
 
 -- name: vacuum
--- Beside others at work: without a lock that they would notice, and not while another does it.
+-- While others work: without a lock that blocks them, and not while another vacuum runs.
 VACUUM (SKIP_LOCKED, TRUNCATE off, PARALLEL 0) {schema}.outbox_records, {schema}.outbox_keys

@@ -1,9 +1,8 @@
 """An outbox in the user's own Postgres database.
 
-The work is done by functions in a schema, made by `migrate`: a claim, a settlement of a batch, a
-put are each one statement and one round trip. The server's clock decides over leases and retries.
-How the order of a key is kept while transactions are open is told in the functions themselves:
-`0001_outbox.sql`, beside this file.
+Functions in a schema, created by `migrate`, do the work: a claim, a settlement of a batch and a put
+are each one statement and one round trip. Leases and retries use the server's clock. How the order
+of a key is kept while transactions are open is explained in `0001_outbox.sql`.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from typing import Any
 from pollwise.durations import Duration
 from pollwise.errors import MissingExtra
 from pollwise.outbox.records import (
+    KEY_ACTIONS,
     RECORD_STATES,
-    RESTS,
     BlockedKey,
     HeldRecord,
     KeyClaim,
@@ -43,7 +42,7 @@ from pollwise.storage.in_doubt import InDoubt
 
 try:
     import psycopg  # noqa: F401 - the modules below need it
-except ImportError as error:  # also where it is installed without the library that it needs
+except ImportError as error:  # also raised if libpq is missing
     raise MissingExtra("an outbox on Postgres", "postgres") from error
 
 from pollwise.storage.postgres.database import Database
@@ -54,18 +53,18 @@ from pollwise.storage.postgres.schema import TableSet, quoted
 
 TABLES = TableSet(__package__, "outbox_migrations", "pollwise outbox migrate URL", "outbox")
 
-#: What the key of a record without one begins with, in the tables.
+#: The prefix of the tables' keys for records without a key.
 _ALONE = "\x01"
 
 
 class PostgresOutboxStore(OutboxStore):
-    """Records in a Postgres database, in a schema that `await store.migrate()` makes.
+    """Records in a Postgres database, in a schema that `await store.migrate()` creates.
 
-    conninfo: of the database that holds the user's data, as libpq takes it.
-    schema: where the tables are; one may hold many outboxes, and queues.
-    listen: a conninfo for hints, where `conninfo` goes through a pooler that swallows LISTEN.
-    timeout: how long a call may take; one that takes longer fails and is cancelled at the server.
-    connections: the most at a time; calls beyond that wait for their turn.
+    conninfo: the libpq connection string of the database that holds the user's data.
+    schema: the schema of the tables; it can hold many outboxes and queues.
+    listen: a conninfo for hints, if `conninfo` goes through a pooler that does not support LISTEN.
+    timeout: how long a call may take; a longer one fails and is cancelled at the server.
+    connections: the maximum number of connections; further calls wait.
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class PostgresOutboxStore(OutboxStore):
         return self.database.url
 
     def target(self) -> OutboxTarget:
-        """Where writers put; the news that rides in their transactions is the function's own."""
+        """For writers; the SQL function itself sends the hint of their transaction."""
         return OutboxTarget(
             "postgresql", self.name, self.url, schema=self.schema, now=self.clock.imposed
         )
@@ -129,7 +128,7 @@ class PostgresOutboxStore(OutboxStore):
     async def _put(self, records: list[NewRecord]) -> list[str]:
         rows = [(each.kind, each.encoded, each.key, each.encoded_headers) for each in records]
         batch = json.dumps(rows, ensure_ascii=False)
-        # Without news: that goes out apart, so that it does not hold up the commits of others.
+        # Without a hint: it is sent separately, so that it does not delay the commits of others.
         made = await self.database.rows(
             "put", [text(self.name), text(batch), b"", self.database.now()]
         )
@@ -177,7 +176,7 @@ class PostgresOutboxStore(OutboxStore):
         return KeyClaim(key, token, relay, until, records, lapses)
 
     async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
-        # In the order of the keys, as everybody locks them, so that nobody waits in a circle.
+        # Sorted by key, as all calls lock them, to avoid deadlocks.
         batch = sorted(ends, key=lambda end: _line(end.claim))
         params = self._settle_params(batch)
         with self._in_doubt.unless_answered(batch):
@@ -210,7 +209,7 @@ class PostgresOutboxStore(OutboxStore):
             params += [None] * 5
         else:
             params += [
-                numbers([RESTS.index(end.rest) for end in batch]),
+                numbers([KEY_ACTIONS.index(end.action) for end in batch]),
                 numbers([_next(end) for end in batch]),
                 numbers([end.delay for end in batch]),
                 texts([end.error for end in batch]),
@@ -224,7 +223,7 @@ class PostgresOutboxStore(OutboxStore):
         ]
 
     async def _not_settled(self, refused: Sequence[KeySettlement]) -> Sequence[KeySettlement]:
-        """Of what was refused, all but what a call whose answer was lost had settled already."""
+        """The refused settlements, without those that a call whose answer was lost had applied."""
         doubted = [end.claim for end in refused if end in self._in_doubt]
         if not doubted:
             return refused
@@ -285,7 +284,7 @@ class PostgresOutboxStore(OutboxStore):
             for other, sets, started, seen, newer in rows
         ]
 
-    # Views, and what people do about them
+    # For operators
 
     async def stats(self) -> OutboxStats:
         [row] = await self.database.rows("stats", [text(self.name), self.database.now()], safe=True)
@@ -360,8 +359,6 @@ class PostgresOutboxStore(OutboxStore):
         [(count,)] = await self.database.rows(name, [text(self.name), *params])
         return int(count)
 
-    # The rest
-
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
@@ -384,13 +381,13 @@ class PostgresOutboxStore(OutboxStore):
 
 
 def channel_of(schema: str, outbox: str) -> str:
-    """Where its relays listen, as `outbox_channel` has it."""
+    """The channel where its relays listen; the same as the SQL function `outbox_channel`."""
     digest = hashlib.sha256(f"{quoted(schema)}.{outbox}".encode()).hexdigest()
     return f"pollwise_outbox_{digest[:16]}"
 
 
 def _line(claim: KeyClaim) -> str:
-    """The key of a claim as the tables have it."""
+    """The key of a claim as it is in the tables."""
     return f"{_ALONE}{claim.records[0].record.id}" if claim.key is None else claim.key
 
 
@@ -408,20 +405,20 @@ def _by_key(row: tuple[Any, ...]) -> Any:
 
 
 def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection[str]) -> bool:
-    """Did a call whose answer was lost end this claim, which was refused the second time?
+    """True if a call whose answer was lost settled this claim, which was refused the second time.
 
-    tokens: of the keys at work, by the names of their claims. live: the ids of records that are
-    there, neither done nor dead.
+    tokens: the tokens of keys that have a row, by the names of their claims.
+    live: the ids of records that exist and are neither done nor dead.
 
-    An end leaves the token one higher, or no row at all; a claim by another leaves a token that is
-    the time it was made. Then only the records tell.
+    A settlement leaves the token one higher, or no row at all. A later claim sets the token to the
+    time of the claim; then only the records show what happened.
     """
     claim = end.claim
     if tokens.get(claim.name) == claim.token + 1:
         return True
     if any(held.record.id in live for held in claim.records[: end.done]):
         return False
-    if end.rest == "dead":
+    if end.action == "dead":
         return claim.records[end.done].record.id not in live
-    # What is to be retried keeps its row; all else that can be seen of it happened.
-    return end.rest == "give_back"
+    # A record to retry keeps its row; for the others, all visible effects have happened.
+    return end.action == "give_back"

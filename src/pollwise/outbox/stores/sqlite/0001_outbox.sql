@@ -1,13 +1,13 @@
 -- Version 1: the outbox.
 --
--- A record is put by an INSERT in the transaction of the data that it tells of; from any language:
+-- A record is put by an INSERT in the transaction of the data that it describes, in any language:
 --     INSERT INTO pollwise_outbox (kind, payload, "key") VALUES ('order.placed', '{"id": 17}', 'order-17');
--- seq: the order. SQLite has one writer at a time, so it is the order of the commits too.
--- state: 0 new, 1 noticed (a relay came by; its key, or for want of one itself, has a row in
---        pollwise_outbox_keys), 2 dead, 3 done and kept.
+-- seq: the order. SQLite has one writer at a time, so it is also the order of the commits.
+-- state: 0 new, 1 noted (a claim has read it; its key, or the record itself if it has no key, has a
+--        row in pollwise_outbox_keys), 2 dead, 3 done and kept.
 -- created_at: in seconds since 1970.
--- since: since when it is in its state; NULL for since it was put.
--- retried: it was dead and shall be tried anew.
+-- since: when its state began; NULL for when it was put.
+-- retried: it was dead, and its attempts start again.
 
 CREATE TABLE pollwise_outbox (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -22,7 +22,7 @@ CREATE TABLE pollwise_outbox (
     state      INTEGER NOT NULL DEFAULT 0,
     since      REAL,
     progress   TEXT    NOT NULL DEFAULT '',
-    retried      INTEGER NOT NULL DEFAULT 0,
+    retried    INTEGER NOT NULL DEFAULT 0,
     error      TEXT
 );
 
@@ -32,12 +32,12 @@ CREATE INDEX pollwise_outbox_live ON pollwise_outbox (outbox, "key", seq) WHERE 
 
 CREATE INDEX pollwise_outbox_ended ON pollwise_outbox (outbox, state, since) WHERE state >= 2;
 
--- A key has a row only while there is something about it; so has a record without a key, by its
--- seq as `record`. A relay that comes by new records of a key that has a row notes them, and never
--- comes by them again: it goes by the keys that are due.
+-- A key has a row only while it has noted records; so has a record without a key, with its seq as
+-- `record`. A claim notes new records, so that the next claim does not read them again: it finds
+-- them by the keys that are due.
 -- state: 0 ready, 1 leased, 2 waiting for a retry, 3 blocked by the record `dead`.
 -- due: ready since, leased until, waiting until; NULL when blocked.
--- lapses: how often in a row a lease ran out.
+-- lapses: how many leases expired in a row.
 
 CREATE TABLE pollwise_outbox_keys (
     outbox TEXT    NOT NULL,

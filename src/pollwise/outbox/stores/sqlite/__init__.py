@@ -1,1 +1,3 @@
-"""An outbox in the user's own SQLite file."""
+"""The outbox in the user's own SQLite file: `store` is async, `calls` has the calls that its thread
+makes, `connection` opens and migrates the file.
+"""

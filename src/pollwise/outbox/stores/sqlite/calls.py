@@ -1,7 +1,7 @@
-"""What `SqliteOutboxStore` does with its connection: plain calls, made from one thread.
+"""The calls of `SqliteOutboxStore` on its connection, made from one thread.
 
-The database is the user's own, so the write lock is held for short: a claim looks first without
-it, and what it writes under it is bounded.
+The database is the user's own, so the write lock is held only briefly: a claim reads first without
+it, and a limited number of rows is written under it.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sqlite.file import transaction
 
-#: The most new records that one claim comes by, and the most that one prune deletes: bounds the
+#: The maximum number of new records that one claim reads, and that one prune deletes: limits the
 #: time that the write lock is held.
-MOST_AT_ONCE = 2000
+ROWS_MAX = 2000
 
-#: What a key that cannot be read is shown with, and why its record is dead.
-_LOST = "\N{REPLACEMENT CHARACTER}"
+#: Part of a key that is not UTF-8 as it was read, and why its record is dead.
+_REPLACED = "\N{REPLACEMENT CHARACTER}"
 UNREADABLE = "its key is not UTF-8: put the record again with a key that is, and drop this one"
 
-#: A key and 0; or "" and a record that has none.
-Line = tuple[str, int]
+#: What is claimed, as the table of keys has it: a key and 0, or "" and a record without a key.
+KeyOrRecord = tuple[str, int]
 
 _CODES = {state: code for code, state in enumerate(RECORD_STATES)}
 
 
 class SqliteCalls(SqliteConnection):
-    """The calls of a store. A call is one transaction, or reads only."""
+    """The calls of a store. A call is one transaction or only reads."""
 
-    # Putting and relaying
+    # For writers and relays
 
     def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> list[str]:
         connection = self.connect()
@@ -59,16 +59,16 @@ class SqliteCalls(SqliteConnection):
                 lambda statement, values: connection.execute(statement, values).fetchall(),
             )
 
-    def glance(self) -> tuple[bool, float | None]:
-        """Is anything new, and when is the next key due? A look, without the write lock."""
-        [(new, due)] = self._rows("glance")
+    def new_and_due(self) -> tuple[bool, float | None]:
+        """Whether there are new records, and when the next key is due; takes no write lock."""
+        [(new, due)] = self._rows("new_and_due")
         return bool(new), due
 
     def claim(
         self, relay: str, keys: int, per_key: int, lease: float, now: float
     ) -> tuple[list[KeyClaim], float | None]:
-        """The claims; and when they are all there was, when the next key is due."""
-        new, due = self.glance()
+        """The claims; and when the next key is due, if there was nothing more to claim."""
+        new, due = self.new_and_due()
         if not new and (due is None or due > now):
             return [], due
         with transaction(self.connect()):
@@ -76,32 +76,32 @@ class SqliteCalls(SqliteConnection):
             claims = self._lease(chosen, relay, per_key, now + lease)
             if len(claims) == keys:
                 return claims, None
-            _, due = self.glance()
+            _, due = self.new_and_due()
         if more or len(claims) < len(chosen):
-            return claims, now  # there may be more than one claim comes by
+            return claims, now  # there may be more records than one claim reads
         return claims, due
 
-    def _choose(self, keys: int, now: float) -> tuple[list[Line], bool]:
-        """The keys, or records without one, that have been claimable the longest.
+    def _choose(self, keys: int, now: float) -> tuple[list[KeyOrRecord], bool]:
+        """The keys and records without a key that have waited longest.
 
-        And whether it gave up before it came by all new records.
+        Also returns True if it stopped before it read all new records.
         """
         due = [((key, record), at) for key, record, at in self._rows("due", now=now, limit=keys)]
         known = dict.fromkeys((line for line, _ in due), True)
         waiting = iter([*due, (("", 0), math.inf)])
         line, at = next(waiting)
-        chosen: list[Line] = []
-        last, came_by = 0, 0
+        chosen: list[KeyOrRecord] = []
+        last, read = 0, 0
         for seq, key, created_at in self._new(keys):
-            if key and _LOST in key and not self._rows("readable", seq=seq, key=key):
-                came_by += self._run("unreadable", seq=seq, error=UNREADABLE, now=now)
+            if key and _REPLACED in key and not self._rows("readable", seq=seq, key=key):
+                read += self._run("unreadable", seq=seq, error=UNREADABLE, now=now)
                 continue
             while at <= _time(created_at) and len(chosen) < keys:
                 chosen.append(line)
                 line, at = next(waiting)
             if len(chosen) == keys:
                 break
-            last, came_by = seq, came_by + 1
+            last, read = seq, read + 1
             its = (key, 0) if key else ("", seq)
             if its not in known:
                 known[its] = bool(key and self._rows("known", key=key))
@@ -113,13 +113,13 @@ class SqliteCalls(SqliteConnection):
             line, at = next(waiting)
         if last:
             self._run("note", last=last)
-        return chosen, came_by >= MOST_AT_ONCE and len(chosen) < keys
+        return chosen, read >= ROWS_MAX and len(chosen) < keys
 
     def _new(self, keys: int) -> Iterator[tuple[int, str | None, float]]:
-        """New records in order, so many at the most as a claim comes by."""
-        size = min(max(2 * keys, 100), MOST_AT_ONCE)
+        """New records in order, at most ROWS_MAX."""
+        size = min(max(2 * keys, 100), ROWS_MAX)
         last = 0
-        for _ in range(0, MOST_AT_ONCE, size):
+        for _ in range(0, ROWS_MAX, size):
             page = self._rows("new", after=last, limit=size)
             yield from page
             if len(page) < size:
@@ -127,7 +127,7 @@ class SqliteCalls(SqliteConnection):
             last = page[-1][0]
 
     def _lease(
-        self, chosen: Sequence[Line], relay: str, per_key: int, until: float
+        self, chosen: Sequence[KeyOrRecord], relay: str, per_key: int, until: float
     ) -> list[KeyClaim]:
         if not chosen:
             return []
@@ -159,13 +159,13 @@ class SqliteCalls(SqliteConnection):
     def settle(
         self, ends: Sequence[KeySettlement], now: float, *, keep: bool, block: bool
     ) -> tuple[list[KeyClaim], int]:
-        """Settle what is still held; return what is not, and how many keys have more to claim."""
+        """Settle claims; return the lost ones, and how many keys have more records to claim."""
         lost = []
         more = 0
         with transaction(self.connect()):
             held = []
             for end in ends:
-                key, record = _line(end.claim)
+                key, record = _claimed(end.claim)
                 if self._rows("held", key=key, record=record, token=end.claim.token):
                     held.append(end)
                 else:
@@ -180,11 +180,11 @@ class SqliteCalls(SqliteConnection):
         return lost, more
 
     def _leave(self, end: KeySettlement, now: float, *, block: bool) -> bool:
-        """Leave a key as its end says; True if records were completed and more can be claimed."""
-        key, record = _line(end.claim)
+        """Write the settlement of a key; True if it completed records and more can be claimed."""
+        key, record = _claimed(end.claim)
         if end.done < len(end.claim.records):
             seq = number_of(end.claim.records[end.done].record.id)
-            dead = end.rest == "dead"
+            dead = end.action == "dead"
             if dead or end.error is not None or end.progress is not None:
                 self._run(
                     "leave_off",
@@ -194,7 +194,7 @@ class SqliteCalls(SqliteConnection):
                     progress=end.progress,
                     now=now,
                 )
-            if end.rest == "retry":
+            if end.action == "retry":
                 self._run("wait", key=key, record=record, due=now + end.delay)
                 return False
             if dead and block and key:
@@ -210,7 +210,7 @@ class SqliteCalls(SqliteConnection):
         lost = []
         with transaction(self.connect()):
             for claim in claims:
-                key, record = _line(claim)
+                key, record = _claimed(claim)
                 if not self._run("renew", key=key, record=record, token=claim.token, until=until):
                     lost.append(claim)
         return lost
@@ -236,11 +236,11 @@ class SqliteCalls(SqliteConnection):
             for name, sets, started, seen in rows
         ]
 
-    # What people look at, and do about it
+    # For operators
 
     def stats(self, now: float) -> OutboxStats:
         connection = self.connect()
-        connection.execute("BEGIN")  # one view for all
+        connection.execute("BEGIN")  # all counts from one snapshot
         try:
             [(live, dead, done)] = self._rows("counts")
             [(leased, waiting, blocked, behind)] = self._rows("key_counts", now=now)
@@ -316,18 +316,17 @@ class SqliteCalls(SqliteConnection):
 
     def prune(self, before: float) -> int:
         with transaction(self.connect()):
-            return len(self._rows("prune", before=before, most=MOST_AT_ONCE))
+            return len(self._rows("prune", before=before, limit=ROWS_MAX))
 
 
-def _line(claim: KeyClaim) -> Line:
-    """What stands for a claim in the table of keys: its key, or else its only record."""
+def _claimed(claim: KeyClaim) -> KeyOrRecord:
     if claim.key is not None:
         return claim.key, 0
     return "", number_of(claim.records[0].record.id)
 
 
 def _fitting(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """A run of records, up to the one with which their payloads are `CLAIM_BYTES` or more."""
+    """The records up to the one whose payload makes them `CLAIM_BYTES` or more."""
     size = 0
     for place, (_, _, payload, *_) in enumerate(rows, 1):
         size += len(payload)
@@ -337,5 +336,5 @@ def _fitting(rows: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
 
 
 def _time(at: object) -> float:
-    """When a record was put; as long ago as can be, where some program wrote what is no time."""
+    """When a record was put; 0 if another program wrote something that is not a time."""
     return float(at) if isinstance(at, (int, float)) and math.isfinite(at) else 0.0

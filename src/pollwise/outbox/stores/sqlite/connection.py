@@ -1,8 +1,8 @@
-"""The connection of `SqliteOutboxStore` to the user's own database, and the tables made in it.
+"""The connection of `SqliteOutboxStore` to the user's own database, and its tables there.
 
-Writes are short, BEGIN IMMEDIATE, so that a write waits its turn at its start and never fails in
-the middle. The journal is left as the user has it; with a write-ahead log (`PRAGMA journal_mode =
-WAL`) readers and the one writer do not block each other.
+Writes are short and begin with BEGIN IMMEDIATE, so that a write waits for the lock at its start and
+never fails in the middle. The journal mode is not changed; with a write-ahead log (`PRAGMA
+journal_mode = WAL`) readers and the one writer do not block each other.
 """
 
 from __future__ import annotations
@@ -19,20 +19,19 @@ from pollwise.errors import SchemaError, StoreError
 from pollwise.storage.sql import incomplete_record, migrations, statements
 from pollwise.storage.sqlite.file import OLDEST_SQLITE, explained, script_statements, transaction
 
-#: How long SQLite itself waits for a lock, in seconds, and we until it is tried again: SQLite waits
-#: longer and longer, and would hardly ever have its turn where others write all the time.
+#: How long SQLite itself waits for a lock, in seconds, and about how long we wait until the next
+#: try. SQLite would wait longer and longer, and rarely get the lock of a busy database.
 BUSY_APART = 0.003
 
-
-# What a migration meets that was applied already.
-_TWICE = re.compile("already exists|duplicate column")
+#: The errors of a migration that was already applied.
+_APPLIED_TWICE = re.compile("already exists|duplicate column")
 
 
 class SqliteConnection:
     """One connection to one database file. Not for use from two threads at a time."""
 
     def __init__(self, path: Path, outbox: str, timeout: float) -> None:
-        self.path = path.absolute()  # wherever the process goes
+        self.path = path.absolute()  # the working directory may change
         self._outbox = outbox
         self._timeout = timeout
         self._sql = statements(__package__)
@@ -41,7 +40,7 @@ class SqliteConnection:
     # Connecting
 
     def connect(self) -> sqlite3.Connection:
-        """The connection; opened and checked when it is first asked for."""
+        """The connection; the first call opens and checks it."""
         if self._connection is None:
             connection = self._open("rw")
             try:
@@ -63,8 +62,8 @@ class SqliteConnection:
             raise StoreError(f"{self.path} is a folder; name a file in it")
         if mode == "rw" and not self.path.exists():
             raise StoreError(
-                f"there is no database at {self.path}; check the path in the URL, or run "
-                "`pollwise outbox migrate URL`, which makes it"
+                f"there is no database at {self.path}; check the path in the URL, or create it "
+                "with `pollwise outbox migrate URL`"
             )
         if not self.path.parent.is_dir():
             raise StoreError(
@@ -79,14 +78,15 @@ class SqliteConnection:
             check_same_thread=False,
             cached_statements=256,
         )
-        # SQLite takes any bytes for text, and other programs put records too.
+        # SQLite accepts any bytes as text, and other programs put records too.
         connection.text_factory = lambda text: str(text, "utf-8", "replace")
         return connection
 
     def _tune(self, connection: sqlite3.Connection) -> None:
-        """Do not wait for the disk where a power cut can only undo a claim or a settlement.
+        """With a write-ahead log, do not wait for the disk.
 
-        Then records are handled once more. Without a write-ahead log it could damage the file.
+        A power cut can then undo a claim or a settlement, and records are handled once more.
+        Without a write-ahead log it could damage the file.
         """
         [(mode,)] = connection.execute("PRAGMA journal_mode")
         if mode == "wal":
@@ -98,10 +98,10 @@ class SqliteConnection:
             self._connection = None
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Run a method of this store with SQLite's errors told in ours.
+        """Call a method of this store; raise SQLite's errors as StoreErrors.
 
-        While others hold the lock it is tried again, for so long as `timeout` says. A method is
-        one transaction, or reads only, so one that failed has done nothing.
+        While others hold the lock, try again until `timeout`. A method is one transaction or only
+        reads, so a failed one has done nothing.
         """
         give_up = time.monotonic() + self._timeout
         while True:
@@ -117,7 +117,7 @@ class SqliteConnection:
                 raise StoreError(f"{error}. Check the path and its permissions.") from error
 
     def _end_transaction(self) -> None:
-        """Whatever failed, the next call begins anew, and the lock is let go."""
+        """Release the lock, so that the next call starts clean."""
         if self._connection is not None and self._connection.in_transaction:
             try:
                 self._connection.execute("ROLLBACK")
@@ -141,7 +141,7 @@ class SqliteConnection:
                     for statement in script_statements(migration(found)):
                         connection.execute(statement)
                 except sqlite3.OperationalError as error:
-                    if recorded is None or not _TWICE.search(str(error)):
+                    if recorded is None or not _APPLIED_TWICE.search(str(error)):
                         raise
                     lacking = incomplete_record("pollwise_outbox_schema", recorded, __package__)
                     raise SchemaError(f"{self.path}: {error}. {lacking}") from None
@@ -153,7 +153,7 @@ class SqliteConnection:
         return max(self._versions(connection) or [0])
 
     def _versions(self, connection: sqlite3.Connection) -> list[int] | None:
-        """The versions that were applied; None where no record of them is."""
+        """The versions that were applied; None if their table does not exist."""
         known = connection.execute(
             "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'pollwise_outbox_schema'"
         ).fetchone()
@@ -166,16 +166,16 @@ class SqliteConnection:
         known = migrations(__package__)[-1][0]
         if not found:
             raise SchemaError(
-                f"{self.path} has no tables of an outbox. Run `pollwise outbox migrate URL`."
+                f"{self.path} has no outbox tables. Run `pollwise outbox migrate URL`."
             )
         if found < known:
             raise SchemaError(
-                f"{self.path}: the outbox's tables are of version {found}; this code needs "
-                f"{known}. Run `pollwise outbox migrate URL`."
+                f"{self.path}: the outbox tables have version {found}; this code needs {known}. "
+                "Run `pollwise outbox migrate URL`."
             )
         if found > known:
             raise SchemaError(
-                f"{self.path}: the outbox's tables are of version {found}; this code knows up to "
+                f"{self.path}: the outbox tables have version {found}; this code supports up to "
                 f"{known}. Upgrade pollwise."
             )
 
@@ -186,13 +186,13 @@ class SqliteConnection:
         return self.connect().execute(self._sql[name], values).fetchall()
 
     def _run(self, name: str, **values: Any) -> int:
-        """Run a statement that changes rows; how many."""
+        """Run a statement that changes rows; return how many."""
         values["outbox"] = self._outbox
         return self.connect().execute(self._sql[name], values).rowcount
 
 
 def migration(found: int = 0) -> str:
-    """What has to be run on tables of this version, as SQL, in one transaction."""
+    """The SQL that upgrades tables of version `found`, for one transaction."""
     steps = [
         f"{script}\nINSERT INTO pollwise_outbox_schema (version) VALUES ({version});\n"
         for version, script in migrations(__package__)

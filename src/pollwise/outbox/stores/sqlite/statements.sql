@@ -7,14 +7,14 @@ SELECT :outbox, json_extract(value, '$[0]'), json_extract(value, '$[1]'),
 FROM json_each(:records) WHERE true ORDER BY json_each.key
 RETURNING seq;
 
--- name: glance
--- Is anything new, and when is the next key due? A read: it takes no write lock.
+-- name: new_and_due
+-- Whether there are new records, and when the next key is due. Only reads: takes no write lock.
 SELECT
     EXISTS (SELECT 1 FROM pollwise_outbox WHERE outbox = :outbox AND state = 0),
     (SELECT min(due) FROM pollwise_outbox_keys WHERE outbox = :outbox AND due IS NOT NULL);
 
 -- name: due
--- Keys that may be claimed: ready, or their lease ran out, or their retry is due.
+-- Keys that can be claimed: ready, or their lease expired, or their retry is due.
 SELECT "key", record, due FROM pollwise_outbox_keys
 WHERE outbox = :outbox AND due <= :now
 ORDER BY due LIMIT :limit;
@@ -25,7 +25,7 @@ WHERE outbox = :outbox AND state = 0 AND seq > :after
 ORDER BY seq LIMIT :limit;
 
 -- name: readable
--- Is this its key, or only what was made of bytes that are no text?
+-- Finds nothing if the key was not UTF-8 and read with replaced bytes.
 SELECT 1 FROM pollwise_outbox WHERE seq = :seq AND "key" = :key;
 
 -- name: unreadable
@@ -35,11 +35,11 @@ UPDATE pollwise_outbox SET state = 2, since = :now, error = :error WHERE seq = :
 SELECT 1 FROM pollwise_outbox_keys WHERE outbox = :outbox AND "key" = :key AND record = 0;
 
 -- name: note
--- A relay came by these.
+-- The claim has read these records.
 UPDATE pollwise_outbox SET state = 1 WHERE outbox = :outbox AND state = 0 AND seq <= :last;
 
 -- name: draw
--- So many tokens; the last of them.
+-- Draws :count tokens; returns the last of them.
 INSERT INTO pollwise_outbox_tokens (outbox, last) VALUES (:outbox, :count)
 ON CONFLICT (outbox) DO UPDATE SET last = last + excluded.last
 RETURNING last;
@@ -117,7 +117,7 @@ WHERE outbox = :outbox AND state >= 2 AND state = 2
   AND (:keys IS NULL OR "key" IN (SELECT value FROM json_each(:keys)));
 
 -- name: revive
--- New again, at its old place; whatever its key is in the middle of goes first.
+-- New again, at its old place; what is already claimed of its key goes first.
 UPDATE pollwise_outbox SET state = 0, since = :now, retried = 1
 WHERE seq IN (SELECT value FROM json_each(:batch));
 
@@ -130,7 +130,7 @@ UPDATE pollwise_outbox_keys SET state = 0, due = :now, dead = NULL
 WHERE outbox = :outbox AND dead IN (SELECT value FROM json_each(:batch)) AND state = 3;
 
 -- name: remove_empty_keys
--- Of those keys, the ones that have no record left.
+-- Those keys that have no record left.
 DELETE FROM pollwise_outbox_keys
 WHERE outbox = :outbox AND dead IN (SELECT value FROM json_each(:batch)) AND NOT EXISTS (
     SELECT 1 FROM pollwise_outbox AS r
@@ -142,19 +142,19 @@ DELETE FROM pollwise_outbox
 WHERE seq IN (
     SELECT seq FROM pollwise_outbox
     WHERE outbox = :outbox AND state >= 2 AND state = 3 AND since <= :before
-    ORDER BY since LIMIT :most
+    ORDER BY since LIMIT :limit
 )
 RETURNING seq;
 
 -- name: counts
--- Of the records: live, dead, done.
+-- Records: live, dead, done.
 SELECT
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state < 2),
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 2),
     (SELECT count(*) FROM pollwise_outbox WHERE outbox = :outbox AND state >= 2 AND state = 3);
 
 -- name: key_counts
--- Of the keys: leased, waiting, blocked, and how many records stand behind the blocked ones.
+-- Keys: leased, waiting, blocked; and how many records wait behind the blocked ones.
 SELECT
     count(*) FILTER (WHERE k.state = 1 AND k.due > :now),
     count(*) FILTER (WHERE k.state = 2 AND k.due > :now),
@@ -207,7 +207,7 @@ WHERE r.outbox = :outbox AND r.seq > :after
 ORDER BY r.seq LIMIT :limit;
 
 -- name: list_dead
--- Few among many: by their index.
+-- By the index: dead records are few among many.
 SELECT r.seq, r.kind, r.payload, r."key", r.headers, r.created_at,
        3, NULL, coalesce(r.since, r.created_at), r.error, r.progress, NULL
 FROM pollwise_outbox AS r INDEXED BY pollwise_outbox_ended
@@ -217,7 +217,7 @@ WHERE r.outbox = :outbox AND r.state >= 2 AND r.state = 2 AND r.seq > :after
 ORDER BY r.seq LIMIT :limit;
 
 -- name: announce
--- Since when it is there is told once: it says which of two relays is the newer.
+-- started_at is written once: it decides which of two relays is newer.
 INSERT INTO pollwise_outbox_relays (outbox, relay, handlers, started_at, seen_at)
 VALUES (:outbox, :relay, :handlers, :started_at, :now)
 ON CONFLICT (outbox, relay) DO UPDATE SET

@@ -1,7 +1,7 @@
 """An outbox in the user's own SQLite file.
 
-Calls go to one thread with one connection. Hints come from the changes of the file itself, so that
-whoever commits a record, in whatever process and language, is heard.
+Calls go to one thread with one connection. Hints come from changes of the file itself, so that a
+commit by any process, in any language, is noticed.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from pollwise.storage.sqlite.watched_database import WatchedDatabase
 
 
 class SqliteOutboxStore(OutboxStore):
-    """Records in a SQLite file, in tables that `await store.migrate()` makes.
+    """Records in a SQLite file, in tables that `await store.migrate()` creates.
 
-    path: the database, which holds the user's data too.
-    timeout: how long a call waits for the write lock; it fails as one that may be repeated.
-    watch: how often a pause looks for changes of the file where the kernel cannot tell of them at
-        once (Linux can); 0 takes no news from other connections.
+    path: the database, which also holds the user's data.
+    timeout: how long a call waits for the write lock before it raises StoreUnavailable.
+    watch: how often a pause checks the file for changes where the kernel does not report them
+        (Linux does); 0 turns hints from other connections off.
 
-    The journal is left as it is. `PRAGMA journal_mode = WAL` is recommended: without it a relay
+    The journal mode is not changed. `PRAGMA journal_mode = WAL` is recommended: without it, a relay
     that reads and an application that commits wait for each other.
     """
 
@@ -62,8 +62,8 @@ class SqliteOutboxStore(OutboxStore):
             raise ConfigError(f"path = {str(path)!r} names no file; give one such as shop.db")
         if str(path) == ":memory:":
             raise ConfigError(
-                "path = ':memory:' is a database of one connection, which no relay can see; give a "
-                "file"
+                "path = ':memory:' is visible to one connection only, so no relay can see it; give "
+                "a file"
             )
         self._watch = seconds(watch, "watch")
         self._calls = SqliteCalls(self.path, name, seconds(timeout, "timeout", positive=True))
@@ -89,19 +89,16 @@ class SqliteOutboxStore(OutboxStore):
         return OutboxTarget("sqlite", self.name, self.url, path=self._calls.path, now=now)
 
     async def migrate(self) -> list[int]:
-        applied: list[int] = await self._call(self._calls.migrate)
-        return applied
+        return await self._call(self._calls.migrate)
 
     def migration(self) -> str:
         return migration()
 
     async def _put(self, records: list[NewRecord]) -> list[str]:
         now = self._epoch()
-        ids: list[str] = await self._call(self._calls.put, self._target(lambda: now), records)
-        return ids
+        return await self._call(self._calls.put, self._target(lambda: now), records)
 
     async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
-        claims: list[KeyClaim]
         claims, due = await self._call(
             self._calls.claim, relay, keys, per_key, lease, self._epoch()
         )
@@ -110,31 +107,24 @@ class SqliteOutboxStore(OutboxStore):
 
     async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
         now, keep, block = self._epoch(), self.keep is not None, self.on_dead == "block"
-        lost: list[KeyClaim]
         lost, more = await self._call(lambda: self._calls.settle(ends, now, keep=keep, block=block))
         if more:
             self._more_behind(more)
         return lost
 
     async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
-        lost: list[KeyClaim] = await self._call(self._calls.renew, claims, self._epoch() + lease)
-        return lost
+        return await self._call(self._calls.renew, claims, self._epoch() + lease)
 
     async def _announce_handlers(
         self, relay: str, handlers: Mapping[str, list[str]], age: float
     ) -> list[RelayInfo]:
-        others: list[RelayInfo] = await self._call(
-            self._calls.announce, relay, handlers, age, self._epoch()
-        )
-        return others
+        return await self._call(self._calls.announce, relay, handlers, age, self._epoch())
 
     async def stats(self) -> OutboxStats:
-        stats: OutboxStats = await self._call(self._calls.stats, self._epoch())
-        return stats
+        return await self._call(self._calls.stats, self._epoch())
 
     async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
-        page: list[BlockedKey] = await self._call(self._calls.blocked, limit, after)
-        return page
+        return await self._call(self._calls.blocked, limit, after)
 
     async def _records(
         self,
@@ -144,22 +134,16 @@ class SqliteOutboxStore(OutboxStore):
         limit: int,
         after: str | None,
     ) -> list[RecordInfo]:
-        page: list[RecordInfo] = await self._call(
-            self._calls.records, state, kind, key, limit, after, self._epoch()
-        )
-        return page
+        return await self._call(self._calls.records, state, kind, key, limit, after, self._epoch())
 
     async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        count: int = await self._call(self._calls.retry, ids, keys, self._epoch())
-        return count
+        return await self._call(self._calls.retry, ids, keys, self._epoch())
 
     async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        count: int = await self._call(self._calls.drop, ids, keys, self._epoch())
-        return count
+        return await self._call(self._calls.drop, ids, keys, self._epoch())
 
     async def _prune(self, keep: float) -> int:
-        count: int = await self._call(self._calls.prune, self._epoch() - keep)
-        return count
+        return await self._call(self._calls.prune, self._epoch() - keep)
 
     async def close(self) -> None:
         if not self._thread.closed:
@@ -170,11 +154,11 @@ class SqliteOutboxStore(OutboxStore):
         return self.clock.epoch()
 
     def _make_hints(self) -> Hints:
-        return WatchedDatabase(self._calls.path, self._watch, self._look)
+        return WatchedDatabase(self._calls.path, self._watch, self._anything_to_claim)
 
-    async def _look(self) -> bool:
-        """Is there anything to claim, now that the file has changed?"""
-        new, due = await self._call(self._calls.glance)
+    async def _anything_to_claim(self) -> bool:
+        """Called after the file has changed; also schedules a hint for the next due key."""
+        new, due = await self._call(self._calls.new_and_due)
         if due is not None and due > self._epoch():
             self._hint_when_due(due)
             return bool(new)
