@@ -51,7 +51,7 @@ COMMANDS = {
     ),
     "queue": CommandEntry("queue", "app", "Put, list, retry and drop jobs."),
     "outbox": CommandEntry(
-        "outbox", "app", "The transactional outbox: run its relay, look at it, unblock keys."
+        "outbox", "app", "The transactional outbox: run its relay, show its records, unblock keys."
     ),
     "serve": CommandEntry(
         "serve.commands", "app", "Run a controller: jobs for workers anywhere, over HTTP."

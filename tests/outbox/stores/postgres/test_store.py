@@ -258,7 +258,7 @@ def test_a_put_in_plain_sql_is_heard(postgres: Postgres) -> None:
             "SELECT pollwise.outbox_put(%s, 'order.placed', '{\"id\": 17}', 'order-17')", (name,)
         )
         [heard] = ear.notifies(timeout=10, stop_after=1)
-    assert heard.payload.startswith('["news","",')
+    assert heard.payload.startswith('["hint","",')
 
     async def main() -> None:
         async with PostgresOutboxStore(dsn, name) as store:
