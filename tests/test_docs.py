@@ -43,7 +43,7 @@ Real = Callable[[str], str]
 
 @pytest.fixture
 def real(request: pytest.FixtureRequest, tmp_path: Path) -> Real:
-    """Puts real servers in the place of those that the examples name."""
+    """Replaces the servers that the examples name with real ones."""
 
     def translated(text: str) -> str:
         for example, server in SERVERS.items():
@@ -55,7 +55,7 @@ def real(request: pytest.FixtureRequest, tmp_path: Path) -> Real:
 
 
 def postgres_url(request: pytest.FixtureRequest, folder: Path) -> str:
-    """A database of the page's own, migrated if that is not the page's own business."""
+    """A database for the page, with its tables."""
     server: Postgres = request.getfixturevalue("postgres")
     name = f"docs_{zlib.crc32(str(folder).encode())}"
     if not server.execute("SELECT 1 FROM pg_database WHERE datname = %s", [name]):
@@ -66,7 +66,7 @@ def postgres_url(request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def driven_by(driver: str) -> Callable[[pytest.FixtureRequest, Path], str]:
-    """The same database, as SQLAlchemy writes it."""
+    """The same database, as a URL for SQLAlchemy."""
 
     def url(request: pytest.FixtureRequest, folder: Path) -> str:
         return postgres_url(request, folder).replace("postgresql:", f"postgresql+{driver}:")
@@ -86,7 +86,7 @@ def redis_url(request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def bucket_url(request: pytest.FixtureRequest, folder: Path) -> str:
-    """A bucket of the servers' own; credentials are where every AWS tool takes them."""
+    """A bucket of a local server, with credentials in the environment."""
     server: MiniStack = request.getfixturevalue("ministack")
     patch: pytest.MonkeyPatch = request.getfixturevalue("monkeypatch")
     for name, value in {**CREDENTIALS, "AWS_ENDPOINT_URL": server.endpoint}.items():
@@ -95,7 +95,7 @@ def bucket_url(request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def clouds(request: pytest.FixtureRequest) -> Any:
-    """A client maker for MiniStack, where the examples find it too."""
+    """A function that makes clients of MiniStack, which the examples use too."""
     from botocore.session import Session
 
     server: MiniStack = request.getfixturevalue("ministack")
@@ -115,7 +115,7 @@ def sns_topic(request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def rabbitmq_url(request: pytest.FixtureRequest, folder: Path) -> str:
-    """A broker with the exchange `events`, and a queue that gets all."""
+    """A broker with the exchange `events` and a queue that receives every message."""
     server: RabbitMQ = request.getfixturevalue("rabbitmq")
 
     async def declare() -> None:
@@ -146,7 +146,7 @@ def kafka_servers(request: pytest.FixtureRequest, folder: Path) -> str:
     return server.servers
 
 
-#: Whatever server an example names, and where a real one is.
+#: The servers that examples name, and how to start a real one.
 SERVERS: dict[str, Callable[[pytest.FixtureRequest, Path], str]] = {
     "postgresql://app@db/shop": postgres_url,
     "postgresql+psycopg://app@db/shop": driven_by("psycopg"),
@@ -214,7 +214,7 @@ async def briefly(worker):
     worker.stop()
     await running
 """
-#: For pages that run a worker which another page shows.
+#: For pages that run a worker shown on another page.
 JOBS = """
 from pollwise import Worker
 worker = Worker("sqlite:///jobs.db")
@@ -234,12 +234,12 @@ def run_command(line: str) -> None:
     assert run.returncode == 0, f"{line}\n{run.stdout}{run.stderr}"
 
 
-#: By command: what it logs when it works.
+#: By command: what it logs when it has started.
 STARTED = {"worker": "worker_started", "outbox": "relay_started", "fleet": "fleet_started"}
 
 
 def run_until_stopped(command: list[str], name: str) -> None:
-    """Start a command that runs on, stop it once it works, and expect a clean end."""
+    """Start a command that runs on, stop it once it works, and expect exit code 0."""
     if name == "demo":
         command = [*command, "--seconds=1", "--json"]
     elif "--metrics-port" in command:
@@ -353,7 +353,18 @@ def test_the_diagrams_show_every_state() -> None:
         assert [state for state in states if f">{state}<" not in drawn] == [], picture
 
 
-def test_the_links_of_the_readme_lead_somewhere() -> None:
-    text = (ROOT / "README.md").read_text("utf-8")
-    for target in re.findall(r"\]\(([^)#]+)", text):
-        assert (ROOT / target).exists(), target
+@pytest.mark.parametrize("page", [*PAGES, *(ROOT.glob("C*.md"))], ids=name_of)
+def test_the_links_and_pictures_of_a_page_exist(page: Path) -> None:
+    text = re.sub(
+        r"^```.*?^```|`[^`\n]*`", "", page.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    targets = [each for each in re.findall(r"\]\(([^)#\s]+)", text) if "://" not in each]
+    missing = [each for each in targets if not (page.parent / each).exists()]
+    assert not missing, f"{name_of(page)} links to files that do not exist: {missing}"
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    named = re.findall(r": ([\w/-]+\.md)$", navigation, re.MULTILINE)
+    found = [str(page.relative_to(ROOT / "docs")) for page in PAGES[1:]]
+    assert sorted(named) == sorted(found)
