@@ -3,8 +3,8 @@
 async for batch in pollwise.poll(fetch, pollwise.Adaptive("100ms", "5s")):
     ...
 
-Errors are in `pollwise.errors`, events in `pollwise.events`, and what authors of strategies need is
-in `pollwise.strategies`.
+Errors are in `pollwise.errors`, events in `pollwise.events`, and the names that strategy authors
+need in `pollwise.strategies`.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ __all__ = [
     "poll",
 ]
 
-# A name is imported when it is first used, so that a program that only polls does not wait for
-# fleets and outboxes. Type checkers see the imports above instead, and find misspelt names.
+# A name is imported when it is first used, so that a program that only polls does not load fleets
+# and outboxes. Type checkers see the imports above instead, and find misspelt names.
 if not TYPE_CHECKING:
     import importlib
     import sys

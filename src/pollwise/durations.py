@@ -1,6 +1,6 @@
 """Durations as people write them: "250ms", a timedelta, or a number of seconds.
 
-Everything behind this module is float seconds; nothing else in Pollwise parses units.
+All other code uses seconds as floats; only this module parses units.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ type_names = "a number of seconds, a timedelta, or a string such as '250ms', '5s
 
 Duration = float | int | str | timedelta
 
-# What to multiply by and what to divide by: 9 / 1000 is 0.009, 9 * 0.001 is not.
+# Factor and divisor: 9 / 1000 is 0.009, but 9 * 0.001 is not.
 _UNITS = {
     "us": (1.0, 1e6),
     "µs": (1.0, 1e6),
@@ -48,7 +48,7 @@ def seconds(value: Duration, name: str = "duration", *, positive: bool = False) 
 
 
 def shown(value: object) -> str:
-    """Write what somebody gave, as short as an error message needs it."""
+    """Return a given value as text, cut to a length that suits an error message."""
     try:
         text = repr(value)
     except ValueError:  # Python refuses to write integers of thousands of digits

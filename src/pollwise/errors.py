@@ -9,21 +9,21 @@
     ├── OutboxError          a record cannot be put as it is, or not by this connection
     ├── HandlerError         a handler cannot be registered as it is
     ├── LeaseLost            the lease is no longer ours; nothing was changed
-    ├── StoreError           the store said no
-    │   ├── StoreUnavailable   it may say yes later (locked, gone, full): polls back off
-    │   └── SchemaError        its tables are not ours, or newer than this code
+    ├── StoreError           the store refused
+    │   ├── StoreUnavailable   it may work later (locked, unreachable, full): polls back off
+    │   └── SchemaError        its tables are not Pollwise's, or newer than this code
     ├── HandlerTimeout       a handler ran longer than its timeout
     ├── ProbeError           a poll of a target failed; it may work later
     │   ├── ProbeTimeout     it ran longer than the target's timeout
-    │   └── ProbeRefused     it never will as it is: not allowed, not found, not understood
-    ├── PublishError         a broker or receiver did not take a record; it may later
-    │   └── PublishRefused   it will never take this one
-    ├── SignatureError       a webhook is not from whom it says, or an old one
+    │   └── ProbeRefused     it will never work: not allowed, not found, not understood
+    ├── PublishError         a broker or receiver did not accept a record; it may later
+    │   └── PublishRefused   it will never accept this one
+    ├── SignatureError       a webhook has no valid signature, or an old one
     └── MissingExtra         an optional dependency is not installed
 
-    Signal (raised by handlers, never an error)
+    Signal (raised by handlers, not an error)
     ├── Reject               dead now, no more attempts
-    └── Snooze               later, and this run is not an attempt
+    └── Snooze               run again later; this attempt does not count
 
 A message says what was wrong, with which value, from where, and what to do.
 """
@@ -44,11 +44,11 @@ class PollwiseError(Exception):
 class ConfigError(PollwiseError, ValueError):
     """A setting, argument or URL is wrong. Raised before anything starts."""
 
-    permanent = True  # trying again would not help
+    permanent = True  # a retry cannot help
 
 
 class JobError(PollwiseError, ValueError):
-    """A job cannot be put as it is. Nothing of its batch was put."""
+    """A job cannot be put as it is. No job of its batch was put."""
 
 
 class PayloadError(JobError):
@@ -56,18 +56,15 @@ class PayloadError(JobError):
 
 
 class UniqueConflict(JobError):
-    """The same `unique` stands for another kind or payload already."""
+    """The same `unique` is already used by a job with another kind or payload."""
 
 
 class Unsupported(JobError):
-    """This store cannot do what was asked; `queue.capabilities` tells what it can."""
+    """This store cannot do what was asked; see `queue.capabilities`."""
 
 
 class OutboxError(PollwiseError, ValueError):
-    """A record cannot be put as it is, or not by what was given as the transaction.
-
-    Nothing was put.
-    """
+    """A record, or the transaction to put it in, is wrong. Nothing was put."""
 
     permanent = True
 
@@ -77,9 +74,9 @@ class HandlerError(PollwiseError, TypeError):
 
 
 class LeaseLost(PollwiseError):
-    """The lease ran out and the job moved on; nothing was changed for the claims in `lost`.
+    """The lease expired and the job moved on; nothing was changed for the claims in `lost`.
 
-    Raise the `lease`, or look for what blocks the event loop: leases are renewed from it.
+    Raise the `lease`, or find what blocks the event loop: leases are renewed from it.
     """
 
     def __init__(self, lost: Sequence[str]) -> None:
@@ -114,7 +111,7 @@ class HandlerTimeout(PollwiseError, TimeoutError):
 class ProbeError(PollwiseError):
     """A poll of a target failed. It may work later.
 
-    retry_after: the source asked not to be polled again for so many seconds.
+    retry_after: the source asked not to be polled again for this many seconds.
     """
 
     permanent = False
@@ -126,18 +123,18 @@ class ProbeTimeout(ProbeError, TimeoutError):
 
 
 class ProbeRefused(ProbeError):
-    """A poll failed for good: not allowed, not found, or not understood.
+    """A poll failed permanently: not allowed, not found, or not understood.
 
-    Trying again would not help, so the target becomes a dead letter at once.
+    A retry cannot help, so the target becomes a dead letter at once.
     """
 
     permanent = True
 
 
 class PublishError(PollwiseError):
-    """A broker or receiver did not take a record, or did not say so; another attempt may help.
+    """A broker or receiver did not accept a record, or did not confirm it; a retry may help.
 
-    retry_after: how many seconds the receiver asked to be left alone, where it did.
+    retry_after: how many seconds the receiver asked to wait, if it did.
     """
 
     permanent = False
@@ -148,7 +145,7 @@ class PublishError(PollwiseError):
 
 
 class PublishRefused(PublishError):
-    """This record will never be taken as it is: too large, or with a name that is not allowed."""
+    """This record will never be accepted: too large, or with a name that is not allowed."""
 
     permanent = True
 
@@ -167,7 +164,7 @@ class MissingExtra(PollwiseError, ImportError):
 
 
 class Signal(Exception):
-    """What a handler raises to say how its job shall be settled."""
+    """Raised by a handler to say how its job is settled."""
 
 
 class Reject(Signal):

@@ -1,4 +1,4 @@
-"""Strategies, and what the author of a new one needs: the contract, outcomes and pauses."""
+"""Strategies, and the names that the author of a new one needs: contract, outcome and pause."""
 
 from pollwise.core.outcome import Change, Outcome, Pause
 from pollwise.core.strategies.adaptive import Adaptive

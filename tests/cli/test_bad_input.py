@@ -277,9 +277,9 @@ TARGETS = {
     "elsewhere:worker": ("no queue has the scheme 'nosuch'", "elsewhere.py:3"),
     "twice:worker": ("kind 'greet' already has a handler: greet",),
     "eager:worker": ("runs the worker itself", '`if __name__ == "__main__":`', "eager.py:"),
-    "shop:worcer": ("'shop:worcer' is not there", "write shop:worker"),
+    "shop:worcer": ("'shop:worcer' does not exist", "write shop:worker"),
     "shop:number": ("'shop:number' is of type int", "write shop:worker"),
-    "nothing:worker": ("'nothing:worker' is not there", "make one"),
+    "nothing:worker": ("'nothing:worker' does not exist", "create one"),
     "idle:worker": ("'idle:worker' has no handler", "@worker.handle('kind')"),
 }
 
@@ -301,7 +301,7 @@ def test_a_worker_that_cannot_run(target: str, processes: str, folder: Path) -> 
         (["--log-level", "loud"], ("worker.log_level = 'loud'", "'debug'")),
         (["--metrics-port", "70000"], ("worker.metrics_port = 70000", "to 65535")),
         (["--metrics-port", "65535", "--processes", "2"], ("65536", "lower --metrics-port")),
-        (["--price", "s3-list"], ("--price s3-list", "give --metrics-port")),
+        (["--price", "s3-list"], ("--price s3-list", "needs --metrics-port")),
         (["--price", "s3-lst"], ("price 's3-lst'", "did you mean 's3-list'?")),
         (["--price", "s3-lst", "--metrics-port", "0"], ("did you mean 's3-list'?",)),
         (["--set", "worker.lease"], ("'worker.lease' has no value", "worker.lease=30s")),

@@ -47,7 +47,7 @@ def test_the_commands_of_the_design_are_there() -> None:
         "serve run", "serve token create", "serve token list", "serve token revoke",
         "serve token rotate", "agent",
         "fleet run", "fleet check", "fleet status", "fleet top", "fleet dead", "fleet retry",
-        "fleet reset", "fleet pause", "fleet resume", "fleet forget", "fleet migrate",
+        "fleet close-breaker", "fleet pause", "fleet resume", "fleet remove", "fleet migrate",
         "lab stats", "lab synth", "lab record", "lab compare", "lab tune", "lab cost",
     }  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_no_password_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_check_says_what_polling_comes_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("POLLWISE_POLLING_MIN_INTERVAL_MS", "50")
     result = good("config", "check")
-    assert result.out.startswith("The settings are good. Polling:\n[worker.polling]\n")
+    assert result.out.startswith("The settings are valid. Polling:\n[worker.polling]\n")
     assert 'min_interval = "50ms"\n' in result.out
     facts = good("config", "check", "--json").json()
     assert facts["valid"] is True

@@ -71,7 +71,7 @@ def test_hints_that_do_not_arrive_are_bad(monkeypatch: pytest.MonkeyPatch) -> No
     assert result.code == 1
     level, says = findings(result)["hints"]
     assert level == "bad"
-    assert "may the folder be written to?" in says
+    assert "check that the folder is writable" in says
 
 
 def test_a_missing_extra_is_noted_with_the_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,7 +61,7 @@ def test_stores_that_need_no_migration_say_so() -> None:
     assert good("queue", "migrate", "sqlite:///jobs.db", "--json").json() == {"applied": []}
     for words in (["queue", "migrate"], ["fleet", "migrate", "--store"]):
         said = good(*words, "sqlite:///jobs.db").out
-        assert "nothing to do: this store makes what it needs by itself" in said
+        assert "nothing to do: this store creates what it needs on first use" in said
         assert "up to date" not in said
         assert good(*words, "sqlite:///jobs.db", "--json").json() == {"applied": []}
         refused = pollwise(*words, "sqlite:///jobs.db", "--sql")

@@ -208,7 +208,7 @@ def test_processes_stop_gracefully_when_their_supervisor_was_killed(
         for process in processes:
             wait_for_end(process)
     text = "\n".join(supervisor.err.all)
-    assert text.count("the process that started this one is gone") == 2
+    assert text.count("the supervisor of this process has died") == 2
     assert text.count(f"{'relay' if what == 'outbox' else what}_stopped") == 2
 
 

@@ -19,23 +19,23 @@ OURS = str(Path(__file__).parent.parent)
 
 
 def main() -> None:
-    """Run a command. Exit code 0: done; 1: not so (not found, a check failed); 2: bad input."""
+    """Run a command. Exit code 0: done; 1: not found, or a check failed; 2: bad input."""
     warnings.showwarning = _show_warning
     warnings.filterwarnings("default", category=DeprecationWarning, module=r"pollwise\..*")
     try:
         app()
     except PollwiseError as error:
-        # Whatever an option was given, an error may quote it: a URL in the wrong place as well.
+        # An error may quote any argument, so also a URL in the wrong place.
         fail(without_secrets_of(filter(_URL.match, sys.argv[1:]), str(error)))
         sys.exit(2)
     except Unread:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discard the rest
         sys.exit(0)
 
 
 def _show_warning(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any, **__: Any
 ) -> None:
-    """A warning of ours is for the person at the keyboard: what to change, not where it stood."""
+    """Show a warning; for Pollwise's own warnings without file and line."""
     where = "" if filename.startswith(OURS) else f"{filename}:{lineno}: {category.__name__}: "
     warn(f"{where}{message}")

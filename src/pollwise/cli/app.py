@@ -1,4 +1,4 @@
-"""The tree of commands. Each is imported when it is asked for: help and workers start at once."""
+"""The tree of commands. Each is imported when it is used, so that help and workers start fast."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from typer.core import TyperCommand, TyperGroup
 from pollwise import __version__
 from pollwise.runtime.redact import without_secrets_of
 
-#: Typer brings its own Click or takes the one that is installed, by its version.
+#: Depending on its version, Typer brings its own Click or uses the installed one.
 UsageError: Any = typer.BadParameter.__base__
 
 
 class CommandEntry(NamedTuple):
-    """Where a command is, in `pollwise.cli`, and what the list of commands says of it."""
+    """Where a command is, in `pollwise.cli`, and its line in the list of commands."""
 
     module: str
     name: str
@@ -62,12 +62,12 @@ COMMANDS = {
     "lab": CommandEntry(
         "lab.commands", "app", "Rehearse polling: replay, compare, tune and price it."
     ),
-    "config": CommandEntry("config", "app", "Look at the settings."),
+    "config": CommandEntry("config", "app", "Show and check the settings."),
 }
 
 
 class Commands(UserDict[str, Any]):
-    """The commands by name: a place, until somebody asks for the command."""
+    """The commands by name; each is imported on first access."""
 
     def __getitem__(self, name: str) -> Any:
         found = self.data[name]
@@ -77,7 +77,7 @@ class Commands(UserDict[str, Any]):
 
 
 def _command(name: str, place: CommandEntry) -> Any:
-    """A command as Typer makes it, or a group of them."""
+    """Import a command, or a group of commands, and build it with Typer."""
     found = getattr(import_module(f"pollwise.cli.{place.module}"), place.name)
     around = typer.Typer()
     if isinstance(found, typer.Typer):
@@ -89,7 +89,7 @@ def _command(name: str, place: CommandEntry) -> Any:
 
 @contextmanager
 def _hiding_secrets(words: list[str]) -> Iterator[None]:
-    """What is wrong with the words of a command is told by quoting them: a URL too many, say."""
+    """Hide secrets in usage errors, which quote the words of the command line."""
     try:
         yield
     except UsageError as error:
@@ -97,12 +97,12 @@ def _hiding_secrets(words: list[str]) -> Iterator[None]:
         options = error.ctx.command.params if error.ctx else []
         extra = "unexpected extra argument" in error.message
         if extra and any("--store" in option.opts for option in options):
-            error.message += ". A store is named by an option: --store URL"
+            error.message += ". Give the store as an option: --store URL"
         raise
 
 
 class RootGroup(TyperGroup):
-    """The commands, of which a list needs the summaries alone."""
+    """The top-level commands; listing them needs only their summaries."""
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -123,7 +123,7 @@ class RootGroup(TyperGroup):
         return list(self.commands)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """A command as lists show it; `resolve_command` gives the one that runs."""
+        """A command for lists, with its summary only; `resolve_command` returns the real one."""
         if cmd_name not in COMMANDS:
             return None
         return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)

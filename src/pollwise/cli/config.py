@@ -18,7 +18,7 @@ from pollwise.settings import Settings, load, polling_table
 from pollwise.settings.groups import unknown_groups
 
 app = typer.Typer(
-    help="Look at the settings.\n\nExample: pollwise config show", no_args_is_help=True
+    help="Show and check the settings.\n\nExample: pollwise config show", no_args_is_help=True
 )
 
 File = Annotated[
@@ -28,7 +28,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def _with_stored(file: Path | None) -> Settings:
-    """The settings, with what was changed while the fleet ran, if its store can be asked."""
+    """The settings, with those changed while the fleet ran, if its store can be read."""
     settings, groups = _with_groups(file)
     for each in _unknown_groups(settings, groups):
         warn(each)
@@ -38,7 +38,7 @@ def _with_stored(file: Path | None) -> Settings:
     try:
         stored = asyncio.run(_stored(url))
     except PollwiseError as error:
-        warn(f"what was changed while the fleet ran is not shown: {error}")
+        warn(f"settings changed while the fleet ran are not shown: {error}")
         return settings
     return load(file, stored=stored, stored_in=without_secrets(url), groups=groups or ())
 
@@ -47,7 +47,7 @@ async def _stored(url: str) -> dict[str, Any]:
     store = open_store(url, create=False)
     path = getattr(store, "path", None)
     try:
-        # A file that is made when the fleet first runs: nothing was changed yet.
+        # The file is created when the fleet first runs: nothing was changed yet.
         return {} if path is not None and not path.exists() else await store.settings()
     finally:
         await store.close()
@@ -61,13 +61,13 @@ def _with_groups(file: Path | None) -> tuple[Settings, frozenset[str] | None]:
         return settings, None
     try:
         groups = read(path).groups
-    except PollwiseError:  # `pollwise fleet check` tells what is wrong with it
+    except PollwiseError:  # `pollwise fleet check` shows what is wrong with it
         return settings, None
     return load(file, groups=groups), groups
 
 
 def _unknown_groups(settings: Settings, groups: frozenset[str] | None) -> list[str]:
-    """What is set for groups that no target is in, as far as the groups are known."""
+    """Problems: settings for groups that no target is in. Empty if the groups are unknown."""
     if groups is None:
         return []
     return unknown_groups(settings.fleet.groups, groups, settings.origins())
@@ -91,7 +91,7 @@ def show(file: File = None, as_json: Json = False) -> None:
 
 @app.command("check")
 def check(file: File = None, as_json: Json = False) -> None:
-    """Check the settings: exit code 0 when they are good, 2 with every problem when not.
+    """Check the settings: exit code 0 if they are valid, 2 with all problems if not.
 
     Example: pollwise config check --file pollwise.toml
     """
@@ -102,7 +102,7 @@ def check(file: File = None, as_json: Json = False) -> None:
     if as_json:
         print_json({"valid": True, "polling": repr(settings.worker.polling)})
         return
-    say(("The settings are good. Polling:", "green"))
+    say(("The settings are valid. Polling:", "green"))
     say(polling_table(settings.worker.polling).strip())
     if settings.is_set("outbox"):
         say(polling_table(settings.outbox.polling, "outbox.polling").strip())

@@ -1,8 +1,8 @@
-"""`pollwise demo`: an adaptive worker at work on bursty traffic, beside what fixed polling costs.
+"""`pollwise demo`: an adaptive worker on bursty traffic, compared with fixed polling.
 
 Everything is real: a SQLite queue in a temporary folder, a producer, a worker. Only the rows of
-fixed polling are computed, from the same arrivals. Hints are off unless asked for, because the
-demo is about pacing: with hints, the worker is told and hardly has to look.
+fixed polling are computed, from the same arrivals. Hints are off by default, because the
+demo is about pacing: with hints, the worker hardly has to poll.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from pollwise.runtime.jobs import Job, NewJob
 from pollwise.settings import strategy_named
 from pollwise.worker import Worker, WorkerRunOptions
 
-#: What Worth is told that a second of a job's waiting costs: a cent an hour, in dollars.
+#: What a second of a job's waiting costs, for Worth: a cent an hour, in dollars.
 WAIT_COST = 0.01 / 3600
-#: And a poll, where it costs nothing: a thousandth of a cent.
+#: The cost of a poll, for Worth, if polls are free: a thousandth of a cent.
 FREE = 1e-5
 CONCURRENCY = 4
-#: The most that a poll can find: as many as there are handlers, and as many ahead of them.
+#: How many jobs a poll can find: as many as handlers, and as many ahead.
 CAPACITY = 2 * CONCURRENCY
 #: The fixed intervals to compare with, in seconds.
 FIXED = (0.1, 0.5)
-#: Bursts: so many jobs a second for so long, then nothing for so long.
+#: Bursts: jobs per second, how long a burst lasts, and the silence after it (from, to).
 BURST_RATE = 6.0
 BURST_SECONDS = (0.5, 2.5)
 IDLE_SECONDS = (8.0, 20.0)
@@ -71,7 +71,7 @@ class DemoPlan:
 
 @dataclass
 class DemoCounts:
-    """What the run showed so far, gathered from its events."""
+    """What has happened so far, counted from the events."""
 
     clock: Clock
     started: float = 0.0
@@ -99,7 +99,7 @@ class DemoCounts:
 
 @dataclass(frozen=True)
 class DemoRow:
-    """One policy: what it used and what it gave."""
+    """One line of the table: a policy, its polls and its waits."""
 
     name: str
     polls: int
@@ -134,7 +134,7 @@ def demo(
         str, typer.Option(help=f"What a poll costs: {', '.join(PRICES)}, or 0.005/1000.")
     ] = "s3-list",
     hints: Annotated[
-        bool, typer.Option("--hints/--no-hints", help="Let a put wake the worker.")
+        bool, typer.Option("--hints/--no-hints", help="Let hints end the worker's pauses early.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the traffic and the jitter.")] = 7,
     as_json: Annotated[
@@ -148,7 +148,7 @@ def demo(
     cost = price_named(price)
     plan = DemoPlan(_strategy(strategy, cost), cost, seconds, hints, seed)
     seen = DemoCounts(Clock())
-    # A SIGTERM before the worker takes the signals over ends it as Ctrl-C does: the folder goes.
+    # A SIGTERM before the worker handles signals ends it like Ctrl-C, so the folder is removed.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     folder = Path(tempfile.mkdtemp(prefix="pollwise-demo-"))
     try:
@@ -164,14 +164,14 @@ def demo(
 
 
 def _strategy(name: str, price: Price) -> Strategy:
-    """A strategy at its defaults; Worth by the price of a poll and of waiting."""
+    """A strategy with its defaults; for Worth with the prices of a poll and of waiting."""
     if name == Worth.name:
         return Worth(poll_cost=price.dollars or FREE, wait_cost=WAIT_COST)
     return strategy_named(name)
 
 
 def traffic(seed: int) -> Iterator[float]:
-    """When jobs come, in seconds since the start: bursts and silence, the same for a seed."""
+    """Arrival times of jobs, in seconds since the start: bursts and silence, fixed by the seed."""
     rng = random.Random(seed)
     at = 0.0
     while True:
@@ -192,9 +192,9 @@ async def run(plan: DemoPlan, seen: DemoCounts, folder: Path, *, live: bool) -> 
 
         @worker.handle("greet")
         async def greet(job: Job) -> None:
-            """The work itself is beside the point."""
+            """The demo needs no real work."""
 
-        await queue.stats()  # make the file before the clock starts
+        await queue.stats()  # create the file before the clock starts
         seen.started = seen.clock.now()
         seen.interval = plan.strategy.pacer().first().delay
         options = WorkerRunOptions(
@@ -342,22 +342,22 @@ def _summary(plan: DemoPlan, seen: DemoCounts, rows: list[DemoRow]) -> None:
     ours = rows[0]
     out.print(_table(rows), _foot(plan), "", sep="\n")
     if not ours.polls:
-        err.print("too short a run to compare; try --seconds 30")
+        err.print("the run was too short to compare; try --seconds 30")
         return
-    out.print(f"In {seen.seconds():.0f} s, {ours.name} polling looked {ours.polls} times.")
+    out.print(f"In {seen.seconds():.0f} s, {ours.name} polling made {ours.polls} polls.")
     for other in rows[1:]:
         out.print(_comparison(ours, other))
     if not plan.hints:
-        out.print("With wake-up hints it need not choose: pollwise demo --hints", style="dim")
+        out.print("With hints it needs far fewer polls: pollwise demo --hints", style="dim")
 
 
 def _comparison(ours: DemoRow, other: DemoRow) -> str:
-    """What we win and what we lose against another policy, in one sentence."""
+    """The difference to another policy, in one sentence."""
     share = abs(1 - ours.polls / other.polls) if other.polls else 0.0
     more = "more" if ours.polls > other.polls else "fewer"
     text = f"Against {other.name}: {share:.0%} {more} polls"
     if ours.p50 is None or ours.p95 is None:
-        return f"{text}; no job came, so there is no wait to compare."
+        return f"{text}; no job arrived, so there is no wait to compare."
     return (
         f"{text}; half of the jobs waited {_wait(ours.p50)} (there {_wait(other.p50)}), "
         f"95 % up to {_wait(ours.p95)} (there {_wait(other.p95)})."

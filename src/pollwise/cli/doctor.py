@@ -1,4 +1,4 @@
-"""`pollwise doctor`: is everything there that a worker, or a relay, needs?"""
+"""`pollwise doctor`: check that a worker or a relay has everything it needs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pollwise.storage.sqlite.file import OLDEST_SQLITE
 
 #: How long the doctor waits for a hint to arrive, in seconds.
 HINT_DEADLINE = 2.0
-#: How long it waits for a channel to be proven or lost: a check has to time out before that.
+#: How long it waits for a channel to be proven or lost; longer than the timeout of a check.
 CHANNEL_DEADLINE = 15.0
 
 COLOURS = {"ok": "green", "note": "yellow", "bad": "red"}
@@ -45,10 +45,10 @@ class Finding(NamedTuple):
 
 def doctor(
     url: Annotated[
-        str | None, typer.Argument(help="A queue to check too, or the database of an outbox.")
+        str | None, typer.Argument(help="Also check this queue, or the database of an outbox.")
     ] = None,
     outbox: Annotated[
-        bool, typer.Option("--outbox", help="The URL is an outbox's; one with ?outbox= is anyway.")
+        bool, typer.Option("--outbox", help="The URL is that of an outbox (implied by ?outbox=).")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
@@ -117,7 +117,7 @@ async def _queue(url: str) -> list[Finding]:
 
 
 async def _hints(url: str, reach: str) -> Finding:
-    """Give a hint through one handle and wait for it at another, as two processes would."""
+    """Send a hint through one handle and receive it at another, as two processes would."""
     if reach == "network":
         return await _channel(open_queue(url, create=False))
     if reach != "machine":
@@ -127,22 +127,22 @@ async def _hints(url: str, reach: str) -> Finding:
         return Finding("hints", "note", "off: the URL says watch=0, so workers only poll")
     deadline = HINT_DEADLINE + watch
     hint = Hint()
-    async with open_queue(url, create=False) as listener, open_queue(url, create=False) as teller:
-        listener.hints().join(hint)
-        listener.hints().asleep(hint)
-        teller.hints().send_to_others()
+    async with open_queue(url, create=False) as receiver, open_queue(url, create=False) as sender:
+        receiver.hints().join(hint)
+        receiver.hints().asleep(hint)
+        sender.hints().send_to_others()
         arrived = await hint.wait(deadline)
     if arrived:
         return Finding("hints", "ok", "reach other processes on this machine")
     return Finding(
-        "hints", "bad", f"did not arrive within {deadline:g} s; may the folder be written to?"
+        "hints", "bad", f"did not arrive within {deadline:g} s; check that the folder is writable"
     )
 
 
 async def _outbox(url: str) -> list[Finding]:
     try:
         async with open_store(url) as store:
-            stats = await store.stats()  # which tells what is not migrated
+            stats = await store.stats()  # raises if it is not migrated
             says = f"{store.url}: {stats.ready} ready, {stats.dead} dead"
             findings = [Finding("outbox", "ok", says)]
             if stats.keys_blocked:
@@ -156,7 +156,7 @@ async def _outbox(url: str) -> list[Finding]:
 
 
 def _journal(store: SqliteOutboxStore) -> Finding:
-    """Of hints there is nothing to prove: they are the changes of the file itself."""
+    """The journal mode. Hints need no check here: they are the changes of the file itself."""
     address = f"{store.path.absolute().as_uri()}?mode=ro"
     with closing(sqlite3.connect(address, uri=True)) as connection:
         [(mode,)] = connection.execute("PRAGMA journal_mode")
@@ -166,15 +166,15 @@ def _journal(store: SqliteOutboxStore) -> Finding:
         "journal",
         "note",
         f"{mode}: a relay that reads and an application that commits wait for each other; "
-        "PRAGMA journal_mode = WAL ends that",
+        "PRAGMA journal_mode = WAL avoids that",
     )
 
 
 async def _channel(opened: AbstractAsyncContextManager[Queue | OutboxStore]) -> Finding:
-    """Wait until the channel has proven itself, as a worker or a relay that pauses would."""
-    news: asyncio.Queue[HintsProven | HintsLost] = asyncio.Queue()
+    """Wait until the hint channel is proven or lost, as a pausing worker or relay does."""
+    results: asyncio.Queue[HintsProven | HintsLost] = asyncio.Queue()
     events = Events(quiet=True)
-    events.subscribe(news.put_nowait, HintsProven, HintsLost)
+    events.subscribe(results.put_nowait, HintsProven, HintsLost)
     hint = Hint()
     async with opened as store:
         hints = store.hints()
@@ -182,12 +182,12 @@ async def _channel(opened: AbstractAsyncContextManager[Queue | OutboxStore]) -> 
         hints.join(hint)
         hints.asleep(hint)
         try:
-            told = await asyncio.wait_for(news.get(), CHANNEL_DEADLINE)
+            result = await asyncio.wait_for(results.get(), CHANNEL_DEADLINE)
         except TimeoutError:
             says = f"no check came back within {CHANNEL_DEADLINE:g} s; pauses end by themselves"
             return Finding("hints", "bad", says)
         finally:
             hints.leave(hint)
-    if isinstance(told, HintsProven):
-        return Finding("hints", "ok", f"proven: a check came back in {told.took * 1000:.0f} ms")
-    return Finding("hints", "bad", f"{told.reason}; {told.advice}")
+    if isinstance(result, HintsProven):
+        return Finding("hints", "ok", f"proven: a check came back in {result.took * 1000:.0f} ms")
+    return Finding("hints", "bad", f"{result.reason}; {result.advice}")

@@ -1,6 +1,4 @@
-"""What `pollwise queue migrate`, `pollwise outbox migrate` and `pollwise fleet migrate` say
-alike.
-"""
+"""Shared by `pollwise queue migrate`, `pollwise outbox migrate` and `pollwise fleet migrate`."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from pollwise.cli.output import print_json, say
 from pollwise.errors import ConfigError
 from pollwise.runtime.redact import without_secrets
 
-Sql = Annotated[
-    bool, typer.Option("--sql", help="Print the SQL and touch nothing; to run it elsewhere.")
-]
+Sql = Annotated[bool, typer.Option("--sql", help="Only print the SQL, to run it elsewhere.")]
 
 
 def print_sql(sql: str | None, url: str, *, as_json: bool) -> None:
@@ -24,12 +20,12 @@ def print_sql(sql: str | None, url: str, *, as_json: bool) -> None:
 
 
 def tell_applied(versions: list[int], *, as_json: bool, by_itself: bool = False) -> None:
-    """by_itself: the store makes what it needs when it is first used, and has made nothing now."""
+    """by_itself: the store creates what it needs on first use."""
     if as_json:
         print_json({"applied": versions})
     elif versions:
         say(f"applied version(s) {', '.join(map(str, versions))}")
     elif by_itself:
-        say("nothing to do: this store makes what it needs by itself, when it is first used")
+        say("nothing to do: this store creates what it needs on first use")
     else:
         say("nothing to do: the tables are up to date")

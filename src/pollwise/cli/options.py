@@ -1,4 +1,4 @@
-"""Options that several commands take, in the same words."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-#: The most processes one command starts.
+#: How many processes one command starts at most.
 MAX_PROCESSES = 256
 
 Processes = Annotated[
@@ -14,13 +14,13 @@ Processes = Annotated[
 ]
 StrategyName = Annotated[str | None, typer.Option(help="The polling strategy, by name.")]
 MetricsPort = Annotated[
-    int | None, typer.Option(help="Serve Prometheus metrics on this port; 0 takes any.")
+    int | None, typer.Option(help="Serve Prometheus metrics on this port; 0 uses any free port.")
 ]
 MetricsPorts = Annotated[
     int | None,
     typer.Option(
         help="Serve Prometheus metrics on this port, each further process on the next; "
-        "0 takes any that is free."
+        "0 uses any free ports."
     ),
 ]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]

@@ -1,7 +1,7 @@
-"""What commands print: tables for people, one JSON document a command for scripts.
+"""Output of commands: tables for people, one JSON document per command for scripts.
 
-What jobs contain was written by others. It is shown, never obeyed: neither as rich's markup nor as
-a terminal's control sequence.
+The contents of jobs come from others, so they are never interpreted: neither as rich's markup nor
+as control sequences of the terminal.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-#: How wide a table may be where no terminal sets the width: rows are for `grep` then.
+#: The width of a table in a pipe, where each row should stay on one line for `grep`.
 PIPE_WIDTH = 10_000
 NOTHING = "–"
 
-# Format characters without which some scripts and emoji are misspelt; they move no cursor.
+# Format characters that some scripts and emoji need; they do not move the cursor.
 _JOINERS = "\u200c\u200d"
 
 
 class Unread(Exception):
-    """Whoever read the output has gone: `pollwise queue list … | head` is no error."""
+    """The reader of the output has gone: `pollwise queue list … | head` is not an error."""
 
 
 class _Pipe(Console):
@@ -40,27 +40,27 @@ err = _Pipe(stderr=True, highlight=False)
 
 
 def fail(message: str) -> None:
-    """Say on standard error what was wrong."""
+    """Print an error to standard error."""
     err.print(Text.assemble(("error: ", "bold red"), visible_lines(message)), soft_wrap=True)
 
 
 def warn(message: str) -> None:
-    """Say on standard error what to change soon."""
+    """Print a warning to standard error."""
     err.print(Text.assemble(("warning: ", "bold yellow"), visible_lines(message)), soft_wrap=True)
 
 
 def say(*parts: str | tuple[str, str]) -> None:
-    """Print one line: text as it is, or (text, style). The terminal wraps it, if anything does."""
+    """Print one line: text, or (text, style). Only the terminal may wrap it."""
     out.print(Text.assemble(*parts), soft_wrap=True)
 
 
 def say_aside(message: str) -> None:
-    """Say on standard error what belongs to no output."""
+    """Print a remark to standard error."""
     err.print(Text(visible_lines(message)), soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
-    """One JSON document on one line of standard output, in ASCII: fit for any pipe and terminal."""
+    """Print one JSON document on one line, in ASCII."""
     try:
         sys.stdout.write(json.dumps(value, default=str) + "\n")
         sys.stdout.flush()
@@ -76,10 +76,10 @@ def print_table(
     narrow: Sequence[str] = (),
     cut: str = "",
 ) -> None:
-    """A plain table; `empty` is said instead when there are no rows.
+    """Print a plain table, or `empty` if there are no rows.
 
-    narrow: columns that keep their width, while others give way.
-    cut: the column whose cells end in an ellipsis where others go on in the next line.
+    narrow: columns that keep their width while others shrink.
+    cut: the column that ends in an ellipsis if too long; others continue on the next line.
     """
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
@@ -93,7 +93,7 @@ def print_table(
 
 
 def print_wide(shown: RenderableType) -> None:
-    """Print what a terminal would cut, but a pipe shall have whole."""
+    """Print at the width of the terminal; in a pipe, at full width."""
     if out.is_terminal:
         out.print(shown)
         return
@@ -106,19 +106,19 @@ def print_wide(shown: RenderableType) -> None:
 
 def _cell(value: object, cut: bool) -> Text:
     text = "" if value is None else visible(str(value))
-    # Text, not str: it must never be read as markup.
+    # Text, not str: rich must not read it as markup.
     return Text(text, no_wrap=True, overflow="ellipsis") if cut else Text(text)
 
 
 def visible(text: str) -> str:
-    """Show what would not show, or would move the cursor: "\\x1b[31m" comes out as it is here."""
+    """Escape control and invisible characters: "\\x1b[31m" is printed as written here."""
     if text.isprintable():
         return text
     return "".join(char if _shows(char) else _escaped(char) for char in text)
 
 
 def visible_lines(text: str) -> str:
-    """As `visible`, and line breaks stay."""
+    """Like `visible`, but keep line breaks."""
     return "\n".join(visible(line) for line in text.split("\n"))
 
 
@@ -131,5 +131,5 @@ def _escaped(char: str) -> str:
 
 
 def moment(epoch: float) -> str:
-    """Seconds since 1970 as people read them, in UTC."""
+    """Seconds since 1970 as date and time in UTC."""
     return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%d %H:%M:%SZ")

@@ -1,6 +1,4 @@
-"""What `pollwise worker` and `pollwise outbox run` share: finding what to run, and
-processes of it.
-"""
+"""Shared by `pollwise worker` and `pollwise outbox run`: find the object, run it in processes."""
 
 from __future__ import annotations
 
@@ -35,18 +33,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollwise")
 
-#: How a process that died is started again.
+#: How a process that died is restarted.
 RESTART = Retry.exponential("1s", max_delay="30s", attempts=None)
 MAX_PORT = 65535
-#: Commands that have commands.
+#: Commands with subcommands.
 GROUPS = ("outbox",)
-#: The variable that tells a process of a supervisor which file ends with it.
+#: The variable with the file descriptor that closes when the supervisor ends.
 PARENT = "_POLLWISE_SUPERVISOR"
 
 T = TypeVar("T")
 RunOptions = TypeVar("RunOptions", "WorkerRunOptions", "OutboxRunOptions")
 
-# Where code lies that is not the user's own.
+# Where code is that is not the user's own.
 _LIBRARIES = (
     "<",
     str(Path(pollwise.__file__).parent),
@@ -67,7 +65,7 @@ def overrides_of(pairs: list[str], example: str) -> dict[str, object]:
 def with_settings(
     own: RunOptions, settings: Settings, section: str, names: Iterable[str]
 ) -> RunOptions:
-    """Options as the code has them, with every setting of a section that somebody set instead."""
+    """The options of the code, replaced by every setting of the section that was set."""
     chosen = getattr(settings, section)
     values: dict[str, Any] = {
         name: getattr(chosen, name) for name in names if settings.is_set(f"{section}.{name}")
@@ -76,7 +74,7 @@ def with_settings(
 
 
 def import_from_here() -> None:
-    """Let code of the current folder be imported, as `python -m` does."""
+    """Make the current folder importable, as `python -m` does."""
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
@@ -84,9 +82,9 @@ def import_from_here() -> None:
 
 
 def found_at(target: str, kind: type[T], command: str, make: str) -> T:
-    """What `module:name` names, or what is wrong with it.
+    """Import `module:name` and return the object; ConfigError says what is wrong.
 
-    command: the command that runs it; make: how one is made.
+    command: the command that runs it; make: code that creates one, for the error.
     """
     what = kind.__name__.lower()
     module_name, _, name = target.partition(":")
@@ -107,7 +105,7 @@ def found_at(target: str, kind: type[T], command: str, make: str) -> T:
     except SystemExit as error:
         raise ConfigError(
             f"importing {module_name!r} of {target!r} ended the program{_where(error)}; "
-            'put what shall not run on import under `if __name__ == "__main__":`'
+            'move what must not run on import under `if __name__ == "__main__":`'
         ) from error
     except Exception as error:
         raise ConfigError(
@@ -118,10 +116,10 @@ def found_at(target: str, kind: type[T], command: str, make: str) -> T:
     if not isinstance(found, kind):
         there = [key for key, value in vars(module).items() if isinstance(value, kind)]
         others = " or ".join(f"{module_name}:{key}" for key in there)
-        advice = f"write {others}" if there else f"make one: {what} = {make}"
-        it_is = f"of type {type(found).__name__}" if hasattr(module, name) else "not there"
+        advice = f"write {others}" if there else f"create one: {what} = {make}"
+        it_is = f"is of type {type(found).__name__}" if hasattr(module, name) else "does not exist"
         raise ConfigError(
-            f"{target!r} is {it_is}, where a pollwise.{kind.__name__} is needed; {advice}"
+            f"{target!r} {it_is}; it must be a pollwise.{kind.__name__}. Please {advice}"
         )
     return found
 
@@ -135,7 +133,7 @@ def _runs_itself(command: str, what: str) -> str:
 
 
 def _suggested(target: str, what: str) -> str:
-    """What was meant, if a file was named: "./shop/jobs.py:worker" -> "shop.jobs:worker"."""
+    """A correction for a file name: "./shop/jobs.py:worker" -> "shop.jobs:worker"."""
     path, _, name = target.partition(":")
     module = ".".join(Path(path).with_suffix("").parts) if path.endswith(".py") else ""
     if all(part.isidentifier() for part in module.split(".")):
@@ -144,21 +142,21 @@ def _suggested(target: str, what: str) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """The line of the user's own code that raised, as far as one can tell."""
+    """The line of the user's own code that raised, if it is known."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
 
 
 def debug_events() -> list[type[Event]]:
-    """What is below information, but for polls that found nothing: those are for metrics."""
+    """Events below level INFO, except PollFinished, which is for metrics only."""
     return [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
 
 
 def serve_metrics(
     events: Events, port: int | None, host: str, cost: Price | None = None
 ) -> Callable[[], None]:
-    """Serve what the events tell as metrics; returns what ends it."""
+    """Serve metrics made from the events; returns a function that ends it."""
     if port is None:
         return lambda: None
     from pollwise.observe.prometheus import PrometheusSink
@@ -171,29 +169,29 @@ def serve_metrics(
 
 
 def _note(level: int, action: str, text: str, **fields: object) -> None:
-    """Log what the command line itself does, in the shape that events are logged in."""
+    """Log an action of the command line in the same shape as events."""
     logger.log(level, "%s", text, extra={"action": action, "fields": fields})
 
 
 def ports_of(first: int | None, processes: int) -> list[int | None]:
-    """The metrics port of each process: one after the other, or any for each."""
+    """The metrics port of each process: consecutive, or any free one for each."""
     if not first:
         return [first] * processes
     last = first + processes - 1
     if last > MAX_PORT:
         raise ConfigError(
-            f"{processes} processes from metrics port {first} on would end at {last}, above "
+            f"{processes} processes from metrics port {first} on need ports up to {last}, above "
             f"{MAX_PORT}; choose a lower --metrics-port"
         )
     return [first + number for number in range(processes)]
 
 
 def stop_with_parent() -> None:
-    """Where a supervisor started this process, stop as on SIGTERM when it is gone.
+    """If a supervisor started this process, stop as on SIGTERM when the supervisor has died.
 
-    A supervisor that was killed could tell nobody, and what it left would run for ever, unseen.
+    A supervisor that was killed cannot stop its processes, and they would run for ever.
     """
-    life = os.environ.pop(PARENT, None)  # not for what handlers start
+    life = os.environ.pop(PARENT, None)  # processes started by handlers must not see it
     if life is not None:
         os.set_inheritable(int(life), False)
         threading.Thread(target=_stop_at_end_of, args=[int(life)], daemon=True).start()
@@ -201,7 +199,7 @@ def stop_with_parent() -> None:
 
 def _stop_at_end_of(life: int) -> None:
     os.read(life, 1)
-    text = "the process that started this one is gone; stopping as well"
+    text = "the supervisor of this process has died; stopping"
     _note(logging.WARNING, "supervisor_gone", text)
     signal.raise_signal(signal.SIGTERM)
 
@@ -215,16 +213,16 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._alive: dict[int, asyncio.subprocess.Process] = {}
         self._code = 0
-        # Nothing is ever written: the end of this process, however it comes, is what they read.
+        # Nothing is ever written: the processes read the end of this one, however it ends.
         self._life, self._life_held = os.pipe()
 
     async def run(self) -> int:
-        """Run until told to stop, or until a process says that its input is bad."""
+        """Run until stopped, or until a process reports bad input; returns the exit code."""
         try:
             with stopping_on_signals(self._stop):
                 await asyncio.gather(*map(self._keep_alive, range(len(self._ports))))
         finally:
-            self._stop()  # should one fail to start, the others are not left alone
+            self._stop()  # if one fails to start, stop the others too
             await asyncio.gather(*(process.wait() for process in self._alive.values()))
             os.close(self._life_held)
             os.close(self._life)
@@ -247,7 +245,7 @@ class Supervisor:
                 env={**os.environ, PARENT: str(self._life)},
             )
             self._alive[number] = process
-            if self._stopping.is_set():  # the signal came while it was being started
+            if self._stopping.is_set():  # the signal came during its start
                 process.send_signal(signal.SIGTERM)
             code = await process.wait()
             del self._alive[number]
@@ -275,7 +273,7 @@ class Supervisor:
     def _command(self, number: int) -> list[str]:
         """This command line for one process, each with a metrics port of its own."""
         words = _without(sys.argv[1:], "--processes", "--metrics-port")
-        # Behind the words of the command itself, before its arguments.
+        # After the command's own words, before its arguments.
         at = 2 if words[0] in GROUPS else 1
         port = self._ports[number]
         ported = [] if port is None else [f"--metrics-port={port}"]

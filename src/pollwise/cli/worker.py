@@ -27,9 +27,11 @@ from pollwise.worker import Worker
 
 
 def worker(
-    target: Annotated[str, typer.Argument(help="Where the worker is: module:worker.")],
+    target: Annotated[str, typer.Argument(help="The worker, as module:name.")],
     processes: Processes = 1,
-    concurrency: Annotated[int | None, typer.Option(help="Handlers at a time.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="How many handlers run at a time.")
+    ] = None,
     strategy: StrategyName = None,
     metrics_port: MetricsPorts = None,
     price: Annotated[
@@ -77,7 +79,7 @@ def _price(text: str | None, settings: Settings) -> Price | None:
         return None
     cost = price_named(text)
     if settings.worker.metrics_port is None:
-        raise ConfigError(f"--price {text} is for the cost metric; give --metrics-port as well")
+        raise ConfigError(f"--price {text} is for the cost metric and needs --metrics-port")
     return cost
 
 

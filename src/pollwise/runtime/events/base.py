@@ -1,4 +1,4 @@
-"""What every event is."""
+"""The base class of all events."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import ClassVar
 class Event:
     """Something that happened. `source` names the queue or poll it happened to."""
 
-    #: The level it is logged at. What happens all the time is debug, which is not even built
-    #: unless a sink asks for it.
+    #: The level it is logged at. Frequent events are DEBUG, and not even built unless a sink
+    #: subscribed to them.
     level: ClassVar[int] = logging.DEBUG
 
     source: str

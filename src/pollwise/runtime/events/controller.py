@@ -1,4 +1,4 @@
-"""What happens at a controller."""
+"""Events of a controller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class WorkerRegistered(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerGone(Event):
-    """The controller remembers a worker no longer: it unregistered, or was silent for long."""
+    """The controller removed a worker: it unregistered, or was silent for too long."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -49,7 +49,7 @@ class PushChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class HintPushed(Event):
-    """A worker was told by its WebSocket that looking may pay off now."""
+    """A hint was sent to a worker over its WebSocket."""
 
     worker: str
 
@@ -64,7 +64,7 @@ class JobSubmitted(Event):
 
 @dataclass(frozen=True, slots=True)
 class AgentJobEvent(Event):
-    """Something that happened to a job in the hands of a worker behind the controller."""
+    """Something that happened to a job that a worker runs for the controller."""
 
     worker: str
     job: str
@@ -98,7 +98,7 @@ class JobLapsed(AgentJobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobGivenUp(AgentJobEvent):
-    """A job used up its attempts without a word from its workers, and is dead."""
+    """A job used up its attempts without any report from its workers, and is dead."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -107,7 +107,7 @@ class JobGivenUp(AgentJobEvent):
 
 @dataclass(frozen=True, slots=True)
 class ControllerCounted(Event):
-    """How many jobs, workers and held polls there are, counted because somebody asked."""
+    """How many jobs, workers and held polls there are, counted because a sink asked."""
 
     jobs: tuple[tuple[str, int], ...]
     online: int
@@ -117,7 +117,7 @@ class ControllerCounted(Event):
 
 @dataclass(frozen=True, slots=True)
 class RequestAnswered(Event):
-    """The controller answered a request that is no poll."""
+    """The controller answered a request other than a poll."""
 
     method: str
     route: str

@@ -1,4 +1,4 @@
-"""What happens to a fleet and its targets."""
+"""Events of a fleet and its targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pollwise.runtime.events.base import Event
 
 @dataclass(frozen=True, slots=True)
 class FleetStarted(Event):
-    """A fleet begins to poll its targets. `source` names the fleet here and below."""
+    """A fleet starts to poll its targets. `source` names the fleet in all these events."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -23,7 +23,7 @@ class FleetStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class FleetStopped(Event):
-    """A fleet polls no more; `cancelled` polls were under way and are made again later."""
+    """A fleet stopped polling; `cancelled` polls were running and are repeated later."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -32,9 +32,7 @@ class FleetStopped(Event):
 
 @dataclass(frozen=True, slots=True)
 class BudgetShort(Event):
-    """Fixed intervals, rechecks and max_intervals ask for more polls a second than the
-    budget has.
-    """
+    """Fixed intervals, rechecks and max_intervals need more polls a second than the budget."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -81,27 +79,27 @@ class TargetEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class TargetAdded(TargetEvent):
-    """A fleet knows a target from now on."""
+    """A target was added to a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetRemoved(TargetEvent):
-    """A fleet has forgotten a target."""
+    """A target was removed from a fleet."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetPolling(TargetEvent):
-    """A poll of a target begins; it is `late` by so many seconds."""
+    """A poll of a target begins, `late` seconds after it was due."""
 
     late: float
 
 
 @dataclass(frozen=True, slots=True)
 class TargetPolled(TargetEvent):
-    """A poll of a target ended: `changed`, `unchanged`, `failed`, or `dropped` without a verdict.
+    """A poll of a target ended: `changed`, `unchanged`, `failed`, or `dropped` without a result.
 
-    delay: when it is polled next. depth: how many polls are planned. due: how many of those waited
-    for a place when they were last counted.
+    delay: seconds until the next poll. depth: how many polls are planned. due: how many of those
+    waited for a slot when they were last counted.
     """
 
     result: str
@@ -113,7 +111,7 @@ class TargetPolled(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged(TargetEvent):
-    """A reading is another than the one before."""
+    """A reading differs from the one before."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -122,7 +120,7 @@ class TargetChanged(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetFailed(TargetEvent):
-    """A poll failed, the last of `failures` in a row; the next comes after `delay`."""
+    """A poll failed, the last of `failures` in a row; the next follows after `delay`."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -133,7 +131,7 @@ class TargetFailed(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetRecovered(TargetEvent):
-    """A poll worked after `failures` in a row that had not."""
+    """A poll succeeded after `failures` failures in a row."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -149,7 +147,7 @@ class TargetStateChanged(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetDead(TargetEvent):
-    """A target became a dead letter; it is polled all the same, after `delay`."""
+    """A target became a dead letter; it is still polled, after `delay`."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -160,7 +158,7 @@ class TargetDead(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetStuck(TargetEvent):
-    """A poll was cancelled at its deadline and goes on; its place was given to others."""
+    """A poll was cancelled at its deadline but still runs; its slot was given to others."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -169,7 +167,7 @@ class TargetStuck(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class ActionFailed(TargetEvent):
-    """What was to be done about a change raised, or took too long; the target is well."""
+    """An action on a change raised, or took too long; the target itself is fine."""
 
     level: ClassVar[int] = logging.WARNING
 

@@ -1,4 +1,4 @@
-"""What happens to workers and their jobs."""
+"""Events of workers and their jobs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pollwise.runtime.events.base import Event
 
 @dataclass(frozen=True, slots=True)
 class WorkerStarted(Event):
-    """A worker begins to poll."""
+    """A worker starts to poll."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -23,7 +23,7 @@ class WorkerStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopping(Event):
-    """A worker claims no more and finishes what it holds."""
+    """A worker stopped claiming and finishes the jobs it holds."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -34,7 +34,7 @@ class WorkerStopping(Event):
 
 @dataclass(frozen=True, slots=True)
 class WorkerStopped(Event):
-    """A worker holds nothing any more; `given_back` jobs went back to the queue."""
+    """A worker holds no jobs any more; it gave `given_back` jobs back to the queue."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -54,7 +54,7 @@ class JobEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobStarted(JobEvent):
-    """A handler begins; the job had `waited` since it was due."""
+    """A handler begins, `waited` seconds after the job was due."""
 
     waited: float
 
@@ -68,7 +68,7 @@ class JobDone(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobRetried(JobEvent):
-    """A handler failed, and its job comes back after `delay`."""
+    """A handler failed; its job runs again after `delay`."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -80,7 +80,7 @@ class JobRetried(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobSnoozed(JobEvent):
-    """A handler asked for its job to come back after `delay`; no attempt was used."""
+    """A handler asked to run its job again after `delay`; the attempt does not count."""
 
     delay: float
 
@@ -97,7 +97,7 @@ class JobDead(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobGivenBack(JobEvent):
-    """A job went back unfinished, because its worker stops or its kind's breaker opened."""
+    """A job was given back unfinished: its worker stops, or the breaker of its kind opened."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -106,7 +106,7 @@ class JobGivenBack(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobUnhandled(JobEvent):
-    """A store that cannot pick kinds gave a job that has no handler here; it went back."""
+    """A store that cannot select kinds delivered a job without a handler; it was given back."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -115,6 +115,6 @@ class JobUnhandled(JobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobLost(JobEvent):
-    """A lease ran out under a worker; whatever its handler did, the job is no longer its."""
+    """A lease expired while its worker ran the job, which may now run elsewhere."""
 
     level: ClassVar[int] = logging.WARNING

@@ -1,4 +1,4 @@
-"""What happens to polls, and to what serves them: hints, breakers, chores."""
+"""Events of polls, hints, breakers and chores."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pollwise.runtime.events.base import Event
 
 @dataclass(frozen=True, slots=True)
 class PollFinished(Event):
-    """A poll came back. An empty one is counted by metrics and neither logged nor traced."""
+    """A poll returned. Empty polls are counted by metrics, but neither logged nor traced."""
 
     found: int
     capacity: int | None
@@ -24,7 +24,7 @@ class PollFinished(Event):
 
 @dataclass(frozen=True, slots=True)
 class PollFailed(Event):
-    """A poll raised. The next comes after `delay`, by the loop's retry, not by its pacer."""
+    """A poll raised. The next follows after `delay`, set by the retry and not by the pacer."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -35,7 +35,7 @@ class PollFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class PollRecovered(Event):
-    """A poll came back after `failures` that had not."""
+    """A poll succeeded after `failures` failures in a row."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -44,7 +44,7 @@ class PollRecovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class PaceChanged(Event):
-    """A pacer turned: back-off, speed-up, reset, class or decay."""
+    """A pacer changed course: back-off, speed-up, reset, class or decay."""
 
     what: str
     before: float | str
@@ -63,7 +63,7 @@ class BreakerChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChoreFailed(Event):
-    """A recurring chore (lease renewal, retention) raised; it comes again at its next turn."""
+    """A recurring chore (lease renewal, retention) raised; it runs again at its next turn."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -73,7 +73,7 @@ class ChoreFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class HintsProven(Event):
-    """A message sent the way hints travel came back after `took`: the long interval may be used."""
+    """A check of the hint channel came back after `took`: pauses may use the long interval."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -82,7 +82,7 @@ class HintsProven(Event):
 
 @dataclass(frozen=True, slots=True)
 class HintsLost(Event):
-    """Hints do not arrive any more; polls go by their strategy's own max_interval until they do."""
+    """Hints no longer arrive; until they do, pauses use the strategy's own intervals."""
 
     level: ClassVar[int] = logging.WARNING
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
 
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
@@ -44,14 +43,6 @@ def refuse_if_forbidden() -> None:
     """Raise ConfigError inside a `no_runs` block."""
     if _no_runs.get():
         raise ConfigError(_no_runs.get())
-
-
-class Over:
-    """What a blocking run returns: awaiting it again is harmless."""
-
-    def __await__(self) -> Generator[Any, None, None]:
-        return
-        yield
 
 
 def own_name() -> str:
