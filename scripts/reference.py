@@ -117,9 +117,11 @@ other."""
 #: Answers that any route may give; they are described once.
 ANY_ROUTE = ("401", "403", "503")
 HTTP_NOTE = """What `pollwise serve` answers; a running controller has the same, for programs, at
-`/openapi.json`. Every request but those of health needs `Authorization: Bearer <token>`: `admin`
-may do everything, `submit` whatever concerns jobs, `worker` register workers; the token that a
-worker gets when it registers is for its own polls and jobs. Times are ISO 8601 in UTC.
+`/openapi.json`. Every request but those of health needs `Authorization: Bearer <token>`. The scope
+of a token says what it may do: `read` sees everything but tokens and changes nothing, `put` puts,
+sees, cancels and retries jobs, `operate` sees, cancels and retries jobs and drains workers,
+`worker` registers workers, and `admin` may do everything. The token that a worker gets when it
+registers is for its own polls and jobs. Times are ISO 8601 in UTC.
 
 Errors are JSON, everywhere of one form:
 `{"error": {"code": "no_such_job", "message": "…", "what_to_do": "…"}}`. Any route may answer 401
@@ -422,11 +424,12 @@ def _option(parameter: Any) -> tuple[str, str, str]:
 
 def http_api_page() -> str:
     """Every route of the controller, from its OpenAPI schema."""
-    from pollwise.controller import create_app
+    from pollwise.controller import Controller, ControllerOptions
     from pollwise.controller.http.queues import routes as queue_api
 
     with tempfile.TemporaryDirectory() as folder:
-        schema = create_app("memory://", artefacts=folder).openapi()
+        options = ControllerOptions(artefacts=folder)
+        schema = Controller("memory://", options).app.openapi()
     by_tag: dict[str, list[tuple[str, str, Any]]] = {}
     for path, operations in schema["paths"].items():
         for method, operation in operations.items():

@@ -128,9 +128,7 @@ async def work(port: int, workers: list[tuple[str, str]], jobs: int) -> Any:
                 if job is None and not finished:
                     await asyncio.sleep(0.01)
                 result = {"ok": True}
-                finished = (
-                    [{"job_id": job["id"], "status": "done", "result": result}] if job else []
-                )
+                finished = [{"job_id": job["id"], "state": "done", "result": result}] if job else []
 
         began = time.perf_counter()
         await asyncio.gather(*map(one, workers))

@@ -26,7 +26,7 @@ import uvloop  # noqa: E402
 from websockets.asyncio.client import connect  # noqa: E402
 
 from pollwise.agent import Agent, AgentOptions  # noqa: E402
-from pollwise.agent.command import Ended  # noqa: E402
+from pollwise.agent.command import CommandResult  # noqa: E402
 from pollwise.queues.http.queue import HttpQueue  # noqa: E402
 from pollwise.runtime.events import Events, JobStarted  # noqa: E402
 from pollwise.runtime.jobs import Job, NewJob  # noqa: E402
@@ -108,7 +108,7 @@ class Hand:
         if said["job"] is not None:
             picked.got()
             # It asks for the next one as well, so it counts as idle again.
-            finished = [{"job_id": said["job"]["id"], "status": "done"}]
+            finished = [{"job_id": said["job"]["id"], "state": "done"}]
             return await self.poll(picked, finished=finished)
         return float(said["next_poll_s"])
 
@@ -212,8 +212,8 @@ async def by_agent(farm: Farm, count: int, folder: Path) -> Picked:
     kind, picked, events = "agent", Picked(), Events()
     events.subscribe(lambda event: picked.got() if isinstance(event, JobStarted) else None)
 
-    async def nothing(_: Any) -> Ended:
-        return Ended(0, None)
+    async def nothing(_: Any) -> CommandResult:
+        return CommandResult(0, None)
 
     options = AgentOptions(
         farm.base, ["true"], token_file=folder / "token", name=kind,

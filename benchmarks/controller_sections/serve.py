@@ -23,11 +23,16 @@ from starlette.requests import Request  # noqa: E402
 from starlette.responses import Response  # noqa: E402
 from starlette.routing import Route  # noqa: E402
 
-from pollwise.cli.serve.commands import HEAD_WITHIN, KEEP_ALIVE, PING_EVERY  # noqa: E402
-from pollwise.cli.serve.server import PatientServer, protocol  # noqa: E402
-from pollwise.controller import ControllerOptions, create_app  # noqa: E402
-from pollwise.controller.jobs import spec_from  # noqa: E402
+from pollwise.controller import Controller, ControllerOptions  # noqa: E402
+from pollwise.controller.http.server import (  # noqa: E402
+    HEAD_WITHIN,
+    KEEP_ALIVE,
+    PING_EVERY,
+    ControllerServer,
+    protocol,
+)
 from pollwise.controller.security.tokens import hash_of, new_secret  # noqa: E402
+from pollwise.runtime.signals import stopping_on_signals  # noqa: E402
 
 NOTHING = b'{"job":null,"next_poll_s":5.0,"cancel":[],"drain":false}'
 NOTHING_HEADERS = [
@@ -54,9 +59,9 @@ async def bare(_: Any, __: Any, send: Any) -> None:
 class Commands:
     """What the benchmark wants done beside requests; it costs nothing of what is measured."""
 
-    def __init__(self, app: Any) -> None:
-        self._controller = app.controller
-        self._options = app.controller.options
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+        self._options = controller.options
 
     async def run(self, name: str, *given: Any) -> Any:
         return await getattr(self, name)(*given)
@@ -83,8 +88,7 @@ class Commands:
 
     async def jobs(self, count: int) -> int:
         async def one(number: int) -> None:
-            spec = spec_from({"kind": "build", "payload": {"ref": number}}, self._options, ())
-            await self._controller.jobs.submit(spec, "bench", None)
+            await self._controller.put("build", {"ref": number}, by="bench")
 
         await asyncio.gather(*map(one, range(count)))
         return count
@@ -124,10 +128,10 @@ async def main(store: str, options: dict[str, Any]) -> None:
         app = BARE[store]
     else:
         folder = Path(store).parent / "artefacts"
-        app = create_app(
-            f"sqlite:///{store}", artefacts=folder, options=ControllerOptions(**options)
+        controller = Controller(
+            f"sqlite:///{store}", ControllerOptions(artefacts=folder, **options)
         )
-        commands = Commands(app)
+        app, commands = controller.app, Commands(controller)
         extra = {
             "http": protocol(HEAD_WITHIN),
             "ws_ping_interval": PING_EVERY,
@@ -139,10 +143,11 @@ async def main(store: str, options: dict[str, Any]) -> None:
         timeout_graceful_shutdown=2, lifespan="on" if commands else "off", **extra,
     )  # fmt: skip
     stop = app.controller.stop_waiting if commands else lambda: None
-    server = PatientServer(config, stop, lambda url: say(int(url.rpartition(":")[2])))
+    server = ControllerServer(config, stop, lambda url: say(int(url.rpartition(":")[2])))
     obeying = asyncio.ensure_future(obey(commands))
     try:
-        await server.serve()
+        with stopping_on_signals(lambda: setattr(server, "should_exit", True)):
+            await server.serve()
     finally:
         obeying.cancel()
 

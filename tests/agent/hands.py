@@ -12,8 +12,8 @@ from typing import Any
 import httpx
 
 from pollwise.agent.agent import Agent
-from pollwise.agent.command import Ended
-from pollwise.agent.job import Execute, Run
+from pollwise.agent.command import CommandResult
+from pollwise.agent.job import AgentRun, Execute
 from pollwise.agent.options import AgentOptions
 from pollwise.queues.http.client import NoAnswer
 from pollwise.runtime.clock import Clock, VirtualClock
@@ -79,15 +79,15 @@ class Hand:
 def takes(seconds: float, done: list[str] | None = None) -> Execute:
     """Work that takes so long, unless it is stopped."""
 
-    async def execute(run: Run) -> Ended:
+    async def execute(run: AgentRun) -> CommandResult:
         try:
             async with asyncio.timeout(seconds):
                 await run.stop.wait()
         except TimeoutError:
             if done is not None:
                 done.append(run.work.id)
-            return Ended(0)
-        return Ended(-15, None, run.stop.why)
+            return CommandResult(0)
+        return CommandResult(-15, None, run.stop.why)
 
     return execute
 
@@ -160,7 +160,7 @@ async def ended(farm: Farm, job_id: str, status: str = "done", within: float = 6
     """Wait until a job has this status; the job."""
 
     async def so() -> bool:
-        return bool((await farm.job(job_id))["status"] == status)
+        return bool((await farm.job(job_id))["state"] == status)
 
     await until(so, within)
     return await farm.job(job_id)

@@ -52,7 +52,7 @@ class ServeProcess(Server):
 
     def answers(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/healthz", timeout=1).status_code == 200
+            return httpx.get(f"{self.url}/livez", timeout=1).status_code == 200
         except httpx.HTTPError:
             return False
 
@@ -76,14 +76,14 @@ class ServeProcess(Server):
         file.write_text(told["token"])
         return file
 
-    def submit(self, kind: str = "build", **given: Any) -> str:
+    def put(self, kind: str = "build", **given: Any) -> str:
         return str(self.ask("POST", "/api/jobs", json={"kind": kind, **given})["id"])
 
     def job(self, job_id: str) -> Any:
         return self.ask("GET", f"/api/jobs/{job_id}")
 
-    def await_status(self, job_id: str, status: str, within: float = 30.0) -> Any:
-        wait_until(lambda: self.job(job_id)["status"] == status, f"{job_id} {status}", within)
+    def await_state(self, job_id: str, status: str, within: float = 30.0) -> Any:
+        wait_until(lambda: self.job(job_id)["state"] == status, f"{job_id} {status}", within)
         return self.job(job_id)
 
 

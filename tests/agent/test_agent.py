@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from pollwise.agent.command import Ended
-from pollwise.agent.job import Run
+from pollwise.agent.command import CommandResult
+from pollwise.agent.job import AgentRun
 from pollwise.errors import ConfigError, StoreError
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
@@ -36,17 +36,17 @@ from tests.controller.farm import virtually_on_farm as on_farm
 
 def test_a_job_is_run_and_reported(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit("build", {"ref": "main"})
+        job = await farm.put("build", {"ref": "main"})
         seen: list[Any] = []
 
-        async def execute(run: Run) -> Ended:
+        async def execute(run: AgentRun) -> CommandResult:
             seen.append(json.loads((run.folder / "payload.json").read_text()))
             (run.folder / "out" / "deep").mkdir()
             (run.folder / "out" / "deep" / "app.bin").write_bytes(b"x" * 100_000)
             (run.folder / "result.json").write_text('{"size": 7}')
             assert run._log is not None
             run._log.write(b"hello\n")
-            return Ended(0)
+            return CommandResult(0)
 
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
@@ -67,12 +67,12 @@ def test_a_job_is_run_and_reported(tmp_path: Path) -> None:
 
 def test_failures_are_retried_and_then_dead(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit("build", attempts=2)
+        job = await farm.put("build", attempts=2)
         attempts: list[int] = []
 
-        async def execute(run: Run) -> Ended:
+        async def execute(run: AgentRun) -> CommandResult:
             attempts.append(run.work.attempt)
-            return Ended(3, "the command ended with exit code 3")
+            return CommandResult(3, "the command ended with exit code 3")
 
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
@@ -87,11 +87,11 @@ def test_failures_are_retried_and_then_dead(tmp_path: Path) -> None:
 @pytest.mark.parametrize("push", [True, False])
 def test_cancel_reaches_a_running_job(tmp_path: Path, push: bool) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(3600), push=push)
         async with at_work(hand):
-            await ended(farm, job["id"], "running")
+            await ended(farm, job["id"], "leased")
             await farm.clock.sleep(1)
             await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
             began = farm.clock.now()
@@ -105,15 +105,15 @@ def test_cancel_reaches_a_running_job(tmp_path: Path, push: bool) -> None:
 @pytest.mark.parametrize("word", ["/poll", "/register", "/logs", "/artefacts/"])
 def test_a_lost_answer_neither_loses_nor_doubles_a_job(tmp_path: Path, word: str) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         runs: list[str] = []
 
-        async def execute(run: Run) -> Ended:
+        async def execute(run: AgentRun) -> CommandResult:
             runs.append(run.work.id)
             assert run._log is not None
             run._log.write(b"one line\n")
             (run.folder / "out" / "a").write_text("a")
-            return Ended(0)
+            return CommandResult(0)
 
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
@@ -130,7 +130,7 @@ def test_a_lost_answer_neither_loses_nor_doubles_a_job(tmp_path: Path, word: str
 
 def test_several_at_a_time_and_leases_renewed_while_they_run(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        jobs = [(await farm.submit())["id"] for _ in range(5)]
+        jobs = [(await farm.put())["id"] for _ in range(5)]
         done: list[str] = []
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(500, done), slots=3)
@@ -159,12 +159,12 @@ async def _is(true: bool) -> bool:
 
 def test_days_without_a_network(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        first = await farm.submit()
+        first = await farm.put()
         done: list[str] = []
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(40, done))
         async with at_work(hand):
-            await ended(farm, first["id"], "running")
+            await ended(farm, first["id"], "leased")
             await farm.clock.sleep(30)
             await hand.cut()
             await farm.clock.sleep(20)
@@ -177,7 +177,7 @@ def test_days_without_a_network(tmp_path: Path) -> None:
             before = len(hand.wire.requests)
             await farm.clock.sleep(3 * 86400)
             assert len(hand.wire.requests) - before < 3 * 86400 / 20, "it backs off"
-            second = await farm.submit()
+            second = await farm.put()
             hand.mend()
             await ended(farm, second["id"], within=120)
         assert done == [first["id"], second["id"]]
@@ -187,7 +187,7 @@ def test_days_without_a_network(tmp_path: Path) -> None:
 
 def test_what_is_lost_for_longer_than_a_lease_is_stopped(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         done: list[str] = []
         token = await worker_token(farm, tmp_path)
         cut = make_hand(
@@ -197,7 +197,7 @@ def test_what_is_lost_for_longer_than_a_lease_is_stopped(tmp_path: Path) -> None
             farm.app, token, tmp_path / "other", farm.clock, execute=takes(1, done), name="other"
         )
         async with at_work(cut):
-            await ended(farm, job["id"], "running")
+            await ended(farm, job["id"], "leased")
             await cut.cut()
             async with at_work(other):
                 again = await ended(farm, job["id"], within=300)
@@ -206,19 +206,19 @@ def test_what_is_lost_for_longer_than_a_lease_is_stopped(tmp_path: Path) -> None
             assert done == [job["id"]]
             cut.mend()
             await farm.clock.sleep(100)
-        assert (await farm.job(job["id"]))["status"] == "done"
+        assert (await farm.job(job["id"]))["state"] == "done"
 
     on_farm(main, tmp_path)
 
 
 def test_a_controller_that_forgot_the_agent_gets_it_again(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        first = await farm.submit()
+        first = await farm.put()
         done: list[str] = []
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(300, done))
         async with at_work(hand):
-            await ended(farm, first["id"], "running")
+            await ended(farm, first["id"], "leased")
             one = hand.agent.worker_id
             await farm.call("POST", f"/api/workers/{one}/unregister")
             await until(lambda: _is(hand.agent.worker_id not in (None, one)), 120)
@@ -251,14 +251,14 @@ def test_push_is_lost_and_comes_back(tmp_path: Path) -> None:
         async with at_work(hand):
             for _ in range(3):
                 await until(lambda: _is(hand.agent._push.connected), 200)
-                job = await farm.submit()
+                job = await farm.put()
                 ids.append(job["id"])
                 began = farm.clock.now()
                 await ended(farm, job["id"], within=60)
                 assert farm.clock.now() - began < 3, "by push"
-                farm.controller.pushes.close()  # as a restart does, or a proxy
+                farm.controller.sockets.close()  # as a restart does, or a proxy
                 await until(lambda: _is(not hand.agent._push.connected), 200)
-                job = await farm.submit()
+                job = await farm.put()
                 ids.append(job["id"])
                 await ended(farm, job["id"], within=60)
         assert done == ids
@@ -340,7 +340,7 @@ def test_an_agent_that_polls_as_told_is_never_too_soon_nor_offline(tmp_path: Pat
             for _ in range(100):
                 await farm.clock.sleep(37)
                 found = (await farm.call("GET", "/api/workers"))["workers"]
-                assert [worker["status"] for worker in found] == ["online"]
+                assert [worker["state"] for worker in found] == ["online"]
         assert hand.seen.of(PollFailed) == []
         results = Counter(getattr(event, "result", "") for event in farm.seen)
         assert results["too_soon"] == 0
@@ -353,12 +353,12 @@ def test_an_agent_that_polls_as_told_is_never_too_soon_nor_offline(tmp_path: Pat
 
 def test_a_stop_finishes_what_runs(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(20), grace="30s")
         async with at_work(hand):
-            await ended(farm, job["id"], "running")
-        assert (await farm.job(job["id"]))["status"] == "done"
+            await ended(farm, job["id"], "leased")
+        assert (await farm.job(job["id"]))["state"] == "done"
         assert (await farm.call("GET", "/api/workers"))["workers"] == []
 
     on_farm(main, tmp_path)
@@ -367,17 +367,17 @@ def test_a_stop_finishes_what_runs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("twice", [False, True])
 def test_a_stop_gives_back_what_takes_too_long(tmp_path: Path, twice: bool) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         token = await worker_token(farm, tmp_path)
         grace = "1h" if twice else "5s"
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(9999), grace=grace)
         async with at_work(hand):
-            await ended(farm, job["id"], "running")
+            await ended(farm, job["id"], "leased")
             if twice:
                 hand.agent.stop()
                 await farm.clock.sleep(1)
         found = await farm.job(job["id"])
-        assert found["status"] == "queued"
+        assert found["state"] == "ready"
         assert len(hand.seen.of(JobGivenBack)) == 1
         again = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(1))
         async with at_work(again):
@@ -389,11 +389,11 @@ def test_a_stop_gives_back_what_takes_too_long(tmp_path: Path, twice: bool) -> N
 
 def test_a_stop_with_the_network_gone_ends(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(9999), grace="5s")
         async with at_work(hand):
-            await ended(farm, job["id"], "running")
+            await ended(farm, job["id"], "leased")
             await hand.cut()
             began = farm.clock.now()
         assert farm.clock.now() - began < 80
@@ -404,7 +404,7 @@ def test_a_stop_with_the_network_gone_ends(tmp_path: Path) -> None:
 # What is wrong from the start
 
 
-@pytest.mark.parametrize(("scope", "says"), [("submit", "scope worker"), (None, "not known")])
+@pytest.mark.parametrize(("scope", "says"), [("put", "scope worker"), (None, "not known")])
 def test_a_wrong_token_ends_it_at_once(tmp_path: Path, scope: str | None, says: str) -> None:
     async def main(farm: Farm) -> None:
         token = tmp_path / "none"
@@ -447,7 +447,7 @@ def test_200_agents_race_for_1000_jobs_and_each_runs_once(tmp_path: Path, store:
             for number in range(200)
         ]  # fmt: skip
         working = [asyncio.ensure_future(hand.agent.run()) for hand in hands]
-        jobs = [(await farm.submit(payload=number))["id"] for number in range(1000)]
+        jobs = [(await farm.put(payload=number))["id"] for number in range(1000)]
         await until(lambda: _is(len(done) >= 1000), 3600)
         await farm.clock.sleep(30)
         for hand in hands:
@@ -468,17 +468,17 @@ def test_200_agents_race_for_1000_jobs_and_each_runs_once(tmp_path: Path, store:
 
 
 def made(size: int) -> Any:
-    async def execute(run: Run) -> Ended:
+    async def execute(run: AgentRun) -> CommandResult:
         (run.folder / "out" / "app.bin").write_bytes(b"x" * size)
         (run.folder / "progress").write_text("0.9 linked\n")
-        return Ended(0)
+        return CommandResult(0)
 
     return execute
 
 
 def test_an_artefact_above_the_limit_is_not_even_sent(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit("build", attempts=1)
+        job = await farm.put("build", attempts=1)
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=made(1001))
         async with at_work(hand):
@@ -495,7 +495,7 @@ def test_an_upload_that_is_cut_each_time_fails_the_job(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit("build", attempts=1)
+        job = await farm.put("build", attempts=1)
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=made(10))
         hand.wire.lose = ("/artefacts/", 1000)
@@ -511,11 +511,11 @@ def test_an_upload_that_is_cut_each_time_fails_the_job(
 
 def test_the_last_progress_is_told_with_the_end(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit("build")
+        job = await farm.put("build")
 
-        async def execute(run: Run) -> Ended:
+        async def execute(run: AgentRun) -> CommandResult:
             (run.folder / "progress").write_text("0.2 compiling\n1.0 packed\n")
-            return Ended(0)
+            return CommandResult(0)
 
         token = await worker_token(farm, tmp_path)
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute)
@@ -530,12 +530,12 @@ def test_an_agent_whose_token_was_revoked_stops_and_says_why(tmp_path: Path) -> 
     async def main(farm: Farm) -> None:
         token = await worker_token(farm, tmp_path)
         [row] = [
-            each for each in await farm.controller.state.list_tokens() if each.scope != "admin"
+            each for each in await farm.controller.storage.list_tokens() if each.scope != "admin"
         ]
-        job = await farm.submit()
+        job = await farm.put()
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(3600))
         async with at_work(hand):
-            await ended(farm, job["id"], "running")
+            await ended(farm, job["id"], "leased")
             await farm.call("DELETE", f"/api/tokens/{row.id}")
 
             async def stopped() -> bool:
@@ -545,10 +545,10 @@ def test_an_agent_whose_token_was_revoked_stops_and_says_why(tmp_path: Path) -> 
             assert len(hand.seen.of(JobLost)) == 1, "it is not its any more"
             failed = await until_failed(hand)
             assert "the token was revoked. Ask an admin for another" in failed.error
-            await ended(farm, job["id"], "queued")  # for others, when the lease is over
+            await ended(farm, job["id"], "ready")  # for others, when the lease is over
             # Another token in the file, and it goes on by itself.
             await worker_token(farm, tmp_path)
-            await ended(farm, job["id"], "running")
+            await ended(farm, job["id"], "leased")
 
     async def until_failed(hand: Hand) -> PollFailed:
         async def so() -> bool:

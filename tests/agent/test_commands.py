@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from pollwise.agent.command import Command, Ended, Stop
-from pollwise.agent.folder import Root, is_id, processes_in
-from pollwise.agent.job import Run, Work
-from pollwise.agent.link import Link
+from pollwise.agent.command import Command, CommandResult, Stop
+from pollwise.agent.folder import AgentFolder, is_id, processes_in
+from pollwise.agent.job import AgentJob, AgentRun
+from pollwise.agent.link import ControllerLink
 from pollwise.agent.log import LOG_MAX
 from pollwise.agent.options import AgentOptions
 from pollwise.errors import ConfigError
@@ -43,12 +43,12 @@ def run(
     why: str = "cancel",
     timeout: float | None = None,
     kill_after: float = 10.0,
-) -> tuple[Ended, bytes]:
+) -> tuple[CommandResult, bytes]:
     """Run a script to its end; stop it as soon as something is so."""
     (folder / "payload.json").write_text('{"a": 1}')
     output = bytearray()
 
-    async def main() -> Ended:
+    async def main() -> CommandResult:
         stop = Stop()
         command = Command(
             [SH, "-c", script], folder, dict(os.environ), output.extend,
@@ -68,7 +68,7 @@ def test_output_exit_code_and_stdin(tmp_path: Path) -> None:
     assert (ended.exit_code, ended.why) == (3, None)
     assert ended.error == "the command ended with exit code 3"
     assert output == b'{"a": 1}\noops\n'
-    assert run("true", tmp_path) == (Ended(0), b"")
+    assert run("true", tmp_path) == (CommandResult(0), b"")
 
 
 def test_a_command_that_dies_of_a_signal(tmp_path: Path) -> None:
@@ -107,7 +107,7 @@ def test_what_it_leaves_behind_neither_runs_on_nor_holds_it_up(tmp_path: Path) -
 def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     (tmp_path / "payload.json").write_text("1")
 
-    async def main() -> Ended:
+    async def main() -> CommandResult:
         command = Command(
             [str(tmp_path / "gone")], tmp_path, {}, print, timeout=None, kill_after=1, clock=Clock()
         )
@@ -123,14 +123,14 @@ def test_much_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("pollwise.agent.log.LOG_MAX", 100_000)
     assert LOG_MAX > 100_000
 
-    class Quiet(Link):
+    class Quiet(ControllerLink):
         async def log(self, job_id: str, offset: int, data: bytes) -> tuple[int, bool]:
             sent.append((offset, data))
             return offset + len(data), True
 
     report = whole_run(tmp_path, "head -c 3000000 /dev/zero | tr '\\0' x", link=Quiet)
     assert report is not None
-    assert report["status"] == "done"
+    assert report["state"] == "done"
     text = b"".join(data for _, data in sent)
     assert [offset for offset, _ in sent] == sorted({offset for offset, _ in sent})
     assert text.startswith(b"x" * 100_000 + b"\n[pollwise: 2900000 bytes of output were left out]")
@@ -139,7 +139,7 @@ def test_much_output_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 # A whole run of a job
 
 
-class Deaf(Link):
+class Deaf(ControllerLink):
     """Takes logs and artefacts, and remembers them."""
 
     artefacts: list[tuple[str, bytes]]
@@ -160,7 +160,7 @@ def whole_run(
     tmp_path: Path,
     script: str,
     *,
-    link: type[Link] = Deaf,
+    link: type[ControllerLink] = Deaf,
     words: tuple[str, ...] = (),
     inputs: tuple[str, ...] = (),
     made: list[Any] | None = None,
@@ -173,10 +173,10 @@ def whole_run(
         chosen = AgentOptions(
             "http://controller", [SH, "-c", script, *words], folder=tmp_path / "root", **options
         )
-        root = Root(chosen.folder, "test")
-        work = Work("0a1b", "build", {"a": "$(touch /tmp/no)"}, 2, 3, None, inputs)
+        root = AgentFolder(chosen.folder, "test")
+        work = AgentJob("0a1b", "build", {"a": "$(touch /tmp/no)"}, 2, 3, None, inputs)
         try:
-            return await Run(work, chosen, root, the_link, clock).run()
+            return await AgentRun(work, chosen, root, the_link, clock).run()
         finally:
             root.close()
             for each in vars(the_link).get("artefacts", []):
@@ -202,7 +202,7 @@ def test_what_a_command_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         inputs=("deep/in.txt",),
     )
     assert report is not None
-    assert report["status"] == "done", report
+    assert report["state"] == "done", report
     (payload, job_id, inputs, out, plain), environ, folder, text = report["result"]
     assert (job_id, plain, text) == ("0a1b", "a b;c", "the input deep/in.txt")
     assert payload == f"{folder}/payload.json"
@@ -233,7 +233,7 @@ def log_of(tmp_path: Path, script: str, **given: Any) -> tuple[str, list[str]]:
     logged: list[Any] = []
     report = whole_run(tmp_path, script, made=made, logged=logged, **given)
     assert report is not None
-    assert report["status"] == "done", report
+    assert report["state"] == "done", report
     return b"".join(data for _, data in logged).decode(), [name for name, _ in made]
 
 
@@ -285,7 +285,7 @@ def test_a_folder_that_became_a_link_gives_nothing_away(tmp_path: Path) -> None:
 def test_an_input_does_not_lead_out_of_its_folder(tmp_path: Path, name: str) -> None:
     report = whole_run(tmp_path, "true", inputs=(name,))
     assert report is not None
-    assert report["status"] == "failed"
+    assert report["state"] == "failed"
     assert "leads out of its folder" in report["error"]
 
 
@@ -297,7 +297,7 @@ def test_a_result_that_is_none(tmp_path: Path, text: str, says: str) -> None:
     (tmp_path / "result").write_text(text)
     report = whole_run(tmp_path, f"cp {tmp_path}/result $POLLWISE_RESULT")
     assert report is not None
-    assert report["status"] == "failed"
+    assert report["state"] == "failed"
     assert says in report["error"]
 
 
@@ -314,9 +314,9 @@ def test_a_result_that_is_none(tmp_path: Path, text: str, says: str) -> None:
 )
 def test_progress(tmp_path: Path, text: str, said: dict[str, Any]) -> None:
     (tmp_path / "progress").write_text(text)
-    run = Run.__new__(Run)
+    run = AgentRun.__new__(AgentRun)
     run.folder = tmp_path
-    run.work = Work("0a", "k", None, 1, 1, None, ())
+    run.work = AgentJob("0a", "k", None, 1, 1, None, ())
     assert run.progress() == {"job_id": "0a", **said}
 
 
@@ -376,7 +376,7 @@ def test_addresses_are_checked_and_secrets_not_shown(url: str, says: str) -> Non
 
 
 def test_what_a_killed_agent_left_is_ended_and_removed(tmp_path: Path) -> None:
-    root = Root(tmp_path, "a")
+    root = AgentFolder(tmp_path, "a")
     folder = root.fresh("0a", 1)
 
     async def main() -> None:
@@ -396,13 +396,13 @@ def test_what_a_killed_agent_left_is_ended_and_removed(tmp_path: Path) -> None:
 
 
 def test_results_survive_and_what_is_half_written_does_not(tmp_path: Path) -> None:
-    root = Root(tmp_path, "a")
-    root.save({"job_id": "0a", "status": "done"})
+    root = AgentFolder(tmp_path, "a")
+    root.save({"job_id": "0a", "state": "done"})
     (tmp_path / "results" / "0b.json").write_text('{"job_id": "0')
     (tmp_path / "results" / "0c.json").write_text('{"job_id": "../../x"}')
     root.close()
-    again = Root(tmp_path, "a")
-    assert again.saved() == [{"job_id": "0a", "status": "done"}]
+    again = AgentFolder(tmp_path, "a")
+    assert again.saved() == [{"job_id": "0a", "state": "done"}]
     again.remove("0a")
     again.remove("0a")
     assert list((tmp_path / "results").iterdir()) == []
@@ -418,7 +418,7 @@ def test_agents_of_one_name_have_folders_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    one, two = Root(None, "../mac mini"), Root(None, "../mac mini")
+    one, two = AgentFolder(None, "../mac mini"), AgentFolder(None, "../mac mini")
     assert one.path.parent == two.path.parent == tmp_path / "pollwise" / "agent"
     assert one.path != two.path
     one.close()

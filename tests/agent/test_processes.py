@@ -42,8 +42,8 @@ def test_a_build_from_end_to_end(keeper: Keeper, tmp_path: Path) -> None:
     with AgentProcess(
         controller.url, token, tmp_path / "a", script, "--capability", "platform=ios"
     ) as agent:
-        job = controller.submit(payload={"ref": "main"}, requires={"platform": "ios"})
-        done = controller.await_status(job, "done")
+        job = controller.put(payload={"ref": "main"}, requires={"platform": "ios"})
+        done = controller.await_state(job, "done")
         assert done["result"] == {"ok": True}
         command_line = Path(f"/proc/{agent.process.pid}/cmdline").read_text()
         assert agent.stop() == 0
@@ -61,14 +61,14 @@ def test_a_killed_agent_leaves_nothing_running_and_its_job_runs_again(
     pids = tmp_path / "pids"
     first = f"echo $$ >> {pids}; exec sleep 60"
     with AgentProcess(controller.url, token, tmp_path / "a", first) as agent:
-        job = controller.submit()
+        job = controller.put()
         wait_until(lambda: len(lines(pids)) == 1, "the command runs")
         agent.kill()
     orphan = int(lines(pids)[0])
     assert lives(orphan), "nobody is there to end it"
     with AgentProcess(controller.url, token, tmp_path / "a", "echo again"):
         wait_until(lambda: not lives(orphan), "the next agent ends it")
-        done = controller.await_status(job, "done")
+        done = controller.await_state(job, "done")
         assert done["attempt"] == 2
     controller.close()
 
@@ -80,7 +80,7 @@ def test_a_killed_controller_is_not_missed(keeper: Keeper, tmp_path: Path) -> No
     waits = f"while [ ! -e {go} ]; do sleep 0.05; done"
     script = f"echo $POLLWISE_JOB_ID >> {runs}; {waits}; echo end; touch {over}"
     with AgentProcess(controller.url, token, tmp_path / "a", script) as agent:
-        one, two = controller.submit(), controller.submit()
+        one, two = controller.put(), controller.put()
         wait_until(lambda: len(lines(runs)) == 1, "the command runs")
         controller.kill()
         agent.await_log("poll_failed")
@@ -88,7 +88,7 @@ def test_a_killed_controller_is_not_missed(keeper: Keeper, tmp_path: Path) -> No
         wait_until(over.exists, "the command ends, and nobody can be told")
         controller.start()
         for job in (one, two):
-            assert controller.await_status(job, "done", within=60)["attempt"] == 1
+            assert controller.await_state(job, "done", within=60)["attempt"] == 1
         assert sorted(lines(runs)) == sorted([one, two]), "each ran once"
         assert agent.log.count("worker_registered") == 1, "it is still who it was"
         assert agent.stop() == 0
@@ -103,7 +103,7 @@ def test_a_network_that_comes_and_goes(keeper: Keeper, tmp_path: Path) -> None:
     with Proxy(controller.port) as proxy:
         url = f"http://127.0.0.1:{proxy.port}"
         with AgentProcess(url, token, tmp_path / "a", script, "--slots", "3"):
-            jobs = [controller.submit() for _ in range(12)]
+            jobs = [controller.put() for _ in range(12)]
             for number, word in enumerate((b"/poll", b"/logs", b"/artefacts", b"/poll", b"/poll")):
                 wait_until(lambda n=number: len(lines(runs)) > 2 * n, "it goes on", 60)  # type: ignore[misc]
                 proxy.lose_answer(to=word, fate="reset" if number % 2 else "cut")
@@ -111,7 +111,7 @@ def test_a_network_that_comes_and_goes(keeper: Keeper, tmp_path: Path) -> None:
                 proxy.refuse()
                 proxy.accept()
             for job in jobs:
-                assert controller.await_status(job, "done", within=60)["attempt"] == 1
+                assert controller.await_state(job, "done", within=60)["attempt"] == 1
         assert sorted(lines(runs)) == sorted(jobs), "each ran once"
     controller.close()
 
@@ -122,13 +122,13 @@ def test_sigterm_gives_back_what_takes_too_long(keeper: Keeper, tmp_path: Path) 
     ready, ended = tmp_path / "ready", tmp_path / "ended"
     script = f"trap 'echo x > {ended}; exit 1' TERM; touch {ready}; while :; do sleep 0.05; done"
     with AgentProcess(controller.url, token, tmp_path / "a", script, "--grace", "200ms") as agent:
-        job = controller.submit()
+        job = controller.put()
         wait_until(ready.exists, "the command runs")
         assert agent.stop() == 0
         assert ended.exists(), "the command was asked to end"
-    controller.await_status(job, "queued")
+    controller.await_state(job, "ready")
     with AgentProcess(controller.url, token, tmp_path / "b", "true"):
-        assert controller.await_status(job, "done")["attempt"] == 1
+        assert controller.await_state(job, "done")["attempt"] == 1
     controller.close()
 
 
@@ -144,8 +144,8 @@ def test_nginx_that_blocks_upgrades_and_then_does_not(keeper: Keeper, tmp_path: 
 
         def one() -> float:
             began = time.monotonic()
-            jobs.append(controller.submit())
-            controller.await_status(jobs[-1], "done")
+            jobs.append(controller.put())
+            controller.await_state(jobs[-1], "done")
             return time.monotonic() - began
 
         agent.await_log("hints_lost")
@@ -173,7 +173,7 @@ def test_an_idle_websocket_outlives_the_patience_of_nginx(keeper: Keeper, tmp_pa
         agent.await_log("hints_proven")
         time.sleep(70)  # real time: nginx cuts what is silent for thirty seconds
         assert "hints_lost" not in agent.log
-        controller.await_status(controller.submit(), "done")
+        controller.await_state(controller.put(), "done")
         assert agent.stop() == 0
     nginx.close()
     controller.close()
@@ -187,8 +187,8 @@ def test_tls_and_http2_by_nginx(keeper: Keeper, tmp_path: Path) -> None:
     script = "head -c 300000 /dev/zero > $POLLWISE_OUT/zeros; echo line"
     with AgentProcess(nginx.url, token, tmp_path / "a", script, environ=trust) as agent:
         agent.await_log("hints_proven")
-        job = controller.submit()
-        controller.await_status(job, "done")
+        job = controller.put()
+        controller.await_state(job, "done")
         [file] = controller.ask("GET", f"/api/jobs/{job}/artefacts")["artefacts"]
         assert file["size"] == 300_000
         assert agent.stop() == 0
@@ -229,14 +229,14 @@ def test_two_controllers_behind_nginx_one_killed_again_and_again(
         jobs: list[str] = []
         for turn in range(4):
             victim, other = (one, two) if turn % 2 == 0 else (two, one)
-            jobs.extend(other.submit() for _ in range(10))
+            jobs.extend(other.put() for _ in range(10))
             wait_until(lambda: len(lines(runs)) > len(jobs) - 8, "they go on", 60)
             victim.kill()
-            jobs.extend(other.submit() for _ in range(5))
+            jobs.extend(other.put() for _ in range(5))
             wait_until(lambda: len(lines(runs)) > len(jobs) - 8, "they go on", 60)
             victim.start()
         for job in jobs:
-            one.await_status(job, "done", within=60)
+            one.await_state(job, "done", within=60)
     assert set(lines(runs)) == set(jobs), "nothing is lost"
     assert len(lines(runs)) == len(jobs), "nor run twice: no lease ran out meanwhile"
     for server in (nginx, one, two):

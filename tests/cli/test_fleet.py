@@ -623,7 +623,7 @@ def test_a_setting_that_is_kept_for_a_group_that_is_gone_stops_nothing(file: Pat
 def test_the_api_lets_in_the_tokens_of_a_controller(file: Path) -> None:
     async def made() -> str:
         async with SqliteState("farm.db") as state:
-            return (await Tokens(state).make("submit", "people"))[1]
+            return (await Tokens(state).make("read", "people"))[1]
 
     tokens = ("--api-port", 0, "--api-tokens", "sqlite:///farm.db")
     result = pollwise("fleet", "run", *tokens)

@@ -11,8 +11,7 @@ from typing import Any
 
 import httpx
 
-from pollwise.controller import ControllerOptions, create_app
-from pollwise.controller.controller import Controller
+from pollwise.controller import Controller, ControllerOptions
 from pollwise.controller.http.app import ControllerApp
 from pollwise.controller.opening import queue_named, state_of
 from pollwise.queues.base import Queue
@@ -57,11 +56,11 @@ class Agent:
         return job
 
     async def finish(
-        self, job: dict[str, Any] | str, status: str = "done", **given: Any
+        self, job: dict[str, Any] | str, state: str = "done", **given: Any
     ) -> dict[str, Any]:
         """Report a job, and ask for none."""
         job_id = job if isinstance(job, str) else job["id"]
-        answer = await self.post(max=0, finished=[{"job_id": job_id, "status": status, **given}])
+        answer = await self.post(max=0, finished=[{"job_id": job_id, "state": state, **given}])
         assert answer.status_code == 200, answer.text
         found: dict[str, Any] = answer.json()
         return found
@@ -75,9 +74,9 @@ class Farm:
     """A controller, its queue, and somebody with an admin token."""
 
     def __init__(
-        self, app: ControllerApp, queue: Any, clock: Clock, seen: Seen, http: httpx.AsyncClient
+        self, controller: Controller, queue: Any, clock: Clock, seen: Seen, http: httpx.AsyncClient
     ) -> None:
-        self.app = app
+        self.controller = controller
         self.queue = queue
         self.clock = clock
         self.seen = seen
@@ -85,8 +84,8 @@ class Farm:
         self.admin: dict[str, str] = {}
 
     @property
-    def controller(self) -> Controller:
-        return self.app.controller
+    def app(self) -> ControllerApp:
+        return self.controller.app
 
     async def token(self, scope: str = "admin", **given: Any) -> dict[str, str]:
         """The header of a new token."""
@@ -107,7 +106,7 @@ class Farm:
         body = {"name": name, "capabilities": capabilities, "slots": slots}
         return Agent(self.http, await self.call("POST", "/api/workers/register", 201, json=body))
 
-    async def submit(self, kind: str = "build", payload: Any = None, **given: Any) -> Any:
+    async def put(self, kind: str = "build", payload: Any = None, **given: Any) -> Any:
         body = {"kind": kind, "payload": payload, **given}
         return await self.call("POST", "/api/jobs", 201, json=body)
 
@@ -121,16 +120,11 @@ async def farm_on(
 ) -> AsyncIterator[Farm]:
     """A controller on a queue, with a state beside it."""
     seen = Seen()
-    app = create_app(
-        queue,
-        artefacts=folder / "artefacts",
-        options=ControllerOptions(**options),
-        clock=clock,
-        events=seen.events,
-    )
-    transport = httpx.ASGITransport(app, raise_app_exceptions=True)
-    async with app.lifespan(app), httpx.AsyncClient(transport=transport, base_url=URL) as http:
-        farm = Farm(app, queue, clock, seen, http)
+    chosen = ControllerOptions(artefacts=folder / "artefacts", **options)
+    controller = Controller(queue, chosen, clock=clock, events=seen.events)
+    transport = httpx.ASGITransport(controller.app, raise_app_exceptions=True)
+    async with controller, httpx.AsyncClient(transport=transport, base_url=URL) as http:
+        farm = Farm(controller, queue, clock, seen, http)
         if admin:
             farm.admin = await farm.token()
         yield farm

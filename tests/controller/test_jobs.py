@@ -1,4 +1,4 @@
-"""A job's life over HTTP: submitted, delivered, kept, reported, cancelled, retried, given up."""
+"""A job's life over HTTP: put, delivered, kept, reported, cancelled, retried, given up."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def on(request: pytest.FixtureRequest, tmp_path: Path) -> OnFarm:
 def test_a_job_goes_all_the_way(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register("mini", platform="ios")
-        sent = await farm.submit("build", {"ref": "main"}, requires={"platform": "ios"})
-        assert sent["status"] == "queued"
+        sent = await farm.put("build", {"ref": "main"}, requires={"platform": "ios"})
+        assert sent["state"] == "ready"
         assert sent["waiting_for"] is None
         job = await agent.job()
         assert (job["id"], job["payload"], job["attempt"]) == (sent["id"], {"ref": "main"}, 1)
         assert job["lease_s"] == 120
         seen = await farm.job(job["id"])
-        assert (seen["status"], seen["worker_id"]) == ("running", agent.id)
+        assert (seen["state"], seen["worker_id"]) == ("leased", agent.id)
         said = await agent.finish(job, result={"ok": True}, exit_code=0)
         assert said["lost"] == []
         ended = await farm.job(job["id"])
-        assert (ended["status"], ended["result"], ended["exit_code"]) == ("done", {"ok": True}, 0)
+        assert (ended["state"], ended["result"], ended["exit_code"]) == ("done", {"ok": True}, 0)
         assert await farm.call("GET", f"/api/jobs/{job['id']}/result") == {"ok": True}
         stats = await farm.queue.stats()
         assert (stats.ready, stats.leased, stats.dead) == (0, 0, 0)
@@ -52,7 +52,7 @@ def test_a_poll_that_carries_all(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register(slots=3)
         for number in range(3):
-            await farm.submit("build", number)
+            await farm.put("build", number)
         first = await agent.poll(max=2)
         assert [job["payload"] for job in first["jobs"]] == [0, 1]
         assert first["job"] == first["jobs"][0]
@@ -62,7 +62,7 @@ def test_a_poll_that_carries_all(on: OnFarm) -> None:
         answer = await agent.post(
             max=2,
             running=[{"job_id": two, "progress": 0.5, "message": "linking", "log": log}],
-            finished=[{"job_id": one, "status": "done", "result": 7}],
+            finished=[{"job_id": one, "state": "done", "result": 7}],
         )
         said = answer.json()
         assert [job["payload"] for job in said["jobs"]] == [2]
@@ -80,8 +80,8 @@ def test_a_lost_answer_is_given_again_and_no_other_job(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
         other = await farm.register()
-        first = await farm.submit("build", 1)
-        second = await farm.submit("build", 2)
+        first = await farm.put("build", 1)
+        second = await farm.put("build", 2)
         lost = await agent.job()
         assert lost["id"] == first["id"]
         again = await agent.job()
@@ -100,7 +100,7 @@ def test_a_lost_answer_is_given_again_and_no_other_job(on: OnFarm) -> None:
 def test_a_lost_report_is_taken_once_more(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         assert (await agent.finish(job, result=1))["lost"] == []
         assert (await agent.finish(job, result=1))["lost"] == []
@@ -114,7 +114,7 @@ def test_a_lost_report_is_taken_once_more(on: OnFarm) -> None:
 def test_a_silent_worker_loses_its_job_until_it_is_dead(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         first, second = await farm.register("a"), await farm.register("b")
-        job = await farm.submit(attempts=2)
+        job = await farm.put(attempts=2)
         assert (await first.job())["attempt"] == 1
         await asyncio.sleep(60)
         assert (await second.poll())["job"] is None  # the lease holds
@@ -125,11 +125,11 @@ def test_a_silent_worker_loses_its_job_until_it_is_dead(on: OnFarm) -> None:
         assert late.json()["lost"] == [job["id"]]
         assert (await first.heartbeat(job["id"])).status_code in (404, 409)
         assert (await first.finish(job, result="late"))["lost"] == [job["id"]]
-        assert (await farm.job(job["id"]))["status"] == "running"
+        assert (await farm.job(job["id"]))["state"] == "leased"
         await asyncio.sleep(121)
         assert (await first.poll())["job"] is None
         dead = await farm.job(job["id"])
-        assert (dead["status"], dead["attempt"]) == ("dead", 2)
+        assert (dead["state"], dead["attempt"]) == ("dead", 2)
         assert "silent" in dead["error"]
         assert len(farm.seen.of(JobGivenUp)) == 1
         assert len(farm.seen.of(JobLapsed)) >= 1
@@ -141,7 +141,7 @@ def test_a_silent_worker_loses_its_job_until_it_is_dead(on: OnFarm) -> None:
 def test_whoever_is_heard_of_keeps_its_jobs(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent, other = await farm.register(slots=2), await farm.register()
-        polled, beaten = await farm.submit(), await farm.submit()
+        polled, beaten = await farm.put(), await farm.put()
         await agent.poll(max=2)
         for _ in range(10):
             await asyncio.sleep(50)
@@ -150,7 +150,7 @@ def test_whoever_is_heard_of_keeps_its_jobs(on: OnFarm) -> None:
             assert answer.json() == {"cancel": False, "lease_s": 120.0}
             assert (await other.poll())["job"] is None
         for job in (polled, beaten):
-            assert (await farm.job(job["id"]))["status"] == "running"
+            assert (await farm.job(job["id"]))["state"] == "leased"
             assert (await agent.finish(job))["lost"] == []
 
     on(main)
@@ -159,7 +159,7 @@ def test_whoever_is_heard_of_keeps_its_jobs(on: OnFarm) -> None:
 def test_a_job_that_its_worker_forgot_goes_to_another(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent, other = await farm.register(), await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         await agent.poll(running=job["id"])
         for _ in range(3):  # it was restarted, and knows of nothing
@@ -174,7 +174,7 @@ def test_a_job_that_its_worker_forgot_goes_to_another(on: OnFarm) -> None:
 def test_leases_are_not_renewed_at_each_contact(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         for _ in range(60):
             await asyncio.sleep(1)
@@ -188,17 +188,17 @@ def test_leases_are_not_renewed_at_each_contact(on: OnFarm) -> None:
 def test_a_failed_job_is_tried_again_and_then_dead(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit(attempts=2)
+        job = await farm.put(attempts=2)
         await agent.job()
         await agent.finish(job, "failed", error="exit 1\x1b[31m", exit_code=1)
         waiting = await farm.job(job["id"])
-        assert (waiting["status"], waiting["last_error"]) == ("queued", "exit 1\x1b[31m")
+        assert (waiting["state"], waiting["last_error"]) == ("ready", "exit 1\x1b[31m")
         assert (await agent.poll())["job"] is None  # it backs off
         await asyncio.sleep(10)
         assert (await agent.job())["attempt"] == 2
         await agent.finish(job, "failed", error="exit 2", exit_code=2)
         dead = await farm.job(job["id"])
-        assert (dead["status"], dead["error"], dead["exit_code"]) == ("dead", "exit 2", 2)
+        assert (dead["state"], dead["error"], dead["exit_code"]) == ("dead", "exit 2", 2)
         assert (dead["last_error"], dead["worker_id"]) == (None, agent.id)
         assert (await farm.queue.stats()).ready == 0
 
@@ -210,13 +210,13 @@ def test_a_job_that_is_tried_again_shows_nothing_of_the_run_before_but_why(on: O
 
     async def main(farm: Farm) -> None:
         first, second = await farm.register("a"), await farm.register("b")
-        job = await farm.submit()
+        job = await farm.put()
         await first.job()
         await first.heartbeat(job["id"], progress=0.5, message="linking")
         await first.finish(job, "failed", error="exit 1", exit_code=1)
         waits = await farm.job(job["id"])
         assert [waits[name] for name in of_a_run] == [None] * 6
-        assert (waits["status"], waits["attempt"], waits["last_error"]) == ("queued", 1, "exit 1")
+        assert (waits["state"], waits["attempt"], waits["last_error"]) == ("ready", 1, "exit 1")
         [listed] = (await farm.call("GET", "/api/jobs"))["jobs"]
         assert listed == waits
         await asyncio.sleep(10)
@@ -226,7 +226,7 @@ def test_a_job_that_is_tried_again_shows_nothing_of_the_run_before_but_why(on: O
         assert (runs["last_error"], runs["progress"]) == ("exit 1", None)
         await second.finish(job)
         done = await farm.job(job["id"])
-        assert (done["status"], done["error"], done["last_error"]) == ("done", None, None)
+        assert (done["state"], done["error"], done["last_error"]) == ("done", None, None)
         assert (done["worker_id"], done["exit_code"]) == (second.id, None)
 
     on(main)
@@ -235,13 +235,13 @@ def test_a_job_that_is_tried_again_shows_nothing_of_the_run_before_but_why(on: O
 def test_a_job_without_attempts_is_dead_though_nobody_polls(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit(attempts=1)
+        job = await farm.put(attempts=1)
         await agent.job()
         now = job
         for _ in range(5):  # somebody looks, so that the controller does its chores
             await asyncio.sleep(30)
             now = await farm.job(job["id"])
-        assert (now["status"], now["attempt"], now["waiting_for"]) == ("dead", 1, None)
+        assert (now["state"], now["attempt"], now["waiting_for"]) == ("dead", 1, None)
         assert now["error"] == (
             f"the lease of {agent.id} ran out: it was silent for 120 s, in the last of 1 attempts"
         )
@@ -256,7 +256,7 @@ def test_a_job_without_attempts_is_dead_though_nobody_polls(on: OnFarm) -> None:
 def test_who_gets_what_another_lost_is_told_why(on: OnFarm, swept: bool) -> None:
     async def main(farm: Farm) -> None:
         first, second = await farm.register("a"), await farm.register("b")
-        job = await farm.submit()
+        job = await farm.put()
         await first.job()
         await asyncio.sleep(120.5)
         if swept:
@@ -264,7 +264,7 @@ def test_who_gets_what_another_lost_is_told_why(on: OnFarm, swept: bool) -> None
             assert await farm.controller.runs.show_lapsed() == 1
         assert (await second.job())["attempt"] == 2
         now = await farm.job(job["id"])
-        assert (now["status"], now["worker_id"]) == ("running", second.id)
+        assert (now["state"], now["worker_id"]) == ("leased", second.id)
         assert now["last_error"] == f"the lease of {first.id} ran out"
         assert len(farm.seen.of(JobLapsed)) == 1
 
@@ -274,7 +274,7 @@ def test_who_gets_what_another_lost_is_told_why(on: OnFarm, swept: bool) -> None
 def test_a_job_whose_last_worker_was_silent_does_not_die_of_an_older_error(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent, other = await farm.register("a"), await farm.register("b")
-        job = await farm.submit(attempts=2)
+        job = await farm.put(attempts=2)
         await agent.job()
         await agent.finish(job, "failed", error="exit 1")
         await asyncio.sleep(10)
@@ -282,7 +282,7 @@ def test_a_job_whose_last_worker_was_silent_does_not_die_of_an_older_error(on: O
         await asyncio.sleep(120)
         assert (await other.poll())["job"] is None
         dead = await farm.job(job["id"])
-        assert dead["status"] == "dead"
+        assert dead["state"] == "dead"
         assert dead["error"].startswith(f"the lease of {agent.id} ran out")
 
     on(main)
@@ -291,17 +291,17 @@ def test_a_job_whose_last_worker_was_silent_does_not_die_of_an_older_error(on: O
 def test_retry_makes_it_anew(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit(attempts=1)
+        job = await farm.put(attempts=1)
         running = await farm.call("POST", f"/api/jobs/{job['id']}/retry", 409)
         assert running["error"]["code"] == "not_ended"
         await agent.job()
         await agent.finish(job, "failed", error="no")
-        assert (await farm.job(job["id"]))["status"] == "dead"
+        assert (await farm.job(job["id"]))["state"] == "dead"
         anew = await farm.call("POST", f"/api/jobs/{job['id']}/retry")
-        assert (anew["status"], anew["attempt"], anew["error"]) == ("queued", 0, None)
+        assert (anew["state"], anew["attempt"], anew["error"]) == ("ready", 0, None)
         assert (await agent.job())["attempt"] == 1
         await agent.finish(job)
-        assert (await farm.job(job["id"]))["status"] == "done"
+        assert (await farm.job(job["id"]))["state"] == "done"
 
     on(main)
 
@@ -309,14 +309,14 @@ def test_retry_makes_it_anew(on: OnFarm) -> None:
 def test_cancel_of_a_queued_job_is_at_once(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        cancelled = [await farm.submit("build", n) for n in range(5)]
-        wanted = await farm.submit("build", "wanted")
+        cancelled = [await farm.put("build", n) for n in range(5)]
+        wanted = await farm.put("build", "wanted")
         for job in cancelled:
             said = await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
-            assert said["status"] == "cancelled"
+            assert said["state"] == "cancelled"
         assert (await agent.job())["id"] == wanted["id"]
         assert (await farm.queue.stats()).ready == 0
-        assert (await farm.call("POST", f"/api/jobs/{cancelled[0]['id']}/cancel"))["status"] == (
+        assert (await farm.call("POST", f"/api/jobs/{cancelled[0]['id']}/cancel"))["state"] == (
             "cancelled"
         )
 
@@ -326,17 +326,17 @@ def test_cancel_of_a_queued_job_is_at_once(on: OnFarm) -> None:
 def test_cancel_of_a_running_job_reaches_its_worker(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         said = await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
-        assert (said["status"], said["cancel"]) == ("running", True)
+        assert (said["state"], said["cancel"]) == ("leased", True)
         assert (await agent.heartbeat(job["id"])).json()["cancel"] is True
         polled = await agent.poll(max=0, running=job["id"])
         assert polled["cancel"] == [job["id"]]
         await agent.finish(job, "cancelled")
         ended = await farm.job(job["id"])
-        assert (ended["status"], ended["cancel"]) == ("cancelled", False)
-        done = await farm.submit()
+        assert (ended["state"], ended["cancel"]) == ("cancelled", False)
+        done = await farm.put()
         await agent.job()
         await agent.finish(done)
         await farm.call("POST", f"/api/jobs/{done['id']}/cancel", 409)
@@ -347,18 +347,18 @@ def test_cancel_of_a_running_job_reaches_its_worker(on: OnFarm) -> None:
 def test_what_fails_after_a_cancel_is_cancelled(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
         await agent.finish(job, "failed", exit_code=-15)
-        assert (await farm.job(job["id"]))["status"] == "cancelled"
+        assert (await farm.job(job["id"]))["state"] == "cancelled"
 
     on(main)
 
 
 def test_unique_is_one_job(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
-        first = await farm.submit("build", 1, unique="u")
+        first = await farm.put("build", 1, unique="u")
         body = {"kind": "build", "payload": 1, "unique": "u"}
         again = await farm.call("POST", "/api/jobs", 200, json=body)
         assert again["id"] == first["id"]
@@ -371,10 +371,10 @@ def test_unique_is_one_job(on: OnFarm) -> None:
 def test_priority_key_and_delay(on: OnFarm) -> None:
     async def main(farm: Farm) -> None:
         agent, other = await farm.register(), await farm.register()
-        late = await farm.submit("build", delay_s=30)
-        low = await farm.submit("build", key="k")
-        high = await farm.submit("build", priority=5)
-        behind = await farm.submit("build", key="k")
+        late = await farm.put("build", delay_s=30)
+        low = await farm.put("build", key="k")
+        high = await farm.put("build", priority=5)
+        behind = await farm.put("build", key="k")
         assert (await agent.job())["id"] == high["id"]
         assert (await other.job())["id"] == low["id"]
         await agent.finish(high)
@@ -401,11 +401,11 @@ def test_a_submission_that_broke_off_is_completed(tmp_path: Path) -> None:
         failed = await farm.call("POST", "/api/jobs", 503, json={"kind": "build"})
         assert failed["error"]["code"] == "store_unavailable"
         farm.queue.put = put
-        [row] = await farm.controller.state.list_jobs()
-        assert row.status == "submitting"
+        [row] = await farm.controller.storage.list_jobs()
+        assert row.state == "putting"
         assert (await agent.poll())["job"] is None
         await asyncio.sleep(25)
-        assert (await farm.job(row.id))["status"] == "queued"
+        assert (await farm.job(row.id))["state"] == "ready"
         assert (await agent.job())["id"] == row.id
 
     virtually_on_farm(main, tmp_path)
@@ -416,7 +416,7 @@ def test_a_submission_that_broke_off_is_completed(tmp_path: Path) -> None:
 def test_a_queue_that_fails_once_loses_nothing(tmp_path: Path, call: str, after: bool) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         farm.queue.after = after
         for turn in range(40):
             farm.queue.failing = [call] if turn == 1 or (call == "claim" and turn == 0) else []
@@ -428,12 +428,12 @@ def test_a_queue_that_fails_once_loses_nothing(tmp_path: Path, call: str, after:
         await asyncio.sleep(60)
         farm.queue.failing = [call]
         await agent.post(max=0, running=[{"job_id": job["id"]}])
-        await agent.post(max=0, finished=[{"job_id": job["id"], "status": "done"}])
+        await agent.post(max=0, finished=[{"job_id": job["id"], "state": "done"}])
         farm.queue.failing = []
-        await agent.post(max=0, finished=[{"job_id": job["id"], "status": "done"}])
+        await agent.post(max=0, finished=[{"job_id": job["id"], "state": "done"}])
         await asyncio.sleep(130)
         await agent.get()
-        assert (await farm.job(job["id"]))["status"] == "done"
+        assert (await farm.job(job["id"]))["state"] == "done"
 
     virtually_on_farm(main, tmp_path)
 
@@ -441,8 +441,8 @@ def test_a_queue_that_fails_once_loses_nothing(tmp_path: Path, call: str, after:
 def test_a_state_that_fails_after_a_claim_gives_the_job_back(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        await farm.submit()
-        state = farm.controller.state
+        await farm.put()
+        state = farm.controller.storage
         deliver = state.deliver
 
         async def broken(*_: Any) -> Any:
@@ -472,8 +472,8 @@ def test_two_controllers_agree(tmp_path: Path, store: str, request: pytest.Fixtu
         agent = await a.register(platform="ios")
         there = type(agent)(b.http, {"worker_id": agent.id, "token": agent.token})
         other = await b.register("other", platform="ios")
-        job = await b.submit(requires={"platform": "ios"})
-        assert (await a.job(job["id"]))["status"] == "queued"
+        job = await b.put(requires={"platform": "ios"})
+        assert (await a.job(job["id"]))["state"] == "ready"
         assert (await a.job(job["id"]))["waiting_for"] is None
         await asyncio.sleep(6)  # what is required is read anew
         assert (await agent.job())["id"] == job["id"]
@@ -490,9 +490,9 @@ def test_two_controllers_agree(tmp_path: Path, store: str, request: pytest.Fixtu
         await b.call("POST", f"/api/jobs/{job['id']}/cancel")
         assert (await agent.poll(max=0, running=job["id"]))["cancel"] == [job["id"]]
         await there.finish(job, "cancelled")
-        assert (await a.job(job["id"]))["status"] == "cancelled"
+        assert (await a.job(job["id"]))["state"] == "cancelled"
         # One goes silent: the other controller's worker takes over.
-        next_job = await a.submit()
+        next_job = await a.put()
         assert (await agent.job())["id"] == next_job["id"]
         await asyncio.sleep(125)
         assert (await other.job())["attempt"] == 2
@@ -504,7 +504,7 @@ def test_two_controllers_agree(tmp_path: Path, store: str, request: pytest.Fixtu
 def test_what_is_old_is_forgotten_with_its_files(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         path = f"/api/jobs/{job['id']}/artefacts/a.txt"
         sent = await farm.http.put(path, content=b"made", headers=agent.headers)
@@ -527,7 +527,7 @@ def test_the_spec_of_a_job_has_defaults() -> None:
 def test_claims_are_counted(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        await farm.submit()
+        await farm.put()
         before = claims(farm)
         await agent.job()
         assert claims(farm) == before + 1

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pollwise.controller import create_app
+from pollwise.controller import Controller
 from tests.controller.farm import URL, Farm, virtually_on_farm
 
 
@@ -27,7 +27,7 @@ def test_a_database_that_was_removed_takes_no_jobs(
     database, aside = tmp_path / "jobs.db", tmp_path / "aside.db"
 
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
         database.rename(aside)  # still open, as a file is that was removed
         await asyncio.sleep(1)
@@ -48,7 +48,7 @@ def test_a_database_that_was_removed_takes_no_jobs(
         assert await refused(farm, "POST", "/api/jobs", 503, json={"kind": "a"}) == another
         aside.replace(database)
         await farm.call("GET", "/readyz")
-        await farm.submit()
+        await farm.put()
 
     virtually_on_farm(main, tmp_path, store)
 
@@ -59,10 +59,10 @@ def test_a_raw_queue_whose_database_was_removed_takes_no_jobs(tmp_path: Path) ->
 
 async def _put_to_what_was_removed(tmp_path: Path) -> None:
     database = tmp_path / "jobs.db"
-    app = create_app(f"sqlite:///{database}", artefacts=tmp_path / "artefacts")
-    transport = httpx.ASGITransport(app)
-    async with app.lifespan(app), httpx.AsyncClient(transport=transport, base_url=URL) as http:
-        _, secret = await app.controller.tokens.make("admin", "test")
+    controller = Controller(f"sqlite:///{database}")
+    transport = httpx.ASGITransport(controller.app)
+    async with controller, httpx.AsyncClient(transport=transport, base_url=URL) as http:
+        _, secret = await controller.tokens.make("admin", "test")
         head = {"Authorization": f"Bearer {secret}"}
         body = {"jobs": [{"kind": "a", "payload": "1"}]}
         assert (await http.post("/api/queue/mail/put", json=body, headers=head)).is_success
@@ -78,7 +78,7 @@ def test_a_folder_for_artefacts_that_went_is_not_made_again(tmp_path: Path) -> N
 
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         path = f"/api/jobs/{job['id']}/artefacts/out.txt"
         put = await farm.http.put(path, content=b"made", headers=agent.headers)
@@ -104,7 +104,7 @@ def test_a_disk_for_artefacts_that_went_leaves_a_folder_that_is_not_used(tmp_pat
     folder = tmp_path / "artefacts"
 
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         agent = await farm.register()
         await agent.job()
         path = f"/api/jobs/{job['id']}/artefacts/out.txt"

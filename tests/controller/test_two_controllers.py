@@ -33,7 +33,7 @@ class Ledger:
     """What happened, as those saw it who asked."""
 
     def __init__(self) -> None:
-        self.submitted: dict[str, int] = {}
+        self.put: dict[str, int] = {}
         self.ran: Counter[str] = Counter()
         self.answers: dict[str, Any] = {}
         self.attempts: dict[str, int] = {}
@@ -94,17 +94,17 @@ async def agent(
             ledger.attempts[job["id"]] = job["attempt"]
             ledger.answers[job["id"]] = {"by": me, "seen": job["payload"]}
             finished.append(
-                {"job_id": job["id"], "status": "done", "result": ledger.answers[job["id"]]}
+                {"job_id": job["id"], "state": "done", "result": ledger.answers[job["id"]]}
             )
 
 
-async def submit(http: httpx.AsyncClient, ledger: Ledger, until: float) -> None:
+async def put(http: httpx.AsyncClient, ledger: Ledger, until: float) -> None:
     """Submit as long as it goes on; a submission that was not answered is repeated."""
     number = 0
     while time.monotonic() < until:
         body = {"kind": f"build{number % 3}", "payload": number, "unique": f"job-{number}"}
         job = await insist(http, ledger, "POST", "/api/jobs", json=body)
-        ledger.submitted[job["id"]] = number
+        ledger.put[job["id"]] = number
         number += 1
         await asyncio.sleep(0.03)  # real time: a controller is being killed
 
@@ -124,7 +124,7 @@ async def kill(controllers: list[Served], ledger: Ledger, until: float) -> None:
 async def until_done(http: httpx.AsyncClient, ledger: Ledger) -> None:
     while True:
         jobs = (await insist(http, ledger, "GET", "/api/stats"))["jobs"]
-        if not any(jobs.get(status) for status in ("submitting", "queued", "running")):
+        if not any(jobs.get(state) for state in ("ready", "leased")):
             return
         await asyncio.sleep(0.3)  # real time: agents are at it
 
@@ -155,7 +155,7 @@ async def work_under_fire(url: str, controllers: list[Served], seconds: float) -
             for number in range(AGENTS)
         ]
         killing = group.create_task(kill(controllers, ledger, until))
-        await submit(people, ledger, until)
+        await put(people, ledger, until)
         await killing
         # A controller that dies between claiming a job and handing it out leaves it to its lease.
         async with asyncio.timeout(LEASE + 30):
@@ -171,9 +171,9 @@ async def work_under_fire(url: str, controllers: list[Served], seconds: float) -
 
 
 def check(ledger: Ledger, jobs: list[Any]) -> None:
-    assert {job["id"] for job in jobs} == set(ledger.submitted), "each was taken in, once"
-    assert len(set(ledger.submitted.values())) == len(jobs)
-    assert Counter(job["status"] for job in jobs) == {"done": len(jobs)}, "none is lost"
+    assert {job["id"] for job in jobs} == set(ledger.put), "each was taken in, once"
+    assert len(set(ledger.put.values())) == len(jobs)
+    assert Counter(job["state"] for job in jobs) == {"done": len(jobs)}, "none is lost"
     assert Counter(ledger.ran.values()) == {1: len(jobs)}, "each ran once"
     assert Counter(job["attempt"] for job in jobs) == {1: len(jobs)}
     assert set(ledger.attempts.values()) == {1}
@@ -192,10 +192,9 @@ def under_fire(servers: Servers, postgres: Postgres, folder: Path, seconds: floa
     try:
         ledger = asyncio.run(work_under_fire(nginx.url, [one, two], seconds))
         assert ledger.kills >= seconds / (KILL_EVERY + DOWN_FOR + 5)
-        assert len(ledger.submitted) > 50
+        assert len(ledger.put) > 50
         print(
-            f"{len(ledger.submitted)} jobs, {ledger.kills} kills, "
-            f"not answered: {dict(ledger.failures)}"
+            f"{len(ledger.put)} jobs, {ledger.kills} kills, not answered: {dict(ledger.failures)}"
         )
         for each in (one, two):
             assert "Traceback" not in each.log(), each.log()

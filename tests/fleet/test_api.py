@@ -18,8 +18,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Mount
 
-from pollwise.controller.security.auth import Auth
-from pollwise.controller.security.fleet_tokens import fleet_tokens
+from pollwise.controller.security.auth import Auth, fleet_tokens
 from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.controller.state.values import SCOPES
@@ -417,19 +416,21 @@ def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
 
             assert await tried("pollwise_guessed") == [401, 401]
             assert await tried(secret["worker"]) == [403, 403]
-            assert await tried(secret["submit"]) == [200, 403]
+            assert await tried(secret["put"]) == [403, 403]
+            assert await tried(secret["read"]) == [200, 403]
             assert not fleet.target("a").paused
-            headers = {"Authorization": f"Bearer {secret['submit']}"}
+            headers = {"Authorization": f"Bearer {secret['read']}"}
             answer = await client.post("http://f/api/fleet/targets/a/pause", headers=headers)
             assert "pollwise serve token create" in answer.json()["error"]["what_to_do"]
+            assert await tried(secret["operate"]) == [200, 202]
             assert await tried(secret["admin"]) == [200, 202]
             assert fleet.target("a").paused
             answer = await client.get("http://f/api/fleet/state")
             assert answer.json()["error"]["code"] == "unauthorized"
             assert answer.headers["www-authenticate"] == "Bearer"
-            await tokens.revoke(made["submit"].id)
+            await tokens.revoke(made["read"].id)
             auth.forget()
-            assert await tried(secret["submit"]) == [401, 401]
+            assert await tried(secret["read"]) == [401, 401]
         await state.close()
 
     in_virtual_time(main)

@@ -42,11 +42,11 @@ from pollwise.runtime.events import (
     JobGivenUp,
     JobLapsed,
     JobLost,
+    JobPut,
     JobReported,
     JobRetried,
     JobSnoozed,
     JobStarted,
-    JobSubmitted,
     JobUnhandled,
     KeyBlocked,
     KeyGivenBack,
@@ -231,7 +231,7 @@ def of_the_controller() -> Iterator[Event]:
     yield PollAnswered("q", "w", "empty", 0, 0.001)
     yield PushChanged("q", "w", 1)
     yield HintPushed("q", "w")
-    yield JobSubmitted("q", "1", "greet")
+    yield JobPut("q", "1", "greet")
     yield JobDelivered(*run, 0.5)
     yield JobDelivered(*run, 0.0, True)
     yield JobReported(*run, "failed", 2.0, "no")

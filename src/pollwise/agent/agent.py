@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from pollwise.agent.folder import Root, is_id
-from pollwise.agent.job import Execute, Run, Work
-from pollwise.agent.link import Link, NotKnown, Registered
+from pollwise.agent.folder import AgentFolder, is_id
+from pollwise.agent.job import AgentJob, AgentRun, Execute
+from pollwise.agent.link import ControllerLink, NotRegistered, RegisteredWorker
 from pollwise.agent.options import AgentOptions
 from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, Suggested, Suggestion
-from pollwise.agent.push import Push
+from pollwise.agent.push import AgentHints
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
 from pollwise.queues.http.client import (
@@ -78,11 +78,11 @@ class Agent:
             transport=transport,
             dial=dial,
         )
-        self._link = Link(client, TokenSource(options.token_file), self._clock)
-        self._push = Push(self._link, self._clock, self.events, options.name, self._cancel)
+        self._link = ControllerLink(client, TokenSource(options.token_file), self._clock)
+        self._push = AgentHints(self._link, self._clock, self.events, options.name, self._cancel)
         self._told = Suggestion()
         least, most = options.span("poll_interval"), options.span("max_interval")
-        self._loop: PollLoop[Work] = PollLoop(
+        self._loop: PollLoop[AgentJob] = PollLoop(
             self._poll,
             Suggested(Adaptive(least, most), self._told),
             options.name,
@@ -94,8 +94,8 @@ class Agent:
                 spread=False,
             ),
         )
-        self._root: Root | None = None
-        self._runs: dict[str, tuple[Run, asyncio.Task[None]]] = {}
+        self._root: AgentFolder | None = None
+        self._runs: dict[str, tuple[AgentRun, asyncio.Task[None]]] = {}
         self._reports: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, tuple[str, int]] = {}  # their kinds and attempts
         self._plain: set[str] = set()  # reports that were refused once, and go without detail
@@ -118,7 +118,7 @@ class Agent:
     async def run(self) -> None:
         """Work until it is stopped. Raises what is wrong from the start, and nothing later."""
         with stopping_on_signals(self.stop if self.options.signals else None):
-            self._root = Root(self.options.folder, self.options.name)
+            self._root = AgentFolder(self.options.folder, self.options.name)
             try:
                 self._root.sweep()
                 for report in self._root.saved():
@@ -185,7 +185,7 @@ class Agent:
 
     # Polling
 
-    async def _poll(self, hold: float) -> Batch[Work]:
+    async def _poll(self, hold: float) -> Batch[AgentJob]:
         """One poll: say what runs and what ended, and take what there is room for."""
         worker = self._link.worker
         if worker is not None and self._clock.now() > worker.renew_at and not self._runs:
@@ -197,7 +197,7 @@ class Agent:
         free = 0 if self._stopping else self.options.slots - len(self._runs)
         try:
             return await self._say(free)
-        except NotKnown:
+        except NotRegistered:
             self._forget()
             await self._register()
             return await self._say(free)
@@ -208,7 +208,7 @@ class Agent:
             self._loop.poll_by(self._clock.now() + (busy.retry_after or self._told.least or 1.0))
             return Batch(())
 
-    async def _say(self, free: int) -> Batch[Work]:
+    async def _say(self, free: int) -> Batch[AgentJob]:
         began = self._clock.now()
         reports = list(self._next_reports())
         running = [run.progress() for run, task in self._runs.values() if not task.done()]
@@ -232,11 +232,11 @@ class Agent:
         self._pace(bool(self._runs or fresh))
         return Batch(fresh, free or None)
 
-    def _works(self, jobs: Iterable[Any]) -> Iterable[Work]:
+    def _works(self, jobs: Iterable[Any]) -> Iterable[AgentJob]:
         for told in jobs:
             with suppress(LookupError, TypeError, ValueError):
                 if isinstance(told, dict) and is_id(told.get("id")):
-                    yield Work.of(told)
+                    yield AgentJob.of(told)
 
     def _has(self, job_id: str) -> bool:
         """It was delivered again, though we have it: the answer was not lost, but late."""
@@ -265,7 +265,7 @@ class Agent:
                 self._accepted(job_id)
             else:
                 self._plain.add(job_id)
-                self._reports[job_id] = {"job_id": job_id, "status": report["status"]}
+                self._reports[job_id] = {"job_id": job_id, "state": report["state"]}
 
     def _heard(self, began: float, lost: set[str], reports: Iterable[dict[str, Any]]) -> None:
         """The controller answered to what was sent at `began`."""
@@ -320,7 +320,7 @@ class Agent:
         self._was_registered = True
         self._begin_as(worker)
 
-    def _begin_as(self, worker: Registered) -> None:
+    def _begin_as(self, worker: RegisteredWorker) -> None:
         self._pace(False)
         self.events.emit(WorkerRegistered(self.options.name, worker.worker_id, self.options.name))
         if self.options.push:
@@ -335,13 +335,13 @@ class Agent:
 
     # Working
 
-    def _start(self, work: Work) -> None:
+    def _start(self, work: AgentJob) -> None:
         assert self._root is not None  # noqa: S101
-        run = Run(work, self.options, self._root, self._link, self._clock, self._execute)
+        run = AgentRun(work, self.options, self._root, self._link, self._clock, self._execute)
         task = asyncio.ensure_future(self._work(run))
         self._runs[work.id] = (run, task)
 
-    async def _work(self, run: Run) -> None:
+    async def _work(self, run: AgentRun) -> None:
         work, name = run.work, self.options.name
         job = (name, name, work.id, work.kind, work.attempt)
         self.events.emit(JobStarted(*job, 0.0))
@@ -362,7 +362,7 @@ class Agent:
             else:
                 self.events.emit(JobLost(*job))
         else:
-            self.events.emit(JobReported(*job, report["status"], took, report.get("error") or ""))
+            self.events.emit(JobReported(*job, report["state"], took, report.get("error") or ""))
 
     def _save(self, report: dict[str, Any]) -> None:
         with suppress(OSError):  # a full disk: it is in memory still

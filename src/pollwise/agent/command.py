@@ -19,7 +19,7 @@ LINGER = 2.0
 
 
 @dataclass(frozen=True)
-class Ended:
+class CommandResult:
     """How a command ended: its exit code, or why it did not start; `why` it was stopped, if so."""
 
     exit_code: int | None
@@ -76,12 +76,12 @@ class Command:
         self._kill_after = kill_after
         self._clock = clock
 
-    async def run(self, stop: Stop) -> Ended:
+    async def run(self, stop: Stop) -> CommandResult:
         """Run it to its end, or until it is stopped."""
         # A pipe of our own: asyncio's would have the end of a command wait for the end of all who
         # inherited it, and what a command leaves behind may stay for long.
         output, inner = os.pipe()
-        reading = _Reading(output, self._output)
+        reading = _PipeReader(output, self._output)
         try:
             with (self._folder / "payload.json").open("rb") as payload:
                 process = await asyncio.create_subprocess_exec(
@@ -95,7 +95,7 @@ class Command:
                 )
         except OSError as error:
             reading.close()
-            return Ended(None, f"the command could not be started: {error}")
+            return CommandResult(None, f"the command could not be started: {error}")
         finally:
             os.close(inner)
         try:
@@ -105,7 +105,7 @@ class Command:
             await process.wait()
             await reading.end(LINGER)
         code = process.returncode
-        return Ended(code, _error(code, why, self._timeout), why)
+        return CommandResult(code, _error(code, why, self._timeout), why)
 
     async def _wait(self, process: asyncio.subprocess.Process, stop: Stop) -> str | None:
         """Wait for its end; see to it when it is asked for or overdue. Why that was."""
@@ -126,7 +126,7 @@ class Command:
                 task.cancel()
 
 
-class _Reading:
+class _PipeReader:
     """Reads a pipe until its end."""
 
     def __init__(self, file: int, output: Callable[[bytes], None]) -> None:

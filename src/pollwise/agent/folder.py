@@ -38,7 +38,7 @@ def default_place(name: str) -> Path:
     return Path(state) / "pollwise" / "agent" / (_UNFIT.sub("_", name).lstrip(".") or "agent")
 
 
-class Root:
+class AgentFolder:
     """The folder of one agent, which nobody else uses meanwhile."""
 
     def __init__(self, place: str | Path | None, name: str) -> None:

@@ -14,12 +14,12 @@ from pathlib import Path, PurePosixPath
 from random import random
 from typing import Any, TypeVar
 
-from pollwise.agent.command import Command, Ended, Stop
-from pollwise.agent.folder import Root
-from pollwise.agent.link import Link, Lost
+from pollwise.agent.command import Command, CommandResult, Stop
+from pollwise.agent.folder import AgentFolder
+from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.agent.log import RETRY, Log
 from pollwise.agent.options import AgentOptions
-from pollwise.agent.outputs import ARTEFACTS_MAX, Made
+from pollwise.agent.outputs import ARTEFACTS_MAX, OutputFiles
 from pollwise.errors import ConfigError, StoreUnavailable
 from pollwise.queues.http.client import NoAnswer, RequestRefused
 from pollwise.runtime import variables
@@ -39,7 +39,7 @@ CUTS_MAX = 5
 
 
 @dataclass(frozen=True)
-class Work:
+class AgentJob:
     """A job as the controller hands it out."""
 
     id: str
@@ -51,7 +51,7 @@ class Work:
     inputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> Work:
+    def of(cls, told: dict[str, Any]) -> AgentJob:
         timeout = told.get("timeout_s")
         return cls(
             id=str(told["id"]),
@@ -65,26 +65,26 @@ class Work:
 
 
 #: Does the work of a job in its folder; the command, unless a test has something quicker.
-Execute = Callable[["Run"], Awaitable[Ended]]
+Execute = Callable[["AgentRun"], Awaitable[CommandResult]]
 
 
 class Stopped(Exception):
     """Somebody asked the job to end before its command began, or after that ended."""
 
 
-class Failed(Exception):
+class CannotRun(Exception):
     """The job cannot be done, for a reason that the controller shall hear."""
 
 
-class Run:
+class AgentRun:
     """One run of a job."""
 
     def __init__(
         self,
-        work: Work,
+        work: AgentJob,
         options: AgentOptions,
-        root: Root,
-        link: Link,
+        root: AgentFolder,
+        link: ControllerLink,
         clock: Clock,
         execute: Execute | None = None,
     ) -> None:
@@ -96,7 +96,7 @@ class Run:
         self._root = root
         self._link = link
         self._clock = clock
-        self._execute = execute or Run.command
+        self._execute = execute or AgentRun.command
         self._log: Log | None = None
 
     async def run(self) -> dict[str, Any] | None:
@@ -106,24 +106,24 @@ class Run:
             try:
                 ended = await self._work()
             except Stopped:
-                ended = Ended(None, None, self.stop.why)
-            except Lost:
+                ended = CommandResult(None, None, self.stop.why)
+            except JobNotOurs:
                 return None
-            except (Failed, OSError) as error:
-                ended = Ended(None, str(error) or type(error).__name__)
+            except (CannotRun, OSError) as error:
+                ended = CommandResult(None, str(error) or type(error).__name__)
             report = self.progress()  # what it said since the last poll
             if ended.why in ("lost", "given back"):
                 return None
             if ended.exit_code is not None:
                 report["exit_code"] = ended.exit_code
             if ended.why == "cancel":
-                return {**report, "status": "cancelled"}
+                return {**report, "state": "cancelled"}
             if ended.error is not None:
-                return {**report, "status": "failed", "error": ended.error}
+                return {**report, "state": "failed", "error": ended.error}
             result = self._result()
-            return {**report, "status": "done", **({} if result is None else {"result": result})}
-        except Failed as error:
-            return {**report, "status": "failed", "error": str(error)}
+            return {**report, "state": "done", **({} if result is None else {"result": result})}
+        except CannotRun as error:
+            return {**report, "state": "failed", "error": str(error)}
         finally:
             if self._log is not None:
                 await self._log.close()
@@ -153,7 +153,7 @@ class Run:
             said["message"] = "".join(c if c.isprintable() else " " for c in message)[:500]
         return said
 
-    async def command(self) -> Ended:
+    async def command(self) -> CommandResult:
         """Run the agent's command for this job."""
         assert self._log is not None  # noqa: S101
         paths = {
@@ -174,7 +174,7 @@ class Run:
         )
         return await command.run(self.stop)
 
-    async def _work(self) -> Ended:
+    async def _work(self) -> CommandResult:
         self.folder = self._root.fresh(self.work.id, self.work.attempt)
         payload = json.dumps(self.work.payload, ensure_ascii=False)
         (self.folder / "payload.json").write_text(payload, encoding="utf-8")
@@ -188,14 +188,14 @@ class Run:
         # What a cancelled or failed command wrote is what people want to see most.
         if ended.error is not None and ended.exit_code is None:
             self._log.note(ended.error)
-        made = Made(self.folder / "out", self._options.artefacts)
+        made = OutputFiles(self.folder / "out", self._options.artefacts)
         if ended.why is None:
             for line in made.left_out():
                 self._log.note(line)
         await self._unless_stopped(self._log.end(), cancel_too=False)
         if ended.why is None:
             if len(made.files) > ARTEFACTS_MAX:
-                raise Failed(f"there are more than {ARTEFACTS_MAX} artefacts")
+                raise CannotRun(f"there are more than {ARTEFACTS_MAX} artefacts")
             for name, file in made.files.items():
                 await self._unless_stopped(self._sent(name, file))
         return ended
@@ -203,13 +203,13 @@ class Run:
     async def _fetched(self, name: str) -> None:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
-            raise Failed(f"the input {name!r} has a name that leads out of its folder")
+            raise CannotRun(f"the input {name!r} has a name that leads out of its folder")
         to = self.folder / "inputs" / path
         try:
             what = f"the input {name!r} could not be fetched"
             await self._again(what, lambda: self._link.fetch_input(self.work.id, name, to))
         except RequestRefused as refused:
-            raise Failed(f"the input {name!r} cannot be had: {refused}") from None
+            raise CannotRun(f"the input {name!r} cannot be had: {refused}") from None
 
     async def _sent(self, name: str, file: Path) -> None:
         try:
@@ -219,14 +219,14 @@ class Run:
                 cuts_max=CUTS_MAX,
             )
         except (RequestRefused, ConfigError) as refused:
-            raise Failed(f"the artefact {name!r} could not be kept: {refused}") from None
+            raise CannotRun(f"the artefact {name!r} could not be kept: {refused}") from None
 
     async def _again(
         self, what: str, call: Callable[[], Awaitable[None]], *, cuts_max: int | None = None
     ) -> None:
         """Until it works: the network may be gone for long, and then the job with it.
 
-        cuts_max: `Failed` when a connection that was made was cut so often before the answer. A
+        cuts_max: `CannotRun` when a connection that was made was cut so often before the answer. A
             controller or proxy that does not want what is sent may say so in no other way.
         """
         failures = cuts = 0
@@ -239,7 +239,7 @@ class Run:
                 cuts += isinstance(error, NoAnswer) and error.sent
                 self._tell_of(what, failures, error)
                 if cuts_max is not None and cuts >= cuts_max:
-                    raise Failed(f"{what}, {cuts} times over: {error}") from None
+                    raise CannotRun(f"{what}, {cuts} times over: {error}") from None
                 await self._clock.sleep(RETRY.delay(failures, random()))
 
     def _tell_of(self, what: str, failures: int, error: Exception) -> None:
@@ -275,7 +275,7 @@ class Run:
         try:
             file = self.folder / "result.json"
             if file.stat().st_size > RESULT_MAX:
-                raise Failed(
+                raise CannotRun(
                     f"result.json has {file.stat().st_size} bytes, more than {RESULT_MAX}; put "
                     "large results into the folder `out`"
                 )
@@ -283,12 +283,12 @@ class Run:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            raise Failed(f"result.json cannot be read: {error}") from None
+            raise CannotRun(f"result.json cannot be read: {error}") from None
         if not text.strip():
             return None
         with suppress(ValueError, RecursionError):
             return json.loads(text, parse_constant=_no_constant)
-        raise Failed("result.json is not JSON")
+        raise CannotRun("result.json is not JSON")
 
     def _environ(self) -> dict[str, str]:
         """Our own environment without what is secret of ours, and what there is to know."""

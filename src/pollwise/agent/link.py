@@ -30,16 +30,16 @@ RENEW_AT = 0.8
 _JSON = {"Content-Type": "application/json"}
 
 
-class NotKnown(StoreUnavailable):
+class NotRegistered(StoreUnavailable):
     """The controller does not know this worker any more, or its token expired: register again."""
 
 
-class Lost(StoreError):
+class JobNotOurs(StoreError):
     """A job is not this worker's any more."""
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisteredWorker:
     """Who the agent is to the controller. The token is in memory only."""
 
     worker_id: str
@@ -55,20 +55,22 @@ class Registered:
         return f"Registered({self.worker_id!r})"
 
 
-class Link:
+class ControllerLink:
     """Requests as one worker."""
 
     def __init__(self, client: ControllerClient, tokens: TokenSource, clock: Clock) -> None:
         self._client = client
         self._tokens = tokens
         self._clock = clock
-        self.worker: Registered | None = None
+        self.worker: RegisteredWorker | None = None
 
     @property
     def base(self) -> str:
         return self._client.base
 
-    async def register(self, name: str, capabilities: Mapping[str, Any], slots: int) -> Registered:
+    async def register(
+        self, name: str, capabilities: Mapping[str, Any], slots: int
+    ) -> RegisteredWorker:
         said = {"name": name, "capabilities": dict(capabilities), "slots": slots}
         token = self._tokens.read()
         response = await self._client.call(
@@ -78,7 +80,7 @@ class Link:
         try:
             now = self._clock.now()
             limit = told.get("artefact_limit")
-            self.worker = Registered(
+            self.worker = RegisteredWorker(
                 worker_id=str(told["worker_id"]),
                 token=str(told["token"]),
                 min_interval=float(told["min_interval_s"]),
@@ -190,14 +192,14 @@ class Link:
     def _known(self, refused: RequestRefused) -> StoreError:
         """What a refusal means for a worker."""
         if refused.status == 401 or refused.code == "no_such_worker":
-            return NotKnown(str(refused))
+            return NotRegistered(str(refused))
         if refused.code in ("lease_lost", "no_such_job"):
-            return Lost(str(refused))
+            return JobNotOurs(str(refused))
         return refused
 
-    def _me(self) -> Registered:
+    def _me(self) -> RegisteredWorker:
         if self.worker is None:
-            raise NotKnown(f"this agent is not registered with {self.base} at the moment")
+            raise NotRegistered(f"this agent is not registered with {self.base} at the moment")
         return self.worker
 
 

@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from random import random
 
-from pollwise.agent.link import Link, Lost, NotKnown
+from pollwise.agent.link import ControllerLink, JobNotOurs, NotRegistered
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreUnavailable
 from pollwise.queues.http.client import RequestRefused
@@ -27,7 +27,7 @@ RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 class Log:
     """One job's log, and its way to the controller."""
 
-    def __init__(self, path: Path, link: Link, job_id: str, clock: Clock) -> None:
+    def __init__(self, path: Path, link: ControllerLink, job_id: str, clock: Clock) -> None:
         self._path = path
         self._link = link
         self._job_id = job_id
@@ -94,9 +94,9 @@ class Log:
             try:
                 await self._send_batch()
                 failures = 0
-            except (Lost, RequestRefused):
+            except (JobNotOurs, RequestRefused):
                 return  # the job is over, or its log is not wanted: nothing to be done about it
-            except (StoreUnavailable, NotKnown):
+            except (StoreUnavailable, NotRegistered):
                 failures += 1
                 await self._clock.sleep(RETRY.delay(failures, random()))
             if not self._wanted:

@@ -22,7 +22,7 @@ KINDS = ((stat.S_ISFIFO, "FIFOs"), (stat.S_ISSOCK, "sockets"), (stat.S_ISBLK, "d
          (stat.S_ISCHR, "devices"))  # fmt: skip
 
 
-class Made:
+class OutputFiles:
     """The files in a folder that match a pattern.
 
     files: by name; one more than may be sent, if there are more.

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable
 from contextlib import suppress
 
-from pollwise.agent.link import Link, NotKnown
+from pollwise.agent.link import ControllerLink, NotRegistered
 from pollwise.core.retry import Retry
 from pollwise.errors import PollwiseError
 from pollwise.runtime.clock import Clock
@@ -27,12 +27,12 @@ ADVICE = (
 )
 
 
-class Push(Hints):
+class AgentHints(Hints):
     """What ends an agent's pauses early."""
 
     def __init__(
         self,
-        link: Link,
+        link: ControllerLink,
         clock: Clock,
         events: Events,
         source: str,
@@ -72,7 +72,7 @@ class Push(Hints):
             began = self._clock.now()
             try:
                 await self._listen(began)
-            except NotKnown as error:
+            except NotRegistered as error:
                 self._note_lost(error)
                 self.send()  # the next poll registers again, and begins anew
             except PollwiseError as error:

@@ -54,7 +54,7 @@ COMMANDS = {
         "outbox", "app", "The transactional outbox: run its relay, show its records, unblock keys."
     ),
     "serve": CommandEntry(
-        "serve.commands", "app", "Run a controller: jobs for workers anywhere, over HTTP."
+        "serve", "app", "Run a controller: jobs for workers anywhere, over HTTP."
     ),
     "fleet": CommandEntry(
         "fleet.commands", "app", "Poll thousands of targets, each at its own pace."

@@ -1,9 +1,8 @@
-"""The HTTP side: jobs for workers anywhere, over plain requests.
+"""The controller: jobs for workers anywhere, over plain HTTP requests.
 
-    from pollwise.controller import create_app
-    app = create_app("sqlite:///jobs.db")       # an ASGI application: uvicorn module:app
-
-What needs the extra `serve` is loaded when it is first used.
+`Controller` is here; the API is in `http`, registered workers in `workers`, logs and artefacts in
+`files`, tokens in `security`, and the tables beside the queue in `state`. What needs the extra
+`serve` is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -11,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pollwise.controller.http.app import create_app
+    from pollwise.controller.controller import Controller
     from pollwise.controller.options import ControllerOptions
 
-__all__ = ["ControllerOptions", "create_app"]
+__all__ = ["Controller", "ControllerOptions"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "create_app":
-        from pollwise.controller.http.app import create_app
+    if name == "Controller":
+        from pollwise.controller.controller import Controller
 
-        return create_app
+        return Controller
     if name == "ControllerOptions":
         from pollwise.controller.options import ControllerOptions
 

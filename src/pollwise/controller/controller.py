@@ -1,144 +1,253 @@
-"""A controller: everything behind the routes, with one beginning and one end.
+"""The controller: an HTTP API over a queue, for workers that register and poll.
 
-It works on a queue and a state that other controllers may work on too. Its chores ride on contacts:
-they are woken by requests, and rest when none came since their last turn.
+    controller = Controller("sqlite:///jobs.db")
+    asyncio.run(controller.run())                # serve it, or
+    app.mount("/pollwise", controller.app)       # mount it in a FastAPI or Starlette application
+
+Several controllers may share one store. Recurring chores are woken by requests, and rest when no
+request came since their last turn.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Self
-
-from starlette.requests import HTTPConnection
+import shutil
+import tempfile
+import weakref
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Self
 
 from pollwise.controller.files.artefacts import Artefacts
+from pollwise.controller.files.blobs import open_blobs
 from pollwise.controller.files.logs import Logs
-from pollwise.controller.http.answers import Refused, lease_lost
-from pollwise.controller.http.requests import is_id
-from pollwise.controller.jobs import Jobs
-from pollwise.controller.missing_files import BlobsMissing, NotNow, OpenFiles
+from pollwise.controller.jobs import Jobs, job_spec
+from pollwise.controller.missing_files import BlobsMissing, MissingStorage, OpenFiles
+from pollwise.controller.opening import (
+    AGENTS,
+    default_artefacts,
+    queue_named,
+    refuse_unfit,
+    state_at,
+    state_of,
+)
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.security.audit import Audit
-from pollwise.controller.security.auth import Auth, Caller
+from pollwise.controller.security.auth import Auth
 from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.state.values import JobRow, Run
+from pollwise.controller.workers.matching import waiting_for
 from pollwise.controller.workers.polling import LogText, Poller
-from pollwise.controller.workers.push import Pushes
-from pollwise.controller.workers.registry import REQUIREMENTS_EVERY, WRITE_EVERY, Known, Registry
+from pollwise.controller.workers.push import WorkerSockets
+from pollwise.controller.workers.registry import (
+    REQUIREMENTS_EVERY,
+    WRITE_EVERY,
+    KnownWorker,
+    WorkerRegistry,
+)
 from pollwise.controller.workers.runs import Runs
-from pollwise.errors import MissingExtra, PollwiseError, Unsupported
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError, MissingExtra, PollwiseError, Unsupported
 from pollwise.queues.base import Queue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ControllerCounted, Events
+from pollwise.runtime.signals import stopping_on_signals
+
+try:
+    from pollwise.controller.http.access import Access
+    from pollwise.controller.http.queues.routes import QueueApi
+except ImportError:  # pragma: no cover - tried in an environment without the extra
+    raise MissingExtra("the controller", "serve") from None
 
 if TYPE_CHECKING:
+    from pollwise.controller.http.app import ControllerApp
+    from pollwise.controller.http.server import ControllerServer
     from pollwise.observe.prometheus import PrometheusSink
 
 logger = logging.getLogger("pollwise")
 
-#: How often what ended long ago is deleted, in seconds, and how much at a time.
+#: Seconds between two turns of the retention chore, and how many rows a turn deletes at most.
 RETENTION_EVERY = 600.0
 RETENTION_LIMIT = 500
-#: How long workers that never came back, requirements without a job and the audit log are kept.
+#: How long silent workers, requirements without a job and the audit log are kept, in seconds.
 WORKERS_KEPT = 30 * 86400.0
 REQUIREMENTS_KEPT = 86400.0
 AUDIT_KEPT = 90 * 86400.0
 
 
 class Controller:
-    """Jobs for workers anywhere, over a queue and a state.
+    """Hands out the jobs of a queue to workers that poll over HTTP.
 
-    queue: holds what is to be done. Its store must be able to claim by kind.
-    state: holds what people ask about.
-    artefacts: where files lie.
+    store: the URL of a store, whose queue `agents` is used; or an open queue, which the caller
+        closes. The store must be able to claim by kind.
+    options: how it behaves, where it listens, and where it keeps its state and files.
     """
 
     def __init__(
         self,
-        queue: Queue,
-        state: ControllerState,
-        artefacts: Artefacts,
-        *,
+        store: Queue | str,
         options: ControllerOptions | None = None,
-        clock: Clock | None = None,
+        *,
         events: Events | None = None,
+        clock: Clock | None = None,
     ) -> None:
-        if not queue.capabilities.kinds:
-            raise Unsupported(
-                f"{queue.url} cannot claim by kind, which the controller needs to match jobs with "
-                "workers; use SQLite, Postgres, Redis or an object store"
-            )
-        self.queue = queue
-        self.state = state
-        self.artefacts = artefacts
+        if not isinstance(store, (Queue, str)):
+            raise ConfigError(f"store = {store!r} is neither a queue nor the URL of a store")
+        refuse_unfit(store if isinstance(store, str) else store.url)
         self.options = options or ControllerOptions()
-        self.clock = clock or queue.clock
+        self.queue = queue_named(store, AGENTS, clock=clock) if isinstance(store, str) else store
+        if not self.queue.capabilities.kinds:
+            raise Unsupported(
+                f"{self.queue.url} cannot claim by kind, which the controller needs to match jobs "
+                "with workers; use SQLite, Postgres, Redis or an object store"
+            )
+        self.clock = clock or self.queue.clock
         self.events = events or Events()
-        self.source = queue.name
-        hints = queue.hints()
-        common = (self.options, self.clock, self.events)
-        self.auth = Auth(state, self.clock)
-        self.tokens = Tokens(state, self.clock)
-        self.audit = Audit(state)
-        self.logs = Logs(state, self.options.log_limit)
-        self.registry = Registry(state, *common, self.source)
-        self.runs = Runs(state, queue, self.registry, *common)
-        self.jobs = Jobs(state, queue, self.registry, *common)
+        self.source = self.queue.name
+        self.storage = self._open_state()
+        #: What `close` closes: the queue and the state, unless they were given.
+        self._owned: list[Queue | ControllerState] = []
+        if isinstance(store, str):
+            self._owned.append(self.queue)
+        if not isinstance(self.options.state, ControllerState):
+            self._owned.append(self.storage)
+        self.artefacts = Artefacts(
+            self.storage, open_blobs(self._artefacts_place()), limit=self.options.artefact_limit
+        )
+        hints, common = self.queue.hints(), (self.options, self.clock, self.events)
+        self.auth = Auth(self.storage, self.clock)
+        self.access = Access(self)
+        self.tokens = Tokens(self.storage, self.clock)
+        self.logs = Logs(self.storage, self.options.log_limit)
+        self.registry = WorkerRegistry(self.storage, *common, self.source)
+        self.runs = Runs(self.storage, self.queue, self.registry, *common)
+        self.jobs = Jobs(self.storage, self.queue, self.registry, *common)
         self.poller = Poller(
             self.registry, self.runs, hints, self.options, self.clock, self._append_log
         )
-        self.pushes = Pushes(self.registry, self.runs, hints, *common, self.source)
+        self.sockets = WorkerSockets(self.registry, self.runs, hints, *common, self.source)
+        #: The queues of the store over HTTP; None if the store was given as an open queue.
+        self.queue_api: QueueApi | None = None
+        if isinstance(store, str):
+            self.queue_api = QueueApi(
+                lambda name, keep: queue_named(store, name, keep, clock),
+                self.access.authorise,
+                self.clock,
+                self.check_files,
+            )
         hints.report_to(self.source, self.events)
-        stores = (each for each in (queue, state) if isinstance(each, (SqliteQueue, SqliteState)))
+        stores = (
+            each
+            for each in (self.queue, self.storage)
+            if isinstance(each, (SqliteQueue, SqliteState))
+        )
         self._files = OpenFiles((each.path for each in stores), self.clock)
-        #: What was said in the log of what is missing, and is not said again until it was there.
-        self._said: set[str] = set()
-        #: Whether the chores are on the agenda: routes look here before they call `began`.
+        #: Failures that were logged, and are not logged again until `ready` succeeded.
+        self._logged: set[str] = set()
+        #: Whether the chores are scheduled; the poll route calls `began` only if not.
         self.awake = False
-        #: Opens a named queue of the store, where raw queues are served as well.
-        self.open_queue: Callable[[str, float | None], Queue] | None = None
-        self._contacts = 0
-        self._contacts_before = 0
+        self._requests = 0
+        self._requests_before = 0
         self._metrics: PrometheusSink | None = None
         self._chores: Chores | None = None
         self._starting = asyncio.Lock()
-        #: Ends what the routes of raw queues hold.
-        self.queues_stop_waiting: Callable[[], None] | None = None
+        self._server: ControllerServer | None = None
         self._closed = False
 
+    def _open_state(self) -> ControllerState:
+        chosen = self.options.state
+        if isinstance(chosen, ControllerState):
+            return chosen
+        return state_of(self.queue, self.clock) if chosen is None else state_at(chosen, self.clock)
+
+    def _artefacts_place(self) -> str:
+        chosen = self.options.artefacts
+        place = default_artefacts(self.queue) if chosen is None else str(chosen)
+        if place is not None:
+            return place
+        folder = tempfile.mkdtemp(prefix="pollwise-artefacts-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    # Running
+
+    @cached_property
+    def app(self) -> ControllerApp:
+        """The ASGI application. It can be mounted: `outer.mount("/pollwise", controller.app)`.
+
+        Starlette does not run the lifespan of a mounted application: give the outer one
+        `lifespan=controller.lifespan`. Otherwise the first request starts the controller, and
+        nothing closes it.
+        """
+        from pollwise.controller.http.app import application
+
+        with suppress(MissingExtra):  # without the extra `metrics`, nothing is counted
+            self._sink()
+        return application(self)
+
+    @asynccontextmanager
+    async def lifespan(self, _: Any = None) -> AsyncIterator[None]:
+        """Start the controller and close it at the end: the lifespan of an ASGI application."""
+        async with self:
+            yield
+
+    async def run(self) -> None:
+        """Serve `app` at the host and port of the options until stopped; then close."""
+        from pollwise.controller.http.server import server_of
+
+        self._server = server_of(self)
+        try:
+            with stopping_on_signals(self.stop if self.options.signals else None):
+                await self._server.serve_until_stopped()
+        finally:
+            await self.close()
+
+    def stop(self) -> None:
+        """Stop `run`: answer held polls, then let requests finish. A second call does not wait."""
+        self.stop_waiting()
+        if self._server is not None:
+            self._server.force_exit = self._server.should_exit
+            self._server.should_exit = True
+
     async def start(self) -> None:
-        """Read what there is. Whoever comes first starts it, if nobody did."""
+        """Read what is stored. The first request does it, if nobody did."""
         if self._chores is not None:
             return
         async with self._starting:
             if self._chores is None:
                 await self.registry.read_requirements(force=True)
-                # Jobs without files need no place for them; whoever asks /readyz is told.
+                # Jobs without files need no place for them; /readyz reports it.
                 with suppress(BlobsMissing):
                     await self.artefacts.blobs.check()
                 await self._files.check()
                 self._chores = self._planned()
 
     async def close(self) -> None:
-        """Let go: end what is held, and write down who was seen."""
+        """End held requests, save when workers were seen, and close what was opened."""
         if self._closed:
             return
         self._closed = True
         self.stop_waiting()
-        if self._chores is not None:
-            await self._chores.close()
-            try:
-                await self.registry.write_down()
-                await self.auth.write_down()
-            except Exception as error:
-                self.log_failure(error)
+        async with AsyncExitStack() as stack:
+            for each in self._owned:
+                stack.push_async_callback(each.close)
+            stack.push_async_callback(self.artefacts.close)
+            if self._chores is not None:
+                stack.push_async_callback(self._save_contacts)
+                stack.push_async_callback(self._chores.close)
+            if self.queue_api is not None:
+                await self.queue_api.close()
+
+    async def _save_contacts(self) -> None:
+        try:
+            await self.registry.write_down()
+            await self.auth.write_down()
+        except Exception as error:
+            self.log_failure(error)
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -148,16 +257,86 @@ class Controller:
         await self.close()
 
     def stop_waiting(self) -> None:
-        """End held polls, followed logs, WebSockets: a server that stops does not wait for them."""
-        if self.queues_stop_waiting is not None:
-            self.queues_stop_waiting()
+        """End held polls, followed logs and WebSockets, so that a stopping server need not wait."""
+        if self.queue_api is not None:
+            self.queue_api.stop_waiting()
         self.poller.stop_waiting()
         self.logs.stop_waiting()
-        self.pushes.close()
+        self.sockets.close()
+
+    async def state(self) -> dict[str, Any]:
+        """Counts of jobs, workers, held polls and WebSockets, as plain values."""
+        await self.registry.write_down()
+        counted = await self.storage.stats(self.options.span("heartbeat_timeout"))
+        live = await self.registry.live()
+        required = {
+            (each.kind, each.hash): dict(each.requires)
+            for each in await self.storage.requirements()
+        }
+        waiting: list[dict[str, Any]] = []
+        for each in counted.waiting:
+            requires = required.get((each.kind, each.requires_hash), {})
+            waiting.append(
+                {
+                    "kind": each.kind,
+                    "requires": requires,
+                    "count": each.count,
+                    "oldest_age_s": each.oldest_age_s,
+                    "waiting_for": waiting_for(each.kind, requires, live),
+                }
+            )
+        return {
+            "jobs": counted.shown_jobs(),
+            "waiting": waiting,
+            "workers": counted.workers,
+            "workers_online": counted.workers_live,
+            "running": counted.runs,
+            "held_polls": self.poller.held,
+            "pushes": len(self.sockets),
+        }
+
+    async def put(
+        self,
+        kind: str,
+        payload: Any = None,
+        *,
+        requires: Mapping[str, Any] | None = None,
+        key: str | None = None,
+        unique: str | None = None,
+        priority: int = 0,
+        delay: Duration = 0.0,
+        timeout: Duration | None = None,
+        attempts: int | None = None,
+        by: str = "application",
+    ) -> str:
+        """Put a job, as `POST /api/jobs` does; its id. Raises `JobError` for an invalid job.
+
+        requires: the capabilities that a worker must have, such as {"memory_gb": ">=8"}.
+        key: jobs with the same key run one at a time.
+        unique: a second put with the same `unique` returns the id of the first job.
+        by: who put it, for the audit log.
+        """
+        given = {
+            "kind": kind,
+            "payload": payload,
+            "requires": requires,
+            "priority": priority,
+            "key": key,
+            "unique": unique,
+            "delay_s": seconds(delay, "delay"),
+            "timeout_s": None if timeout is None else seconds(timeout, "timeout"),
+            "attempts": attempts,
+        }
+        await self.start()
+        await self.check_files()
+        row, _ = await self.jobs.put(job_spec(given, self.options), by)
+        return row.id
+
+    # Requests
 
     def began(self) -> None:
-        """A request came in: see to the chores."""
-        self._contacts += 1
+        """A request came in: schedule the chores."""
+        self._requests += 1
         if not self.awake and self._chores is not None and not self._closed:
             self.awake = True
             for name in ("seen", "sweep", "requirements", "retention"):
@@ -170,12 +349,12 @@ class Controller:
             self._chores.wake("ping")
 
     def log_failure(self, error: BaseException) -> None:
-        """What a client is only told in general is for the log of who runs the controller."""
+        """Log the details that are hidden from the client."""
         fields = {"error": f"{type(error).__name__}: {error}"}
-        if isinstance(error, NotNow):
-            if fields["error"] in self._said:
+        if isinstance(error, MissingStorage):
+            if fields["error"] in self._logged:
                 return
-            self._said.add(fields["error"])
+            self._logged.add(fields["error"])
         known = isinstance(error, PollwiseError)
         logger.log(
             logging.WARNING if known else logging.ERROR,
@@ -186,119 +365,32 @@ class Controller:
         )
 
     async def ready(self) -> None:
-        """Can it work? Raises when not."""
+        """Raise if the store does not answer or a file that the controller needs is missing."""
         await self._files.check()
-        await self.state.ping()
+        await self.storage.ping()
         await self.queue.stats()
         await self.artefacts.blobs.check()
-        self._said.clear()
+        self._logged.clear()
 
-    async def can_keep(self) -> None:
-        """Before a job is taken in: is what it is written to still there? Raises when not."""
+    async def check_files(self) -> None:
+        """Raise `DatabaseMissing` if the database file is gone: what is put would be lost."""
         await self._files.check(at_once=False)
 
-    # Who asks
-
-    async def caller(
-        self,
-        connection: HTTPConnection,
-        *needs: str,
-        worker: str | None = None,
-        token: str | None = None,
-    ) -> Caller:
-        """Who a request is from; `Refused` if that is nobody, or they may not.
-
-        needs: the scopes of which one is needed (an admin has them all), `own` for any worker's
-            own token; none for anybody's token.
-        worker: this worker's own token will do as well.
-        token: where it came in no header.
-        """
-        await self.start()
-        if token is None:
-            who = await self.auth.caller(connection.headers.get("authorization"))
-        else:
-            who = await self.auth.caller_of(token)
-        self.began()
-        if who.role == "own" and worker is not None:
-            who.must_be_worker(worker)
-        elif who.role == "own" and "own" in needs:
-            pass
-        elif "submit" in needs:
-            who.must_submit()
-        elif "worker" in needs:
-            who.must_register()
-        elif needs:
-            who.must_be_admin()
-        return who
-
-    async def authorise(self, connection: HTTPConnection, scopes: Sequence[str]) -> str:
-        """Who asks for a raw queue: the name they go by; `Refused` without one of these scopes."""
-        who = await self.caller(connection)
-        name = connection.path_params.get("name", "")
-        if who.role != "admin" and name not in (self.options.queues or ()):
-            raise Refused(
-                403,
-                "queue_not_open",
-                f"the queue {str(name)[:80]!r} is open to admins only; yours has the scope "
-                f"{who.role}",
-                "Have who runs the controller name it in the setting controller.queues.",
-            )
-        if who.role not in scopes:
-            raise Refused(
-                403,
-                "forbidden",
-                f"this needs a token with the scope {' or '.join(scopes)}; yours has {who.role}",
-                "Use such a token; an admin can make one with POST /api/tokens.",
-            )
-        return who.who
-
-    async def note(
-        self, request: HTTPConnection, who: Caller, action: str, what: str = "", detail: str = ""
-    ) -> None:
-        """Write into the audit log what somebody did."""
-        await self.audit.note(who.who, action, what, detail, address_of(request))
-
-    async def job_for(self, request: HTTPConnection, job_id: str) -> JobRow:
-        """A job, for who may see it."""
-        who = await self.caller(request, "submit", "own")
-        row = await self.state.job(job_id) if is_id(job_id) else None
-        return who.must_see(row, job_id)
-
-    async def run_for(self, request: HTTPConnection, job_id: str) -> tuple[Known, Run]:
-        """The run of a job, for the worker that has it; 409 if that is over."""
-        who = await self.caller(request, "admin", "own")
-        row = who.must_see(await self.state.job(job_id) if is_id(job_id) else None, job_id)
-        run = await self.state.run(job_id)
-        if run is None or (who.role == "own" and run.worker_id != who.worker_id):
-            raise lease_lost((row.id,))
-        known = await self.registry.get(run.worker_id)
-        if known is None:
-            raise lease_lost((row.id,))
-        if who.role == "own":
-            self.registry.seen(known, address_of(request))
-        return known, run
-
     async def metrics(self) -> tuple[bytes, str]:
-        """What Prometheus scrapes, and its content type."""
+        """The text that Prometheus scrapes, and its content type."""
         sink = self._sink()
         await self.registry.write_down()
-        counted = await self.state.stats(self.options.span("heartbeat_timeout"))
-        offline = counted.workers - counted.workers_live
+        counted = await self.storage.stats(self.options.span("heartbeat_timeout"))
         self.events.emit(
             ControllerCounted(
                 self.source,
-                tuple(counted.jobs.items()),
+                tuple(counted.shown_jobs().items()),
                 counted.workers_live,
-                offline,
+                counted.workers - counted.workers_live,
                 self.poller.held,
             )
         )
         return sink.exposed()
-
-    def measure(self) -> None:
-        """Begin to count for `metrics`; nothing is counted before, where it is not installed."""
-        with suppress(MissingExtra):
-            self._sink()
 
     def _sink(self) -> PrometheusSink:
         if self._metrics is None:
@@ -308,15 +400,14 @@ class Controller:
             self._metrics.subscribe(self.events)
         return self._metrics
 
-    async def _append_log(self, known: Known, log: LogText) -> bool:
+    async def _append_log(self, known: KnownWorker, log: LogText) -> bool:
         run = known.runs.get(log.job_id)
         if run is None:
             await self.runs.read(known, afresh=True)
             run = known.runs.get(log.job_id)
         if run is None:
             return False
-        place = await self.logs.append(run, log.offset, log.text.encode())
-        return place is not None
+        return await self.logs.append(run, log.offset, log.text.encode()) is not None
 
     # Chores
 
@@ -332,27 +423,27 @@ class Controller:
     async def _write_down(self) -> None:
         await self.registry.write_down()
         await self.auth.write_down()
-        if self._contacts == self._contacts_before and not len(self.pushes):
+        if self._requests == self._requests_before and not len(self.sockets):
             self._rest()
-        self._contacts_before = self._contacts
+        self._requests_before = self._requests
 
     def _rest(self) -> None:
-        """Nobody came since the last turn: nothing is done until somebody does."""
+        """No request came since the last turn: do nothing until one does."""
         self.awake = False
         if self._chores is not None:
             for name in ("seen", "sweep", "requirements"):
                 self._chores.rest(name)
 
     async def _sweep(self) -> None:
-        await self.jobs.complete_submissions()
+        await self.jobs.complete_puts()
         await self.runs.show_lapsed()
 
     async def _ping(self) -> None:
-        if not await self.pushes.ping() and self._chores is not None:
+        if not await self.sockets.ping() and self._chores is not None:
             self._chores.rest("ping")
 
     async def _retain(self) -> None:
-        state, keep = self.state, self.options.span("keep")
+        state, keep = self.storage, self.options.span("keep")
         ids = await state.finished_before(keep, RETENTION_LIMIT)
         if ids:
             for job_id in ids:
@@ -363,8 +454,3 @@ class Controller:
         await state.prune_audit(AUDIT_KEPT, RETENTION_LIMIT)
         if not self.awake and self._chores is not None:
             self._chores.rest("retention")
-
-
-def address_of(connection: HTTPConnection) -> str:
-    """Where a request is from, as the server says: behind a proxy that it trusts, from before."""
-    return connection.client.host if connection.client else ""

@@ -1,52 +1,49 @@
-"""What people do with jobs: submit, cancel, retry; no HTTP in here.
+"""What people do with jobs: put, cancel, retry. No HTTP here.
 
-Where both are one file, a submission is one transaction (`one_file`). Else the state is written
-first and the queue second. A crash in between leaves a job `submitting`, and whichever controller
-sees that puts it again: under the same `unique`, so it is there once.
+Where the queue and the state are in one file, a put is one transaction (`one_file`). Otherwise the
+state is written first and the queue second. A crash in between leaves a job in the state `putting`,
+and the next controller that finds it puts it again, under the same `unique`, so it exists once.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
-from pollwise.controller.dependencies import Part
 from pollwise.controller.options import ATTEMPTS_MAX, ControllerOptions
-from pollwise.controller.security.audit import Audit
 from pollwise.controller.state.base import new_id
 from pollwise.controller.state.sqlite.one_file import OneFile
-from pollwise.controller.state.values import ENDED, JobRow, Status
+from pollwise.controller.state.values import ENDED, JobRow, JobState
 from pollwise.controller.workers import matching
+from pollwise.controller.workers.base import ControllerPart
 from pollwise.errors import JobError, PayloadError, PollwiseError, UniqueConflict
 from pollwise.runtime.audit import AuditEntry
-from pollwise.runtime.events import JobSubmitted
+from pollwise.runtime.events import JobPut
 from pollwise.runtime.jobs import DELAY_MAX, NewJob, checked_name, encode, same_payload
 
-#: The longest time that a job may ask for, in seconds.
+#: The longest timeout of a job, in seconds.
 TIMEOUT_MAX = 7 * 86400.0
-#: After how many seconds a job that is still being submitted is seen to by others, and after how
-#: many it is given up, when what belongs to it never arrived.
+#: After how many seconds another controller completes a put, and after how many it gives up when
+#: the inputs never arrived.
 STUCK_AFTER = 10.0
 GIVE_UP_AFTER = 3600.0
-#: The most jobs that one turn of a chore sees to.
+#: The most jobs in one turn of the chore.
 SWEEP = 100
 
-SUBMITTING: tuple[Status, ...] = ("submitting",)
-#: What the audit log calls a submission.
-SUBMIT = "job.submit"
+PUTTING: tuple[JobState, ...] = ("putting",)
+#: The name of a put in the audit log.
+PUT = "job.put"
 
 StoreInputs = Callable[[JobRow], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
 class JobSpec:
-    """A job as it was asked for, checked.
+    """A job that passed all checks.
 
     payload: JSON text.
-    inputs: the names of the files that come with it.
+    inputs: the names of the files that come with the job.
     """
 
     kind: str
@@ -61,23 +58,23 @@ class JobSpec:
     inputs: tuple[str, ...] = ()
 
 
-#: What a job may say of itself.
+#: The fields of a job.
 FIELDS = (
     "kind", "payload", "requires", "priority", "key", "unique", "delay_s", "timeout_s", "attempts",
 )  # fmt: skip
 
 
-def spec_from(given: object, options: ControllerOptions, inputs: Sequence[str] = ()) -> JobSpec:
-    """Check a job as it came in; a JobError says what is wrong with it."""
+def job_spec(given: object, options: ControllerOptions, inputs: Sequence[str] = ()) -> JobSpec:
+    """Check a job that came in; raises `JobError`."""
     if not isinstance(given, dict):
         raise JobError('a job is an object, such as {"kind": "build", "payload": {"ref": "main"}}')
     unknown = [name for name in given if name not in FIELDS]
     if unknown:
         raise JobError(
-            f"a job has no field {str(unknown[0])[:40]!r}; it may have {', '.join(FIELDS)}"
+            f"a job has no field {str(unknown[0])[:40]!r}; the fields are {', '.join(FIELDS)}"
         )
     if "kind" not in given:
-        raise JobError("a job needs a `kind`: text that says what is to be done")
+        raise JobError("a job needs a `kind`: text that names the work to do")
     kind = matching.checked_kind(given["kind"])
     payload = encode(given.get("payload"), kind)
     if len(payload.encode()) > options.body_limit:
@@ -102,24 +99,20 @@ def spec_from(given: object, options: ControllerOptions, inputs: Sequence[str] =
     )
 
 
-class Jobs(Part):
-    """The jobs of a controller, as people see to them."""
+class Jobs(ControllerPart):
+    """Puts, cancels and retries the jobs of a controller."""
 
-    @cached_property
-    def _audit(self) -> Audit:
-        return Audit(self._state)
-
-    async def submit(
+    async def put(
         self,
         spec: JobSpec,
         who: str,
         store_inputs: StoreInputs | None = None,
         address: str = "",
     ) -> tuple[JobRow, bool]:
-        """Take a job in, and write that into the audit log; the job, and whether it is new.
+        """Put a job and write that into the audit log; the job, and whether it is new.
 
-        One that has the same `unique` as another, and is the same job, is that one. With another
-        kind, payload or requirement it is refused with `UniqueConflict`.
+        With the `unique` of an existing job, the answer is that job; `UniqueConflict` if its kind,
+        payload or requirement differs.
         """
         row = JobRow(
             id=new_id(self._clock),
@@ -135,33 +128,31 @@ class Jobs(Part):
             timeout_s=spec.timeout_s,
             attempts=spec.attempts,
             inputs=spec.inputs,
-            submitted_by=who,
+            created_by=who,
         )
-        self._queue._checked_jobs(self._in_queue(row))  # what the store cannot do, said at once
+        self._queue._checked_jobs(self._in_queue(row))  # refuse at once what the store cannot do
         if self._one_file is not None and store_inputs is None:
-            kept = await self._submit_at_once(self._one_file, row, who, address)
+            kept = await self._put_at_once(self._one_file, row, who, address)
         else:
-            kept = await self._submit_in_steps(row, who, address, store_inputs)
+            kept = await self._put_in_steps(row, who, address, store_inputs)
         if kept.id != row.id:
             return await self._same(kept, spec), False
-        self._events.emit(JobSubmitted(self._queue.name, kept.id, kept.kind))
+        self._events.emit(JobPut(self._queue.name, kept.id, kept.kind))
         return kept, True
 
-    async def _submit_at_once(
-        self, one_file: OneFile, row: JobRow, who: str, address: str
-    ) -> JobRow:
+    async def _put_at_once(self, one_file: OneFile, row: JobRow, who: str, address: str) -> JobRow:
         job = self._in_queue(row)
-        entry = AuditEntry.of(who, SUBMIT, row.id, row.kind, address)
+        entry = AuditEntry.of(who, PUT, row.id, row.kind, address)
         self._registry.require(row)
-        if row.unique is None:  # it is new, and a poll may come while it is submitted
-            self._registry.heard_news(job.kind)
-        kept = await one_file.submit(row, job, entry)
+        if row.unique is None:  # it is new, and a poll may come during the put
+            self._registry.notice_put(job.kind)
+        kept = await one_file.put(row, job, entry)
         if kept.id == row.id:
-            self._registry.heard_news(job.kind)
+            self._registry.notice_put(job.kind)
             entry.log()
         return kept
 
-    async def _submit_in_steps(
+    async def _put_in_steps(
         self, row: JobRow, who: str, address: str, store_inputs: StoreInputs | None
     ) -> JobRow:
         [kept] = await self._state.add_jobs([row])
@@ -171,17 +162,17 @@ class Jobs(Part):
             await self._store_inputs(kept, store_inputs)
         await self._put(kept)
         kept = await self._state.job(kept.id) or kept
-        await self._audit.note(who, SUBMIT, kept.id, kept.kind, address)
+        await self._state.note(who, PUT, kept.id, kept.kind, address)
         return kept
 
     async def cancel(self, job_id: str) -> JobRow | None:
-        """Cancel a job: at once if it waits, by its worker if it runs. None if there is none."""
+        """Cancel a job: at once if it waits, by its worker if it runs. None if it is unknown."""
         return await self._state.cancel(job_id)
 
     async def retry(self, job_id: str) -> JobRow | None:
-        """Make a job anew that has ended; None if it has not, or there is none."""
+        """Put a job again that has ended; None if it has not, or does not exist."""
         row = await self._state.job(job_id)
-        if row is None or row.status not in ENDED:
+        if row is None or row.state not in ENDED:
             return None
         renewed = await self._state.renew_job(job_id, row.round)
         if renewed is None:
@@ -189,13 +180,13 @@ class Jobs(Part):
         await self._put(renewed)
         return await self._state.job(job_id) or renewed
 
-    async def complete_submissions(self) -> int:
-        """Put what another controller left half submitted; how many there were."""
+    async def complete_puts(self) -> int:
+        """Complete the puts that another controller left unfinished; their number."""
         stuck = await self._state.stuck(STUCK_AFTER, SWEEP)
         for row in stuck:
             if row.inputs and not await self._has_inputs(row):
-                if self._clock.epoch() - row.submitted_at > GIVE_UP_AFTER:
-                    error = "its inputs never arrived: the controller went away meanwhile"
+                if self._clock.epoch() - row.created_at > GIVE_UP_AFTER:
+                    error = "its inputs never arrived: the controller stopped during the put"
                     await self._give_up(row, error)
                 continue
             await self._put(row)
@@ -207,20 +198,20 @@ class Jobs(Part):
         try:
             [queue_id] = await self._queue.put(job)
         except UniqueConflict:
-            # Some other job of the store has our `unique`, though nobody can guess it.
+            # Another job of the store has our `unique`, though it cannot be guessed.
             await self._give_up(row, "the queue has another job under its id")
             raise
         except JobError as error:
             await self._give_up(row, str(error))
             raise
-        self._registry.heard_news(job.kind)
-        await self._state.mark_queued([(row.id, row.round, queue_id)])
+        self._registry.notice_put(job.kind)
+        await self._state.mark_ready([(row.id, row.round, queue_id)])
 
     async def _give_up(self, row: JobRow, error: str) -> None:
-        await self._state.end_job(row.id, row.round, SUBMITTING, "dead", error=error)
+        await self._state.end_job(row.id, row.round, PUTTING, "dead", error=error)
 
     def _in_queue(self, row: JobRow) -> NewJob:
-        """The job as the queue has it: whose it is, and what it takes to pick and order it."""
+        """The job in the queue: a reference to ours, and what is needed to pick and order it."""
         unique = f"{row.id}:{row.round}" if self._queue.capabilities.unique else None
         return NewJob(
             matching.queue_kind(row.kind, row.requires),
@@ -240,8 +231,8 @@ class Jobs(Part):
         )
         if not same:
             raise UniqueConflict(
-                f"unique = {spec.unique!r} stands for the job {row.id} with another kind, payload "
-                "or requirement; nothing was submitted"
+                f"unique = {spec.unique!r} belongs to the job {row.id}, which has another kind, "
+                "payload or requirement; nothing was put"
             )
         return row
 
@@ -259,21 +250,17 @@ class Jobs(Part):
         return {each.name for each in stored} >= set(row.inputs)
 
 
-def payload_of(row: JobRow) -> Any:
-    return None if row.payload is None else json.loads(row.payload)
-
-
-def _whole(value: object, name: str, default: int, least: int, most: int) -> int:
+def _whole(value: object, name: str, default: int, low: int, high: int) -> int:
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise JobError(f"{name} = {value!r} must be a whole number from {least} to {most}")
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise JobError(f"{name} = {value!r} must be a whole number from {low} to {high}")
     return value
 
 
-def _number(value: object, name: str, least: float, most: float) -> float | None:
+def _number(value: object, name: str, low: float, high: float) -> float | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise JobError(f"{name} = {value!r} must be a number of seconds from {least:g} to {most:g}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
+        raise JobError(f"{name} = {value!r} must be a number of seconds from {low:g} to {high:g}")
     return float(value)

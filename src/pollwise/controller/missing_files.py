@@ -17,7 +17,7 @@ from pollwise.runtime.clock import Clock
 LOOK_EVERY = 1.0
 
 
-class NotNow(StoreUnavailable):
+class MissingStorage(StoreUnavailable):
     """Something is missing. `reason` is for anybody; the message, with the place, is not."""
 
     def __init__(self, reason: str, message: str) -> None:
@@ -25,7 +25,7 @@ class NotNow(StoreUnavailable):
         self.reason = reason
 
 
-class BlobsMissing(NotNow):
+class BlobsMissing(MissingStorage):
     """Blobs cannot be kept now."""
 
     def __init__(self, reason: str, folder: Path) -> None:
@@ -36,7 +36,7 @@ class BlobsMissing(NotNow):
         )
 
 
-class DatabaseGone(NotNow):
+class DatabaseMissing(MissingStorage):
     """The database that is open is not the one at its path."""
 
     def __init__(self, reason: str, path: Path) -> None:
@@ -58,13 +58,13 @@ class OpenFiles:
         self._missing: tuple[str, Path] | None = None
 
     async def check(self, *, at_once: bool = True) -> None:
-        """`DatabaseGone` if one is not there any more; `at_once`, or as it was a moment ago."""
+        """`DatabaseMissing` if one is not there any more; `at_once`, or as it was a moment ago."""
         if self._paths and (at_once or self._clock.now() - self._looked_at >= LOOK_EVERY):
             self._looked_at = self._clock.now()
             loop = asyncio.get_running_loop()
             self._missing = await loop.run_in_executor(None, self._look)
         if self._missing is not None:
-            raise DatabaseGone(*self._missing)
+            raise DatabaseMissing(*self._missing)
 
     def _look(self) -> tuple[str, Path] | None:
         """Which is missing, and how so."""

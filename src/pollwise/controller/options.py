@@ -1,11 +1,14 @@
-"""Everything about a controller that can be chosen, each with a default and a limit."""
+"""The options of a controller, each with a default and a limit."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ipaddress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
+from pollwise.controller.state.base import ControllerState
 from pollwise.core.retry import Retry
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
@@ -13,14 +16,14 @@ from pollwise.runtime.jobs import checked_name
 
 #: The most attempts a job may ask for.
 ATTEMPTS_MAX = 100
-#: The longest that a poll may be held, in seconds: most proxies cut an answer that takes longer.
+#: The longest time that a poll may be held, in seconds: most proxies cut longer answers.
 WAIT_MAX = 60.0
 
-#: How long a failed job waits for its next attempt, unless told otherwise.
+#: How long a failed job waits for its next attempt by default.
 RETRY = Retry.exponential("5s", max_delay="10m", attempts=None)
 
 _SPANS = {
-    # name: (least, most) seconds
+    # name: (minimum, maximum) in seconds
     "heartbeat_timeout": (1.0, 86400.0),
     "min_interval": (0.0, 3600.0),
     "poll_interval": (0.1, 3600.0),
@@ -33,6 +36,7 @@ _SPANS = {
     "idle_ping": (1.0, 3600.0),
 }
 _COUNTS = {
+    "port": (0, 65535),
     "attempts": (1, ATTEMPTS_MAX),
     "body_limit": (1024, 64 * 1024 * 1024),
     "artefact_limit": (0, 1024**4),
@@ -47,27 +51,45 @@ _COUNTS = {
 class ControllerOptions:
     """How a controller behaves. Durations are seconds, or text such as "2m".
 
-    heartbeat_timeout: a worker that is silent for so long is offline, and its jobs go to others.
-    min_interval: the least time between two polls of a worker that found nothing.
-    poll_interval: how often agents poll that heed no suggestion.
-    target_pickup: the fleet as a whole shall look so often; what is suggested follows from it.
-    max_interval: the longest interval that is suggested.
-    max_wait: the longest that a poll is held (`wait=`).
-    empty_for: how long a claim that found nothing stands for the next ones of the same kinds.
-    attempts: how often a job is tried, unless it says so itself.
+    host, port: where `run` listens; port 0 takes any free port.
+    tls_cert, tls_key: the files of a TLS certificate, with its chain, and of its private key.
+    trusted_proxies: addresses or networks whose forwarded headers are believed, as a list, or as
+        text with commas.
+    access_log: log each request.
+    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the wait.
+    state: where workers, tokens and the audit log are stored; by default beside the queue.
+    artefacts: a folder, or the URL of a bucket; by default a folder beside the database.
+    heartbeat_timeout: a worker that is silent for this long is offline, and its jobs go to others.
+    min_interval: the minimum time between two polls of a worker that found nothing.
+    poll_interval: how often agents poll that ignore the suggested interval.
+    target_pickup: how often the workers of a group poll together; sets the suggested interval.
+    max_interval: the longest suggested interval.
+    max_wait: the longest time that a poll is held (`wait=`).
+    empty_for: how long a claim that found nothing answers the next polls for the same kinds.
+    attempts: how often a job is tried, unless the job says otherwise.
     retry: how long a failed job waits for its next attempt.
-    registered_for: how long the token of a registered worker holds.
+    registered_for: how long the token of a registered worker is valid.
     keep: how long finished jobs are kept, with their logs and artefacts.
+    idle_ping: a WebSocket is pinged after about this time without a message.
     body_limit: the largest JSON body, in bytes.
     artefact_limit, inputs_max: the largest artefact or input, in bytes; the most inputs of a job.
     log_limit: the longest log of a job, in bytes.
     followers_max: the most logs that are followed at a time.
     waiting_max: the most polls that are held, and the most WebSockets open, at a time.
-    queues: the queues of the store that tokens with the scopes submit and worker may use over HTTP
-        (`/api/queue`), as a list, or as text with commas; the others are for admins only.
-    metrics_open: whether /metrics needs no token.
+    queues: the queues of the store that tokens other than an admin's may use over HTTP
+        (`/api/queue`), as a list, or as text with commas.
+    metrics_open: serve /metrics without a token.
     """
 
+    host: str = "127.0.0.1"
+    port: int = 8420
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    trusted_proxies: Sequence[str] | str | None = ()
+    access_log: bool = False
+    signals: bool = True
+    state: ControllerState | str | None = None
+    artefacts: str | Path | None = None
     heartbeat_timeout: Duration = 120.0
     min_interval: Duration = 5.0
     poll_interval: Duration = 30.0
@@ -95,25 +117,48 @@ class ControllerOptions:
             if not low <= length <= high:
                 raise ConfigError(f"{name} = {length:g} s must be from {low:g} s to {high:g} s")
             object.__setattr__(self, name, length)
-        for name, (least, most) in _COUNTS.items():
+        for name, (low, high) in _COUNTS.items():
             count: Any = getattr(self, name)
-            if isinstance(count, bool) or not isinstance(count, int) or not least <= count <= most:
-                raise ConfigError(
-                    f"{name} = {count!r} must be a whole number from {least} to {most}"
-                )
+            if isinstance(count, bool) or not isinstance(count, int) or not low <= count <= high:
+                raise ConfigError(f"{name} = {count!r} must be a whole number from {low} to {high}")
         if self.span("min_interval") > self.span("max_interval"):
             raise ConfigError(
                 f"min_interval = {self.min_interval} s is above max_interval = "
                 f"{self.max_interval} s; lower it"
             )
-        names = self.queues.split(",") if isinstance(self.queues, str) else self.queues or ()
-        stripped = (each.strip() for each in names)
-        checked = tuple(checked_name(each, "queues", ConfigError) for each in stripped if each)
-        object.__setattr__(self, "queues", checked)
+        queues = (checked_name(each, "queues", ConfigError) for each in _listed(self.queues))
+        object.__setattr__(self, "queues", tuple(queues))
+        proxies = tuple(map(_network, _listed(self.trusted_proxies)))
+        object.__setattr__(self, "trusted_proxies", proxies)
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_cert else "tls_cert"
+            raise ConfigError(f"TLS needs a certificate and its key; {missing} is missing")
+        for name, file in (("tls_cert", self.tls_cert), ("tls_key", self.tls_key)):
+            if file is not None and not Path(file).is_file():
+                raise ConfigError(f"{name} = {file!r}: there is no such file")
 
     def span(self, name: str) -> float:
         """A duration, in seconds."""
         return float(getattr(self, name))
+
+
+def _listed(names: Sequence[str] | str | None) -> Iterable[str]:
+    given = names.split(",") if isinstance(names, str) else names or ()
+    return (each.strip() for each in given if each.strip())
+
+
+def _network(text: str) -> str:
+    """An address or network, checked: a wrong one would trust too many proxies, or too few."""
+    try:
+        return str(ipaddress.ip_network(text, strict=False))
+    except ValueError:
+        raise ConfigError(
+            f"trusted_proxies has {text!r}, which is not an address or network; write 10.0.0.1 or "
+            "10.0.0.0/8"
+        ) from None
 
 
 #: The names of all options.

@@ -188,7 +188,7 @@ METRICS: tuple[Metric, ...] = (
         "pollwise_controller_job_total",
         "counter",
         ("queue", "kind", "result"),
-        "Jobs: submitted, delivered, redelivered, lapsed, and as they ended: done, failed, "
+        "Jobs: put, delivered, redelivered, lapsed, and as they ended: done, failed, "
         "dead, cancelled.",
     ),
     Metric("pollwise_controller_job_wait_seconds", "histogram", _KIND, "From due to delivered."),
@@ -201,13 +201,13 @@ METRICS: tuple[Metric, ...] = (
     Metric(
         "pollwise_controller_jobs",
         "gauge",
-        ("queue", "status"),
-        "Jobs by status, as of the scrape.",
+        ("queue", "state"),
+        "Jobs by state, as of the scrape.",
     ),
     Metric(
         "pollwise_controller_workers",
         "gauge",
-        ("queue", "status"),
+        ("queue", "state"),
         "Registered workers, online and offline, as of the scrape.",
     ),
     Metric("pollwise_controller_held_polls", "gauge", _QUEUE, "Polls that are held now."),

@@ -27,11 +27,11 @@ from pollwise.runtime.events import (
     JobGivenUp,
     JobLapsed,
     JobLost,
+    JobPut,
     JobReported,
     JobRetried,
     JobSnoozed,
     JobStarted,
-    JobSubmitted,
     JobUnhandled,
     KeyBlocked,
     KeyGivenBack,
@@ -142,7 +142,7 @@ class PrometheusSink:
             **dict.fromkeys(RESULTS, self._job_ended),
             PollAnswered: self._poll_answered,
             RequestAnswered: self._request_answered,
-            JobSubmitted: self._job_submitted,
+            JobPut: self._job_put,
             JobDelivered: self._job_delivered,
             JobReported: self._job_reported,
             JobLapsed: self._job_lapsed,
@@ -306,8 +306,8 @@ class PrometheusSink:
 
     def _counted(self, event: ControllerCounted) -> None:
         jobs = self._metrics["pollwise_controller_jobs"]
-        for status, count in event.jobs:
-            jobs.labels(event.source, status).set(count)
+        for state, count in event.jobs:
+            jobs.labels(event.source, state).set(count)
         workers = self._metrics["pollwise_controller_workers"]
         workers.labels(event.source, "online").set(event.online)
         workers.labels(event.source, "offline").set(event.offline)
@@ -327,8 +327,8 @@ class PrometheusSink:
         labels = (event.source, event.method, event.route, str(event.status))
         self._count("pollwise_controller_request_total", *labels)
 
-    def _job_submitted(self, event: JobSubmitted) -> None:
-        self._count("pollwise_controller_job_total", event.source, event.kind, "submitted")
+    def _job_put(self, event: JobPut) -> None:
+        self._count("pollwise_controller_job_total", event.source, event.kind, "put")
 
     def _job_delivered(self, event: JobDelivered) -> None:
         result = "redelivered" if event.again else "delivered"

@@ -185,7 +185,7 @@ class FleetSettings(Section):
     api_tokens: Annotated[str | None, OptionalReader(TextReader())] = Field(
         default=None,
         description="The store of a controller, such as sqlite:///farm.db, whose tokens are "
-        "accepted instead: those with the scope submit can read, admins can change.",
+        "accepted instead: those with the scope read can read, those with operate can change.",
     )
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"

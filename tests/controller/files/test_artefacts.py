@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from pollwise.controller.files.artefacts import Artefacts, byte_range, checked_name, checked_type
 from pollwise.controller.files.blobs import Blobs, FolderBlobs, ObjectBlobs, open_blobs
-from pollwise.controller.http.answers import Refused
-from pollwise.controller.state.values import Ending
+from pollwise.controller.http.answers import HttpError
+from pollwise.controller.state.values import RunEnding
 from pollwise.errors import ConfigError, JobError, StoreError, StoreUnavailable
 from tests.controller.files.disks import mounted
 from tests.controller.state.states import Stand, run_on_sqlite
@@ -79,7 +79,7 @@ def test_a_blob_is_read_as_it_was_written(blobs: Callable[[], Blobs]) -> None:
         assert empty.size == 0
         await place.delete(JOB, written.blob)
         await place.delete(JOB, written.blob)
-        with pytest.raises(Refused, match="gone") as refused:
+        with pytest.raises(HttpError, match="gone") as refused:
             await taken(place.read(JOB, written.blob, 0, 10))
         assert refused.value.status == 410
         await place.delete_all(JOB)
@@ -99,7 +99,7 @@ def test_more_than_a_part_is_written_and_read(blobs: Callable[[], Blobs]) -> Non
         middle = await taken(place.read(JOB, written.blob, 5_000_000, 6_000_000))
         assert middle == data[5_000_000:6_000_000]
         await place.delete_all(JOB)
-        with pytest.raises(Refused):
+        with pytest.raises(HttpError):
             await taken(place.read(JOB, written.blob, 0, 10))
         await place.close()
 
@@ -120,10 +120,10 @@ def test_what_fails_leaves_nothing(blobs: Callable[[], Blobs]) -> None:
 
     async def main() -> None:
         place = blobs()
-        with pytest.raises(Refused, match="more than 5000 bytes") as told:
+        with pytest.raises(HttpError, match="more than 5000 bytes") as told:
             await place.write(JOB, sent(bytes(900_000)), 5000)
         assert told.value.status == 413
-        with pytest.raises(Refused, match="SHA-256") as told:
+        with pytest.raises(HttpError, match="SHA-256") as told:
             await place.write(JOB, sent(b"abc"), 5000, "0" * 64)
         assert told.value.status == 422
         with pytest.raises((StoreUnavailable, ConnectionResetError)):
@@ -239,13 +239,13 @@ def test_a_full_disk_is_told_and_leaves_nothing(
     async def main() -> None:
         place = FolderBlobs(tmp_path)
         monkeypatch.setattr(os, call, failing)
-        with pytest.raises((Refused, StoreUnavailable)) as told:
+        with pytest.raises((HttpError, StoreUnavailable)) as told:
             await place.write(JOB, sent(bytes(900_000)), 10**7)
         monkeypatch.undo()
         if code == errno.EIO:
             assert isinstance(told.value, StoreUnavailable)
         else:
-            assert isinstance(told.value, Refused)
+            assert isinstance(told.value, HttpError)
             assert (told.value.status, told.value.code) == (507, "no_room")
         assert left_over(place) == []
         assert list(place.folder.glob("*/*")) == [], "not even its folder"
@@ -263,7 +263,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_disk_that_is_really_full(small_disk: Path) -> None:
     async def main() -> None:
         place = FolderBlobs(small_disk / "blobs")
-        with pytest.raises(Refused) as told:
+        with pytest.raises(HttpError) as told:
             await place.write(JOB, sent(bytes(3_000_000)), 10**7)
         assert told.value.status == 507
         assert left_over(place) == []
@@ -363,7 +363,7 @@ def test_places_by_url(tmp_path: Path) -> None:
 
 def test_artefacts_of_a_job(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         artefacts = Artefacts(s.state, FolderBlobs(tmp_path / "blobs"), limit=100, most=2)
         row = await artefacts.save(
             job.id, "out/log.txt", sent(b"hello"), content_type="text/plain; charset=utf-8", by="w1"
@@ -383,12 +383,12 @@ def test_artefacts_of_a_job(tmp_path: Path) -> None:
             await artefacts.save(job.id, "c", sent(b"x"))
         with pytest.raises(JobError, match="no job"):
             await artefacts.save("f" * 32, "c", sent(b"x"))
-        with pytest.raises(Refused, match="more than 100 bytes"):
+        with pytest.raises(HttpError, match="more than 100 bytes"):
             await artefacts.save(job.id, "b", sent(b""), length=101)
         with pytest.raises(JobError, match="64 hex"):
             await artefacts.save(job.id, "b", sent(b""), sha256="xyz")
         assert len(left_over(artefacts.blobs)) == 2
-        await s.state.end_runs([Ending(job.id, "w1", "done")])
+        await s.state.end_runs([RunEnding(job.id, "w1", "done")])
         await artefacts.delete_all(job.id)
         await s.state.forget([job.id])
         assert await artefacts.list(job.id) == []
@@ -400,10 +400,10 @@ def test_artefacts_of_a_job(tmp_path: Path) -> None:
 
 def test_a_failed_replacement_keeps_what_was_there(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         artefacts = Artefacts(s.state, FolderBlobs(tmp_path / "blobs"), limit=100)
         await artefacts.save(job.id, "a", sent(b"first"))
-        with pytest.raises(Refused):
+        with pytest.raises(HttpError):
             await artefacts.save(job.id, "a", sent(b"second"), sha256="0" * 64)
         found = await artefacts.find(job.id, "a")
         assert found is not None
@@ -511,7 +511,7 @@ def test_ranges(header: str | None, size: int, expected: tuple[int, int] | None)
 
 @pytest.mark.parametrize(("header", "size"), [("bytes=10-", 10), ("bytes=-0", 10), ("bytes=0-", 0)])
 def test_ranges_of_nothing(header: str, size: int) -> None:
-    with pytest.raises(Refused) as told:
+    with pytest.raises(HttpError) as told:
         byte_range(header, size)
     assert told.value.status == 416
     assert told.value.headers == {"Content-Range": f"bytes */{size}"}
@@ -521,7 +521,7 @@ def test_ranges_of_nothing(header: str, size: int) -> None:
 def test_whatever_is_asked_for_the_range_is_inside(header: str, size: int) -> None:
     try:
         found = byte_range(header, size)
-    except Refused:
+    except HttpError:
         return
     if found is not None:
         start, stop = found

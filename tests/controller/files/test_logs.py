@@ -13,10 +13,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pollwise.controller.files import logs as logs_module
-from pollwise.controller.files.logs import Logs, Piece, whole_characters
-from pollwise.controller.http.answers import Refused
+from pollwise.controller.files.logs import LogChunk, Logs, whole_characters
+from pollwise.controller.http.answers import HttpError
 from pollwise.controller.state.encoding import appended
-from pollwise.controller.state.values import Ending, LogPlace
+from pollwise.controller.state.values import LogPlace, RunEnding
 from pollwise.errors import StoreUnavailable
 from tests.controller.state.states import Main, Stand, run_on_sqlite
 
@@ -25,7 +25,7 @@ On = Callable[[Main], None]
 
 def test_a_log_of_two_attempts_is_one_stream(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        logs, job = Logs(s.state, 1000), await s.queued()
+        logs, job = Logs(s.state, 1000), await s.ready()
         first = s.run(job)
         await s.state.deliver([first])
         await logs.append(first, 0, b"one\n")
@@ -46,18 +46,18 @@ def test_a_log_of_two_attempts_is_one_stream(on_state: On) -> None:
 
 def test_a_gap_is_told(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        logs, job = Logs(s.state, 1000), await s.running()
+        logs, job = Logs(s.state, 1000), await s.leased()
         run = s.run(job)
         await logs.append(run, 0, b"12345")
-        with pytest.raises(Refused, match="has 5 bytes") as told:
+        with pytest.raises(HttpError, match="has 5 bytes") as told:
             await logs.append(run, 6, b"x")
         assert (told.value.status, told.value.headers) == (409, {"X-Log-Offset": "5"})
-        with pytest.raises(Refused, match="has 0 bytes"):
+        with pytest.raises(HttpError, match="has 0 bytes"):
             await logs.append(replace(run, attempt=2), 3, b"x")
-        with pytest.raises(Refused) as told:
+        with pytest.raises(HttpError) as told:
             await logs.append(run, -1, b"x")
         assert told.value.status == 422
-        with pytest.raises(Refused) as told:
+        with pytest.raises(HttpError) as told:
             await logs.append(run, 5, bytes(logs_module.APPEND_MAX + 1))
         assert told.value.status == 413
         assert await logs.place(job.id) == LogPlace(5, 1, 5)
@@ -67,7 +67,7 @@ def test_a_gap_is_told(on_state: On) -> None:
 
 def test_a_log_ends_at_its_limit_and_says_so(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        logs, job = Logs(s.state, 10), await s.running()
+        logs, job = Logs(s.state, 10), await s.leased()
         run = s.run(job)
         for start in range(0, 100, 7):
             place = await logs.append(run, start, b"7 bytes")
@@ -81,7 +81,7 @@ def test_a_log_ends_at_its_limit_and_says_so(on_state: On) -> None:
 
 def test_followers_get_all_as_it_comes_until_the_job_ends(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
-        logs, job = Logs(s.state, 10**6), await s.running()
+        logs, job = Logs(s.state, 10**6), await s.leased()
         run = s.run(job)
         got: list[tuple[float, bytes]] = []
 
@@ -99,7 +99,7 @@ def test_followers_get_all_as_it_comes_until_the_job_ends(tmp_path: Path) -> Non
         # From another controller: no sign of it here, but it is found.
         await s.state.append_log(job.id, 1, 9, b"there", 10**6, b"")
         await s.clock.advance(5)
-        await s.state.end_runs([Ending(job.id, "w1", "done")])
+        await s.state.end_runs([RunEnding(job.id, "w1", "done")])
         logs.notify(job.id)
         await following
         texts = [data for _, data in got]
@@ -111,7 +111,7 @@ def test_followers_get_all_as_it_comes_until_the_job_ends(tmp_path: Path) -> Non
         assert s.clock.now() == pytest.approx(34, abs=0.01)
         assert not logs._followers, "nothing is kept of who followed"
         rest = [piece async for piece in logs.follow(job.id, 9)]
-        assert rest == [Piece(14, b"there")], "Last-Event-ID goes on from there"
+        assert rest == [LogChunk(14, b"there")], "Last-Event-ID goes on from there"
         assert [piece async for piece in logs.follow("gone")] == []
 
     run_on_sqlite(tmp_path / "state.db", main)
@@ -119,7 +119,7 @@ def test_followers_get_all_as_it_comes_until_the_job_ends(tmp_path: Path) -> Non
 
 def test_a_follower_that_leaves_is_forgotten(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
-        logs, job = Logs(s.state, 10**6), await s.running()
+        logs, job = Logs(s.state, 10**6), await s.leased()
         beats = []
 
         async def follow() -> None:
@@ -141,7 +141,7 @@ def test_a_follower_looks_as_often_as_there_is_something_and_outlives_a_hiccup(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def main(s: Stand) -> None:
-        logs, job = Logs(s.state, 10**6), await s.running()
+        logs, job = Logs(s.state, 10**6), await s.leased()
         looks: list[float] = []
         place, got = s.state.log_place, []
 
@@ -169,7 +169,7 @@ def test_a_follower_looks_as_often_as_there_is_something_and_outlives_a_hiccup(
             await s.state.append_log(job.id, 1, n, b"x", 10**6, b"")
             await s.clock.advance(1.3)
             assert len(b"".join(got)) == n + 1
-        await s.state.end_runs([Ending(job.id, "w1", "done")])
+        await s.state.end_runs([RunEnding(job.id, "w1", "done")])
         logs.notify(job.id)
         await following
 
@@ -178,11 +178,11 @@ def test_a_follower_looks_as_often_as_there_is_something_and_outlives_a_hiccup(
 
 def test_a_long_log_is_read_in_pieces(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
-        logs, job = Logs(s.state, 10**7), await s.running()
+        logs, job = Logs(s.state, 10**7), await s.leased()
         run, data = s.run(job), bytes(range(256)) * 4096 * 3
         for start in range(0, len(data), 1000_000):
             await logs.append(run, start, data[start : start + 1000_000])
-        await s.state.end_runs([Ending(job.id, "w1", "done")])
+        await s.state.end_runs([RunEnding(job.id, "w1", "done")])
         pieces = [piece async for piece in logs.read(job.id, 5, len(data) - 5)]
         assert b"".join(pieces) == data[5:-5]
         assert max(map(len, pieces)) <= 1024 * 1024
@@ -254,7 +254,7 @@ def test_any_range_of_any_pieces(
     data = bytes(n % 251 for n in range(ends[-1]))
 
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         for start, stop in pairwise(ends):
             await s.state.append_log(job.id, 1, start, data[start:stop], 10**6, b"")
         for start, length in ranges:

@@ -96,16 +96,16 @@ def test_a_broken_multipart_is_refused(tmp_path: Path, kind: str) -> None:
     virtually_on_farm(main, tmp_path)
 
 
-async def running(farm: Farm) -> tuple[Agent, str]:
+async def leased(farm: Farm) -> tuple[Agent, str]:
     agent = await farm.register()
-    job = await farm.submit()
+    job = await farm.put()
     await agent.job()
     return agent, f"/api/jobs/{job['id']}/artefacts"
 
 
 def test_artefacts_up_and_down(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        agent, path = await running(farm)
+        agent, path = await leased(farm)
         data = bytes(range(256)) * 4096
         digest = hashlib.sha256(data).hexdigest()
         headers = {**agent.headers, "X-Checksum-SHA256": digest, "Content-Type": "text/html"}
@@ -137,7 +137,7 @@ def test_artefacts_up_and_down(tmp_path: Path) -> None:
 
 def test_bad_artefacts_are_refused(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        agent, path = await running(farm)
+        agent, path = await leased(farm)
 
         async def put(name: str, content: bytes = b"x", headers: Any = None) -> int:
             answer = await farm.http.put(
@@ -152,8 +152,8 @@ def test_bad_artefacts_are_refused(tmp_path: Path) -> None:
         assert await put("a", headers={"X-Checksum-SHA256": "nonsense"}) == 422
         assert await put("a", headers={"Content-Encoding": "gzip"}) == 415
         assert (await farm.call("GET", path))["artefacts"] == []
-        submitter = await farm.token("submit")
-        forbidden = await farm.http.put(f"{path}/a", content=b"x", headers=submitter)
+        putter = await farm.token("put")
+        forbidden = await farm.http.put(f"{path}/a", content=b"x", headers=putter)
         assert forbidden.status_code == 403
 
     virtually_on_farm(main, tmp_path, artefact_limit=1000)
@@ -161,7 +161,7 @@ def test_bad_artefacts_are_refused(tmp_path: Path) -> None:
 
 def test_logs_by_offset(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        agent, path = await running(farm)
+        agent, path = await leased(farm)
         path = path.replace("artefacts", "logs")
 
         async def write(offset: Any, text: bytes) -> Any:

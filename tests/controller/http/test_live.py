@@ -21,9 +21,8 @@ from starlette.routing import Mount
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from pollwise.cli.serve.server import PatientServer, protocol
-from pollwise.controller import ControllerOptions, create_app
-from pollwise.controller.http.app import ControllerApp
+from pollwise.controller import Controller, ControllerOptions
+from pollwise.controller.http.server import ControllerServer, protocol
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import HintPushed
@@ -38,13 +37,13 @@ class Live(Farm):
     """A farm behind a real server."""
 
     url: str
-    server: PatientServer
+    server: ControllerServer
 
 
 @asynccontextmanager
 async def served(
-    app: Any, controller_app: ControllerApp, head_within: float = 20.0
-) -> AsyncIterator[tuple[str, PatientServer]]:
+    app: Any, controller: Controller, head_within: float = 20.0
+) -> AsyncIterator[tuple[str, ControllerServer]]:
     config = uvicorn.Config(
         app,
         port=0,
@@ -54,7 +53,7 @@ async def served(
         timeout_graceful_shutdown=5,
         lifespan="on",
     )
-    server = PatientServer(config, controller_app.controller.stop_waiting)
+    server = ControllerServer(config, controller.stop_waiting)
     running = asyncio.ensure_future(server.serve())
     try:
         async with asyncio.timeout(DEADLINE):
@@ -74,14 +73,10 @@ async def live(
 ) -> AsyncIterator[Live]:
     seen = Seen()
     store = queue or SqliteQueue(folder / "jobs.db", "agents", synchronous="off")
-    app = create_app(
-        store,
-        artefacts=folder / "artefacts",
-        options=ControllerOptions(**options),
-        events=seen.events,
-    )
-    async with served(app, app) as (url, server), httpx.AsyncClient(base_url=url) as http:
-        farm = Live(app, store, Clock(), seen, http)
+    chosen = ControllerOptions(artefacts=folder / "artefacts", **options)
+    made = Controller(store, chosen, events=seen.events)
+    async with served(made.app, made) as (url, server), httpx.AsyncClient(base_url=url) as http:
+        farm = Live(made, store, Clock(), seen, http)
         farm.url, farm.server = url, server
         farm.admin = admin or await farm.token()
         yield farm
@@ -125,7 +120,7 @@ def test_a_hint_comes_at_once_and_a_cancel(tmp_path: Path) -> None:
             async with pushed(farm, agent) as socket:
                 assert await heard(socket, "hint") is True  # something may have come before
                 assert (await agent.poll())["job"] is None
-                job = await farm.submit()
+                job = await farm.put()
                 assert await heard(socket, "hint") is True
                 assert (await agent.job())["id"] == job["id"]  # not too soon: it was told to
                 await farm.call("POST", f"/api/jobs/{job['id']}/cancel")
@@ -159,7 +154,7 @@ def test_a_stranger_gets_no_push(tmp_path: Path) -> None:
             agent, other = await farm.register(), await farm.register()
             for headers, status in (
                 ({"Authorization": "Bearer wrong"}, 401),
-                (await farm.token("submit"), 403),
+                (await farm.token("put"), 403),
                 (other.headers, 404),
             ):
                 with pytest.raises(InvalidStatus) as refused:
@@ -182,14 +177,14 @@ def test_one_of_many_is_told_and_the_next_if_it_does_not_look(tmp_path: Path) ->
                 await heard(socket, "hint")
                 await agent.poll()
             before = len(farm.seen.of(HintPushed))
-            await farm.submit()
+            await farm.put()
             await until(lambda: len(farm.seen.of(HintPushed)) > before)
             assert len(farm.seen.of(HintPushed)) == before + 1
             # Nobody polls: in turn, each of them is told.
             await until(lambda: len(farm.seen.of(HintPushed)) >= before + 5)
             for manager, _ in sockets:
                 await manager.__aexit__(None, None, None)
-            await until(lambda: len(farm.controller.pushes) == 0)
+            await until(lambda: len(farm.controller.sockets) == 0)
 
     run(main())
 
@@ -215,14 +210,14 @@ def test_controllers_tell_each_other(
             async with live(tmp_path, two, admin=here.admin) as there:
                 agent = await here.register()
                 async with pushed(here, agent) as socket:
-                    first = await there.submit("first")
+                    first = await there.put("first")
                     await until_known(here, "first")
                     await heard(socket, "hint")
                     await agent.finish(await job_of(agent))
                     while (await agent.post()).json().get("job") is not None:
                         pass
                     await until(lambda: here.controller.registry.remembered(agent.id) is not None)
-                    job = await there.submit("first")
+                    job = await there.put("first")
                     taken = await asyncio.wait_for(hinted_job(agent, socket), DEADLINE)
                     assert taken["id"] == job["id"] != first["id"]
                     await there.call("POST", f"/api/jobs/{job['id']}/cancel")
@@ -291,7 +286,7 @@ def test_a_held_poll_is_answered_at_once(tmp_path: Path) -> None:
             agent = await farm.register()
             held = asyncio.ensure_future(agent.job(wait=30))
             await until(lambda: farm.controller.poller.held == 1)
-            job = await farm.submit()
+            job = await farm.put()
             assert (await asyncio.wait_for(held, 5))["id"] == job["id"]
 
     run(main())
@@ -306,7 +301,7 @@ def test_a_held_poll_whose_client_went_takes_no_job(tmp_path: Path) -> None:
             held.cancel()
             await until(lambda: farm.controller.poller.held == 0)
             other = await farm.register()
-            job = await farm.submit()
+            job = await farm.put()
             assert (await other.job())["id"] == job["id"]
 
     run(main())
@@ -335,7 +330,7 @@ def test_a_stop_does_not_wait_for_who_follows_a_log(
     async def main() -> None:
         async with live(tmp_path) as farm:
             agent = await farm.register()
-            job = await farm.submit()
+            job = await farm.put()
             await agent.job()
             path = f"/api/jobs/{job['id']}/logs"
             await farm.http.post(f"{path}?offset=0", content=b"one\n", headers=agent.headers)
@@ -358,28 +353,28 @@ def test_a_stop_does_not_wait_for_who_follows_a_log(
 
 def test_who_never_finishes_a_request_is_cut_off(tmp_path: Path) -> None:
     async def main() -> None:
-        app = create_app(f"sqlite:///{tmp_path}/jobs.db", artefacts=tmp_path / "a")
-        async with served(app, app, head_within=0.3) as (url, _):
+        made = Controller(f"sqlite:///{tmp_path}/jobs.db")
+        async with served(made.app, made, head_within=0.3) as (url, _):
             port = int(url.rpartition(":")[2])
-            for said in (b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Slow: "):
+            for said in (b"", b"GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: "):
                 reader, writer = await asyncio.open_connection("127.0.0.1", port)
                 writer.write(said)
                 await asyncio.wait_for(reader.read(), DEADLINE)
                 writer.close()
             async with httpx.AsyncClient(base_url=url) as http:
                 for _ in range(3):
-                    assert (await http.get("/healthz")).status_code == 200
+                    assert (await http.get("/livez")).status_code == 200
 
     run(main())
 
 
 def test_a_head_without_end_is_cut_off(tmp_path: Path) -> None:
     async def main() -> None:
-        app = create_app(f"sqlite:///{tmp_path}/jobs.db", artefacts=tmp_path / "a")
-        async with served(app, app) as (url, _):
+        made = Controller(f"sqlite:///{tmp_path}/jobs.db")
+        async with served(made.app, made) as (url, _):
             port = int(url.rpartition(":")[2])
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n")
+            writer.write(b"GET /livez HTTP/1.1\r\nHost: x\r\n")
             with suppress(ConnectionError):
                 for number in range(200):
                     writer.write(b"X-%d: %s\r\n" % (number, b"x" * 1000))
@@ -404,7 +399,7 @@ def test_a_log_is_followed(tmp_path: Path) -> None:
     async def main() -> None:
         async with live(tmp_path) as farm:
             agent = await farm.register()
-            job = await farm.submit()
+            job = await farm.put()
             await agent.job()
             path = f"/api/jobs/{job['id']}/logs"
 
@@ -451,17 +446,17 @@ def test_a_log_is_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("outer", ["fastapi", "starlette", "no lifespan"])
 def test_in_an_application_of_ones_own(tmp_path: Path, outer: str) -> None:
     async def main() -> None:
-        inner = create_app(f"sqlite:///{tmp_path}/jobs.db", artefacts=tmp_path / "a")
+        inner = Controller(f"sqlite:///{tmp_path}/jobs.db")
         app: Any
         if outer == "fastapi":
             app = FastAPI(lifespan=inner.lifespan)
-            app.mount("/farm", inner)
+            app.mount("/farm", inner.app)
         elif outer == "starlette":
-            app = Starlette(routes=[Mount("/farm", inner)], lifespan=inner.lifespan)
+            app = Starlette(routes=[Mount("/farm", inner.app)], lifespan=inner.lifespan)
         else:
-            app = Starlette(routes=[Mount("/farm", inner)])
+            app = Starlette(routes=[Mount("/farm", inner.app)])
         async with served(app, inner) as (url, _):
-            _, secret = await inner.controller.tokens.make("admin", "test")
+            _, secret = await inner.tokens.make("admin", "test")
             headers = {"Authorization": f"Bearer {secret}"}
             async with httpx.AsyncClient(base_url=f"{url}/farm", headers=headers) as http:
                 body = {"name": "mini"}
@@ -476,6 +471,6 @@ def test_in_an_application_of_ones_own(tmp_path: Path, outer: str) -> None:
                 async with connect(ws, additional_headers=agent.headers) as socket:
                     assert await heard(socket, "hint") is True
         if outer == "no lifespan":
-            await inner.controller.close()
+            await inner.close()
 
     run(main())

@@ -146,7 +146,7 @@ def test_blocked_upgrades_are_told_and_polls_go_through(servers: Servers, tmp_pa
             assert refused.value.response.status_code in (404, 405, 426)
             held = asyncio.ensure_future(agent.job(wait=20))
             await until(lambda: farm.controller.poller.held == 1)
-            job = await farm.submit()
+            job = await farm.put()
             assert (await asyncio.wait_for(held, DEADLINE))["id"] == job["id"]
             await agent.finish(job)
 
@@ -161,7 +161,7 @@ def test_an_idle_time_out_cuts_no_websocket(servers: Servers, tmp_path: Path) ->
                 await agent.poll()
                 for _ in range(5):  # longer than nginx would wait in silence
                     await heard(socket, "ping")
-                job = await farm.submit()
+                job = await farm.put()
                 await heard(socket, "hint")
                 assert (await agent.job())["id"] == job["id"]
 
@@ -176,7 +176,7 @@ def test_a_held_poll_that_nginx_gives_up_takes_no_job_along(
             answer = await agent.get(wait=30)
             assert answer.status_code == 504
             await until(lambda: farm.controller.poller.held == 0)
-            job = await farm.submit()
+            job = await farm.put()
             assert (await agent.job())["id"] == job["id"]
             assert (await farm.job(job["id"]))["attempt"] == 1
 
@@ -197,11 +197,11 @@ def test_nginx_that_is_restarted(servers: Servers, tmp_path: Path) -> None:
                             await asyncio.wait_for(socket.recv(), DEADLINE)
                 with pytest.raises(httpx.HTTPError):
                     await held
-                await until(lambda: not len(farm.controller.pushes))
+                await until(lambda: not len(farm.controller.sockets))
                 await until(lambda: farm.controller.poller.held == 0)
-                job = await farm.submit()
+                job = await farm.put()
                 assert (await agent.job())["id"] == job["id"]
                 await agent.finish(job)
-                assert (await farm.job(job["id"]))["status"] == "done"
+                assert (await farm.job(job["id"]))["state"] == "done"
 
     run(main())

@@ -89,7 +89,7 @@ def test_the_readme_shows_how_tokens_are_made(tmp_path: Path) -> None:
     assert shutil.which(command[0]), "what it runs is there without being made first"
     said = run_script(as_script("\n".join(blocks), port), tmp_path, port)
     assert '"kind":"build"' in said
-    assert '"status":"queued"' in said
+    assert '"state":"ready"' in said
 
 
 def test_the_fastapi_page_is_served_as_it_says(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.workers.groups import Crowd, Pace
+from pollwise.controller.workers.registry import SuggestedPace, WorkerGroup
 from pollwise.errors import ConfigError
 from pollwise.runtime.events import PollAnswered
 from tests.controller.farm import Agent, Farm, claims, virtually_on_farm
@@ -41,7 +41,7 @@ def test_nothing_new_is_304(tmp_path: Path) -> None:
         again = await agent.get(headers=etag)
         assert (again.status_code, again.content) == (304, b"")
         assert again.headers["ETag"] == first.headers["ETag"]
-        await farm.submit()
+        await farm.put()
         await asyncio.sleep(6)
         found = await agent.get(headers=etag)
         assert found.status_code == 200
@@ -53,7 +53,7 @@ def test_nothing_new_is_304(tmp_path: Path) -> None:
 def test_too_soon_is_429_and_reaches_no_queue(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        await farm.submit("other")  # so that there is something to claim at all
+        await farm.put("other")  # so that there is something to claim at all
         other = await farm.register()
         await other.job()
         await asyncio.sleep(2)
@@ -74,7 +74,7 @@ def test_too_soon_is_429_and_reaches_no_queue(tmp_path: Path) -> None:
         # What reports something, or asks for no job, is never too soon.
         assert (await agent.post(max=0)).status_code == 200
         assert (
-            await agent.post(finished=[{"job_id": "0" * 32, "status": "done"}])
+            await agent.post(finished=[{"job_id": "0" * 32, "state": "done"}])
         ).status_code == 200
         results = [event.result for event in farm.seen.of(PollAnswered)]
         assert results.count("too_soon") == 4
@@ -85,20 +85,20 @@ def test_too_soon_is_429_and_reaches_no_queue(tmp_path: Path) -> None:
 def test_news_ends_the_wait_of_who_polled_too_soon(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        await farm.submit("build")
+        await farm.put("build")
         await agent.finish(await agent.job())
         assert (await agent.poll())["job"] is None
         assert (await agent.get()).status_code == 429
-        job = await farm.submit("build")
+        job = await farm.put("build")
         assert (await agent.job())["id"] == job["id"]
 
     virtually_on_farm(main, tmp_path)
 
 
-def test_empty_polls_of_a_crowd_are_answered_from_memory(tmp_path: Path) -> None:
+def test_empty_polls_of_a_group_are_answered_from_memory(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agents = [await farm.register(f"agent {n}") for n in range(50)]
-        await farm.submit()
+        await farm.put()
         await agents[0].finish(await agents[0].job())
         before = claims(farm)
         for agent in agents:
@@ -116,26 +116,26 @@ def test_who_was_seen_is_written_in_batches(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agents = [await farm.register(f"agent {n}") for n in range(20)]
         written: list[int] = []
-        seen = farm.controller.state.seen
+        seen = farm.controller.storage.seen
 
         async def counted(batch: Any) -> Any:
             written.append(len(batch))
             return await seen(batch)
 
-        farm.controller.state.seen = counted  # type: ignore[method-assign]
+        farm.controller.storage.seen = counted  # type: ignore[method-assign]
         for _ in range(6):
             for agent in agents:
                 await agent.get()
             await asyncio.sleep(10)
         assert len(written) <= 7
         await asyncio.sleep(100)
-        online = await farm.call("GET", "/api/workers?status=online")
+        online = await farm.call("GET", "/api/workers?state=online")
         assert len(online["workers"]) == 20
         await asyncio.sleep(60)
-        offline = await farm.call("GET", "/api/workers?status=offline&limit=7")
+        offline = await farm.call("GET", "/api/workers?state=offline&limit=7")
         assert len(offline["workers"]) == 7
         after = offline["next"]
-        rest = await farm.call("GET", f"/api/workers?status=offline&after={after}")
+        rest = await farm.call("GET", f"/api/workers?state=offline&after={after}")
         assert (len(rest["workers"]), rest["next"]) == (13, None)
 
     virtually_on_farm(main, tmp_path)
@@ -144,10 +144,10 @@ def test_who_was_seen_is_written_in_batches(tmp_path: Path) -> None:
 def test_a_silent_controller_does_nothing(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        await farm.submit()
+        await farm.put()
         await agent.finish(await agent.job())
         await asyncio.sleep(1000)
-        state = farm.controller.state
+        state = farm.controller.storage
         calls: list[str] = []
         for name in ("seen", "stuck", "release_lapsed", "requirements", "finished_before"):
             work = getattr(state, name)
@@ -169,13 +169,13 @@ def test_a_silent_controller_does_nothing(tmp_path: Path) -> None:
 def test_a_held_poll_gets_what_comes(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        await farm.submit("first")
+        await farm.put("first")
         await agent.finish(await agent.job())
         began = farm.clock.now()
         held = asyncio.ensure_future(agent.job(wait=60))
         await asyncio.sleep(20)
         assert farm.controller.poller.held == 1
-        job = await farm.submit("build")
+        job = await farm.put("build")
         assert (await held)["id"] == job["id"]
         assert farm.clock.now() - began == pytest.approx(20, abs=0.01)
         assert farm.controller.poller.held == 0
@@ -200,17 +200,17 @@ def test_a_held_poll_ends_empty_and_may_be_followed_at_once(tmp_path: Path) -> N
 def test_a_herd_is_not_woken_for_one_job(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agents = [await farm.register(f"agent {n}") for n in range(20)]
-        await farm.submit()
+        await farm.put()
         await agents[0].finish(await agents[0].job())
         held = [asyncio.ensure_future(agent.poll(wait=60)) for agent in agents]
         await asyncio.sleep(1)
         before = claims(farm)
-        await farm.submit()
+        await farm.put()
         await asyncio.sleep(0.1)
         assert sum(each.done() for each in held) == 1
         assert claims(farm) <= before + 3
         for _ in range(5):
-            await farm.submit()
+            await farm.put()
         await asyncio.sleep(0.1)
         assert sum(each.done() for each in held) == 6
         for each in await asyncio.gather(*held):
@@ -224,7 +224,7 @@ def test_a_held_poll_hears_of_a_new_requirement(tmp_path: Path) -> None:
         agent = await farm.register(platform="ios")
         held = asyncio.ensure_future(agent.job(wait=60))
         await asyncio.sleep(1)
-        job = await farm.submit("never seen", requires={"platform": "ios"})
+        job = await farm.put("never seen", requires={"platform": "ios"})
         assert (await held)["id"] == job["id"]
         assert farm.clock.now() == pytest.approx(1, abs=0.1)
 
@@ -239,7 +239,7 @@ def test_a_newer_poll_takes_the_place_of_the_older(tmp_path: Path) -> None:
         second = asyncio.ensure_future(agent.poll(wait=60))
         await asyncio.sleep(1)
         assert first.done()
-        job = await farm.submit()
+        job = await farm.put()
         assert (await second)["job"]["id"] == job["id"]
         assert (await first)["job"] is None
 
@@ -249,7 +249,7 @@ def test_a_newer_poll_takes_the_place_of_the_older(tmp_path: Path) -> None:
 def test_a_cancel_ends_a_held_poll(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register(slots=2)
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         held = asyncio.ensure_future(agent.poll(wait=60, running=job["id"]))
         await asyncio.sleep(7)
@@ -263,7 +263,7 @@ def test_a_cancel_ends_a_held_poll(tmp_path: Path) -> None:
 def test_a_job_that_falls_due_ends_a_held_poll(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit(delay_s=17)
+        job = await farm.put(delay_s=17)
         held = await agent.job(wait=60)
         assert held["id"] == job["id"]
         assert farm.clock.now() == pytest.approx(17, abs=0.1)
@@ -300,7 +300,7 @@ def test_a_stop_answers_held_polls(tmp_path: Path) -> None:
 def test_a_job_goes_only_to_who_can_take_it(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         small = await farm.register("small", memory_gb=4, platform=["ios", "macos"])
-        nobody = await farm.submit(requires={"memory_gb": ">=8", "platform": "ios"})
+        nobody = await farm.put(requires={"memory_gb": ">=8", "platform": "ios"})
         assert nobody["waiting_for"] == "no live worker has memory_gb >= 8"
         assert (await small.poll())["job"] is None
         stats = await farm.call("GET", "/api/stats")
@@ -311,7 +311,7 @@ def test_a_job_goes_only_to_who_can_take_it(tmp_path: Path) -> None:
         assert (await farm.job(nobody["id"]))["waiting_for"] is None
         assert (await large.job())["id"] == nobody["id"]
         await large.finish(nobody)
-        again = await farm.submit(requires={"memory_gb": ">=8"})
+        again = await farm.put(requires={"memory_gb": ">=8"})
         await asyncio.sleep(130)
         assert (await farm.job(again["id"]))["waiting_for"] == "no live worker"
 
@@ -321,10 +321,10 @@ def test_a_job_goes_only_to_who_can_take_it(tmp_path: Path) -> None:
 def test_a_worker_that_names_kinds_gets_no_others(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         tester = await farm.register("tester", kinds=["test"])
-        build = await farm.submit("build")
+        build = await farm.put("build")
         assert build["waiting_for"] == "no live worker takes kind 'build'"
         assert (await tester.poll())["job"] is None
-        test = await farm.submit("test")
+        test = await farm.put("test")
         assert (await tester.job())["id"] == test["id"]
 
     virtually_on_farm(main, tmp_path)
@@ -333,18 +333,18 @@ def test_a_worker_that_names_kinds_gets_no_others(tmp_path: Path) -> None:
 def test_drain(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        running = await farm.submit()
+        running = await farm.put()
         await agent.job()
         view = await farm.call("POST", f"/api/workers/{agent.id}/drain")
-        assert (view["status"], view["drain"]) == ("draining", True)
+        assert (view["state"], view["drain"]) == ("draining", True)
         assert "finishes what it runs, and stays registered" in view["what_follows"]
         assert f'POST {{"drain": false}} to /api/workers/{agent.id}/drain' in view["what_follows"]
-        waiting = await farm.submit()
+        waiting = await farm.put()
         said = await agent.poll(running=running["id"])
         assert (said["job"], said["drain"]) == (None, True)
         assert (await farm.job(waiting["id"]))["waiting_for"] == "no live worker"
         await agent.finish(running)
-        listed = await farm.call("GET", "/api/workers?status=draining")
+        listed = await farm.call("GET", "/api/workers?state=draining")
         assert [each["id"] for each in listed["workers"]] == [agent.id]
         back = await farm.call("POST", f"/api/workers/{agent.id}/drain", json={"drain": False})
         assert back["what_follows"] == "It gets jobs again, from its next poll on."
@@ -356,7 +356,7 @@ def test_drain(tmp_path: Path) -> None:
 def test_unregister_gives_back_what_runs(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent, other = await farm.register(), await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
         path = f"/api/workers/{agent.id}/unregister"
         assert await farm.call("POST", path, headers=agent.headers) == {"given_back": 1}
@@ -418,14 +418,14 @@ def test_a_bad_query_is_refused(tmp_path: Path, query: str, status: int) -> None
         (b'{"worker_id": "ID", "running": ["x"]}', 422),
         (b'{"worker_id": "ID", "running": [{"job_id": "JOB", "progress": 101}]}', 422),
         (b'{"worker_id": "ID", "running": [{"job_id": "JOB", "log": {"offset": -1}}]}', 422),
-        (b'{"worker_id": "ID", "finished": [{"job_id": "JOB", "status": "lost"}]}', 422),
+        (b'{"worker_id": "ID", "finished": [{"job_id": "JOB", "state": "lost"}]}', 422),
         (
-            b'{"worker_id":"ID","finished":[{"job_id":"JOB","status":"done","result":NaN}]}',
+            b'{"worker_id":"ID","finished":[{"job_id":"JOB","state":"done","result":NaN}]}',
             422,
         ),
         (b'{"worker_id": "\\ud800"}', 404),
         (b'{"worker_id": "ID", "running": [{"job_id": "\\ud800"}]}', 422),
-        (b'{"worker_id": "ID", "finished": [{"job_id": "\\u0000", "status": "done"}]}', 422),
+        (b'{"worker_id": "ID", "finished": [{"job_id": "\\u0000", "state": "done"}]}', 422),
         (b'{"worker_id": "' + b"x" * 2_000_000 + b'"}', 413),
     ],
     ids=lambda each: each[:60].decode() if isinstance(each, bytes) else str(each),
@@ -440,14 +440,16 @@ def test_a_bad_body_is_refused(tmp_path: Path, body: bytes, status: int) -> None
     virtually_on_farm(main, tmp_path)
 
 
-# Pace and crowds
+# SuggestedPace and groups
 
 
 @given(st.integers(0, 10**9), st.floats(0, 100), st.floats(100, 3600), st.floats(0.01, 3600))
 def test_a_suggestion_is_within_its_bounds(
     idle: int, least: float, most: float, target: float
 ) -> None:
-    pace = Pace(ControllerOptions(min_interval=least, max_interval=most, target_pickup=target))
+    pace = SuggestedPace(
+        ControllerOptions(min_interval=least, max_interval=most, target_pickup=target)
+    )
     suggested = pace.suggested(idle)
     assert least <= suggested <= max(most, least)
     assert suggested <= max(90.0, least)  # below the time-out of a silent worker
@@ -455,19 +457,19 @@ def test_a_suggestion_is_within_its_bounds(
     assert not math.isnan(suggested)
 
 
-def test_a_crowd_knows_that_it_is_empty_until_news_comes() -> None:
-    crowd = Crowd(frozenset({"build"}))
-    assert not crowd.is_empty(0.0)
-    crowd.found_nothing(crowd.news, 1.0)
-    assert crowd.is_empty(0.5)
-    assert not crowd.is_empty(1.0)
-    crowd.found_nothing(crowd.news, 3.0)
-    before = crowd.news
-    crowd.heard_news()
-    assert not crowd.is_empty(2.0)
-    crowd.found_nothing(before, 4.0)  # it began before the news
-    assert not crowd.is_empty(2.0)
-    assert Crowd(frozenset()).is_empty(0.0)
+def test_a_group_knows_that_it_is_empty_until_a_put_comes() -> None:
+    group = WorkerGroup(frozenset({"build"}))
+    assert not group.is_empty(0.0)
+    group.found_nothing(group.puts, 1.0)
+    assert group.is_empty(0.5)
+    assert not group.is_empty(1.0)
+    group.found_nothing(group.puts, 3.0)
+    before = group.puts
+    group.notice_put()
+    assert not group.is_empty(2.0)
+    group.found_nothing(before, 4.0)  # it began before the put
+    assert not group.is_empty(2.0)
+    assert WorkerGroup(frozenset()).is_empty(0.0)
 
 
 @pytest.mark.parametrize(
@@ -492,7 +494,7 @@ def test_a_known_worker_takes_little_memory(tmp_path: Path) -> None:
 
     async def main(farm: Farm) -> None:
         registry = farm.controller.registry
-        await farm.submit()
+        await farm.put()
 
         async def add(count: int) -> list[Agent]:
             return [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from pollwise.controller.http.queues.hints import Exchange, Listener, hint_message
+from pollwise.controller.http.queues.hints import HintExchange, HintListener, hint_message
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events, HintsLost, HintsProven
@@ -23,8 +23,8 @@ def test_listeners_are_stirred_when_the_way_that_news_takes_is_proven_or_lost() 
     clock = VirtualClock()
 
     async def main() -> None:
-        queue, exchange = Told(clock), Exchange()
-        first, second = Listener(), Listener()
+        queue, exchange = Told(clock), HintExchange()
+        first, second = HintListener(), HintListener()
         for listener in (first, second):
             exchange.join(listener, queue)
         [(source, events)] = queue.reports
@@ -35,9 +35,9 @@ def test_listeners_are_stirred_when_the_way_that_news_takes_is_proven_or_lost() 
             assert not any(each.done() for each in waiting), "nothing happens by itself"
             events.emit(event)
             assert await asyncio.gather(*waiting) == [None, None]
-        # Messages come first, and being stirred is not forgotten for them.
+        # Messages come first, and being woken is not forgotten for them.
         message = hint_message(1)
-        first.stir()
+        first.wake()
         first.say(message)
         assert [await first.next(), await first.next()] == [message, None]
         exchange.leave(first)

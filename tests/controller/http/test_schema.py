@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from pollwise.controller import create_app
+from pollwise.controller import Controller
 from tests.agent.processes import ServeProcess
 from tests.support.servers import Servers
 
@@ -68,12 +68,12 @@ class Grounds:
             self.with_files.append(job["id"])
             self._said("POST", f"{path}/logs?offset=0", content=b"line\n")
         if found:
-            finished = [{"job_id": found[0]["id"], "status": "done", "result": 1}]
+            finished = [{"job_id": found[0]["id"], "state": "done", "result": 1}]
             body = {"worker_id": worker_id, "max": 0, "finished": finished}
             self._said("POST", "/api/workers/poll", json=body)
 
     def _token(self, number: int) -> str:
-        body = {"scope": "submit", "name": f"t{number}"}
+        body = {"scope": "put", "name": f"t{number}"}
         return str(self._said("POST", "/api/tokens", json=body)["id"])
 
     def _said(self, method: str, path: str, **given: Any) -> Any:
@@ -98,7 +98,7 @@ def operations() -> dict[str, Any]:
         warnings.simplefilter("ignore")  # of its own dependencies
         import schemathesis
 
-        schema = schemathesis.openapi.from_dict(create_app("memory://").openapi())
+        schema = schemathesis.openapi.from_dict(Controller("memory://").app.openapi())
         operations: Any = schema.get_all_operations()
         found = [each.ok() for each in operations]
     return {f"{each.method.upper()} {each.path}": each for each in found}
@@ -106,7 +106,7 @@ def operations() -> dict[str, Any]:
 
 NAMES = [
     f"{method.upper()} {path}"
-    for path, described in create_app("memory://").openapi()["paths"].items()
+    for path, described in Controller("memory://").app.openapi()["paths"].items()
     for method in described
 ]
 
@@ -169,7 +169,7 @@ def test_no_request_makes_it_fail(grounds: Grounds, name: str, mode: str) -> Non
             raise
     finally:
         session.close()
-    assert grounds.client.get("/healthz").status_code == 200
+    assert grounds.client.get("/livez").status_code == 200
     if mode == "positive":
         assert sent, "no request could be made"
 

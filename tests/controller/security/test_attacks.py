@@ -41,7 +41,7 @@ def taken(served: Served, **given: Any) -> tuple[str, dict[str, str]]:
     """A job, and the worker that has it."""
     kind = f"kind-{len(served.ask('GET', '/api/workers?limit=1000')['workers'])}"
     worker = served.register(kinds=[kind])
-    job_id = served.submit(kind, **given)
+    job_id = served.put(kind, **given)
     answer = httpx.get(
         f"{served.url}/api/workers/poll?worker_id={worker['id']}",
         headers={"Authorization": worker["Authorization"]},
@@ -106,7 +106,7 @@ def test_names_lead_nowhere_else(served: Served, name: str) -> None:
     [
         "/../../../etc/passwd",
         "/%2e%2e/%2e%2e/etc/passwd",
-        "/api/jobs/../../healthz/../etc/passwd",
+        "/api/jobs/../../livez/../etc/passwd",
         f"/api/jobs/{ID}%2f..%2f..%2ftokens",
         "/api/jobs/..%2f..%2fapi%2ftokens",
         "//api/tokens",
@@ -253,7 +253,7 @@ def test_bodies_that_are_too_large(served: Served) -> None:
 def test_requests_that_two_servers_would_read_differently(served: Served, lines: str) -> None:
     """Smuggling needs a server that guesses; what is not clear is refused, or ends there."""
     smuggled = b"0\r\n\r\nGET /api/tokens HTTP/1.1\r\nHost: x\r\n\r\n"
-    head = f"POST /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{lines}\r\n"
+    head = f"POST /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{lines}\r\n"
     with dialled(served.port) as line:
         status, _, body = answered(line, head.encode("latin-1") + smuggled)
     assert status in (0, 400, 405, 413), f"{status} {body}"
@@ -267,10 +267,10 @@ def test_heads_that_are_too_large(served: Served) -> None:
     before = served.memory()
     many = "".join(f"X{n}: 0123456789\r\n" for n in range(30_000))
     for head in (
-        f"GET /healthz HTTP/1.1\r\nHost: x\r\nX: {'a' * 5 * MIB}\r\n\r\n",
-        f"GET /healthz HTTP/1.1\r\nHost: x\r\n{many}\r\n",
+        f"GET /livez HTTP/1.1\r\nHost: x\r\nX: {'a' * 5 * MIB}\r\n\r\n",
+        f"GET /livez HTTP/1.1\r\nHost: x\r\n{many}\r\n",
         f"GET /{'a' * 5 * MIB} HTTP/1.1\r\nHost: x\r\n\r\n",
-        "GET /healthz HTTP/1.1\r\n" + "Y" * 5 * MIB,
+        "GET /livez HTTP/1.1\r\n" + "Y" * 5 * MIB,
     ):
         with dialled(served.port) as line:
             status, _, _ = answered(line, head.encode())
@@ -296,7 +296,7 @@ def test_no_line_is_forged_in_answers_and_logs(served: Served) -> None:
     quoted = "%0d%0aX-Forged:%201%0d%0a%0d%0a%1b[2J"
     for path in (
         f"/api/jobs/{quoted}",
-        f"/api/jobs?status={quoted}",
+        f"/api/jobs?state={quoted}",
         f"/api/jobs?kind={quoted}",
         f"/api/workers/{quoted}",
         f"/api/workers/poll?worker_id={quoted}",
@@ -331,7 +331,7 @@ def test_a_log_is_kept_as_it_is_and_never_as_a_page(served: Served) -> None:
     assert answer.content == evil
     assert answer.headers["content-type"].startswith("text/plain")
     assert answer.headers["x-content-type-options"] == "nosniff"
-    finish = {"max": 0, "finished": [{"job_id": job_id, "status": "done"}]}
+    finish = {"max": 0, "finished": [{"job_id": job_id, "state": "done"}]}
     me = re.search(r"worker_id.: .(\w{32})", json.dumps(served.job(job_id)))
     assert me is not None
     said(
@@ -445,7 +445,7 @@ def test_a_worker_cannot_reach_what_is_anothers(served: Served) -> None:
     assert said(served.port, "PUT", f"{path}/artefacts/out.txt", own, b"hush")[0] == 201
     me = {"Authorization": mine["Authorization"]}
     stolen = json.dumps(
-        {"worker_id": mine["id"], "finished": [{"job_id": job_id, "status": "done"}]}
+        {"worker_id": mine["id"], "finished": [{"job_id": job_id, "state": "done"}]}
     ).encode()
     for method, sub, body in (
         ("GET", path, b""),
@@ -479,7 +479,7 @@ def test_a_worker_cannot_reach_what_is_anothers(served: Served) -> None:
         assert said(served.port, method, sub, me)[0] == 403, f"{method} {sub}"
     told = json.loads(said(served.port, "POST", "/api/workers/poll", me, stolen)[2])
     assert told["lost"] == [job_id]
-    assert served.job(job_id)["status"] == "running"
+    assert served.job(job_id)["state"] == "leased"
     listed = json.loads(said(served.port, "GET", "/api/jobs", me)[2])
     assert listed["jobs"] == []
     assert said(served.port, "GET", f"{path}/inputs/in.txt", own)[2] == "hush"
@@ -531,7 +531,7 @@ def test_a_full_disk_under_uploads(servers: Servers, small_disk: Path) -> None:
     refused = httpx.post(f"{server.url}/api/jobs", headers=server.headers, files=files)
     assert (refused.status_code, refused.json()["error"]["code"]) == (507, "no_room")
     large = server.ask("GET", "/api/jobs?kind=large")["jobs"]
-    assert not [job for job in large if job["status"] in ("queued", "running")]
+    assert not [job for job in large if job["state"] in ("ready", "leased")]
     # All else goes on, and what was half written is gone.
     assert server.ask("GET", "/readyz") == {"status": "ok"}
     assert said(server.port, "POST", f"/api/jobs/{job_id}/heartbeat", worker, b"{}")[0] == 200

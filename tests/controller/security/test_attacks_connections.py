@@ -14,7 +14,7 @@ import httpx
 import pytest
 from websockets.asyncio.client import connect
 
-from pollwise.controller import ControllerOptions, create_app
+from pollwise.controller import Controller, ControllerOptions
 from tests.controller.farm import Agent, Farm, virtually_on_farm
 from tests.controller.http.test_live import heard, run, served
 from tests.controller.security.attackers import DEADLINE, Served, dialled, is_cut, said
@@ -27,23 +27,23 @@ HEAD_WITHIN = 1.0
 
 BODY = b"POST /api/jobs HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n"
 CHUNKED = b"POST /api/jobs HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
-WHOLE = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+WHOLE = b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n"
 
 #: What is sent first, and what drips after it.
 SLOW = {
     "nothing at all": (b"", b""),
     "nothing but empty lines": (b"", b"\r\n"),
     "half a first line": (b"GET /heal", b""),
-    "a header that never ends": (b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: ", b"a"),
-    "headers without end": (b"GET /healthz HTTP/1.1\r\nHost: x\r\n", b"X: a\r\n"),
+    "a header that never ends": (b"GET /livez HTTP/1.1\r\nHost: x\r\nX: ", b"a"),
+    "headers without end": (b"GET /livez HTTP/1.1\r\nHost: x\r\n", b"X: a\r\n"),
     "silence after an answer": (WHOLE, b""),
     "empty lines after an answer": (WHOLE, b"\r\n"),
     "half a second request": (WHOLE + b"GET /he", b""),
-    "a second head that drips": (WHOLE + b"GET /healthz HTTP/1.1\r\nX: ", b"a"),
+    "a second head that drips": (WHOLE + b"GET /livez HTTP/1.1\r\nX: ", b"a"),
     "a body that was not asked for": (BODY, b""),
     "a body that drips after the refusal": (BODY, b"x"),
     "chunks that drip after the refusal": (CHUNKED, b"1\r\nx\r\n"),
-    "an renewal of a chunk": (CHUNKED + b"1;x=", b"x"),
+    "an extension of a chunk": (CHUNKED + b"1;x=", b"x"),
     "a trailer without end": (CHUNKED + b"0\r\nX: ", b"x"),
     "a body on a GET": (WHOLE[:-2] + b"Content-Length: 99999\r\n\r\n", b"x"),
 }
@@ -51,8 +51,8 @@ SLOW = {
 
 def test_whoever_drips_is_cut_off(tmp_path: Path) -> None:
     async def main() -> None:
-        app = create_app(f"sqlite:///{tmp_path}/jobs.db", artefacts=tmp_path / "a")
-        async with served(app, app, head_within=HEAD_WITHIN) as (url, _):
+        made = Controller(f"sqlite:///{tmp_path}/jobs.db")
+        async with served(made.app, made, head_within=HEAD_WITHIN) as (url, _):
             port = int(url.rpartition(":")[2])
 
             def attack(first: bytes, drip: bytes) -> bool:
@@ -71,13 +71,9 @@ def test_a_websocket_is_not_cut_off_with_them(tmp_path: Path) -> None:
     """Its head is over, though no answer ever completes: the limit of heads is not for it."""
 
     async def main() -> None:
-        app = create_app(
-            f"sqlite:///{tmp_path}/jobs.db",
-            artefacts=tmp_path / "a",
-            options=ControllerOptions(idle_ping=1.0),
-        )
-        async with served(app, app, head_within=HEAD_WITHIN) as (url, _):
-            _, secret = await app.controller.tokens.make("admin", "test")
+        made = Controller(f"sqlite:///{tmp_path}/jobs.db", ControllerOptions(idle_ping=1.0))
+        async with served(made.app, made, head_within=HEAD_WITHIN) as (url, _):
+            _, secret = await made.tokens.make("admin", "test")
             admin = {"Authorization": f"Bearer {secret}"}
             async with httpx.AsyncClient(base_url=url, headers=admin) as http:
                 told = await http.post("/api/workers/register", json={"name": "mini"})
@@ -119,13 +115,13 @@ def test_others_are_served_while_many_drip(server: Served) -> None:
                 except OSError:
                     continue  # it was cut off already
             began = time.monotonic()
-            assert client.get("/healthz").status_code == 200
+            assert client.get("/livez").status_code == 200
             poll = client.get(f"/api/workers/poll?worker_id={worker['id']}&max=0", headers=own)
             assert poll.status_code in (200, 429)
             took.append(time.monotonic() - began)
         assert sorted(took)[len(took) // 2] < 1.0
         assert server.memory() - before < 40
-    assert said(server.port, "GET", "/healthz")[0] == 200
+    assert said(server.port, "GET", "/livez")[0] == 200
 
 
 def test_half_open_connections_of_those_who_wait(server: Served) -> None:
@@ -146,7 +142,7 @@ def test_half_open_connections_of_those_who_wait(server: Served) -> None:
     while held and time.monotonic() < until:
         held = server.ask("GET", "/api/stats")["held_polls"]
     assert held == 0
-    job_id = server.submit()
+    job_id = server.put()
     other = server.register("other")
     own = {"Authorization": other["Authorization"]}
     taken = httpx.get(f"{server.url}/api/workers/poll?worker_id={other['id']}", headers=own).json()
@@ -156,7 +152,7 @@ def test_half_open_connections_of_those_who_wait(server: Served) -> None:
 def test_a_reader_that_does_not_read_stops_nobody(server: Served) -> None:
     worker = server.register("maker", role="maker")
     own = {"Authorization": worker["Authorization"]}
-    job_id = server.submit(requires={"role": "maker"})
+    job_id = server.put(requires={"role": "maker"})
     httpx.get(f"{server.url}/api/workers/poll?worker_id={worker['id']}", headers=own)
     path = f"/api/jobs/{job_id}/artefacts/large"
     large = bytes(32 * 2**20)
@@ -181,7 +177,7 @@ def test_a_body_that_drips_ends(tmp_path: Path) -> None:
 
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await agent.job()
 
         async def drip() -> Any:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pollwise.controller.http.answers import Refused
+from pollwise.controller.http.access import SEE, STEER
+from pollwise.controller.http.answers import HttpError
 from pollwise.controller.security import auth as auth_module
-from pollwise.controller.security.audit import Audit
 from pollwise.controller.security.auth import REMEMBERED, Auth, Caller
 from pollwise.controller.security.tokens import PREFIX, Tokens, hash_of, new_secret, read_secret
 from pollwise.controller.state.values import JobRow
@@ -29,8 +29,8 @@ def on_sqlite(tmp_path: Path) -> On:
     return lambda main: run_on_sqlite(tmp_path / "state.db", main)
 
 
-async def refused(auth: Auth, header: str | bytes | None) -> Refused:
-    with pytest.raises(Refused) as told:
+async def refused(auth: Auth, header: str | bytes | None) -> HttpError:
+    with pytest.raises(HttpError) as told:
         await auth.caller(header)
     assert told.value.status == 401
     assert told.value.headers == {"WWW-Authenticate": "Bearer"}
@@ -46,10 +46,10 @@ def test_a_token_has_256_bits_and_is_kept_as_its_hash(tmp_path: Path) -> None:
     assert all(secret.startswith(PREFIX) and len(secret) == len(PREFIX) + 43 for secret in secrets)
 
     async def main(s: Stand) -> None:
-        token, secret = await Tokens(s.state).make("submit", "ci", expires_in="1h", by="token:x")
+        token, secret = await Tokens(s.state).make("put", "ci", expires_in="1h", by="token:x")
         assert token.hash == hashlib.sha256(secret.encode()).hexdigest()
         assert token.expires_at == s.clock.epoch() + 3600
-        assert (token.name, token.scope, token.created_by) == ("ci", "submit", "token:x")
+        assert (token.name, token.scope, token.created_by) == ("ci", "put", "token:x")
 
     on_sqlite(tmp_path)(main)
     assert not any(secret.encode() in (tmp_path / "state.db").read_bytes() for secret in secrets)
@@ -58,7 +58,7 @@ def test_a_token_has_256_bits_and_is_kept_as_its_hash(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"scope": "root"}, "scope = 'root' is none of admin, submit, worker"),
+        ({"scope": "root"}, "scope = 'root' is none of read, put, operate, worker, admin"),
         ({"name": ""}, "name = ''"),
         ({"name": "a\nb"}, "printable"),
         ({"expires_in": -1}, "must be above 0"),
@@ -69,7 +69,7 @@ def test_a_token_has_256_bits_and_is_kept_as_its_hash(tmp_path: Path) -> None:
 )
 def test_bad_tokens_are_refused(tmp_path: Path, given: dict[str, object], told: str) -> None:
     async def main(s: Stand) -> None:
-        values: dict[str, object] = {"scope": "submit", "name": "ci", **given}
+        values: dict[str, object] = {"scope": "put", "name": "ci", **given}
         scope, name = values.pop("scope"), values.pop("name")
         with pytest.raises(ConfigError, match=told):
             await Tokens(s.state).make(scope, name, **values)  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def test_token_files_that_hold_something_else(tmp_path: Path, text: str) -> None
 def test_callers_are_known_by_their_tokens(on_state: On) -> None:
     async def main(s: Stand) -> None:
         auth, tokens = Auth(s.state), Tokens(s.state)
-        for scope in ("admin", "submit", "worker"):
+        for scope in ("admin", "put", "worker"):
             token, secret = await tokens.make(scope, f"a {scope}")
             caller = await auth.caller(f"Bearer {secret}".encode())
             assert caller == Caller(token.id, f"a {scope}", token.scope)
@@ -189,7 +189,7 @@ def test_a_revoked_token_is_void_here_at_once_and_elsewhere_soon(tmp_path: Path)
 def test_rotating_makes_the_old_one_void(on_state: On) -> None:
     async def main(s: Stand) -> None:
         auth, tokens = Auth(s.state), Tokens(s.state)
-        token, old = await tokens.make("submit", "ci", expires_in=100)
+        token, old = await tokens.make("put", "ci", expires_in=100)
         await auth.caller_of(old)
         await s.clock.advance(60)
         rotated = await tokens.rotate(token.id)
@@ -231,8 +231,8 @@ def test_a_known_token_costs_no_look_at_the_state(tmp_path: Path) -> None:
 
 
 def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auth_module, "MOST", 3)
-    monkeypatch.setattr(auth_module, "UNKNOWN_MOST", 3)
+    monkeypatch.setattr(auth_module, "REMEMBERED_MAX", 3)
+    monkeypatch.setattr(auth_module, "UNKNOWN_MAX", 3)
 
     async def main(s: Stand) -> None:
         auth = Auth(s.state)
@@ -240,7 +240,7 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
             _, secret = await Tokens(s.state).make("admin", f"n{n}")
             await auth.caller_of(secret)
             await refused(auth, f"Bearer nobody{n}")
-        assert len(auth._known) == len(auth._void) == 3
+        assert len(auth._known) == len(auth._invalid) == 3
         auth.forget()
         assert not auth._known
 
@@ -251,28 +251,32 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
 
 CALLERS = {
     "admin": Caller("t1", "root", "admin"),
-    "submit": Caller("t2", "ci", "submit"),
+    "read": Caller("t4", "eye", "read"),
+    "put": Caller("t2", "ci", "put"),
+    "operate": Caller("t5", "ops", "operate"),
     "worker": Caller("t3", "farm", "worker"),
     "own": Caller("w1", "mac", "own", "w1"),
 }
 
 
 @pytest.mark.parametrize(
-    ("what", "who"),
+    ("scopes", "who"),
     [
-        ("must_be_admin", {"admin"}),
-        ("must_submit", {"admin", "submit"}),
-        ("must_register", {"admin", "worker"}),
-        ("must_see_workers", {"admin", "submit"}),
+        (("admin",), {"admin"}),
+        (("put",), {"admin", "put"}),
+        (("worker",), {"admin", "worker"}),
+        (SEE, {"admin", "read", "put", "operate"}),
+        (STEER, {"admin", "put", "operate"}),
+        (("admin", "own"), {"admin", "own"}),
     ],
 )
-def test_scopes(what: str, who: set[str]) -> None:
+def test_scopes(scopes: tuple[str, ...], who: set[str]) -> None:
     may = set()
     for role, caller in CALLERS.items():
         try:
-            getattr(caller, what)()
+            caller.must_have(*scopes)
             may.add(role)
-        except Refused as told:
+        except HttpError as told:
             status = told.status
             if status != 403:
                 raise
@@ -281,15 +285,15 @@ def test_scopes(what: str, who: set[str]) -> None:
 
 def test_a_worker_sees_its_own_jobs_and_no_others() -> None:
     own, others, nobodys = (JobRow("j", "build", worker_id=w) for w in ("w1", "w2", None))
-    for role in ("admin", "submit"):
+    for role in ("admin", "read", "put", "operate"):
         assert all(CALLERS[role].may_see(job) for job in (own, others, nobodys))
     caller = CALLERS["own"]
     assert caller.must_see(own, "j") is own
     for job in (others, nobodys, None):
-        with pytest.raises(Refused) as told:
+        with pytest.raises(HttpError) as told:
             caller.must_see(job, "j")
         assert told.value.status == 404
-    with pytest.raises(Refused) as told:
+    with pytest.raises(HttpError) as told:
         CALLERS["worker"].must_see(own, "j")
     assert told.value.status == 403
     assert not Caller("x", "x", "own", None).may_see(nobodys)
@@ -298,11 +302,11 @@ def test_a_worker_sees_its_own_jobs_and_no_others() -> None:
 def test_a_worker_is_no_other() -> None:
     CALLERS["own"].must_be_worker("w1")
     CALLERS["admin"].must_be_worker("w1")
-    with pytest.raises(Refused) as told:
+    with pytest.raises(HttpError) as told:
         CALLERS["own"].must_be_worker("w2")
     assert told.value.status == 404
-    with pytest.raises(Refused) as told:
-        CALLERS["submit"].must_be_worker("w1")
+    with pytest.raises(HttpError) as told:
+        CALLERS["put"].must_be_worker("w1")
     assert told.value.status == 403
 
 
@@ -313,13 +317,12 @@ def test_what_is_done_is_written_down(tmp_path: Path, caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, "pollwise.runtime.audit")
 
     async def main(s: Stand) -> None:
-        audit = Audit(s.state)
-        await audit.note("token:t1", "job.cancel", "j1\nforged: line", "x\x1b[2J", "::1")
+        await s.state.note("token:t1", "job.cancel", "j1\nforged: line", "x\x1b[2J", "::1")
         [entry] = await s.state.list_audit()
         assert (entry.who, entry.action, entry.address) == ("token:t1", "job.cancel", "::1")
         assert (entry.what, entry.detail) == ("j1\\nforged: line", "x\\x1b[2J")
         await s.state.close()
-        await audit.note("token:t1", "job.retry", "j2")
+        await s.state.note("token:t1", "job.retry", "j2")
 
     on_sqlite(tmp_path)(main)
     texts = [record.getMessage() for record in caplog.records]

@@ -50,7 +50,7 @@ def test_workers_of_a_revoked_token_are_refused_and_their_jobs_go_to_others(
     async def main(farm: Farm) -> None:
         token_id, agent = await let_in(farm)
         other = await farm.register("other")
-        job = await farm.submit()
+        job = await farm.put()
         assert (await agent.job())["id"] == job["id"]
         await farm.call("DELETE", f"/api/tokens/{token_id}")
         error = await told(agent)
@@ -64,7 +64,7 @@ def test_workers_of_a_revoked_token_are_refused_and_their_jobs_go_to_others(
         await asyncio.sleep(21)
         assert (await other.job())["attempt"] == 2
         shown = await farm.call("GET", f"/api/workers/{agent.id}")
-        assert shown["status"] == "offline"
+        assert shown["state"] == "offline"
 
     virtually_on_farm(main, tmp_path)
 
@@ -76,10 +76,10 @@ def test_a_held_poll_of_a_revoked_worker_ends(tmp_path: Path) -> None:
         await asyncio.sleep(1)
         began = farm.clock.now()
         await farm.call("DELETE", f"/api/tokens/{token_id}")
-        job = await farm.submit()
+        job = await farm.put()
         assert (await held).json()["job"] is None
         assert farm.clock.now() - began < 1
-        assert (await farm.job(job["id"]))["status"] == "queued"
+        assert (await farm.job(job["id"]))["state"] == "ready"
         assert (await agent.get()).status_code == 401
 
     virtually_on_farm(main, tmp_path)
@@ -131,7 +131,7 @@ def test_what_was_revoked_elsewhere_is_heeded_within_seconds(tmp_path: Path, how
             return await (agent.get() if how == "get" else agent.post(max=1))
 
         assert (await ask()).status_code == 200
-        await Tokens(b.controller.state).revoke(token_id)  # as the command line does
+        await Tokens(b.controller.storage).revoke(token_id)  # as the command line does
         for _ in range(2):
             await asyncio.sleep(WRITE_EVERY / 2 + 0.1)
             await ask()
@@ -152,7 +152,7 @@ def test_nobody_registers_in_the_seconds_that_a_revoked_token_is_remembered(
         body = {"name": "mini", "capabilities": {}}
         first = await farm.http.post("/api/workers/register", json=body, headers=headers)
         assert first.status_code == 201
-        await Tokens(farm.controller.state).revoke(row.id)  # by another controller
+        await Tokens(farm.controller.storage).revoke(row.id)  # by another controller
         second = await farm.http.post("/api/workers/register", json=body, headers=headers)
         assert second.status_code == 401
         assert second.json()["error"]["message"] == "the token was revoked"

@@ -13,17 +13,18 @@ from typing import Any
 import httpx
 import pytest
 
-from pollwise.controller import ControllerOptions, create_app
+from pollwise.controller import Controller, ControllerOptions
+from pollwise.controller.state.values import SCOPES
 from pollwise.errors import ConfigError
 from tests.controller.farm import URL, Farm, virtually_on_farm
 
-OPEN = {"/healthz", "/readyz"}
+OPEN = {"/livez", "/readyz"}
 ID = "0" * 32
 
 
 def operations() -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Every method and path that the schema describes."""
-    for path, described in create_app("memory://").openapi()["paths"].items():
+    for path, described in Controller("memory://").app.openapi()["paths"].items():
         for method, operation in described.items():
             yield method.upper(), path, operation
 
@@ -77,13 +78,13 @@ def test_the_schema_says_so() -> None:
     for method, path, operation in OPERATIONS:
         needs = operation.get("security", [{"bearer": []}])
         assert needs == ([] if path in OPEN else [{"bearer": []}]), f"{method} {path}"
-    schema = create_app("memory://").openapi()
+    schema = Controller("memory://").app.openapi()
     assert schema["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
     assert schema["security"] == [{"bearer": []}]
 
 
 def test_the_schema_is_complete_and_has_no_loose_reference() -> None:
-    schema = create_app("memory://").openapi()
+    schema = Controller("memory://").app.openapi()
     names = set(schema["components"]["schemas"])
     used = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(schema)))
     assert used <= names
@@ -116,7 +117,7 @@ def test_what_may_be_wrong_with_a_file_or_a_body_is_described() -> None:
 
 
 def test_every_route_of_the_application_is_described() -> None:
-    app = create_app("memory://")
+    app = Controller("memory://").app
     described = set(app.openapi()["paths"])
     for route in all_routes(app.routes):
         path = re.sub(r":path\}", "}", getattr(route, "path", ""))
@@ -140,37 +141,38 @@ def test_a_wrong_request_without_a_token_is_told_of_the_token(tmp_path: Path) ->
     virtually_on_farm(main, tmp_path)
 
 
+SEEING = {"admin", "read", "put", "operate"}
 #: What each scope may do: method, path, and the answer to one who may (404: it is not there).
 MAY: list[tuple[str, str, Any, set[str]]] = [
     ("POST", "/api/workers/register", {"name": "w"}, {"admin", "worker"}),
-    ("GET", "/api/workers", None, {"admin", "submit"}),
-    ("GET", f"/api/workers/{ID}", None, {"admin", "submit"}),
-    ("POST", f"/api/workers/{ID}/drain", {}, {"admin"}),
+    ("GET", "/api/workers", None, SEEING),
+    ("GET", f"/api/workers/{ID}", None, SEEING),
+    ("POST", f"/api/workers/{ID}/drain", {}, {"admin", "operate"}),
     ("POST", f"/api/workers/{ID}/unregister", None, {"admin"}),
-    ("POST", "/api/jobs", {"kind": "build"}, {"admin", "submit"}),
-    ("GET", "/api/jobs", None, {"admin", "submit", "own"}),
-    ("GET", f"/api/jobs/{ID}", None, {"admin", "submit", "own"}),
-    ("POST", f"/api/jobs/{ID}/cancel", None, {"admin", "submit"}),
-    ("POST", f"/api/jobs/{ID}/retry", None, {"admin", "submit"}),
+    ("POST", "/api/jobs", {"kind": "build"}, {"admin", "put"}),
+    ("GET", "/api/jobs", None, SEEING | {"own"}),
+    ("GET", f"/api/jobs/{ID}", None, SEEING | {"own"}),
+    ("POST", f"/api/jobs/{ID}/cancel", None, {"admin", "put", "operate"}),
+    ("POST", f"/api/jobs/{ID}/retry", None, {"admin", "put", "operate"}),
     ("POST", f"/api/jobs/{ID}/heartbeat", {}, {"admin", "own"}),
-    ("GET", f"/api/jobs/{ID}/logs", None, {"admin", "submit", "own"}),
-    ("GET", f"/api/jobs/{ID}/artefacts", None, {"admin", "submit", "own"}),
-    ("GET", "/api/stats", None, {"admin", "submit"}),
+    ("GET", f"/api/jobs/{ID}/logs", None, SEEING | {"own"}),
+    ("GET", f"/api/jobs/{ID}/artefacts", None, SEEING | {"own"}),
+    ("GET", "/api/stats", None, SEEING),
     ("GET", "/api/tokens", None, {"admin"}),
     ("POST", "/api/tokens", {"scope": "admin", "name": "x"}, {"admin"}),
     ("DELETE", f"/api/tokens/{ID}", None, {"admin"}),
     ("POST", f"/api/tokens/{ID}/rotate", {}, {"admin"}),
-    ("GET", "/api/audit", None, {"admin"}),
-    ("GET", "/metrics", None, {"admin"}),
+    ("GET", "/api/audit", None, {"admin", "read"}),
+    ("GET", "/metrics", None, {"admin", "read"}),
     ("GET", f"/api/workers/poll?worker_id={ID}", None, {"admin", "own"}),
-    ("GET", "/openapi.json", None, {"admin", "submit", "worker", "own"}),
+    ("GET", "/openapi.json", None, {*SCOPES, "own"}),
 ]
 
 
 def test_scopes(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        tokens = {scope: await farm.token(scope) for scope in ("admin", "submit", "worker")}
+        tokens: dict[str, Any] = {scope: await farm.token(scope) for scope in SCOPES}
         tokens["own"] = agent.headers
         for method, path, body, allowed in MAY:
             for scope, headers in tokens.items():
@@ -189,9 +191,9 @@ def test_scopes(tmp_path: Path) -> None:
 def test_a_worker_sees_only_its_own_jobs(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         mine, other = await farm.register("mine"), await farm.register("other")
-        job = await farm.submit(payload="secret")
+        job = await farm.put(payload="secret")
         await mine.job()
-        hidden = await farm.submit(payload="hidden")
+        hidden = await farm.put(payload="hidden")
         path = f"/api/jobs/{job['id']}"
         for sub in ("", "/logs", "/artefacts", "/inputs", "/result"):
             seen = await farm.http.get(path + sub, headers=mine.headers)
@@ -217,7 +219,7 @@ def test_a_worker_sees_only_its_own_jobs(tmp_path: Path) -> None:
             f"/api/workers/poll?worker_id={other.id}", headers=mine.headers
         )
         assert stolen.status_code == 404
-        assert (await farm.job(hidden["id"]))["status"] == "queued"
+        assert (await farm.job(hidden["id"]))["state"] == "ready"
 
     virtually_on_farm(main, tmp_path)
 
@@ -225,7 +227,7 @@ def test_a_worker_sees_only_its_own_jobs(tmp_path: Path) -> None:
 def test_what_a_lost_job_was_is_not_written_any_more(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         first, second = await farm.register(), await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         await first.job()
         await asyncio.sleep(125)
         await second.job()
@@ -243,7 +245,7 @@ def test_what_a_lost_job_was_is_not_written_any_more(tmp_path: Path) -> None:
 
 def test_tokens_by_the_api(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
-        body = {"scope": "submit", "name": "ci", "expires_in_s": 60}
+        body = {"scope": "put", "name": "ci", "expires_in_s": 60}
         made = await farm.call("POST", "/api/tokens", 201, json=body)
         headers = {"Authorization": f"Bearer {made['token']}"}
         assert (await farm.http.get("/api/jobs", headers=headers)).status_code == 200
@@ -288,7 +290,7 @@ def test_a_workers_token_expires(tmp_path: Path) -> None:
 )
 def test_bodies_are_bounded(tmp_path: Path, path: str) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit()
+        job = await farm.put()
         agent = await farm.register()
         await agent.job()
         url = path.replace(ID, job["id"])
@@ -374,12 +376,12 @@ def test_names_cannot_forge_lines_or_headers(
             await farm.call("POST", "/api/workers/register", 422, json={"name": evil})
             token = {"scope": "admin", "name": evil}
             await farm.call("POST", "/api/tokens", 422, json=token)
-            job = await farm.submit("build")
+            job = await farm.put("build")
             agent = await farm.register()
             await agent.job()
             await agent.finish(job, "failed", error=evil)
             await farm.http.get("/api/jobs/x%0d%0aX-Forged:%201", headers=farm.admin)
-            await farm.http.get("/api/jobs?status=%0d%0aevil", headers=farm.admin)
+            await farm.http.get("/api/jobs?state=%0d%0aevil", headers=farm.admin)
             path = f"/api/jobs/{job['id']}/artefacts/a%0d%0aX-Forged:1"
             found = await farm.http.get(path, headers=farm.admin)
             assert "X-Forged" not in found.headers
@@ -402,7 +404,7 @@ def test_errors_are_all_of_one_form(tmp_path: Path) -> None:
             ("GET", "/api/jobs?limit=x", 422),
             ("GET", "/api/jobs?limit=0", 422),
             ("GET", "/api/jobs?after=x", 422),
-            ("GET", "/api/jobs?status=lost", 422),
+            ("GET", "/api/jobs?state=lost", 422),
             ("GET", f"/api/jobs/{ID}", 404),
             ("GET", "/api/audit?before=0", 422),
         ):
@@ -417,7 +419,7 @@ def test_what_breaks_is_500_without_details(tmp_path: Path) -> None:
         async def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("postgresql://app:hunter2@db/shop")
 
-        farm.controller.state.list_jobs = broken  # type: ignore[method-assign]
+        farm.controller.storage.list_jobs = broken  # type: ignore[method-assign]
         transport = httpx.ASGITransport(farm.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://c") as http:
             answer = await http.get("/api/jobs", headers=farm.admin)
@@ -431,19 +433,19 @@ def test_what_breaks_is_500_without_details(tmp_path: Path) -> None:
 def test_health_and_metrics(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        await farm.submit()
+        await farm.put()
         await agent.job()
         text = (await farm.http.get("/metrics", headers=farm.admin)).text
         assert 'pollwise_controller_poll_total{queue="agents",result="job"} 1.0' in text
-        assert 'pollwise_controller_workers{queue="agents",status="online"} 1.0' in text
-        assert 'pollwise_controller_jobs{queue="agents",status="running"} 1.0' in text
+        assert 'pollwise_controller_workers{queue="agents",state="online"} 1.0' in text
+        assert 'pollwise_controller_jobs{queue="agents",state="leased"} 1.0' in text
         assert 'route="/api/jobs"' in text
         ready = await farm.http.get("/readyz")
         assert ready.json() == {"status": "ok"}
-        await farm.controller.state.close()
+        await farm.controller.storage.close()
         gone = await farm.http.get("/readyz")
         assert (gone.status_code, gone.json()["error"]["code"]) == (503, "not_ready")
-        assert (await farm.http.get("/healthz")).status_code == 200
+        assert (await farm.http.get("/livez")).status_code == 200
 
     virtually_on_farm(main, tmp_path)
 
@@ -487,7 +489,7 @@ def test_files_that_have_no_place_keep_nobody_from_working(tmp_path: Path) -> No
 
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         assert (await agent.job())["id"] == job["id"]
         error = (await farm.http.get("/readyz")).json()["error"]
         assert error["message"] == "the folder for artefacts is not there, and cannot be made"
@@ -504,30 +506,26 @@ def test_metrics_may_be_open(tmp_path: Path) -> None:
 
 def test_queues_are_the_admins_unless_they_are_named(tmp_path: Path) -> None:
     async def main() -> None:
-        app = create_app(
-            f"sqlite:///{tmp_path}/jobs.db",
-            artefacts=tmp_path / "a",
-            options=ControllerOptions(queues="mail, more"),
-        )
-        transport = httpx.ASGITransport(app)
-        async with app.lifespan(app), httpx.AsyncClient(transport=transport, base_url=URL) as http:
+        made = Controller(f"sqlite:///{tmp_path}/jobs.db", ControllerOptions(queues="mail, more"))
+        transport = httpx.ASGITransport(made.app)
+        async with made, httpx.AsyncClient(transport=transport, base_url=URL) as http:
 
             async def put(scope: str, name: str, call: str = "claim") -> Any:
-                _, secret = await app.controller.tokens.make(scope, scope)
+                _, secret = await made.tokens.make(scope, scope)
                 body = {"worker": "me"} if call == "claim" else {"jobs": [{"kind": "a"}]}
                 headers = {"Authorization": f"Bearer {secret}"}
                 return await http.post(f"/api/queue/{name}/{call}", json=body, headers=headers)
 
             for name in ("default", "Mail", "agents"):
-                for scope, call in (("worker", "claim"), ("submit", "put")):
+                for scope, call in (("worker", "claim"), ("put", "put")):
                     no = await put(scope, name, call)
                     assert (no.status_code, no.json()["error"]["code"]) == (403, "queue_not_open")
                     assert "controller.queues" in no.json()["error"]["what_to_do"]
             assert (await put("admin", "default")).status_code == 200
             for name in ("mail", "more"):
-                assert (await put("submit", name, "put")).status_code == 200
+                assert (await put("put", name, "put")).status_code == 200
                 assert len((await put("worker", name)).json()["claims"]) == 1
-                assert (await put("submit", name)).json()["error"]["code"] == "forbidden"
+                assert (await put("put", name)).json()["error"]["code"] == "forbidden"
 
     asyncio.run(main())
 

@@ -12,7 +12,7 @@ from typing import Any
 from pollwise.controller.state.base import ControllerState, new_id
 from pollwise.controller.state.postgres.state import PostgresState
 from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.state.values import JobRow, Run, WorkerRow
+from pollwise.controller.state.values import JobRow, RunRow, WorkerRow
 from pollwise.runtime.clock import VirtualClock
 from tests.support.servers import Postgres
 
@@ -30,19 +30,19 @@ class Stand:
         self.state = make()
 
     async def job(self, **given: Any) -> JobRow:
-        """A job that was submitted."""
+        """A job in the state `putting`."""
         row = replace(JobRow(new_id(self.clock), "build"), **given)
         [kept] = await self.state.add_jobs([row])
         return kept
 
-    async def queued(self, **given: Any) -> JobRow:
-        """A job that is queued; the queue calls it q-<id>."""
+    async def ready(self, **given: Any) -> JobRow:
+        """A ready job; the queue calls it q-<id>."""
         job = await self.job(**given)
-        assert await self.state.mark_queued([(job.id, job.round, f"q-{job.id}")]) == [True]
+        assert await self.state.mark_ready([(job.id, job.round, f"q-{job.id}")]) == [True]
         return await self.now(job)
 
-    async def running(self, worker: str = "w1", **given: Any) -> JobRow:
-        job = await self.queued(**given)
+    async def leased(self, worker: str = "w1", **given: Any) -> JobRow:
+        job = await self.ready(**given)
         [started] = await self.state.deliver([self.run(job, worker)])
         assert started is not None
         return started
@@ -52,10 +52,10 @@ class Stand:
         assert found is not None
         return found
 
-    def run(self, job: JobRow, worker: str = "w1", **given: Any) -> Run:
+    def run(self, job: JobRow, worker: str = "w1", **given: Any) -> RunRow:
         """A claim on the job, for two minutes."""
         until = self.clock.epoch() + 120.0
-        made = Run(job.id, worker, f"q-{job.id}", 1, worker, job.kind, job.round, 1, until)
+        made = RunRow(job.id, worker, f"q-{job.id}", 1, worker, job.kind, job.round, 1, until)
         return replace(made, **given)
 
     async def worker(self, name: str = "mac", **given: Any) -> WorkerRow:

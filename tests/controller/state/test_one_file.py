@@ -31,7 +31,7 @@ def on(tmp_path: Path) -> Callable[[Main], None]:
 
 def file_of(farm: Farm) -> Any:
     """The state's side of the file, in whose thread all is done."""
-    return farm.controller.state._store  # type: ignore[attr-defined]
+    return farm.controller.storage._store  # type: ignore[attr-defined]
 
 
 class Begun:
@@ -69,13 +69,13 @@ def test_each_step_of_a_job_is_one_transaction(on: Callable[[Main], None]) -> No
         agent = await farm.register()
         await agent.finish(await _one_job(farm, agent))  # the tables are made
         begun = Begun(farm)
-        first = await farm.submit()
+        first = await farm.put()
         assert begun.since() == 1
-        second = await farm.submit()
+        second = await farm.put()
         begun.since()
         assert (await agent.job())["id"] == first["id"]
         assert begun.since() == 1
-        said = await agent.post(finished=[{"job_id": first["id"], "status": "done"}])
+        said = await agent.post(finished=[{"job_id": first["id"], "state": "done"}])
         assert said.json()["job"]["id"] == second["id"]
         assert begun.since() == 1  # the report, and the next job
         await agent.finish(second)
@@ -88,9 +88,9 @@ def test_each_step_of_a_job_is_one_transaction(on: Callable[[Main], None]) -> No
 
 def test_a_submission_is_in_the_audit_log(on: Callable[[Main], None]) -> None:
     async def main(farm: Farm) -> None:
-        job = await farm.submit(unique="once")
+        job = await farm.put(unique="once")
         await farm.call("POST", "/api/jobs", 200, json={"kind": "build", "unique": "once"})
-        entries = await farm.controller.state.list_audit(action="job.submit")
+        entries = await farm.controller.storage.list_audit(action="job.put")
         assert [(each.what, each.detail) for each in entries] == [(job["id"], "build")]
         assert entries[0].who.startswith("token:")
         assert entries[0].address
@@ -113,7 +113,7 @@ def test_a_submission_that_fails_leaves_nothing(
         monkeypatch.undo()
         assert (await farm.call("GET", "/api/jobs"))["jobs"] == []
         assert (await farm.queue.stats()).ready == 0
-        job = await farm.submit()
+        job = await farm.put()
         assert (await agent.job())["id"] == job["id"]
 
     on(main)
@@ -124,7 +124,7 @@ def test_a_job_that_cannot_be_delivered_stays_in_the_queue(
 ) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
 
         def broken(*_: object) -> None:
             raise StoreError("the state is broken; mend it")
@@ -153,7 +153,7 @@ def test_a_worker_is_told_while_the_disk_is_waited_for(
         async def send(message: Any) -> None:
             told.append(message)
 
-        farm.controller.pushes.connect(known, send)
+        farm.controller.sockets.connect(known, send)
         await soon(lambda: bool(told))
         await asyncio.sleep(10)
         assert (await agent.poll())["job"] is None
@@ -167,41 +167,41 @@ def test_a_worker_is_told_while_the_disk_is_waited_for(
 
         monkeypatch.setattr(file_of(farm), "audit", slow)
         try:
-            submitting = asyncio.ensure_future(farm.submit())
+            putting = asyncio.ensure_future(farm.put())
             await soon(lambda: bool(told))
             taking = asyncio.ensure_future(agent.job())
             for _ in range(20):
                 await asyncio.sleep(0)
-            assert not submitting.done()
+            assert not putting.done()
             assert not taking.done()
         finally:
             disk.set()
-        assert (await taking)["id"] == (await submitting)["id"]
+        assert (await taking)["id"] == (await putting)["id"]
 
     on(main)
 
 
-def test_what_was_submitted_before_is_no_news(on: Callable[[Main], None]) -> None:
+def test_what_was_put_before_is_no_hint(on: Callable[[Main], None]) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
         held = asyncio.ensure_future(agent.job(wait=60))
         await asyncio.sleep(1)
-        job = await farm.submit(unique="once")
+        job = await farm.put(unique="once")
         assert (await held)["id"] == job["id"]
         await agent.finish(job)
         await asyncio.sleep(10)
         known = await farm.controller.registry.get(agent.id)
         assert known is not None
         await agent.poll()
-        before = known.crowd.news
+        before = known.group.puts
         await farm.call("POST", "/api/jobs", 200, json={"kind": "build", "unique": "once"})
-        assert known.crowd.news == before
+        assert known.group.puts == before
 
     on(main)
 
 
 async def _one_job(farm: Farm, agent: Any) -> Any:
-    await farm.submit()
+    await farm.put()
     return await agent.job()
 
 
@@ -210,7 +210,7 @@ def test_a_poll_that_is_cancelled_is_as_an_answer_that_was_lost(
 ) -> None:
     async def main(farm: Farm) -> None:
         agent = await farm.register()
-        job = await farm.submit()
+        job = await farm.put()
         known = await farm.controller.registry.get(agent.id)
         assert known is not None
         await farm.controller.runs.read(known, afresh=True)
@@ -240,7 +240,7 @@ def test_a_poll_that_is_cancelled_is_as_an_answer_that_was_lost(
 def test_what_falls_due_behind_a_full_claim_is_not_forgotten(on: Callable[[Main], None]) -> None:
     async def main(farm: Farm) -> None:
         one, two = await farm.register("one"), await farm.register("two")
-        soon_, later = [await farm.submit(delay_s=delay) for delay in (20, 40)]
+        soon_, later = [await farm.put(delay_s=delay) for delay in (20, 40)]
         held = [asyncio.ensure_future(each.job(wait=60)) for each in (one, two)]
         got = await asyncio.gather(*held)
         assert {each["id"] for each in got} == {soon_["id"], later["id"]}
@@ -249,17 +249,17 @@ def test_what_falls_due_behind_a_full_claim_is_not_forgotten(on: Callable[[Main]
     on(main)
 
 
-@pytest.mark.parametrize("alike", [True, False], ids=["one crowd", "each its own"])
+@pytest.mark.parametrize("alike", [True, False], ids=["one group", "each its own"])
 def test_of_a_thousand_who_listen_few_are_told(on: Callable[[Main], None], alike: bool) -> None:
     async def main(farm: Farm) -> None:
         controller = farm.controller
         count = 1000 if alike else 100
         told: list[str] = []
         taken: list[str] = []
-        await farm.submit()
-        if not alike:  # jobs for each of them alone make each a crowd of its own
+        await farm.put()
+        if not alike:  # jobs for each of them alone make each a group of its own
             for number in range(count):
-                await farm.submit("own", requires={"host": f"h{number}"}, delay_s=3600)
+                await farm.put("own", requires={"host": f"h{number}"}, delay_s=3600)
 
         def sender(worker_id: str) -> Any:
             async def send(message: Any) -> None:
@@ -275,14 +275,14 @@ def test_of_a_thousand_who_listen_few_are_told(on: Callable[[Main], None], alike
             )  # fmt: skip
             known = await controller.registry.get(row.id)
             assert known is not None
-            push = controller.pushes.connect(known, sender(row.id))
+            push = controller.sockets.connect(known, sender(row.id))
             found = await controller.runs.claim(known, 1)  # the first of them takes the first job
             push.polled(idle=not found)
             controller.registry.found(known, len(found), 1, farm.clock.now())
         await asyncio.sleep(1)
         told.clear()
-        assert len(controller.pushes) == count
-        await farm.submit()
+        assert len(controller.sockets) == count
+        await farm.put()
         await soon(lambda: bool(told))
         while len(taken) < len(told):  # whoever is told polls
             worker_id = told[len(taken)]
@@ -294,7 +294,7 @@ def test_of_a_thousand_who_listen_few_are_told(on: Callable[[Main], None], alike
         await asyncio.sleep(5)
         assert len(told) == 1
         told.clear()
-        await farm.submit()
+        await farm.put()
         await asyncio.sleep(1.2)
         assert len(set(told)) == len(told) == 3  # who does not poll is followed by the next
         assert len(farm.seen.of(HintPushed)) <= count + 5

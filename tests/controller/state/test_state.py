@@ -12,11 +12,11 @@ from pollwise.controller.state.base import BRIEF, new_id
 from pollwise.controller.state.values import (
     ArtefactRow,
     Contact,
-    Ending,
     JobRow,
     LogPlace,
-    Seen,
+    RunEnding,
     Token,
+    WorkerSeen,
 )
 from pollwise.errors import ConfigError, JobError
 from pollwise.runtime.audit import AuditEntry
@@ -44,18 +44,18 @@ def test_a_job_is_kept_as_it_was_given(on_state: On) -> None:
             timeout_s=60.0,
             attempts=5,
             inputs=("a.txt", "b.txt"),
-            submitted_by="token-1",
+            created_by="token-1",
         )
         [kept] = await s.state.add_jobs([given])
         now = s.clock.epoch()
         size = len(given.payload.encode()) if given.payload else 0
-        assert kept == replace(given, payload_bytes=size, submitted_at=now, changed_at=now)
+        assert kept == replace(given, payload_bytes=size, created_at=now, changed_at=now)
         assert await s.state.job(given.id) == kept
 
     on_state(main)
 
 
-def test_a_submit_that_is_repeated_keeps_one_job(on_state: On) -> None:
+def test_a_put_that_is_repeated_keeps_one_job(on_state: On) -> None:
     async def main(s: Stand) -> None:
         job = await s.job()
         assert await s.state.add_jobs([replace(job, kind="other")]) == [job]
@@ -74,7 +74,7 @@ def test_a_second_unique_is_answered_by_the_first(on_state: On) -> None:
     on_state(main)
 
 
-def test_two_controllers_submit_one_unique_at_once(on_state: On) -> None:
+def test_two_controllers_put_one_unique_at_once(on_state: On) -> None:
     async def main(s: Stand) -> None:
         other = s.make()
         rows = [JobRow(new_id(s.clock), "build", unique="once") for _ in range(20)]
@@ -90,14 +90,14 @@ def test_a_job_is_marked_queued_once_it_was_put(on_state: On) -> None:
     async def main(s: Stand) -> None:
         job = await s.job()
         wrong = (job.id, 1, "q1")
-        assert await s.state.mark_queued([wrong, ("missing", 0, "q")]) == [False, False]
-        assert await s.state.mark_queued([(job.id, 0, "q1")]) == [True]
+        assert await s.state.mark_ready([wrong, ("missing", 0, "q")]) == [False, False]
+        assert await s.state.mark_ready([(job.id, 0, "q1")]) == [True]
         again = await s.now(job)
-        assert (again.status, again.queue_id) == ("queued", "q1")
-        assert await s.state.mark_queued([(job.id, 0, "q1")]) == [True], "a repeat is no error"
+        assert (again.state, again.queue_id) == ("ready", "q1")
+        assert await s.state.mark_ready([(job.id, 0, "q1")]) == [True], "a repeat is no error"
         await s.state.cancel(job.id)
-        assert await s.state.mark_queued([(job.id, 0, "q1")]) == [False]
-        assert (await s.now(job)).status == "cancelled"
+        assert await s.state.mark_ready([(job.id, 0, "q1")]) == [False]
+        assert (await s.now(job)).state == "cancelled"
 
     on_state(main)
 
@@ -107,7 +107,7 @@ def test_what_got_stuck_between_the_two_steps_is_found(on_state: On) -> None:
         old = await s.job()
         await s.clock.advance(30)
         await s.job()
-        await s.queued()
+        await s.ready()
         assert [row.id for row in await s.state.stuck(20, 10)] == [old.id]
         assert len(await s.state.stuck(0, 1)) == 1
 
@@ -121,7 +121,7 @@ def test_pages_of_jobs(on_state: On) -> None:
     async def main(s: Stand) -> None:
         made = []
         for n in range(5):
-            made.append(await s.queued(kind="build" if n % 2 else "test"))
+            made.append(await s.ready(kind="build" if n % 2 else "test"))
             await s.clock.advance(1)
         newest = [row.id for row in reversed(made)]
         assert [row.id for row in await s.state.list_jobs()] == newest
@@ -129,9 +129,9 @@ def test_pages_of_jobs(on_state: On) -> None:
         after = newest[1]
         assert [row.id for row in await s.state.list_jobs(limit=2, after=after)] == newest[2:4]
         await s.state.deliver([s.run(made[1], "w9")])
-        assert [row.id for row in await s.state.list_jobs(status="running")] == [made[1].id]
+        assert [row.id for row in await s.state.list_jobs(state="leased")] == [made[1].id]
         assert [row.id for row in await s.state.list_jobs(worker="w9")] == [made[1].id]
-        found = await s.state.list_jobs(kind="build", status="queued")
+        found = await s.state.list_jobs(kind="build", state="ready")
         assert [row.id for row in found] == [made[3].id]
         assert await s.state.list_jobs(kind="a\0b", worker="\ud800") == []
         for limit in (0, 1001, True, "3"):
@@ -144,7 +144,7 @@ def test_pages_of_jobs(on_state: On) -> None:
 def test_pages_leave_long_json_out(on_state: On) -> None:
     async def main(s: Stand) -> None:
         payload = '"' + "x" * BRIEF + '"'
-        long = await s.queued(payload=payload)
+        long = await s.ready(payload=payload)
         [row] = await s.state.list_jobs()
         assert (row.payload, row.payload_bytes) == (None, BRIEF + 2)
         assert (await s.now(long)).payload == payload
@@ -158,13 +158,13 @@ def test_pages_leave_long_json_out(on_state: On) -> None:
 
 def test_a_delivered_job_runs(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.queued()
+        job = await s.ready()
         await s.clock.advance(5)
         run = s.run(job, attempt=2, key="k", receipt="r", token=2**62)
         [started] = await s.state.deliver([run])
         now = s.clock.epoch()
         assert started is not None
-        assert (started.status, started.worker_id, started.attempt) == ("running", "w1", 2)
+        assert (started.state, started.worker_id, started.attempt) == ("leased", "w1", 2)
         assert (started.started_at, started.queue_id) == (now, run.queue_id)
         assert await s.state.runs_of("w1") == [replace(run, delivered_at=now)]
         assert await s.state.run(job.id) == replace(run, delivered_at=now)
@@ -178,15 +178,15 @@ def test_a_job_claimed_before_it_was_marked_runs(on_state: On) -> None:
         job = await s.job()
         [started] = await s.state.deliver([s.run(job)])
         assert started is not None
-        assert await s.state.mark_queued([(job.id, 0, f"q-{job.id}")]) == [False]
-        assert (await s.now(job)).status == "running"
+        assert await s.state.mark_ready([(job.id, 0, f"q-{job.id}")]) == [False]
+        assert (await s.now(job)).state == "leased"
 
     on_state(main)
 
 
 def test_the_same_claim_delivered_again_changes_little(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.queued()
+        job = await s.ready()
         run = s.run(job)
         await s.state.deliver([run])
         await s.state.contact([Contact(job.id, "w1", progress=0.5)])
@@ -203,13 +203,13 @@ def test_the_same_claim_delivered_again_changes_little(on_state: On) -> None:
 
 def test_what_is_void_is_not_handed_out(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        cancelled = await s.queued()
+        cancelled = await s.ready()
         await s.state.cancel(cancelled.id)
-        done = await s.running()
-        await s.state.end_runs([Ending(done.id, "w1", "done")])
-        fine = await s.queued()
+        done = await s.leased()
+        await s.state.end_runs([RunEnding(done.id, "w1", "done")])
+        fine = await s.ready()
         unknown = replace(fine, id="0" * 32)
-        other_round = await s.queued()
+        other_round = await s.ready()
         given = [
             s.run(cancelled),
             s.run(done, token=2),
@@ -226,7 +226,7 @@ def test_what_is_void_is_not_handed_out(on_state: On) -> None:
 
 def test_a_newer_claim_takes_a_job_over_and_an_older_does_not(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.queued()
+        job = await s.ready()
         first = s.run(job, "w1")
         await s.clock.advance(130)
         second = s.run(job, "w2", token=2, attempt=2)
@@ -234,7 +234,7 @@ def test_a_newer_claim_takes_a_job_over_and_an_older_does_not(on_state: On) -> N
         assert None not in await s.state.deliver([second])
         assert await s.state.deliver([first]) == [None], "a controller that stood still for long"
         now = await s.now(job)
-        assert (now.worker_id, now.attempt, now.status) == ("w2", 2, "running")
+        assert (now.worker_id, now.attempt, now.state) == ("w2", 2, "leased")
         assert await s.state.runs_of("w1") == []
 
     on_state(main)
@@ -242,7 +242,7 @@ def test_a_newer_claim_takes_a_job_over_and_an_older_does_not(on_state: On) -> N
 
 def test_one_job_claimed_twice_in_a_batch(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job, other = await s.queued(), await s.queued()
+        job, other = await s.ready(), await s.ready()
         older, newer = s.run(job), s.run(job, "w2", token=2, until=s.clock.epoch() + 130)
         told = await s.state.deliver([older, s.run(other), newer])
         assert [row.worker_id for row in told if row] == ["w1", "w1", "w2"]
@@ -255,7 +255,7 @@ def test_two_controllers_deliver_the_claims_of_one_job(on_state: On) -> None:
     async def main(s: Stand) -> None:
         other = s.make()
         for _ in range(10):
-            job = await s.queued()
+            job = await s.ready()
             old, new = s.run(job), s.run(job, "w2", token=2, until=s.clock.epoch() + 121)
             await asyncio.gather(s.state.deliver([old]), other.deliver([new]))
             run = await s.state.run(job.id)
@@ -271,8 +271,8 @@ def test_two_controllers_deliver_the_claims_of_one_job(on_state: On) -> None:
 
 def test_a_contact_is_noted(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
-        silent = await s.running("w1")
+        job = await s.leased()
+        silent = await s.leased("w1")
         await s.clock.advance(10)
         until = s.clock.epoch() + 120
         [run, other, lost, unknown] = await s.state.contact(
@@ -301,7 +301,7 @@ def test_a_contact_is_noted(on_state: On) -> None:
 
 def test_a_contact_hears_of_a_cancel(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         await s.state.cancel(job.id)
         [run] = await s.state.contact([Contact(job.id, "w1")])
         assert run is not None
@@ -318,7 +318,7 @@ def test_nothing_is_a_batch_too(on_state: On) -> None:
         assert await s.state.end_runs([]) == []
         assert await s.state.deliver([]) == []
         assert await s.state.add_jobs([]) == []
-        assert await s.state.mark_queued([]) == []
+        assert await s.state.mark_ready([]) == []
         assert await s.state.seen([]) == []
         assert await s.state.jobs([]) == {}
         assert await s.state.forget([]) == 0
@@ -328,20 +328,20 @@ def test_nothing_is_a_batch_too(on_state: On) -> None:
     on_state(main)
 
 
-# Ending
+# RunEnding
 
 
 def test_a_run_ends_once(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         await s.clock.advance(3)
-        done = Ending(job.id, "w1", "done", result='{"ok":true}', exit_code=0)
+        done = RunEnding(job.id, "w1", "done", result='{"ok":true}', exit_code=0)
         assert await s.state.end_runs([done]) == ["ended"]
         now = await s.now(job)
-        assert (now.status, now.result, now.result_bytes) == ("done", '{"ok":true}', 11)
+        assert (now.state, now.result, now.result_bytes) == ("done", '{"ok":true}', 11)
         assert (now.exit_code, now.finished_at, now.ended_by) == (0, s.clock.epoch(), "w1")
         assert await s.state.runs_of("w1") == []
-        late = Ending(job.id, "w1", "dead", error="no")
+        late = RunEnding(job.id, "w1", "dead", error="no")
         assert await s.state.end_runs([late]) == ["repeated"]
         assert await s.state.end_runs([replace(late, worker_id="w2")]) == ["lost"]
         assert await s.now(job) == now
@@ -351,45 +351,45 @@ def test_a_run_ends_once(on_state: On) -> None:
 
 def test_a_run_that_is_lost_changes_nothing(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.queued()
+        job = await s.ready()
         await s.state.deliver([s.run(job)])
         until = s.clock.epoch() + 300
         await s.state.deliver([s.run(job, "w2", token=2, attempt=2, until=until)])
         before = await s.now(job)
         endings = [
-            Ending(job.id, "w1", "done"),
-            Ending("gone", "w1", "done"),
-            Ending("a\0", "w", "done"),
+            RunEnding(job.id, "w1", "done"),
+            RunEnding("gone", "w1", "done"),
+            RunEnding("a\0", "w", "done"),
         ]
         assert await s.state.end_runs(endings) == ["lost", "lost", "lost"]
-        assert await s.state.end_runs([Ending(job.id, "w2", "done", token=1)]) == ["lost"]
+        assert await s.state.end_runs([RunEnding(job.id, "w2", "done", token=1)]) == ["lost"]
         assert await s.now(job) == before
-        assert await s.state.end_runs([Ending(job.id, "w2", "done", token=2)]) == ["ended"]
+        assert await s.state.end_runs([RunEnding(job.id, "w2", "done", token=2)]) == ["ended"]
 
     on_state(main)
 
 
 def test_one_job_ended_twice_in_a_batch(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         endings = [
-            Ending(job.id, "w1", "done"),
-            Ending(job.id, "w1", "dead"),
-            Ending(job.id, "w2", "dead"),
+            RunEnding(job.id, "w1", "done"),
+            RunEnding(job.id, "w1", "dead"),
+            RunEnding(job.id, "w2", "dead"),
         ]
         assert await s.state.end_runs(endings) == ["ended", "repeated", "lost"]
-        assert (await s.now(job)).status == "done"
+        assert (await s.now(job)).state == "done"
 
     on_state(main)
 
 
 def test_a_failed_run_is_queued_again(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
-        failed = Ending(job.id, "w1", "queued", error="exit 1\0" + "x" * 5000, exit_code=1)
+        job = await s.leased()
+        failed = RunEnding(job.id, "w1", "ready", error="exit 1\0" + "x" * 5000, exit_code=1)
         assert await s.state.end_runs([failed]) == ["ended"]
         now = await s.now(job)
-        assert (now.status, now.finished_at, now.attempt) == ("queued", None, 1)
+        assert (now.state, now.finished_at, now.attempt) == ("ready", None, 1)
         assert now.error is not None
         assert len(now.error) == 2000
         assert now.error.startswith("exit 1\\0x")
@@ -399,7 +399,7 @@ def test_a_failed_run_is_queued_again(on_state: On) -> None:
         assert again is not None
         assert again.error == now.error, "why it failed before stays to be seen"
         assert await s.state.end_runs([failed]) == ["lost"], "another runs it now"
-        await s.state.end_runs([Ending(job.id, "w2", "done")])
+        await s.state.end_runs([RunEnding(job.id, "w2", "done")])
         assert (await s.now(job)).error is None
 
     on_state(main)
@@ -408,8 +408,8 @@ def test_a_failed_run_is_queued_again(on_state: On) -> None:
 def test_many_reports_of_one_run_at_once_end_it_once(on_state: On) -> None:
     async def main(s: Stand) -> None:
         other = s.make()
-        jobs = [await s.running() for _ in range(10)]
-        endings = [Ending(job.id, "w1", "done") for job in jobs]
+        jobs = [await s.leased() for _ in range(10)]
+        endings = [RunEnding(job.id, "w1", "done") for job in jobs]
         told = await asyncio.gather(
             s.state.end_runs(endings),
             other.end_runs(list(reversed(endings))),
@@ -424,27 +424,27 @@ def test_many_reports_of_one_run_at_once_end_it_once(on_state: On) -> None:
 
 def test_a_job_is_ended_if_it_is_as_expected(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         end = s.state.end_job
-        assert await end(job.id, 0, ["queued"], "dead") is None
-        assert await end(job.id, 1, ["running"], "dead") is None
-        assert await end("gone", 0, ["running"], "dead") is None
-        dead = await end(job.id, 0, ["queued", "running"], "dead", error="3 attempts")
+        assert await end(job.id, 0, ["ready"], "dead") is None
+        assert await end(job.id, 1, ["leased"], "dead") is None
+        assert await end("gone", 0, ["leased"], "dead") is None
+        dead = await end(job.id, 0, ["ready", "leased"], "dead", error="3 attempts")
         assert dead is not None
-        assert (dead.status, dead.error, dead.finished_at) == (
+        assert (dead.state, dead.error, dead.finished_at) == (
             "dead",
             "3 attempts",
             s.clock.epoch(),
         )
         assert await s.state.run(job.id) is None
-        assert await s.state.end_runs([Ending(job.id, "w1", "done")]) == ["lost"]
+        assert await s.state.end_runs([RunEnding(job.id, "w1", "done")]) == ["lost"]
 
     on_state(main)
 
 
 def test_lapsed_runs_are_released(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job, asked, fresh = await s.running(), await s.running(), await s.running("w2")
+        job, asked, fresh = await s.leased(), await s.leased(), await s.leased("w2")
         await s.state.cancel(asked.id)
         await s.clock.advance(119)
         await s.state.contact([Contact(fresh.id, "w2", s.clock.epoch() + 120)])
@@ -454,10 +454,10 @@ def test_lapsed_runs_are_released(on_state: On) -> None:
         assert len(await s.state.release_lapsed(0, 1)) == 1
         assert len(await s.state.release_lapsed(0, 10)) == 1
         now = await s.now(job)
-        assert (now.status, now.error) == ("queued", "the lease of w1 ran out")
-        assert (await s.now(asked)).status == "cancelled"
-        assert (await s.now(fresh)).status == "running"
-        assert await s.state.end_runs([Ending(job.id, "w1", "done")]) == ["lost"]
+        assert (now.state, now.error) == ("ready", "the lease of w1 ran out")
+        assert (await s.now(asked)).state == "cancelled"
+        assert (await s.now(fresh)).state == "leased"
+        assert await s.state.end_runs([RunEnding(job.id, "w1", "done")]) == ["lost"]
 
     on_state(main)
 
@@ -467,34 +467,34 @@ def test_lapsed_runs_are_released(on_state: On) -> None:
 
 def test_cancel(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        submitting, queued, running = await s.job(), await s.queued(), await s.running()
-        for job in (submitting, queued):
+        putting, ready, leased = await s.job(), await s.ready(), await s.leased()
+        for job in (putting, ready):
             row = await s.state.cancel(job.id)
             assert row is not None
-            assert (row.status, row.finished_at) == ("cancelled", s.clock.epoch())
-        row = await s.state.cancel(running.id)
+            assert (row.state, row.finished_at) == ("cancelled", s.clock.epoch())
+        row = await s.state.cancel(leased.id)
         assert row is not None
-        assert (row.status, row.cancel, row.finished_at) == ("running", True, None)
+        assert (row.state, row.cancel, row.finished_at) == ("leased", True, None)
         assert await s.state.cancel("gone\0") is None
-        await s.state.end_runs([Ending(running.id, "w1", "done")])
-        row = await s.state.cancel(running.id)
+        await s.state.end_runs([RunEnding(leased.id, "w1", "done")])
+        row = await s.state.cancel(leased.id)
         assert row is not None
-        assert row.status == "done", "too late"
+        assert row.state == "done", "too late"
 
     on_state(main)
 
 
 def test_what_shall_be_cancelled_never_runs_again(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        failed, lapsed = await s.running(), await s.running()
+        failed, lapsed = await s.leased(), await s.leased()
         for job in (failed, lapsed):
             await s.state.cancel(job.id)
-        assert await s.state.end_runs([Ending(failed.id, "w1", "queued", error="x")]) == ["ended"]
+        assert await s.state.end_runs([RunEnding(failed.id, "w1", "ready", error="x")]) == ["ended"]
         now = await s.now(failed)
-        assert (now.status, now.finished_at) == ("cancelled", s.clock.epoch())
+        assert (now.state, now.finished_at) == ("cancelled", s.clock.epoch())
         await s.clock.advance(200)
         assert await s.state.deliver([s.run(lapsed, "w2", token=2)]) == [None]
-        assert (await s.now(lapsed)).status == "cancelled"
+        assert (await s.now(lapsed)).state == "cancelled"
         assert await s.state.run(lapsed.id) is None
 
     on_state(main)
@@ -502,15 +502,15 @@ def test_what_shall_be_cancelled_never_runs_again(on_state: On) -> None:
 
 def test_an_ended_job_is_made_anew(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         assert await s.state.renew_job(job.id, 0) is None, "it runs"
-        await s.state.end_runs([Ending(job.id, "w1", "dead", error="x", exit_code=2)])
+        await s.state.end_runs([RunEnding(job.id, "w1", "dead", error="x", exit_code=2)])
         await s.clock.advance(9)
         assert await s.state.renew_job(job.id, 1) is None
         anew = await s.state.renew_job(job.id, 0)
         assert anew == replace(
             job,
-            status="submitting",
+            state="putting",
             round=1,
             attempt=0,
             queue_id=None,
@@ -520,7 +520,7 @@ def test_an_ended_job_is_made_anew(on_state: On) -> None:
         )
         assert await s.state.renew_job(job.id, 0) is None, "two people at once"
         assert await s.state.deliver([s.run(job, token=9)]) == [None], "the old round's job"
-        assert await s.state.mark_queued([(job.id, 1, "q2")]) == [True]
+        assert await s.state.mark_ready([(job.id, 1, "q2")]) == [True]
         assert None not in await s.state.deliver([s.run(job, round=1, queue_id="q2")])
 
     on_state(main)
@@ -528,13 +528,13 @@ def test_an_ended_job_is_made_anew(on_state: On) -> None:
 
 def test_old_jobs_are_forgotten_with_all_they_have(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        old, live = await s.running(), await s.queued()
+        old, live = await s.leased(), await s.ready()
         await s.state.append_log(old.id, 1, 0, b"hello", 100, b"")
         await s.state.put_artefact(ArtefactRow(old.id, "a", "b1", 1, "00"), 10)
-        await s.state.end_runs([Ending(old.id, "w1", "done")])
+        await s.state.end_runs([RunEnding(old.id, "w1", "done")])
         await s.clock.advance(50)
-        recent = await s.running()
-        await s.state.end_runs([Ending(recent.id, "w1", "done")])
+        recent = await s.leased()
+        await s.state.end_runs([RunEnding(recent.id, "w1", "done")])
         assert await s.state.finished_before(49, 10) == [old.id]
         assert await s.state.renew_job(old.id, 0) is None, "its artefacts may be gone"
         assert await s.state.finished_before(0, 10) == [old.id, recent.id]
@@ -555,9 +555,9 @@ def test_old_jobs_are_forgotten_with_all_they_have(on_state: On) -> None:
 def test_requirements_are_known_while_they_are_needed(on_state: On) -> None:
     async def main(s: Stand) -> None:
         asks = {"requires": {"platform": "ios"}, "requires_hash": "h1"}
-        job = await s.queued(**asks)
-        await s.queued(kind="test")
-        await s.running(kind="done", requires_hash="h2")
+        job = await s.ready(**asks)
+        await s.ready(kind="test")
+        await s.leased(kind="done", requires_hash="h2")
         found = [(r.kind, r.hash, r.requires) for r in await s.state.requirements()]
         assert found == [
             ("build", "h1", {"platform": "ios"}),
@@ -565,7 +565,7 @@ def test_requirements_are_known_while_they_are_needed(on_state: On) -> None:
             ("test", "", {}),
         ]
         await s.state.end_runs(
-            [Ending(r.job_id, "w1", "done") for r in await s.state.runs_of("w1")]
+            [RunEnding(r.job_id, "w1", "done") for r in await s.state.runs_of("w1")]
         )
         await s.clock.advance(3600)
         assert await s.state.prune_requirements(0) == 0, "too young"
@@ -598,16 +598,16 @@ def test_stats(on_state: On) -> None:
         empty = await s.state.stats(60)
         assert (sum(empty.jobs.values()), empty.waiting, empty.workers, empty.runs) == (0, (), 0, 0)
         await s.worker()
-        await s.queued()
+        await s.ready()
         await s.clock.advance(100)
         await s.worker()
         for _ in range(2):
-            await s.queued(requires_hash="h")
-        await s.running()
+            await s.ready(requires_hash="h")
+        await s.leased()
         await s.job()
         stats = await s.state.stats(60)
         assert dict(stats.jobs) == {
-            "submitting": 1, "queued": 3, "running": 1, "done": 0, "dead": 0, "cancelled": 0,
+            "putting": 1, "ready": 3, "leased": 1, "done": 0, "dead": 0, "cancelled": 0,
         }  # fmt: skip
         assert [
             (w.kind, w.requires_hash, w.count, round(w.oldest_age_s)) for w in stats.waiting
@@ -665,7 +665,12 @@ def test_when_workers_were_seen_is_noted_in_batches(on_state: On) -> None:
     async def main(s: Stand) -> None:
         one, two = await s.worker(address="1.1.1.1"), await s.worker()
         await s.clock.advance(60)
-        batch = [Seen(one.id, 10), Seen(two.id, 0, "2.2.2.2"), Seen("gone"), Seen(one.id, 20)]
+        batch = [
+            WorkerSeen(one.id, 10),
+            WorkerSeen(two.id, 0, "2.2.2.2"),
+            WorkerSeen("gone"),
+            WorkerSeen(one.id, 20),
+        ]
         assert await s.state.seen(batch[:3]) == ["gone"]
         now = s.clock.epoch()
         found = await s.state.workers([one.id, two.id])
@@ -681,17 +686,17 @@ def test_a_worker_that_leaves_gives_its_jobs_back(on_state: On) -> None:
     async def main(s: Stand) -> None:
         worker = await s.worker()
         job, asked, others = (
-            await s.running(worker.id),
-            await s.running(worker.id),
-            await s.running(),
+            await s.leased(worker.id),
+            await s.leased(worker.id),
+            await s.leased(),
         )
         await s.state.cancel(asked.id)
         runs = await s.state.remove_worker(worker.id)
         assert runs is not None
         assert {run.job_id for run in runs} == {job.id, asked.id}
-        assert (await s.now(job)).status == "queued"
-        assert (await s.now(asked)).status == "cancelled"
-        assert (await s.now(others)).status == "running"
+        assert (await s.now(job)).state == "ready"
+        assert (await s.now(asked)).state == "cancelled"
+        assert (await s.now(others)).state == "leased"
         assert await s.state.worker(worker.id) is None
         assert await s.state.remove_worker(worker.id) is None
 
@@ -701,7 +706,7 @@ def test_a_worker_that_leaves_gives_its_jobs_back(on_state: On) -> None:
 def test_workers_not_seen_for_long_are_forgotten(on_state: On) -> None:
     async def main(s: Stand) -> None:
         gone, busy = await s.worker(), await s.worker()
-        await s.running(busy.id)
+        await s.leased(busy.id)
         await s.clock.advance(100)
         here = await s.worker()
         assert await s.state.prune_workers(100, 10) == 1
@@ -716,7 +721,7 @@ def test_workers_not_seen_for_long_are_forgotten(on_state: On) -> None:
 def test_tokens(on_state: On) -> None:
     async def main(s: Stand) -> None:
         now = s.clock.epoch()
-        given = Token(new_id(s.clock), "ci", "submit", "h1", created_by="root", expires_at=now + 9)
+        given = Token(new_id(s.clock), "ci", "put", "h1", created_by="root", expires_at=now + 9)
         token = await s.state.add_token(given)
         assert token == replace(given, created_at=now)
         assert await s.state.token(token.id) == await s.state.token_by_hash("h1") == token
@@ -753,13 +758,13 @@ def test_tokens(on_state: On) -> None:
 def test_audit(on_state: On) -> None:
     async def main(s: Stand) -> None:
         now = s.clock.epoch()
-        await s.state.audit([AuditEntry("root", "token.add", "t1", "scope=submit", "127.0.0.1")])
+        await s.state.audit([AuditEntry("root", "token.add", "t1", "scope=put", "127.0.0.1")])
         await s.clock.advance(10)
         await s.state.audit([AuditEntry("ci", "job.cancel", f"j{n}") for n in range(3)])
         whole = await s.state.list_audit()
         assert [entry.what for entry in whole] == ["j2", "j1", "j0", "t1"]
         assert whole[-1] == AuditEntry(
-            "root", "token.add", "t1", "scope=submit", "127.0.0.1", whole[-1].id, now
+            "root", "token.add", "t1", "scope=put", "127.0.0.1", whole[-1].id, now
         )
         assert await s.state.list_audit(before=whole[1].id, limit=1) == [whole[2]]
         assert await s.state.list_audit(who="root") == [whole[3]]
@@ -775,7 +780,7 @@ def test_audit(on_state: On) -> None:
 
 def test_rows_of_artefacts(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
         now = s.clock.epoch()
         given = ArtefactRow(job.id, "a/b.txt", "blob1", 5, "ab" * 32, created_by="w1")
         assert await s.state.put_artefact(given, 2) is None
@@ -801,7 +806,7 @@ def test_rows_of_artefacts(on_state: On) -> None:
 
 def test_a_log_grows_by_offset(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        job = await s.running()
+        job = await s.leased()
 
         async def append(offset: int, data: bytes, part: int = 1) -> LogPlace | None:
             return await s.state.append_log(job.id, part, offset, data, 20, b"[cut]")
@@ -831,7 +836,7 @@ def test_a_log_grows_by_offset(on_state: On) -> None:
 
 def test_a_log_that_two_controllers_get_at_once_has_each_byte_once(on_state: On) -> None:
     async def main(s: Stand) -> None:
-        other, job = s.make(), await s.running()
+        other, job = s.make(), await s.leased()
         data = bytes(range(100))
         for start in range(0, 100, 10):
             piece = data[: start + 10]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.postgres.state import PostgresState
 from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.state.values import ENDED, Contact, Ending, JobRow, Run, WorkerRow
+from pollwise.controller.state.values import ENDED, Contact, JobRow, RunEnding, RunRow, WorkerRow
 from pollwise.runtime.clock import VirtualClock
 from tests.support.servers import Postgres
 
@@ -34,13 +34,13 @@ STEPS = st.one_of(
             st.tuples(
                 job,
                 worker,
-                st.sampled_from(["done", "queued", "dead", "cancelled"]),
+                st.sampled_from(["done", "ready", "dead", "cancelled"]),
                 st.none() | small,
             ),
             max_size=3,
         ),
     ),
-    st.tuples(st.just("end_job"), job, small, st.sampled_from(["dead", "queued"])),
+    st.tuples(st.just("end_job"), job, small, st.sampled_from(["dead", "ready"])),
     st.tuples(st.just("cancel"), job),
     st.tuples(st.just("renew"), job, small),
     st.tuples(st.just("release"), st.integers(1, 3)),
@@ -61,10 +61,10 @@ async def step(state: ControllerState, clock: VirtualClock, what: str, *given: A
             row = JobRow(given[0], "build", unique=given[1], requires_hash=given[0][-1])
             return await state.add_jobs([row])
         case "mark":
-            return await state.mark_queued([(given[0], given[1], "q")])
+            return await state.mark_ready([(given[0], given[1], "q")])
         case "deliver":
             runs = [
-                Run(job_id, by, "q", token, by, "build", round_, token + 1, now + 100 + token)
+                RunRow(job_id, by, "q", token, by, "build", round_, token + 1, now + 100 + token)
                 for job_id, by, token, round_ in given[0]
             ]
             return await state.deliver(runs)
@@ -76,12 +76,12 @@ async def step(state: ControllerState, clock: VirtualClock, what: str, *given: A
             return await state.contact(list(contacts.values()))
         case "end":
             endings = [
-                Ending(job_id, by, status, error="e", token=token)
-                for job_id, by, status, token in given[0]
+                RunEnding(job_id, by, state, error="e", token=token)
+                for job_id, by, state, token in given[0]
             ]
             return await state.end_runs(endings)
         case "end_job":
-            return await state.end_job(given[0], given[1], ["queued", "running"], given[2])
+            return await state.end_job(given[0], given[1], ["ready", "leased"], given[2])
         case "cancel":
             return await state.cancel(given[0])
         case "renew":
@@ -112,14 +112,14 @@ async def shown(state: ControllerState) -> Any:
 
 async def check_laws(state: ControllerState) -> None:
     jobs, runs, _, stats, requirements = await shown(state)
-    running = {row.id for row in jobs.values() if row.status == "running"}
+    running = {row.id for row in jobs.values() if row.state == "leased"}
     assert {run.job_id for run in runs} == running, "what runs has a run, and nothing else"
     for run in runs:
         row = jobs[run.job_id]
         assert (run.worker_id, run.round, run.attempt) == (row.worker_id, row.round, row.attempt)
     for row in jobs.values():
-        assert (row.finished_at is not None) == (row.status in ENDED)
-        assert not (row.cancel and row.status in ("submitting", "queued"))
+        assert (row.finished_at is not None) == (row.state in ENDED)
+        assert not (row.cancel and row.state in ("putting", "ready"))
     assert sum(stats.jobs.values()) == len(jobs)
     assert stats.runs == len(runs)
     known = {(each.kind, each.hash) for each in requirements}

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from pollwise.controller.opening import state_at
 from pollwise.controller.state import encoding as state_rows
 from pollwise.controller.state.base import ControllerState, new_id
 from pollwise.controller.state.postgres.state import PostgresState
 from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.state.urls import open_state
-from pollwise.controller.state.values import ArtefactRow, Contact, Ending, JobRow, Run
+from pollwise.controller.state.values import ArtefactRow, Contact, JobRow, RunEnding, RunRow
 from pollwise.errors import ConfigError, SchemaError, StoreError
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
@@ -43,8 +43,8 @@ def a_job(**given: Any) -> JobRow:
     return replace(JobRow(new_id(CLOCK), "build"), **given)
 
 
-def a_run(job: JobRow, worker: str = "w1", **given: Any) -> Run:
-    made = Run(job.id, worker, "q1", 1, worker, job.kind, job.round, 1, CLOCK.epoch() + 120)
+def a_run(job: JobRow, worker: str = "w1", **given: Any) -> RunRow:
+    made = RunRow(job.id, worker, "q1", 1, worker, job.kind, job.round, 1, CLOCK.epoch() + 120)
     return replace(made, **given)
 
 
@@ -81,7 +81,7 @@ def test_the_state_shares_the_file_of_its_queue(tmp_path: Path) -> None:
                 *(queue.put(NewJob("build")) for _ in range(20)),
             )
             assert (await queue.stats()).ready == 21
-            assert (await state.stats(60)).jobs["submitting"] == 21
+            assert (await state.stats(60)).jobs["putting"] == 21
 
     asyncio.run(main())
 
@@ -164,16 +164,14 @@ def test_no_statement_goes_through_all_jobs(tmp_path: Path) -> None:
 
 def test_the_state_lies_beside_the_queue(tmp_path: Path) -> None:
     async def main() -> None:
-        state = open_state(f"sqlite:///{tmp_path}/jobs.db?queue=agents&synchronous=off&keep=7d")
+        state = state_at(f"sqlite:///{tmp_path}/jobs.db?queue=agents&synchronous=off&keep=7d")
         assert isinstance(state, SqliteState)
         assert state.path == tmp_path / "jobs.db"
         await state.close()
-        state = open_state("memory://")
+        state = state_at("memory://")
         await state.ping()
         await state.close()
-        state = open_state(
-            "postgresql://app:secret@db:5/shop?schema=farm&sslmode=disable&timeout=3s"
-        )
+        state = state_at("postgresql://app:secret@db:5/shop?schema=farm&sslmode=disable&timeout=3s")
         assert isinstance(state, PostgresState)
         assert (state.schema, "secret" in state.url) == ("farm", False)
         await state.close()
@@ -184,7 +182,7 @@ def test_the_state_lies_beside_the_queue(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "told"),
     [
-        ("redis://:hunter2@cache/0", "keeps jobs, but not what a controller"),
+        ("redis://:hunter2@cache/0", "cannot hold the state of a controller"),
         ("sqlite:///jobs.db?quue=x", "did you mean 'queue'"),
         ("postgresql://db/x?shema=x", "did you mean 'schema'"),
         ("nothing", "is not a queue URL"),
@@ -193,7 +191,7 @@ def test_the_state_lies_beside_the_queue(tmp_path: Path) -> None:
 )
 def test_urls_that_hold_no_state(url: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told) as error:
-        open_state(url)
+        state_at(url)
     assert "hunter2" not in str(error.value)
 
 
@@ -248,7 +246,7 @@ def test_a_role_that_owns_nothing_can_work(postgres: Postgres, schema: str) -> N
             await state.add_jobs([job])
             assert None not in await state.deliver([a_run(job)])
             await state.audit([AuditEntry("x", "y")])
-            assert await state.end_runs([Ending(job.id, "w1", "done")]) == ["ended"]
+            assert await state.end_runs([RunEnding(job.id, "w1", "done")]) == ["ended"]
         async with PostgresState(postgres.dsn(user=role), schema=f"{schema}_x") as state:
             with pytest.raises(StoreError, match="Grant the role CREATE"):
                 await state.migrate()
@@ -277,7 +275,7 @@ def test_the_servers_clock_decides(postgres: Postgres, schema: str) -> None:
         async with PostgresState(postgres.dsn(), schema=schema, clock=Wrong()) as state:
             await state.migrate()
             [job] = await state.add_jobs([a_job()])
-            assert abs(job.submitted_at - CLOCK.epoch()) < 60
+            assert abs(job.created_at - CLOCK.epoch()) < 60
 
     asyncio.run(main())
 
@@ -299,8 +297,8 @@ def test_calls_whose_answer_is_lost_are_made_once(postgres: Postgres, schema: st
             lose("controller_add_jobs")
             [kept] = await state.add_jobs([job])
             assert kept.id == job.id
-            lose("controller_mark_queued")
-            assert await state.mark_queued([(job.id, 0, "q1")]) == [True]
+            lose("controller_mark_ready")
+            assert await state.mark_ready([(job.id, 0, "q1")]) == [True]
             lose("controller_deliver")
             run = a_run(job)
             [started] = await state.deliver([run])
@@ -315,8 +313,8 @@ def test_calls_whose_answer_is_lost_are_made_once(postgres: Postgres, schema: st
             lose("controller_put_artefact")
             assert await state.put_artefact(ArtefactRow(job.id, "a", "b", 1, "0"), 5) is None
             lose("controller_end_runs")
-            assert await state.end_runs([Ending(job.id, "w1", "done")]) == ["ended"]
-            assert await state.end_runs([Ending(job.id, "w1", "done")]) == ["repeated"]
+            assert await state.end_runs([RunEnding(job.id, "w1", "done")]) == ["ended"]
+            assert await state.end_runs([RunEnding(job.id, "w1", "done")]) == ["repeated"]
             proxy.await_lost(7)
 
     with Proxy(postgres.port) as proxy:
@@ -344,7 +342,7 @@ def test_controllers_that_race_agree(postgres: Postgres, schema: str) -> None:
                 runs = [a_run(job, worker, token=step, until=until) for job in batch]
                 got = [row for row in await state.deliver(list(reversed(runs))) if row]
                 await state.contact([Contact(row.id, worker, progress=0.1) for row in got])
-                verdicts = await state.end_runs([Ending(row.id, worker, "done") for row in got])
+                verdicts = await state.end_runs([RunEnding(row.id, worker, "done") for row in got])
                 told = zip(got, verdicts, strict=True)
                 ended.extend(row.id for row, verdict in told if verdict == "ended")
 
@@ -360,9 +358,9 @@ def test_controllers_that_race_agree(postgres: Postgres, schema: str) -> None:
         assert len(ended) == len(set(ended)), "a run was ended twice"
         for job in jobs:
             row = final[job.id]
-            assert (row.status == "done") == (job.id in set(ended)), row
+            assert (row.state == "done") == (job.id in set(ended)), row
         stats = await states[2].stats(60)
-        assert stats.runs == stats.jobs["running"]
+        assert stats.runs == stats.jobs["leased"]
         for each in states:
             await each.close()
 

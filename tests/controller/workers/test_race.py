@@ -84,7 +84,7 @@ def test_each_job_is_done_once(tmp_path: Path, trouble: bool, seed: int, store: 
                     await race(a, b)
 
     async def race(a: Farm, b: Farm) -> None:
-        jobs = [await (a, b)[n % 2].submit("build", n, attempts=100) for n in range(60)]
+        jobs = [await (a, b)[n % 2].put("build", n, attempts=100) for n in range(60)]
         crews = []
         for n in range(20):
             agent = await (a, b)[n % 2].register(f"agent {n}")
@@ -93,7 +93,7 @@ def test_each_job_is_done_once(tmp_path: Path, trouble: bool, seed: int, store: 
         await asyncio.gather(*crews)
         assert crew.done == Counter({job["id"]: 1 for job in jobs})
         for job in jobs:
-            assert (await a.job(job["id"]))["status"] == "done"
+            assert (await a.job(job["id"]))["state"] == "done"
         stats = await a.queue.stats()
         assert (stats.ready, stats.delayed, stats.leased, stats.dead) == (0, 0, 0, 0)
         if not trouble:

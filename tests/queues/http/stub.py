@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import HTTPConnection
 
-from pollwise.controller.http.answers import Refused
+from pollwise.controller.http.answers import HttpError
 from pollwise.controller.http.queues.routes import QueueApi
 from pollwise.queues.base import Queue
 from pollwise.queues.http.client import NoAnswer
@@ -25,16 +25,16 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock
 from tests.support.daemons import HOST, PATIENCE, free_port
 
-TOKENS = {"admin": "admin", "submit": "submit", "worker": "worker"}
+TOKENS = {"admin": "admin", "put": "put", "worker": "worker"}
 
 
 async def authorise(connection: HTTPConnection, scopes: Sequence[str]) -> str:
     """A token's name is its scope."""
     word, _, token = connection.headers.get("authorization", "").partition(" ")
     if word != "Bearer" or token not in TOKENS:
-        raise Refused(401, "unauthorized", "there is no such token", "Ask for one.")
-    if TOKENS[token] not in scopes:
-        raise Refused(403, "forbidden", f"the scope {token!r} may not do this", "Use another.")
+        raise HttpError(401, "unauthorized", "there is no such token", "Ask for one.")
+    if TOKENS[token] not in ("admin", *scopes):
+        raise HttpError(403, "forbidden", f"the scope {token!r} may not do this", "Use another.")
     return token
 
 

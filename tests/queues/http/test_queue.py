@@ -169,7 +169,7 @@ def test_a_rotated_token_is_read_anew(token: Path) -> None:
 @pytest.mark.parametrize(
     ("scope", "may", "may_not"),
     [
-        ("submit", ("put", "stats", "jobs"), ("claim", "retry")),
+        ("put", ("put", "stats", "jobs"), ("claim", "retry")),
         ("worker", ("claim", "stats"), ("put", "jobs", "drop")),
         ("none", (), ("put", "claim", "stats", "jobs", "retry", "drop")),
     ],
@@ -232,8 +232,8 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "headers", "error", "says"),
     [
-        (200, b"<html>", {}, StoreError, "no JSON object"),
-        (200, b"[]", {}, StoreError, "no JSON object"),
+        (200, b"<html>", {}, StoreError, "not a JSON object"),
+        (200, b"[]", {}, StoreError, "not a JSON object"),
         (301, b"", {"Location": "https://u:hunter2@x/"}, StoreError, "points to https://u:"),
         (404, b"<html>", {}, StoreError, "whether the address is that of a controller"),
         (413, b"<html>", {}, PayloadError, "a proxy before it"),
@@ -283,7 +283,7 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
-        ("put", [], "no JSON object"),
+        ("put", [], "not a JSON object"),
         ("put", {"jobs": 1}, "must be a list"),
         ("put", {"jobs": [{}]}, "with a `kind`"),
         ("put", {"jobs": [{"kind": "a", "x": 1}]}, "no field 'x'"),

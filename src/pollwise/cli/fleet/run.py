@@ -114,8 +114,7 @@ async def _authorise(settings: FleetSettings, stack: AsyncExitStack) -> Authoris
     """Who the API lets in: whom a controller does, or who has the one token of this fleet."""
     if settings.api_tokens is not None:
         from pollwise.controller.opening import opened_state
-        from pollwise.controller.security.auth import Auth
-        from pollwise.controller.security.fleet_tokens import fleet_tokens
+        from pollwise.controller.security.auth import Auth, fleet_tokens
 
         return fleet_tokens(
             Auth(await stack.enter_async_context(opened_state(settings.api_tokens)))

@@ -14,7 +14,7 @@ from dataclasses import replace
 from urllib.parse import unquote
 
 from pollwise.controller.files.blobs import Blobs, too_large
-from pollwise.controller.http.answers import Refused
+from pollwise.controller.http.answers import HttpError
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.values import ArtefactRow
 from pollwise.errors import JobError, StoreError, StoreUnavailable
@@ -82,7 +82,7 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
         if found[2] and int(found[2]) < start:
             return None
     if start >= size or start >= stop:
-        raise Refused(
+        raise HttpError(
             416,
             "no_such_range",
             f"there are {size} bytes, and the range asks for none of them",

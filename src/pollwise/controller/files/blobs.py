@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pollwise.controller.http.answers import Refused, bytes_gone
+from pollwise.controller.http.answers import HttpError, bytes_gone
 from pollwise.controller.missing_files import BlobsMissing
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
 from pollwise.runtime.redact import without_secrets
@@ -56,7 +56,7 @@ class Written:
     sha256: str
 
 
-class Writer(ABC):
+class BlobWriter(ABC):
     """A blob that is being written; its calls block and come one at a time, from any thread."""
 
     @abstractmethod
@@ -78,8 +78,8 @@ def is_no_room(error: OSError) -> bool:
     return error.errno in _NO_ROOM
 
 
-def no_room() -> Refused:
-    return Refused(
+def no_room() -> HttpError:
+    return HttpError(
         507,
         "no_room",
         "the controller has no room for this file; nothing of it was kept",
@@ -89,7 +89,7 @@ def no_room() -> Refused:
 
 
 class Blobs(ABC):
-    """A place for blobs. Errors are `Refused` where the sender can do something about them."""
+    """A place for blobs. Errors are `HttpError` where the sender can do something about them."""
 
     #: Where it is, fit to be printed.
     url: str
@@ -165,7 +165,7 @@ class Blobs(ABC):
         self._threads.shutdown(wait=False)
 
     @abstractmethod
-    def _writer(self, job_id: str, blob: str) -> Writer: ...
+    def _writer(self, job_id: str, blob: str) -> BlobWriter: ...
 
     @abstractmethod
     def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces: ...
@@ -229,7 +229,7 @@ class FolderBlobs(Blobs):
             raise BlobsMissing("the folder for artefacts cannot be written to", self.folder)
         self._disk = disk
 
-    def _writer(self, job_id: str, blob: str) -> Writer:
+    def _writer(self, job_id: str, blob: str) -> BlobWriter:
         return _FileWriter(self._of(job_id) / blob, self._check)
 
     def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
@@ -259,7 +259,7 @@ class FolderBlobs(Blobs):
         return self.folder / job_id[-2:] / job_id
 
 
-class _FileWriter(Writer):
+class _FileWriter(BlobWriter):
     """Writes beside the place, then renames: what has the name is whole."""
 
     def __init__(self, path: Path, check: Callable[[], None]) -> None:
@@ -318,7 +318,7 @@ class ObjectBlobs(Blobs):
         self._prefix = prefix.strip("/")
         self.url = url
 
-    def _writer(self, job_id: str, blob: str) -> Writer:
+    def _writer(self, job_id: str, blob: str) -> BlobWriter:
         return _ObjectWriter(self._store, self._name(job_id, blob), self._explained)
 
     def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
@@ -366,7 +366,7 @@ class ObjectBlobs(Blobs):
         return StoreUnavailable(f"{self.url}: {' '.join(said.split())[:300]}")
 
 
-class _ObjectWriter(Writer):
+class _ObjectWriter(BlobWriter):
     """Sends parts as they fill; the object is there when the last one is in."""
 
     def __init__(self, store: Any, name: str, explained: Callable[[Exception], StoreError]) -> None:
@@ -442,8 +442,8 @@ _OPTIONS = {
 }
 
 
-def too_large(limit: int) -> Refused:
-    return Refused(
+def too_large(limit: int) -> HttpError:
+    return HttpError(
         413,
         "too_large",
         f"the file has more than {limit} bytes; nothing of it was kept",
@@ -451,8 +451,8 @@ def too_large(limit: int) -> Refused:
     )
 
 
-def _wrong_checksum(expected: str, found: str) -> Refused:
-    return Refused(
+def _wrong_checksum(expected: str, found: str) -> HttpError:
+    return HttpError(
         422,
         "wrong_checksum",
         f"the SHA-256 of what came is {found}, not {expected}; nothing of it was kept",
@@ -470,7 +470,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _put(writer: Writer, digest: Any, data: bytes) -> None:
+def _put(writer: BlobWriter, digest: Any, data: bytes) -> None:
     if data:
         digest.update(data)
         writer.write(data)

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
-from pollwise.controller.http.answers import Refused
+from pollwise.controller.http.answers import HttpError
 from pollwise.controller.state.base import LOG_READ_MAX, ControllerState
-from pollwise.controller.state.values import LogPlace, Run
+from pollwise.controller.state.values import LogPlace, RunRow
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 
@@ -30,7 +30,7 @@ _ATTEMPTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LogChunk:
     """A piece of a followed log; `end` is the offset behind it, from where to go on."""
 
     end: int
@@ -47,18 +47,18 @@ class Logs:
     def __init__(self, state: ControllerState, limit: int) -> None:
         self._state = state
         self._limit = limit
-        self._followers: dict[str, set[PollLoop[Piece | None]]] = {}
+        self._followers: dict[str, set[PollLoop[LogChunk | None]]] = {}
         self._closing = False
         mark = f"\n[pollwise: the log is cut here, at its limit of {limit} bytes]\n"
         self._end_mark = mark.encode()
 
-    async def append(self, run: Run, offset: int, data: bytes) -> LogPlace | None:
+    async def append(self, run: RunRow, offset: int, data: bytes) -> LogPlace | None:
         """Append what a run sent from its byte `offset` on; None if it is not the newest run.
 
-        Refused (409) when bytes before it are missing: `expected` says from where to send.
+        HttpError (409) when bytes before it are missing: `expected` says from where to send.
         """
         if offset < 0 or len(data) > APPEND_MAX:
-            raise Refused(
+            raise HttpError(
                 413 if offset >= 0 else 422,
                 "log_too_long" if offset >= 0 else "invalid",
                 f"a piece of log from {offset} with {len(data)} bytes cannot be appended",
@@ -73,7 +73,7 @@ class Logs:
             return None
         received = place.received if place.part == part else 0
         if offset > received:
-            raise Refused(
+            raise HttpError(
                 409,
                 "log_gap",
                 f"the log of this run has {received} bytes; a piece from {offset} leaves a gap",
@@ -95,7 +95,7 @@ class Logs:
             yield data
             start += len(data)
 
-    async def follow(self, job_id: str, start: int = 0) -> AsyncIterator[Piece | None]:
+    async def follow(self, job_id: str, start: int = 0) -> AsyncIterator[LogChunk | None]:
         """Pieces from `start` on as they come, until the job has ended and all was given.
 
         A piece ends with a whole character of UTF-8. None now and then, when nothing came: so that
@@ -106,7 +106,7 @@ class Logs:
         options = LoopOptions(clock=self._state.clock, spread=False)
         loop = PollLoop(follower.look, LOOKS, f"log:{job_id}", options)
         self._followers.setdefault(job_id, set()).add(loop)
-        coming: asyncio.Task[Sequence[Piece | None]] | None = None
+        coming: asyncio.Task[Sequence[LogChunk | None]] | None = None
         try:
             while not self._closing:
                 coming = asyncio.ensure_future(_next_of(loop))
@@ -148,7 +148,7 @@ class _Follower:
         self._job_id = job_id
         self._start = start
 
-    async def look(self, _: float) -> Batch[Piece | None]:
+    async def look(self, _: float) -> Batch[LogChunk | None]:
         """The next piece; None behind the last one of a job that has ended."""
         place = await self._state.log_place(self._job_id)  # first: if it ended, all is there
         final = place is None or place.ended
@@ -156,11 +156,11 @@ class _Follower:
         whole = data if final and len(data) < PIECE else data[: whole_characters(data)]
         if whole:
             self._start += len(whole)
-            return Batch((Piece(self._start, whole),), 1)
+            return Batch((LogChunk(self._start, whole),), 1)
         return Batch((None,) if final else (), 1)
 
 
-async def _next_of(loop: PollLoop[Piece | None]) -> Sequence[Piece | None]:
+async def _next_of(loop: PollLoop[LogChunk | None]) -> Sequence[LogChunk | None]:
     """The next of a log; nothing when its loop was stopped."""
     try:
         return await anext(loop)

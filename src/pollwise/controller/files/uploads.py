@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from pollwise.controller.files.artefacts import Artefacts, checked_name
 from pollwise.controller.files.blobs import is_no_room, no_room
-from pollwise.controller.http.answers import Refused
+from pollwise.controller.http.answers import HttpError
 from pollwise.controller.http.requests import (
     declared_length,
     invalid,
@@ -31,7 +31,7 @@ PIECE = 256 * 1024
 HEADS = 1024 * 1024
 
 
-class Files:
+class UploadedFiles:
     """The files of a request, by name."""
 
     def __init__(self, files: dict[str, UploadFile], artefacts: Artefacts, by: str) -> None:
@@ -60,7 +60,7 @@ class Files:
 @contextlib.asynccontextmanager
 async def receive_multipart(
     request: Request, controller: Controller, by: str
-) -> AsyncIterator[tuple[str, Files]]:
+) -> AsyncIterator[tuple[str, UploadedFiles]]:
     """The JSON in the part `job`, and the files beside it, which are temporary files meanwhile."""
     options = controller.options
     plain_only(request.headers.get("content-encoding"))
@@ -78,11 +78,11 @@ async def receive_multipart(
     try:
         form = await parser.parse()
     except MultiPartException as error:
-        raise Refused(
+        raise HttpError(
             400, "bad_multipart", error.message, "Send a part `job` with JSON, and files."
         ) from None
     except (KeyError, ValueError, ClientDisconnect):
-        raise Refused(
+        raise HttpError(
             400, "bad_multipart", "the multipart body cannot be read",
             "Send a part `job` with JSON, and files.",
         ) from None  # fmt: skip
@@ -107,7 +107,7 @@ async def receive_multipart(
             raise invalid("there is no part `job`: the job, as JSON")
         if len(files) > options.inputs_max:
             raise invalid(f"there are {len(files)} files; at most {options.inputs_max}")
-        yield given, Files(files, controller.artefacts, by)
+        yield given, UploadedFiles(files, controller.artefacts, by)
     finally:
         await form.close()
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from pollwise.controller.missing_files import NotNow
+from pollwise.controller.missing_files import MissingStorage
 from pollwise.errors import (
     ConfigError,
     JobError,
@@ -29,7 +29,7 @@ from pollwise.errors import (
 QUOTED_MAX = 80
 
 
-class Refused(Exception):
+class HttpError(Exception):
     """A request that is answered with an error."""
 
     def __init__(
@@ -55,21 +55,21 @@ def error_body(code: str, message: str, what_to_do: str) -> dict[str, Any]:
     return {"error": {"code": code, "message": message, "what_to_do": what_to_do}}
 
 
-def refusal_of(error: PollwiseError) -> Refused:
+def error_for(error: PollwiseError) -> HttpError:
     """How an error of ours is answered."""
     message = str(error)
     if isinstance(error, UniqueConflict):
-        return Refused(
+        return HttpError(
             409, "unique_conflict", message, "Choose another `unique`, or send the same job."
         )
     if isinstance(error, Unsupported):
-        return Refused(422, "unsupported", message, "Leave it out, or use another store.")
+        return HttpError(422, "unsupported", message, "Leave it out, or use another store.")
     if isinstance(error, (JobError, ConfigError)):
-        return Refused(422, "invalid", message, "Correct the request and send it again.")
+        return HttpError(422, "invalid", message, "Correct the request and send it again.")
     if isinstance(error, LeaseLost):
         return lease_lost(error.lost)
-    if isinstance(error, NotNow):  # which does not pass by itself
-        return Refused(
+    if isinstance(error, MissingStorage):  # which does not pass by itself
+        return HttpError(
             503,
             "store_unavailable",
             error.reason,
@@ -77,7 +77,7 @@ def refusal_of(error: PollwiseError) -> Refused:
             {"Retry-After": "60"},
         )
     if isinstance(error, StoreUnavailable):
-        return Refused(
+        return HttpError(
             503,
             "store_unavailable",
             "the store does not answer now",
@@ -87,12 +87,12 @@ def refusal_of(error: PollwiseError) -> Refused:
     return unexpected("the store refused") if isinstance(error, StoreError) else unexpected()
 
 
-def unexpected(what: str = "the controller failed") -> Refused:
-    return Refused(500, "internal", what, "The controller's log says why; tell who runs it.")
+def unexpected(what: str = "the controller failed") -> HttpError:
+    return HttpError(500, "internal", what, "The controller's log says why; tell who runs it.")
 
 
-def lease_lost(ids: tuple[str, ...]) -> Refused:
-    return Refused(
+def lease_lost(ids: tuple[str, ...]) -> HttpError:
+    return HttpError(
         409,
         "lease_lost",
         f"the job {', '.join(ids[:5])} is no longer yours",
@@ -100,8 +100,8 @@ def lease_lost(ids: tuple[str, ...]) -> Refused:
     )
 
 
-def no_such(what: str, name: str) -> Refused:
-    return Refused(
+def no_such(what: str, name: str) -> HttpError:
+    return HttpError(
         404,
         f"no_such_{what}",
         f"there is no {what} {quoted(name)} that you may see",
@@ -109,8 +109,8 @@ def no_such(what: str, name: str) -> Refused:
     )
 
 
-def bytes_gone() -> Refused:
-    return Refused(
+def bytes_gone() -> HttpError:
+    return HttpError(
         410,
         "bytes_gone",
         "the file is known, but its bytes are gone",
@@ -118,9 +118,9 @@ def bytes_gone() -> Refused:
     )
 
 
-def too_soon(after: float, least: float) -> Refused:
+def too_soon(after: float, least: float) -> HttpError:
     wait = max(math.ceil(after), 1)
-    return Refused(
+    return HttpError(
         429,
         "too_soon",
         f"this worker polled less than {least:g} s ago, and there was nothing",

@@ -17,7 +17,7 @@ from pollwise.controller.http.requests import HEADERS, answer, declared_length, 
 from pollwise.controller.http.schema import errors
 from pollwise.controller.http.views import artefact_view
 from pollwise.controller.state.values import ArtefactRow
-from pollwise.controller.workers.reports import Progress
+from pollwise.controller.workers.base import RunProgress
 
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
@@ -32,7 +32,7 @@ def routes(controller: Controller) -> APIRouter:
         responses={200: {"model": schema.ArtefactList}, **errors(404)},
     )
     async def list_artefacts(request: Request, job_id: str) -> Response:
-        row = await controller.job_for(request, job_id)
+        row = await controller.access.job_for(request, job_id)
         found = await artefacts.list(row.id)
         return answer({"artefacts": [artefact_view(each) for each in found]})
 
@@ -42,7 +42,7 @@ def routes(controller: Controller) -> APIRouter:
         responses={200: {"model": schema.ArtefactList}, **errors(404)},
     )
     async def list_inputs(request: Request, job_id: str) -> Response:
-        row = await controller.job_for(request, job_id)
+        row = await controller.access.job_for(request, job_id)
         found = await artefacts.list(row.id, input=True)
         return answer({"artefacts": [artefact_view(each) for each in found]})
 
@@ -84,7 +84,7 @@ def routes(controller: Controller) -> APIRouter:
         return await fetched(request, job_id, name, input=True)
 
     async def fetched(request: Request, job_id: str, name: str, *, input: bool) -> Response:
-        job = await controller.job_for(request, job_id)
+        job = await controller.access.job_for(request, job_id)
         found = await artefacts.find(job.id, name, input=input)
         if found is None:
             raise no_such("input" if input else "artefact", name)
@@ -119,11 +119,11 @@ def routes(controller: Controller) -> APIRouter:
         openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
     )
     async def put_artefact(request: Request, job_id: str, name: str) -> Response:
-        known, run = await controller.run_for(request, job_id)
+        known, run = await controller.access.run_for(request, job_id)
         plain_only(request.headers.get("content-encoding"))
         if run.job_id not in known.runs:
             await controller.runs.read(known, afresh=True)
-        await controller.runs.keep(known, [Progress(job_id)], complete=False)
+        await controller.runs.keep(known, [RunProgress(job_id)], complete=False)
         kept = await artefacts.save(
             run.job_id,
             name,

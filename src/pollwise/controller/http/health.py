@@ -1,4 +1,4 @@
-"""Health, which needs no token, and metrics, which need one unless a setting opens them."""
+"""`/livez` and `/readyz` without a token, and `/metrics`, which needs one by default."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from fastapi import APIRouter, Request, Response
 
 from pollwise.controller.controller import Controller
 from pollwise.controller.http import schema
-from pollwise.controller.http.answers import Refused
+from pollwise.controller.http.answers import HttpError
 from pollwise.controller.http.requests import HEADERS, answer
 from pollwise.controller.http.schema import errors
-from pollwise.controller.missing_files import NotNow
+from pollwise.controller.missing_files import MissingStorage
 from pollwise.errors import MissingExtra, PollwiseError
 
 
@@ -18,18 +18,18 @@ def routes(controller: Controller) -> APIRouter:
     options = controller.options
 
     @router.get(
-        "/healthz",
+        "/livez",
         tags=["health"],
-        summary="Is the process there?",
+        summary="Is the process alive?",
         responses={200: {"model": schema.Health}},
     )
-    async def healthz() -> Response:
+    async def livez() -> Response:
         return answer({"status": "ok"})
 
     @router.get(
         "/readyz",
         tags=["health"],
-        summary="Can it work: does the store answer, is there a place for files?",
+        summary="Can it work: does the store answer, can files be written?",
         responses={200: {"model": schema.Health}, **errors(503)},
     )
     async def readyz() -> Response:
@@ -37,8 +37,10 @@ def routes(controller: Controller) -> APIRouter:
             await controller.ready()
         except PollwiseError as error:
             controller.log_failure(error)
-            reason = error.reason if isinstance(error, NotNow) else "the store does not answer"
-            raise Refused(
+            reason = (
+                error.reason if isinstance(error, MissingStorage) else "the store does not answer"
+            )
+            raise HttpError(
                 503, "not_ready", reason, "The controller's log says more.", {"Retry-After": "5"}
             ) from None
         return answer({"status": "ok"})
@@ -46,7 +48,7 @@ def routes(controller: Controller) -> APIRouter:
     @router.get(
         "/metrics",
         tags=["health"],
-        summary="Metrics, as Prometheus reads them",
+        summary="Metrics for Prometheus",
         responses={
             200: {"content": {"text/plain": {"schema": {"type": "string"}}}},
             **errors(501),
@@ -54,11 +56,11 @@ def routes(controller: Controller) -> APIRouter:
     )
     async def metrics(request: Request) -> Response:
         if not options.metrics_open:
-            await controller.caller(request, "admin")
+            await controller.access.caller(request, "read")
         try:
             text, kind = await controller.metrics()
         except MissingExtra as error:
-            raise Refused(
+            raise HttpError(
                 501, "no_metrics", str(error), "Install the extra where the controller runs."
             ) from None
         return Response(text, 200, HEADERS, media_type=kind)

@@ -1,4 +1,4 @@
-"""`/api/jobs`: submit, look, cancel, retry, keep alive."""
+"""`/api/jobs`: put, list, cancel, retry, heartbeat."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from pollwise.controller.controller import Controller, address_of
-from pollwise.controller.files.uploads import Files, receive_multipart
+from pollwise.controller.controller import Controller
+from pollwise.controller.files.uploads import UploadedFiles, receive_multipart
 from pollwise.controller.http import schema
-from pollwise.controller.http.answers import Refused, lease_lost, no_such
+from pollwise.controller.http.access import SEE, STEER, address_of
+from pollwise.controller.http.answers import HttpError, lease_lost, no_such
 from pollwise.controller.http.poll import progress_of, text_of
 from pollwise.controller.http.requests import (
     HEADERS,
@@ -27,11 +28,11 @@ from pollwise.controller.http.requests import (
 )
 from pollwise.controller.http.schema import body_of, errors
 from pollwise.controller.http.views import job_view
-from pollwise.controller.jobs import spec_from
+from pollwise.controller.jobs import job_spec
 from pollwise.controller.security.auth import Caller
-from pollwise.controller.state.values import STATUSES, JobRow
+from pollwise.controller.state.values import SHOWN_STATES, JobRow
+from pollwise.controller.workers.base import RunProgress
 from pollwise.controller.workers.matching import checked_kind
-from pollwise.controller.workers.reports import Progress
 
 _MULTIPART: dict[str, Any] = {
     "schema": {
@@ -47,39 +48,41 @@ _MULTIPART: dict[str, Any] = {
 
 def routes(controller: Controller) -> APIRouter:
     router = APIRouter(tags=["jobs"])
-    options, registry, state = controller.options, controller.registry, controller.state
+    options, registry, storage = controller.options, controller.registry, controller.storage
 
     async def view(row: JobRow) -> dict[str, Any]:
-        waiting = await registry.waiting_for(row) if row.status == "queued" else None
+        waiting = await registry.waiting_for(row) if row.state == "ready" else None
         return job_view(row, waiting)
 
     @router.post(
         "/api/jobs",
         status_code=201,
-        summary="Submit a job",
+        summary="Put a job",
         description="JSON; or multipart, with the JSON in the part `job` and files as inputs. "
-        "One whose `unique` is known already is answered with 200.",
+        "A job whose `unique` exists already is answered with 200.",
         responses={
             201: {"model": schema.JobView},
-            200: {"model": schema.JobView, "description": "It was submitted before."},
+            200: {"model": schema.JobView, "description": "It was put before."},
             **errors(400, 409, 413, 422, 507),
         },
-        openapi_extra=body_of(schema.NewJob, also={"multipart/form-data": _MULTIPART}),
+        openapi_extra=body_of(schema.NewJobBody, also={"multipart/form-data": _MULTIPART}),
     )
-    async def submit(request: Request) -> Response:
-        who = await controller.caller(request, "submit")
+    async def put(request: Request) -> Response:
+        who = await controller.access.caller(request, "put")
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "multipart/form-data":
             async with receive_multipart(request, controller, who.who) as (given, files):
-                return await submitted(request, who, parsed(given), files)
+                return await put_job(request, who, parsed(given), files)
         body = await read_body(request, options.body_limit)
-        return await submitted(request, who, parsed(body or b"null"), None)
+        return await put_job(request, who, parsed(body or b"null"), None)
 
-    async def submitted(request: Request, who: Caller, given: Any, files: Files | None) -> Response:
-        spec = spec_from(given, options, () if files is None else files.names)
-        await controller.can_keep()
+    async def put_job(
+        request: Request, who: Caller, given: Any, files: UploadedFiles | None
+    ) -> Response:
+        spec = job_spec(given, options, () if files is None else files.names)
+        await controller.check_files()
         store = None if files is None else files.store
-        row, fresh = await controller.jobs.submit(spec, who.who, store, address_of(request))
+        row, fresh = await controller.jobs.put(spec, who.who, store, address_of(request))
         return answer(await view(row), 201 if fresh else 200, {"Location": f"/api/jobs/{row.id}"})
 
     @router.get(
@@ -89,39 +92,39 @@ def routes(controller: Controller) -> APIRouter:
     )
     async def list_jobs(
         request: Request,
-        status: str | None = None,
+        state: str | None = None,
         kind: str | None = None,
         worker: str | None = None,
         limit: Limit = None,
         after: After = None,
     ) -> Response:
-        who = await controller.caller(request, "submit", "own")
-        if status is not None and status not in STATUSES:
-            raise invalid(f"status = {status[:40]!r} is none of {', '.join(STATUSES)}")
+        who = await controller.access.caller(request, *SEE, "own")
+        if state is not None and state not in SHOWN_STATES:
+            raise invalid(f"state = {state[:40]!r} is none of {', '.join(SHOWN_STATES)}")
         if kind is not None:
             kind = checked_kind(kind)
         if who.worker_id is not None:
-            worker = who.worker_id  # a worker sees its own jobs, and no others
+            worker = who.worker_id  # a worker sees only its own jobs
         elif worker is not None and not is_id(worker):
             raise invalid("worker must be the id of a worker")
-        most = page_limit(limit)
-        rows = await state.list_jobs(
-            status=status,
+        size = page_limit(limit)
+        rows = await storage.list_jobs(
+            state=state,
             kind=kind,
             worker=worker,
-            limit=most,
+            limit=size,
             after=page_after(after),
         )
         views = [await view(row) for row in rows]
-        return answer({"jobs": views, "next": rows[-1].id if len(rows) == most else None})
+        return answer({"jobs": views, "next": rows[-1].id if len(rows) == size else None})
 
     @router.get(
         "/api/jobs/{job_id}",
-        summary="Look at a job",
+        summary="Show a job",
         responses={200: {"model": schema.JobView}, **errors(404)},
     )
     async def get_job(request: Request, job_id: str) -> Response:
-        return answer(await view(await controller.job_for(request, job_id)))
+        return answer(await view(await controller.access.job_for(request, job_id)))
 
     @router.get(
         "/api/jobs/{job_id}/result",
@@ -129,13 +132,13 @@ def routes(controller: Controller) -> APIRouter:
         responses={200: {"description": "The result, as JSON."}, **errors(404, 409)},
     )
     async def result(request: Request, job_id: str) -> Response:
-        row = await controller.job_for(request, job_id)
-        if row.status != "done":
-            raise Refused(
+        row = await controller.access.job_for(request, job_id)
+        if row.state != "done":
+            raise HttpError(
                 409,
                 "not_done",
-                f"the job is {row.status}, and has no result",
-                "Ask again when it is done; GET /api/jobs/{id} says how it is.",
+                f"the job is {row.state}, and has no result",
+                "Ask again when it is done; GET /api/jobs/{id} shows its state.",
             )
         body = row.result if row.result is not None else "null"
         return Response(body.encode(), 200, HEADERS, media_type="application/json")
@@ -147,17 +150,17 @@ def routes(controller: Controller) -> APIRouter:
         responses={200: {"model": schema.JobView}, **errors(404, 409)},
     )
     async def cancel(request: Request, job_id: str) -> Response:
-        who = await controller.caller(request, "submit")
+        who = await controller.access.caller(request, *STEER)
         row = await controller.jobs.cancel(checked_id(job_id, "job"))
         if row is None:
             raise no_such("job", job_id)
-        if row.status in ("done", "dead"):
-            raise Refused(
-                409, "ended", f"the job is {row.status}; there is nothing to cancel", "Leave it."
+        if row.state in ("done", "dead"):
+            raise HttpError(
+                409, "ended", f"the job is {row.state}; there is nothing to cancel", "Leave it."
             )
-        if row.status == "running":
-            controller.pushes.cancel(row.worker_id, row.id)
-        await controller.note(request, who, "job.cancel", row.id)
+        if row.state == "leased":
+            controller.sockets.cancel(row.worker_id, row.id)
+        await controller.access.note(request, who, "job.cancel", row.id)
         return answer(await view(row))
 
     @router.post(
@@ -166,30 +169,30 @@ def routes(controller: Controller) -> APIRouter:
         responses={200: {"model": schema.JobView}, **errors(404, 409)},
     )
     async def retry(request: Request, job_id: str) -> Response:
-        who = await controller.caller(request, "submit")
-        await controller.can_keep()
+        who = await controller.access.caller(request, *STEER)
+        await controller.check_files()
         row = await controller.jobs.retry(checked_id(job_id, "job"))
         if row is None:
-            now = await state.job(job_id)
+            now = await storage.job(job_id)
             if now is None:
                 raise no_such("job", job_id)
-            raise Refused(
-                409, "not_ended", f"the job is {now.status}, and not at its end",
+            raise HttpError(
+                409, "not_ended", f"the job is {now.state}, and has not ended",
                 "Cancel it first, or wait.",
             )  # fmt: skip
-        await controller.note(request, who, "job.retry", row.id)
+        await controller.access.note(request, who, "job.retry", row.id)
         return answer(await view(row))
 
     @router.post(
         "/api/jobs/{job_id}/heartbeat",
-        summary="Still at it",
+        summary="Keep a job that one runs, and report progress",
         responses={200: {"model": schema.HeartbeatAnswer}, **errors(400, 404, 409, 413, 422)},
         openapi_extra=body_of(schema.Heartbeat, required=False),
     )
     async def heartbeat(request: Request, job_id: str) -> Response:
-        known, _ = await controller.run_for(request, job_id)
+        known, _ = await controller.access.run_for(request, job_id)
         given = await read_object(request, options.body_limit, ("progress", "message"))
-        said = Progress(job_id, progress_of(given), text_of(given, "message"))
+        said = RunProgress(job_id, progress_of(given), text_of(given, "message"))
         await controller.runs.read(known, afresh=True)
         heard = await controller.runs.keep(known, [said], complete=False)
         if job_id in heard.lost:

@@ -12,7 +12,7 @@ from pollwise.controller.controller import Controller
 from pollwise.controller.files.artefacts import byte_range
 from pollwise.controller.files.logs import APPEND_MAX, LogsStop
 from pollwise.controller.http import schema
-from pollwise.controller.http.answers import Refused, lease_lost, no_such
+from pollwise.controller.http.answers import HttpError, lease_lost, no_such
 from pollwise.controller.http.requests import (
     HEADERS,
     answer,
@@ -20,7 +20,7 @@ from pollwise.controller.http.requests import (
     read_body,
 )
 from pollwise.controller.http.schema import errors
-from pollwise.controller.workers.reports import Progress
+from pollwise.controller.workers.base import RunProgress
 
 #: What a follower gets when nothing came for a while, so that a proxy keeps the line open.
 COMMENT = b": still there\n\n"
@@ -45,7 +45,7 @@ def routes(controller: Controller) -> APIRouter:
         },
     )
     async def read(request: Request, job_id: str, follow: bool = False) -> Response:
-        await controller.job_for(request, job_id)
+        await controller.access.job_for(request, job_id)
         if follow:
             return await followed(request, job_id)
         place = await logs.place(job_id)
@@ -65,7 +65,7 @@ def routes(controller: Controller) -> APIRouter:
 
     async def followed(request: Request, job_id: str) -> Response:
         if following >= controller.options.followers_max:
-            raise Refused(
+            raise HttpError(
                 503, "too_many_followers", "too many logs are followed at the moment",
                 "Read it by range instead, or come back later.", {"Retry-After": "10"},
             )  # fmt: skip
@@ -105,14 +105,14 @@ def routes(controller: Controller) -> APIRouter:
     async def append(
         request: Request, job_id: str, offset: Annotated[int, Query(ge=0, lt=2**53)]
     ) -> Response:
-        known, run = await controller.run_for(request, job_id)
+        known, run = await controller.access.run_for(request, job_id)
         data = await read_body(request, APPEND_MAX)
         place = await logs.append(run, offset, data)
         if place is None:
             raise lease_lost((job_id,))
         if run.job_id not in known.runs:
             await controller.runs.read(known, afresh=True)
-        await controller.runs.keep(known, [Progress(job_id)], complete=False)
+        await controller.runs.keep(known, [RunProgress(job_id)], complete=False)
         return answer({"received": place.received, "size": place.size, "cut": place.cut})
 
     return router

@@ -16,13 +16,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
-from pollwise.controller.http.answers import Refused, encoded, no_such, refusal_of, unexpected
+from pollwise.controller.http.answers import HttpError, encoded, error_for, no_such, unexpected
 from pollwise.controller.http.requests import BODY_WITHIN, gone, is_id, plain_only, too_slow
 from pollwise.controller.http.views import work_view
 from pollwise.controller.security.auth import Caller
-from pollwise.controller.workers.polling import Answer, Ask, LogText, checked_most
-from pollwise.controller.workers.registry import Known
-from pollwise.controller.workers.reports import Finished, Progress
+from pollwise.controller.workers.base import RunProgress, RunReport
+from pollwise.controller.workers.polling import LogText, PollRequest, PollResult, checked_max
+from pollwise.controller.workers.registry import KnownWorker
 from pollwise.errors import PollwiseError
 from pollwise.runtime.events import PollAnswered
 from pollwise.runtime.jobs import encode
@@ -56,7 +56,7 @@ class PollRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         controller = self._controller
         began = controller.clock.now()
-        known: Known | None = None
+        known: KnownWorker | None = None
         authorization = if_none_match = b""
         try:
             for name, value in scope["headers"]:
@@ -71,17 +71,17 @@ class PollRoute:
                     await controller.start()
                     known = await self._known(asked[0], await controller.auth.caller(authorization))
                     began = controller.clock.now()  # who it is may have been looked up
-                most, wait, running = asked[1:]
+                max_jobs, wait, running = asked[1:]
                 controller.registry.seen(known, _address(scope), began)
                 if running is None:
-                    answer = controller.poller.quick(known, most, wait, began)
+                    answer = controller.poller.quick(known, max_jobs, wait, began)
                     if answer is not None:
-                        await self._say_nothing(answer, most, if_none_match, send)
+                        await self._say_nothing(answer, max_jobs, if_none_match, send)
                         if not controller.awake:
                             controller.began()
                         self._tell(known, "empty", 0, began)
                         return
-                ask = Ask(most, wait, running)
+                ask = PollRequest(max_jobs, wait, running)
             else:
                 await controller.start()
                 who = await controller.auth.caller(authorization)  # before anything is read
@@ -93,7 +93,7 @@ class PollRoute:
             answer = await controller.poller.answer(known, ask, lambda: _gone(receive))
             await self._say(answer, ask, scope["method"] == "POST", if_none_match, send)
             self._tell(known, "job" if answer.jobs else "empty", len(answer.jobs), began)
-        except Refused as refused:
+        except HttpError as refused:
             if known is None:
                 refused = await self._of_a_stranger(refused, authorization)
             await _refuse(refused, send)
@@ -101,12 +101,12 @@ class PollRoute:
                 self._tell(known, "too_soon", 0, began)
         except PollwiseError as error:
             controller.log_failure(error)
-            await _refuse(refusal_of(error), send)
+            await _refuse(error_for(error), send)
         except Exception as error:
             controller.log_failure(error)
             await _refuse(unexpected(), send)
 
-    def _known_at_once(self, worker_id: str, authorization: bytes) -> Known | None:
+    def _known_at_once(self, worker_id: str, authorization: bytes) -> KnownWorker | None:
         """The worker, if it is in memory and the token is its own and holds."""
         known = self._controller.registry.remembered(worker_id)
         if known is None or authorization[:7].lower() != b"bearer ":
@@ -120,7 +120,7 @@ class PollRoute:
             return None
         return known
 
-    async def _known(self, worker_id: str, who: Caller) -> Known:
+    async def _known(self, worker_id: str, who: Caller) -> KnownWorker:
         who.must_be_worker(worker_id)
         registry = self._controller.registry
         known = await registry.get(worker_id) if is_id(worker_id) else None
@@ -128,27 +128,27 @@ class PollRoute:
             raise no_such("worker", worker_id)
         return known
 
-    async def _of_a_stranger(self, refused: Refused, authorization: bytes) -> Refused:
+    async def _of_a_stranger(self, refused: HttpError, authorization: bytes) -> HttpError:
         """What is wrong with a request is told to who has a token; others are told of that."""
         try:
             await self._controller.start()
             await self._controller.auth.caller(authorization)
-        except Refused as unauthorized:
+        except HttpError as unauthorized:
             return unauthorized
         except PollwiseError as error:
             self._controller.log_failure(error)
-            return refusal_of(error)
+            return error_for(error)
         return refused
 
     async def _say_nothing(
-        self, answer: Answer, most: int, if_none_match: bytes, send: Send
+        self, answer: PollResult, max_jobs: int, if_none_match: bytes, send: Send
     ) -> None:
-        place = (answer.next_poll_s, most > 1)
+        place = (answer.next_poll_s, max_jobs > 1)
         ready = self._ready.get(place)
         if ready is None:
             if len(self._ready) >= READY_MAX:
                 self._ready.clear()
-            ready = self._ready[place] = _empty(answer.next_poll_s, most > 1)
+            ready = self._ready[place] = _empty(answer.next_poll_s, max_jobs > 1)
         etag, head, body, unchanged = ready
         if if_none_match == etag:
             await send({"type": "http.response.start", "status": 304, "headers": unchanged})
@@ -158,15 +158,15 @@ class PollRoute:
             await send({"type": "http.response.body", "body": body})
 
     async def _say(
-        self, answer: Answer, ask: Ask, posted: bool, if_none_match: bytes, send: Send
+        self, answer: PollResult, ask: PollRequest, posted: bool, if_none_match: bytes, send: Send
     ) -> None:
         if answer.is_empty and not answer.drain and not posted:
-            await self._say_nothing(answer, ask.most, if_none_match, send)
+            await self._say_nothing(answer, ask.max_jobs, if_none_match, send)
             return
         lease_s = self._controller.runs.lease_s
         jobs = [work_view(row, run.attempt, lease_s) for row, run in answer.jobs]
         said: dict[str, Any] = {"job": jobs[0] if jobs else None}
-        if ask.most > 1:
+        if ask.max_jobs > 1:
             said["jobs"] = jobs
         said |= {
             "next_poll_s": answer.next_poll_s,
@@ -177,7 +177,7 @@ class PollRoute:
             said["lost"] = answer.lost
         await _json(200, encoded(said), [_NOT_STORED], send)
 
-    def _tell(self, known: Known, result: str, found: int, began: float) -> None:
+    def _tell(self, known: KnownWorker, result: str, found: int, began: float) -> None:
         controller = self._controller
         if controller.events.wants(PollAnswered):
             took = controller.clock.now() - began
@@ -199,20 +199,22 @@ def _empty(next_poll_s: float, several: bool) -> tuple[bytes, Headers, bytes, He
 # Reading
 
 
-def _query(query: bytes) -> tuple[str, int, float, list[Progress] | None]:
+def _query(query: bytes) -> tuple[str, int, float, list[RunProgress] | None]:
     """What a GET asks: the worker, how many, how long to wait, and what runs."""
-    worker_id, most, wait, running = "", 1, 0.0, None
+    worker_id, max_jobs, wait, running = "", 1, 0.0, None
     if plain := _PLAIN_QUERY.match(query):  # as nearly all are
-        return plain[1].decode(), most, wait, running
+        return plain[1].decode(), max_jobs, wait, running
     try:
         given = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:
-        raise Refused(400, "bad_query", "the query cannot be read", "Write it as a URL.") from None
+        raise HttpError(
+            400, "bad_query", "the query cannot be read", "Write it as a URL."
+        ) from None
     for name, value in given:
         if name == "worker_id":
             worker_id = value
         elif name == "max":
-            most = checked_most(_whole(name, value))
+            max_jobs = checked_max(_whole(name, value))
         elif name == "wait":
             wait = _seconds(name, value)
         elif name == "running":
@@ -221,14 +223,14 @@ def _query(query: bytes) -> tuple[str, int, float, list[Progress] | None]:
                 raise _invalid(f"running lists more than {REPORTS_MAX} jobs")
             if not all(map(is_id, ids)):
                 raise _invalid("running must be ids of jobs, with commas between")
-            running = [Progress(each) for each in ids]
+            running = [RunProgress(each) for each in ids]
         else:
             raise _invalid(
                 f"a poll takes no parameter {name[:40]!r}; it takes worker_id, max, wait, running"
             )
     if not worker_id:
         raise _invalid("a poll needs worker_id, as the registration answered it")
-    return worker_id, most, wait, running
+    return worker_id, max_jobs, wait, running
 
 
 async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
@@ -253,8 +255,8 @@ async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
         raise too_slow(BODY_WITHIN) from None
 
 
-def _too_large(limit: int) -> Refused:
-    return Refused(
+def _too_large(limit: int) -> HttpError:
+    return HttpError(
         413,
         "too_large",
         f"the body has more than {limit} bytes",
@@ -263,12 +265,12 @@ def _too_large(limit: int) -> Refused:
     )
 
 
-def _ask_from(body: bytes, limit: int) -> tuple[str, Ask]:
+def _ask_from(body: bytes, limit: int) -> tuple[str, PollRequest]:
     """What a POST asks and reports, checked."""
     try:
         given = json.loads(body or b"null")
     except (ValueError, RecursionError):
-        raise Refused(
+        raise HttpError(
             400, "not_json", "the body is not JSON", "Send an object with worker_id."
         ) from None
     if not isinstance(given, dict):
@@ -282,14 +284,14 @@ def _ask_from(body: bytes, limit: int) -> tuple[str, Ask]:
     worker_id = given.get("worker_id")
     if not isinstance(worker_id, str) or not worker_id:
         raise _invalid("worker_id must be text, as the registration answered it")
-    most, wait = given.get("max", 1), given.get("wait", 0)
-    if isinstance(most, bool) or not isinstance(most, int):
+    max_jobs, wait = given.get("max", 1), given.get("wait", 0)
+    if isinstance(max_jobs, bool) or not isinstance(max_jobs, int):
         raise _invalid("max must be a whole number")
     running = given.get("running")
     reports = None if running is None else _reports(running, "running")
     logs = [log for each in reports or () if (log := _log(each)) is not None]
-    ask = Ask(
-        checked_most(most),
+    ask = PollRequest(
+        checked_max(max_jobs),
         _seconds("wait", wait),
         None if reports is None else [_progress(each) for each in reports],
         [_finished(each, limit) for each in _reports(given.get("finished") or [], "finished")],
@@ -308,8 +310,8 @@ def _reports(given: object, name: str) -> list[dict[str, Any]]:
     return given
 
 
-def _progress(given: dict[str, Any]) -> Progress:
-    return Progress(given["job_id"], progress_of(given), text_of(given, "message"))
+def _progress(given: dict[str, Any]) -> RunProgress:
+    return RunProgress(given["job_id"], progress_of(given), text_of(given, "message"))
 
 
 def _log(given: dict[str, Any]) -> LogText | None:
@@ -324,10 +326,10 @@ def _log(given: dict[str, Any]) -> LogText | None:
     return LogText(given["job_id"], offset, text)
 
 
-def _finished(given: dict[str, Any], limit: int) -> Finished:
-    status = given.get("status")
-    if status not in ("done", "failed", "cancelled"):
-        raise _invalid(f"status = {str(status)[:40]!r} must be done, failed or cancelled")
+def _finished(given: dict[str, Any], limit: int) -> RunReport:
+    state = given.get("state")
+    if state not in ("done", "failed", "cancelled"):
+        raise _invalid(f"state = {str(state)[:40]!r} must be done, failed or cancelled")
     exit_code = given.get("exit_code")
     if exit_code is not None and (
         isinstance(exit_code, bool) or not isinstance(exit_code, int) or abs(exit_code) >= 2**31
@@ -335,9 +337,9 @@ def _finished(given: dict[str, Any], limit: int) -> Finished:
         raise _invalid("exit_code must be a whole number")
     result = given.get("result")
     last = _progress(given)
-    return Finished(
+    return RunReport(
         given["job_id"],
-        status,
+        state,
         None if result is None else encode(result, "result"),
         text_of(given, "error"),
         exit_code,
@@ -380,8 +382,8 @@ def _seconds(name: str, value: object) -> float:
     return number
 
 
-def _invalid(message: str) -> Refused:
-    return Refused(422, "invalid", message, "Correct the request and send it again.")
+def _invalid(message: str) -> HttpError:
+    return HttpError(422, "invalid", message, "Correct the request and send it again.")
 
 
 # Answering
@@ -393,7 +395,7 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
-async def _refuse(refused: Refused, send: Send) -> None:
+async def _refuse(refused: HttpError, send: Send) -> None:
     extra = [(k.lower().encode(), v.encode("latin-1")) for k, v in refused.headers.items()]
     await _json(refused.status, refused.body(), extra, send)
 

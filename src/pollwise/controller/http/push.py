@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from pollwise.controller.http.answers import Refused, encoded, no_such, refusal_of
+from pollwise.controller.http.answers import HttpError, encoded, error_for, no_such
 from pollwise.controller.http.requests import is_id
 from pollwise.controller.security.auth import Caller
-from pollwise.controller.workers.registry import Known
+from pollwise.controller.workers.registry import KnownWorker
 from pollwise.errors import PollwiseError
 
 if TYPE_CHECKING:
@@ -45,32 +45,32 @@ class PushRoute:
         socket = WebSocket(scope, receive, send)
         try:
             known = await self._accepted(socket)
-        except Refused as refused:
+        except HttpError as refused:
             await self._refuse(socket, refused)
             return
         except PollwiseError as error:
             self._controller.log_failure(error)
-            await self._refuse(socket, refusal_of(error))
+            await self._refuse(socket, error_for(error))
             return
         except (WebSocketDisconnect, RuntimeError):
             return
         await self._serve(socket, known)
 
-    async def _accepted(self, socket: WebSocket) -> Known:
+    async def _accepted(self, socket: WebSocket) -> KnownWorker:
         """Who it is; the connection is accepted when that is known, or needs a message."""
         controller = self._controller
         await controller.start()
-        if controller.pushes.full:
-            raise Refused(503, "full", "too many WebSockets are open", "Poll instead.")
+        if controller.sockets.full:
+            raise HttpError(503, "full", "too many WebSockets are open", "Poll instead.")
         if "authorization" in socket.headers:
-            known = await self._known(socket, await controller.caller(socket))
+            known = await self._known(socket, await controller.access.caller(socket))
             await socket.accept()
             return known
         await socket.accept()
         token = await self._first_token(socket)
-        return await self._known(socket, await controller.caller(socket, token=token))
+        return await self._known(socket, await controller.access.caller(socket, token=token))
 
-    async def _known(self, socket: WebSocket, who: Caller) -> Known:
+    async def _known(self, socket: WebSocket, who: Caller) -> KnownWorker:
         worker_id = socket.query_params.get("worker_id", who.worker_id or "")
         who.must_be_worker(worker_id)
         known = await self._controller.registry.get(worker_id) if is_id(worker_id) else None
@@ -87,32 +87,32 @@ class PushRoute:
             given = None
         token = given.get("token") if isinstance(given, Mapping) else None
         if not isinstance(token, str):
-            raise Refused(
+            raise HttpError(
                 401, "no_token", "no token came", 'Send {"token": "…"} as the first message.'
             )
         return token
 
-    async def _serve(self, socket: WebSocket, known: Known) -> None:
+    async def _serve(self, socket: WebSocket, known: KnownWorker) -> None:
         controller = self._controller
 
         async def tell(message: Mapping[str, Any]) -> None:
             await socket.send_text(encoded(message).decode())
 
         controller.registry.seen(known, socket.client.host if socket.client else "")
-        push = controller.pushes.connect(known, tell)
+        push = controller.sockets.connect(known, tell)
         controller.connected()
         reading = asyncio.ensure_future(self._read(socket, known))
         closing = asyncio.ensure_future(push.closed.wait())
         try:
             await asyncio.wait([reading, closing], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            controller.pushes.disconnect(push)
+            controller.sockets.disconnect(push)
             reading.cancel()
             closing.cancel()
             await asyncio.gather(reading, closing, return_exceptions=True)
             await _close(socket, STOPPING, "")
 
-    async def _read(self, socket: WebSocket, known: Known) -> None:
+    async def _read(self, socket: WebSocket, known: KnownWorker) -> None:
         """Whatever a worker sends says that it is there, and nothing else."""
         while True:
             message = await socket.receive()
@@ -123,7 +123,7 @@ class PushRoute:
                 return
             self._controller.registry.seen(known)
 
-    async def _refuse(self, socket: WebSocket, refused: Refused) -> None:
+    async def _refuse(self, socket: WebSocket, refused: HttpError) -> None:
         """Say why: as an answer to the handshake where it is not over, else as a close code."""
         answers = "websocket.http.response" in socket.scope.get("extensions", {})
         if socket.application_state is WebSocketState.CONNECTING and answers:

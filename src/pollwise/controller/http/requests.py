@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import Query, Request, Response
 from starlette.requests import ClientDisconnect
 
-from pollwise.controller.http.answers import Refused, encoded, no_such
+from pollwise.controller.http.answers import HttpError, encoded, no_such
 from pollwise.controller.state.base import PAGE_MAX
 
 #: How long a client may take to send a small body, in seconds.
@@ -82,7 +82,7 @@ def parsed(body: bytes | str) -> Any:
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise Refused(
+        raise HttpError(
             400, "not_json", "the body is not JSON", "Send JSON, as GET /openapi.json describes it."
         ) from None
 
@@ -98,27 +98,27 @@ async def read_object(request: Request, limit: int, known: tuple[str, ...]) -> d
     return given
 
 
-def too_large(limit: int) -> Refused:
-    return Refused(
+def too_large(limit: int) -> HttpError:
+    return HttpError(
         413, "too_large", f"the body has more than {limit} bytes", "Send less.",
         {"Connection": "close"},
     )  # fmt: skip
 
 
-def too_slow(within: float) -> Refused:
-    return Refused(
+def too_slow(within: float) -> HttpError:
+    return HttpError(
         408, "too_slow", f"what was announced did not come within {within:g} s", "Send it again.",
         {"Connection": "close"},
     )  # fmt: skip
 
 
-def gone() -> Refused:
+def gone() -> HttpError:
     """For the log of requests: the client is not there to read it."""
-    return Refused(400, "gone", "the request ended early", "Send it again.")
+    return HttpError(400, "gone", "the request ended early", "Send it again.")
 
 
-def invalid(message: str) -> Refused:
-    return Refused(422, "invalid", message, "Correct the request and send it again.")
+def invalid(message: str) -> HttpError:
+    return HttpError(422, "invalid", message, "Correct the request and send it again.")
 
 
 def page_limit(limit: int | None) -> int:
@@ -138,7 +138,7 @@ def page_after(after: str | None) -> str | None:
 def plain_only(encoding: str | None) -> None:
     """Refuse bodies that would have to be unpacked: a small one may become a large one."""
     if (encoding or "").strip().lower() not in ("identity", ""):
-        raise Refused(
+        raise HttpError(
             415, "packed", "bodies are taken as they are, not unpacked",
             "Send it without Content-Encoding.",
         )  # fmt: skip

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 _ID = "0198c5b2f3a14e6f9d0a7c2b5e8f1d34"
 _PATTERN = "^[0-9a-f]{32}$"
 _REF = "#/components/schemas/{model}"
-Status = Literal["submitting", "queued", "running", "done", "dead", "cancelled"]
+JobState = Literal["ready", "leased", "done", "dead", "cancelled"]
 Value = str | int | float | bool
 
 
@@ -34,7 +34,7 @@ class Error(_Model):
     error: ErrorDetail
 
 
-class NewJob(_Model):
+class NewJobBody(_Model):
     """A job to submit."""
 
     kind: str = Field(min_length=1, max_length=183, examples=["build"])
@@ -67,7 +67,7 @@ class JobView(_Model):
     payload: Any
     payload_bytes: int | None = Field(None, description="In pages, when the payload is left out.")
     requires: dict[str, Any]
-    status: Status
+    state: JobState
     attempt: int
     attempts: int
     priority: int
@@ -81,7 +81,7 @@ class JobView(_Model):
         description="Who runs it, or ran it last if it has ended; null while it waits."
     )
     cancel: bool = Field(description="It runs, and somebody asked to cancel it.")
-    submitted_at: str | None = Field(examples=["2026-01-27T09:30:00.000Z"])
+    created_at: str | None = Field(examples=["2026-01-27T09:30:00.000Z"])
     started_at: str | None = Field(description="When the run began that goes on, or was the last.")
     finished_at: str | None
     error: str | None = Field(description="Why it did not get done, once it has ended.")
@@ -103,12 +103,12 @@ class WorkView(_Model):
     kind: str
     payload: Any
     requires: dict[str, Any]
-    status: Status
+    state: JobState
     attempt: int
     attempts: int
     priority: int
     key: str | None
-    submitted_at: str | None
+    created_at: str | None
     timeout_s: float | None
     lease_s: float = Field(description="Be heard of again before so many seconds are over.")
     inputs: list[str]
@@ -130,7 +130,7 @@ class Registration(_Model):
     slots: int = Field(1, ge=1, le=1000, description="How many jobs it runs at a time.")
 
 
-class Registered(_Model):
+class RegisteredBody(_Model):
     worker_id: str = Field(examples=[_ID])
     token: str = Field(description="The worker's own. It is shown this once.")
     expires_at: str | None
@@ -146,7 +146,7 @@ class WorkerView(_Model):
     name: str
     capabilities: dict[str, Any]
     slots: int
-    status: Literal["online", "draining", "offline"]
+    state: Literal["online", "draining", "offline"]
     drain: bool
     registered_at: str | None
     last_seen_at: str | None
@@ -187,7 +187,7 @@ class RunningReport(_Model):
 
 class FinishedReport(_Model):
     job_id: str = Field(pattern=_PATTERN)
-    status: Literal["done", "failed", "cancelled"]
+    state: Literal["done", "failed", "cancelled"]
     result: Any = None
     error: str | None = None
     exit_code: int | None = Field(None, gt=-(2**31), lt=2**31)
@@ -195,7 +195,7 @@ class FinishedReport(_Model):
     message: str | None = None
 
 
-class Poll(_Model):
+class PollBody(_Model):
     """A poll that carries reports."""
 
     worker_id: str = Field(min_length=1, examples=[_ID])
@@ -245,7 +245,7 @@ class ArtefactList(_Model):
 
 
 class NewToken(_Model):
-    scope: Literal["admin", "submit", "worker"]
+    scope: Literal["read", "put", "operate", "worker", "admin"]
     name: str = Field(min_length=1, max_length=200, examples=["ci"])
     expires_in_s: float | None = Field(None, gt=0, le=315360000)
 
@@ -253,7 +253,7 @@ class NewToken(_Model):
 class TokenView(_Model):
     id: str
     name: str
-    scope: Literal["admin", "submit", "worker"]
+    scope: Literal["read", "put", "operate", "worker", "admin"]
     created_at: str | None
     created_by: str
     expires_at: str | None
@@ -279,7 +279,7 @@ class WaitingView(_Model):
 
 
 class StatsView(_Model):
-    jobs: dict[str, int] = Field(examples=[{"queued": 3, "running": 1}])
+    jobs: dict[str, int] = Field(examples=[{"ready": 3, "leased": 1}])
     waiting: list[WaitingView]
     workers: int
     workers_online: int
@@ -313,7 +313,7 @@ class RotateToken(_Model):
 
 #: Models that no FastAPI route names: what comes in, and what the hot route answers.
 EXTRA = (
-    Drain, Error, Heartbeat, NewJob, NewToken, Poll, PollAnswer, Registration, RotateToken,
+    Drain, Error, Heartbeat, NewJobBody, NewToken, PollBody, PollAnswer, Registration, RotateToken,
 )  # fmt: skip
 
 ERRORS: dict[int, str] = {
@@ -372,7 +372,7 @@ def complete(openapi: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for path, operations in openapi["paths"].items():
         for operation in operations.values():
             operation.get("responses", {}).pop("422", None) if _no_422(operation) else None
-            if path.endswith(("/healthz", "/readyz")):
+            if path.endswith(("/livez", "/readyz")):
                 operation["security"] = []
     return openapi
 
@@ -439,7 +439,7 @@ def _poll_path() -> dict[str, Any]:
             **common,
             "operationId": "poll_and_report",
             "summary": "Report, and ask for a job",
-            "requestBody": {"required": True, "content": _json("Poll")},
+            "requestBody": {"required": True, "content": _json("PollBody")},
             "responses": {"200": answers["200"], **failures},
         },
     }

@@ -16,13 +16,13 @@ def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True
     What the row keeps of a run that is over is not told of a job that waits or runs again, but for
     the error, as `last_error`: people ask how it is now, and why it has to be tried again.
     """
-    ended, waits = row.status in ENDED, row.status in ("submitting", "queued")
+    ended, waits = row.state in ENDED, row.state in ("putting", "ready")
     view: dict[str, Any] = {
         "id": row.id,
         "kind": row.kind,
         "payload": None if row.payload is None else json.loads(row.payload),
         "requires": dict(row.requires),
-        "status": row.status,
+        "state": "ready" if waits else row.state,
         "attempt": row.attempt,
         "attempts": row.attempts,
         "priority": row.priority,
@@ -33,8 +33,8 @@ def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True
         "progress": None if waits else row.progress,
         "message": None if waits else row.message,
         "worker_id": None if waits else row.worker_id,
-        "cancel": row.cancel and row.status == "running",
-        "submitted_at": moment(row.submitted_at),
+        "cancel": row.cancel and row.state == "leased",
+        "created_at": moment(row.created_at),
         "started_at": None if waits else moment(row.started_at),
         "finished_at": moment(row.finished_at),
         "error": row.error if ended else None,
@@ -56,12 +56,12 @@ def work_view(row: JobRow, attempt: int, lease_s: float) -> dict[str, Any]:
         "kind": row.kind,
         "payload": None if row.payload is None else json.loads(row.payload),
         "requires": dict(row.requires),
-        "status": row.status,
+        "state": row.state,
         "attempt": attempt,
         "attempts": row.attempts,
         "priority": row.priority,
         "key": row.key,
-        "submitted_at": moment(row.submitted_at),
+        "created_at": moment(row.created_at),
         "timeout_s": row.timeout_s,
         "lease_s": lease_s,
         "inputs": list(row.inputs),
@@ -70,13 +70,13 @@ def work_view(row: JobRow, attempt: int, lease_s: float) -> dict[str, Any]:
 
 
 def worker_view(row: WorkerRow, *, online: bool, last_seen: float) -> dict[str, Any]:
-    status = "draining" if online and row.drain else "online" if online else "offline"
+    state = "draining" if online and row.drain else "online" if online else "offline"
     return {
         "id": row.id,
         "name": row.name,
         "capabilities": dict(row.capabilities),
         "slots": row.slots,
-        "status": status,
+        "state": state,
         "drain": row.drain,
         "registered_at": moment(row.registered_at),
         "last_seen_at": moment(last_seen),

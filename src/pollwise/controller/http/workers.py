@@ -1,11 +1,12 @@
-"""`/api/workers`: register, list, drain, leave. Polls have a route of their own."""
+"""`/api/workers`: register, list, drain, unregister. The poll route is in `poll`."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from pollwise.controller.controller import Controller, address_of
+from pollwise.controller.controller import Controller
 from pollwise.controller.http import schema
+from pollwise.controller.http.access import SEE, address_of
 from pollwise.controller.http.answers import moment, no_such
 from pollwise.controller.http.requests import (
     After,
@@ -22,7 +23,7 @@ from pollwise.controller.http.views import worker_view
 from pollwise.controller.security.tokens import hash_of, new_secret
 from pollwise.controller.state.values import WorkerRow
 
-STATUSES = ("online", "draining", "offline")
+STATES = ("online", "draining", "offline")
 
 
 def routes(controller: Controller) -> APIRouter:
@@ -33,19 +34,19 @@ def routes(controller: Controller) -> APIRouter:
         "/api/workers/register",
         status_code=201,
         summary="Register a worker",
-        responses={201: {"model": schema.Registered}, **errors(400, 413, 422)},
+        responses={201: {"model": schema.RegisteredBody}, **errors(400, 413, 422)},
         openapi_extra=body_of(schema.Registration),
     )
     async def register(request: Request) -> Response:
-        who = await controller.caller(request, "worker")
+        who = await controller.access.caller(request, "worker")
         given = await read_object(request, options.body_limit, ("name", "capabilities", "slots"))
         secret = new_secret()
-        by = await controller.state.token(who.id)
-        if by is not None and by.revoked_at is not None:  # elsewhere, a moment ago
+        by = await controller.storage.token(who.id)
+        if by is not None and by.revoked_at is not None:  # at another controller, a moment ago
             controller.auth.forget(by.hash)
-            who = await controller.caller(request, "worker")
+            who = await controller.access.caller(request, "worker")
         until = controller.clock.epoch() + options.span("registered_for")
-        # No longer than what it registers with: that is how long it was let in for.
+        # Not longer than the token that it registers with.
         expires_at = until if by is None or by.expires_at is None else min(until, by.expires_at)
         row = await registry.register(
             given.get("name"),
@@ -56,8 +57,8 @@ def routes(controller: Controller) -> APIRouter:
             who=who.who,
             address=address_of(request),
         )
-        await controller.note(request, who, "worker.register", row.id, row.name)
-        said = {
+        await controller.access.note(request, who, "worker.register", row.id, row.name)
+        registered = {
             "worker_id": row.id,
             "token": secret,
             "expires_at": moment(row.token_expires_at),
@@ -67,7 +68,7 @@ def routes(controller: Controller) -> APIRouter:
             "artefact_limit": controller.artefacts.limit,
             "ws": f"{request.scope.get('root_path', '')}/api/workers/ws",
         }
-        return answer(said, 201)
+        return answer(registered, 201)
 
     @router.get(
         "/api/workers",
@@ -76,36 +77,36 @@ def routes(controller: Controller) -> APIRouter:
     )
     async def list_workers(
         request: Request,
-        status: str | None = None,
+        state: str | None = None,
         limit: Limit = None,
         after: After = None,
     ) -> Response:
-        await controller.caller(request, "submit")
-        if status is not None and status not in STATUSES:
-            raise invalid(f"status = {status[:40]!r} is none of {', '.join(STATUSES)}")
-        most = page_limit(limit)
-        await registry.write_down()  # who was just seen is online
-        rows = await controller.state.list_workers(
-            live=None if status is None else status != "offline",
+        await controller.access.caller(request, *SEE)
+        if state is not None and state not in STATES:
+            raise invalid(f"state = {state[:40]!r} is none of {', '.join(STATES)}")
+        size = page_limit(limit)
+        await registry.write_down()  # so that a worker seen just now is online
+        rows = await controller.storage.list_workers(
+            live=None if state is None else state != "offline",
             live_s=options.span("heartbeat_timeout"),
-            drain=None if status in (None, "offline") else status == "draining",
-            limit=most,
+            drain=None if state in (None, "offline") else state == "draining",
+            limit=size,
             after=page_after(after),
         )
         views = [
             worker_view(row, online=registry.is_online(row), last_seen=registry.last_seen(row))
             for row in rows
         ]
-        return answer({"workers": views, "next": rows[-1].id if len(rows) == most else None})
+        return answer({"workers": views, "next": rows[-1].id if len(rows) == size else None})
 
     @router.get(
         "/api/workers/{worker_id}",
-        summary="Look at a worker",
+        summary="Show a worker",
         responses={200: {"model": schema.WorkerView}, **errors(404)},
     )
     async def get_worker(request: Request, worker_id: str) -> Response:
-        await controller.caller(request, "submit", worker=worker_id)
-        row = await controller.state.worker(checked_id(worker_id, "worker"))
+        await controller.access.caller(request, *SEE, worker=worker_id)
+        row = await controller.storage.worker(checked_id(worker_id, "worker"))
         if row is None:
             raise no_such("worker", worker_id)
         online, last_seen = registry.is_online(row), registry.last_seen(row)
@@ -113,32 +114,32 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/workers/{worker_id}/unregister",
-        summary="Leave: what the worker runs goes to others",
+        summary="Unregister a worker; its jobs go to others",
         responses={200: {"model": schema.Unregistered}, **errors(404)},
     )
     async def unregister(request: Request, worker_id: str) -> Response:
-        who = await controller.caller(request, "admin", worker=worker_id)
+        who = await controller.access.caller(request, "admin", worker=worker_id)
         known = registry.remembered(worker_id)
         runs = await registry.unregister(checked_id(worker_id, "worker"))
         controller.auth.forget(None if known is None else known.row.token_hash)
         if runs is None:
             raise no_such("worker", worker_id)
         await controller.runs.give_back(runs)
-        registry.heard_news()
-        await controller.note(request, who, "worker.unregister", worker_id)
+        registry.notice_put()
+        await controller.access.note(request, who, "worker.unregister", worker_id)
         return answer({"given_back": len(runs)})
 
     @router.post(
         "/api/workers/{worker_id}/drain",
         summary="Give a worker no more jobs, or give it some again",
         description="It finishes what it runs, goes on polling and stays registered, but gets no "
-        'more jobs until it is told otherwise: `{"drain": false}` takes it back. A worker that '
-        "registers anew, as after a restart, gets jobs again.",
+        'more jobs until `{"drain": false}` undoes it. A worker that registers again, as after a '
+        "restart, gets jobs again.",
         responses={200: {"model": schema.DrainedView}, **errors(400, 404, 413, 422)},
         openapi_extra=body_of(schema.Drain, required=False),
     )
     async def drain(request: Request, worker_id: str) -> Response:
-        who = await controller.caller(request, "admin", worker=worker_id)
+        who = await controller.access.caller(request, "operate", worker=worker_id)
         given = await read_object(request, options.body_limit, ("drain",))
         wanted = given.get("drain", True)
         if not isinstance(wanted, bool):
@@ -146,7 +147,9 @@ def routes(controller: Controller) -> APIRouter:
         row = await registry.drain(checked_id(worker_id, "worker"), wanted)
         if row is None:
             raise no_such("worker", worker_id)
-        await controller.note(request, who, "worker.drain", worker_id, "on" if wanted else "off")
+        await controller.access.note(
+            request, who, "worker.drain", worker_id, "on" if wanted else "off"
+        )
         online, last_seen = registry.is_online(row), registry.last_seen(row)
         view = worker_view(row, online=online, last_seen=last_seen)
         return answer({**view, "what_follows": _what_follows(row)})
@@ -155,10 +158,10 @@ def routes(controller: Controller) -> APIRouter:
 
 
 def _what_follows(row: WorkerRow) -> str:
-    """What a drain does, for who asked for it and wonders why nothing ends."""
+    """What the drain does, as text for the person who asked for it."""
     if not row.drain:
         return "It gets jobs again, from its next poll on."
     return (
-        "It gets no more jobs, finishes what it runs, and stays registered. To take this back, "
+        "It gets no more jobs, finishes what it runs, and stays registered. To undo this, "
         f'POST {{"drain": false}} to /api/workers/{row.id}/drain; to end it, stop its agent.'
     )

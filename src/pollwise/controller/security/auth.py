@@ -1,11 +1,11 @@
-"""Who calls, and what they may do.
+"""Who sent a request, and what they may do.
 
-A request says who it is from by `Authorization: Bearer <token>`. What a token stands for is
-remembered for a few seconds, so a poll costs no look at the state; a token that is revoked on
-another controller is void there after so long, and here at once.
+A request carries `Authorization: Bearer <token>`. The owner of a token is remembered for a few
+seconds, so a poll does not read the state; a token that another controller revoked is refused here
+after that time, and one that this controller revoked at once.
 
-A worker's own token holds as long as the one that it registered with: with that, what was entrusted
-to whoever has it is taken back as a whole. Rotating that one only changes who can register.
+A worker's own token is valid as long as the token that it registered with: to revoke that one
+takes back everything at once. To rotate it only changes who can register.
 """
 
 from __future__ import annotations
@@ -13,35 +13,41 @@ from __future__ import annotations
 import hmac
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 
-from pollwise.controller.http.answers import Refused, no_such
+from pollwise.controller.http.answers import HttpError, no_such
 from pollwise.controller.security.tokens import LENGTH_MAX, hash_of
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.values import JobRow, Token, WorkerRow
 from pollwise.runtime.clock import Clock
 
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from pollwise.fleet.api import Authorise
+    from pollwise.fleet.api import Scope as FleetScope
+
 T = TypeVar("T")
 
-#: How long what a token stands for is remembered, in seconds; and that it does not hold.
+#: How long the owner of a token is remembered, in seconds; and that a token is invalid.
 REMEMBERED = 5.0
 UNKNOWN_REMEMBERED = 1.0
-#: The most tokens that are remembered; and of those that do not hold.
-MOST = 20_000
-UNKNOWN_MOST = 1_000
+#: The most valid and invalid tokens that are remembered.
+REMEMBERED_MAX = 20_000
+UNKNOWN_MAX = 1_000
 
-#: What a caller may do: the scopes of tokens, and `own`, a registered worker's own token.
-Role = Literal["admin", "submit", "worker", "own"]
+#: The scope of the caller's token; `own` for the own token of a registered worker.
+Role = Literal["read", "put", "operate", "worker", "admin", "own"]
 
 _BEARER = b"bearer "
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who a request is from.
+    """Who sent a request.
 
     id: of the token, or of the worker whose own token it is.
-    worker_id: the worker's, for its own token.
+    worker_id: only for the own token of a worker.
     """
 
     id: str
@@ -51,66 +57,58 @@ class Caller:
 
     @property
     def who(self) -> str:
-        """As the audit log names them."""
+        """The name for the audit log."""
         return f"{'worker' if self.role == 'own' else 'token'}:{self.id}"
 
-    def must_be_admin(self) -> None:
-        self._must(self.role == "admin", "an admin token")
-
-    def must_submit(self) -> None:
-        """May they submit, see and cancel jobs?"""
-        self._must(self.role in ("admin", "submit"), "a token with the scope submit")
-
-    def must_register(self) -> None:
-        self._must(self.role in ("admin", "worker"), "a token with the scope worker")
-
-    def must_see_workers(self) -> None:
-        self._must(self.role in ("admin", "submit"), "a token with the scope submit")
+    def must_have(self, *scopes: str) -> None:
+        """Raise `HttpError` (403) without one of these scopes; an admin has them all."""
+        if self.role != "admin" and self.role not in scopes:
+            named = [each for each in scopes if each != "own"] or ["admin"]
+            self._refuse(f"a token with the scope {' or '.join(named)}")
 
     def must_be_worker(self, worker_id: str) -> None:
-        """Are they this worker? Another's is as good as not there."""
-        self._must(
-            self.role in ("admin", "own"), "the token that the worker got when it registered"
-        )
+        """Raise `HttpError` unless this is the worker's own token, or an admin's."""
+        if self.role not in ("admin", "own"):
+            self._refuse("the token that the worker got when it registered")
         if self.role == "own" and self.worker_id != worker_id:
             raise no_such("worker", worker_id)
 
     def may_see(self, job: JobRow) -> bool:
-        """A worker sees what it runs, or ran last, and nothing else."""
+        """A worker sees the jobs that it runs or was the last to run, and no others."""
         if self.role == "own":
             return job.worker_id is not None and job.worker_id == self.worker_id
-        return self.role in ("admin", "submit")
+        return self.role != "worker"
 
     def must_see(self, job: JobRow | None, job_id: str) -> JobRow:
-        """The job; for who may not see it, it is as good as not there."""
-        self._must(self.role != "worker", "a token with the scope submit")
+        """The job; 404 if there is none that the caller may see."""
+        if self.role == "worker":
+            self._refuse("a token with the scope read, put or operate")
         if job is None or not self.may_see(job):
             raise no_such("job", job_id)
         return job
 
-    def _must(self, may: bool, what: str) -> None:
-        if not may:
-            raise Refused(
-                403,
-                "forbidden",
-                f"this needs {what}; yours has the scope {self.role}",
-                "Use such a token; an admin can make one with POST /api/tokens.",
-            )
+    def _refuse(self, what: str) -> NoReturn:
+        raise HttpError(
+            403,
+            "forbidden",
+            f"this needs {what}; yours has the scope {self.role}",
+            "Use such a token; an admin can make one with POST /api/tokens.",
+        )
 
 
 class Auth:
-    """Finds out who a request is from."""
+    """Finds out who sent a request."""
 
     def __init__(self, state: ControllerState, clock: Clock | None = None) -> None:
         self._state = state
         self._clock = clock or state.clock
         self._known: OrderedDict[str, tuple[Caller, float, float | None]] = OrderedDict()
-        self._void: OrderedDict[str, tuple[_Void, float]] = OrderedDict()
+        self._invalid: OrderedDict[str, tuple[_InvalidToken, float]] = OrderedDict()
         self._registrars: OrderedDict[str, tuple[Token | None, float]] = OrderedDict()
         self._used: dict[str, float] = {}
 
     async def caller(self, authorization: str | bytes | None) -> Caller:
-        """Who sent this header; `Refused` (401) if that is nobody."""
+        """Who sent this header; `HttpError` (401) if the token is missing or invalid."""
         digest = _digest(authorization)
         found = self._remembered(digest)
         if found is None:
@@ -120,21 +118,21 @@ class Auth:
         return found
 
     async def caller_of(self, secret: str) -> Caller:
-        """Who has this token: for what carries no header, such as a WebSocket's first message."""
+        """Who has this token, where it came in no header but as a WebSocket's first message."""
         return await self.caller(f"Bearer {secret}")
 
     def forget(self, token_hash: str | None = None) -> None:
-        """A token (None: any, and those of workers) was revoked, rotated or changed: look again."""
+        """Forget a token that was revoked or rotated; None for all, those of workers included."""
         self._registrars.clear()
         if token_hash is None:
             self._known.clear()
-            self._void.clear()
+            self._invalid.clear()
         else:
             self._known.pop(token_hash, None)
-            self._void.pop(token_hash, None)
+            self._invalid.pop(token_hash, None)
 
     async def write_down(self) -> None:
-        """Note when tokens were last used, all at once."""
+        """Save when tokens were last used, in one batch."""
         if self._used:
             used, self._used = self._used, {}
             now = self._clock.now()
@@ -149,55 +147,62 @@ class Auth:
                 return caller
             del self._known[digest]
             return None
-        void = self._void.get(digest)
-        if void is not None and now < void[1]:
-            raise void[0].refused()
+        invalid = self._invalid.get(digest)
+        if invalid is not None and now < invalid[1]:
+            raise invalid[0].error()
         return None
 
     async def _look_up(self, digest: str) -> Caller:
         try:
             caller, expires_at = await self._found(digest)
-        except _Void as void:
-            _put(self._void, digest, (void, self._clock.now() + UNKNOWN_REMEMBERED), UNKNOWN_MOST)
-            raise void.refused() from None
+        except _InvalidToken as invalid:
+            _put(
+                self._invalid,
+                digest,
+                (invalid, self._clock.now() + UNKNOWN_REMEMBERED),
+                UNKNOWN_MAX,
+            )
+            raise invalid.error() from None
         until = self._clock.now() + REMEMBERED
-        _put(self._known, digest, (caller, until, expires_at), MOST)
+        _put(self._known, digest, (caller, until, expires_at), REMEMBERED_MAX)
         return caller
 
     async def _found(self, digest: str) -> tuple[Caller, float | None]:
-        """Whose token this is, and until when it holds."""
+        """Whose token this is, and until when it is valid."""
         token = await self._state.token_by_hash(digest)
         if token is not None and hmac.compare_digest(token.hash, digest):
             if token.revoked_at is not None:
-                raise _Void("the token was revoked", "Ask an admin for another.")
+                raise _InvalidToken("the token was revoked", "Ask an admin for another.")
             if self._is_over(token.expires_at):
-                raise _Void("the token has expired", "Have it rotated, or ask for another.")
+                raise _InvalidToken("the token has expired", "Have it rotated, or ask for another.")
             return Caller(token.id, token.name, token.scope), token.expires_at
         worker = await self._state.worker_by_token(digest)
         if worker is not None and hmac.compare_digest(worker.token_hash, digest):
             return await self._worker(worker)
-        raise _Void("the token is not known", "Check it; a rotated token is void at once.")
+        raise _InvalidToken(
+            "the token is not known", "Check it; a rotated token is invalid at once."
+        )
 
     async def _worker(self, worker: WorkerRow) -> tuple[Caller, float | None]:
         by = await self._registrar(worker.registered_by)
         if by is not None and by.revoked_at is not None:
-            raise _Void(
+            raise _InvalidToken(
                 "the token that this worker registered with was revoked",
                 "Register again with another token of the scope worker, which an admin can make.",
             )
         if by is not None and self._is_over(by.expires_at):
-            raise _Void(
+            raise _InvalidToken(
                 "the token that this worker registered with has expired",
                 "Have it rotated, or ask an admin for another, and register again with that.",
             )
         if self._is_over(worker.token_expires_at):
-            raise _Void("the token has expired", "Register again.")
+            raise _InvalidToken("the token has expired", "Register again.")
         ends = [worker.token_expires_at, None if by is None else by.expires_at]
         expires_at = min((each for each in ends if each is not None), default=None)
         return Caller(worker.id, worker.name, "own", worker.id), expires_at
 
     async def _registrar(self, who: str) -> Token | None:
-        """The token that a worker registered with: the same for many, so it is remembered, too."""
+        """The token that a worker registered with. Many share it, so it is remembered too."""
         kind, _, token_id = who.partition(":")
         if kind != "token":
             return None
@@ -205,22 +210,22 @@ class Auth:
         now = self._clock.now()
         if until <= now:
             found = await self._state.token(token_id)
-            _put(self._registrars, token_id, (found, now + REMEMBERED), UNKNOWN_MOST)
+            _put(self._registrars, token_id, (found, now + REMEMBERED), UNKNOWN_MAX)
         return found
 
     def _is_over(self, expires_at: float | None) -> bool:
         return expires_at is not None and expires_at <= self._clock.epoch()
 
 
-class _Void(Exception):
-    """A token does not hold; why, and what to do about it."""
+class _InvalidToken(Exception):
+    """A token is not valid: why, and what to do about it."""
 
     def __init__(self, message: str, what_to_do: str) -> None:
         super().__init__(message)
         self.message = message
         self.what_to_do = what_to_do
 
-    def refused(self) -> Refused:
+    def error(self) -> HttpError:
         return _unauthorized(self.message, self.what_to_do)
 
 
@@ -250,5 +255,29 @@ def _digest(authorization: str | bytes | None) -> str:
     return hash_of(secret)
 
 
-def _unauthorized(message: str, what_to_do: str) -> Refused:
-    return Refused(401, "unauthorized", message, what_to_do, {"WWW-Authenticate": "Bearer"})
+def _unauthorized(message: str, what_to_do: str) -> HttpError:
+    return HttpError(401, "unauthorized", message, what_to_do, {"WWW-Authenticate": "Bearer"})
+
+
+def fleet_tokens(auth: Auth) -> Authorise:
+    """Let a fleet's API accept the tokens of a controller: `read` to look, `operate` for orders.
+
+    authorise = fleet_tokens(controller.auth)
+    app.mount("/api/fleet", pollwise.fleet.api.application(control, authorise))
+    """
+    from pollwise.fleet.api import Refusal
+
+    async def authorise(request: Request, scope: FleetScope) -> str:
+        try:
+            caller = await auth.caller(request.headers.get("authorization"))
+            caller.must_have(*(("operate",) if scope == "operate" else ("read", "operate")))
+        except HttpError as error:
+            # The controller, which could make a token, is elsewhere.
+            make = "Use such a token; `pollwise serve token create` makes one in its store."
+            what_to_do = make if error.status == 403 else error.what_to_do
+            raise Refusal(
+                error.status, error.message, what_to_do, error.headers, code=error.code
+            ) from None
+        return caller.who
+
+    return authorise

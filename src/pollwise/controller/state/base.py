@@ -22,19 +22,19 @@ from pollwise.controller.state.values import (
     ArtefactRow,
     Contact,
     ControllerStats,
-    Ending,
+    EndResult,
     JobRow,
+    JobState,
     LogPlace,
     Requirement,
-    Run,
-    Seen,
-    Status,
+    RunEnding,
+    RunRow,
     Token,
-    Verdict,
     WorkerRow,
+    WorkerSeen,
 )
 from pollwise.errors import ConfigError
-from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.audit import AuditEntry, write_down
 from pollwise.runtime.clock import Clock
 
 #: The most rows of a page.
@@ -87,7 +87,7 @@ class ControllerState(ABC):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    # Jobs: submitting
+    # Jobs: putting
 
     @abstractmethod
     async def add_jobs(self, rows: Sequence[JobRow]) -> list[JobRow]:
@@ -98,15 +98,15 @@ class ControllerState(ABC):
         """
 
     @abstractmethod
-    async def mark_queued(self, put: Sequence[tuple[str, int, str]]) -> list[bool]:
-        """`submitting` → `queued` for (job id, round, the queue's id), once they were put.
+    async def mark_ready(self, put: Sequence[tuple[str, int, str]]) -> list[bool]:
+        """`putting` → `ready` for (job id, round, the queue's id), once they were put.
 
-        False where it was not `submitting` in that round any more (claimed already, cancelled).
+        False where it was not `putting` in that round any more (claimed already, cancelled).
         """
 
     @abstractmethod
     async def stuck(self, older_than_s: float, limit: int) -> list[JobRow]:
-        """Jobs that are `submitting` for so long: a controller went away between the two steps.
+        """Jobs that are `putting` for so long: a controller went away between the two steps.
 
         To be put again with the same `unique`, then marked.
         """
@@ -124,7 +124,7 @@ class ControllerState(ABC):
     async def list_jobs(
         self,
         *,
-        status: Status | None = None,
+        state: JobState | None = None,
         kind: str | None = None,
         worker: str | None = None,
         limit: int = 100,
@@ -138,35 +138,35 @@ class ControllerState(ABC):
     # Jobs: runs
 
     @abstractmethod
-    async def deliver(self, runs: Sequence[Run]) -> list[JobRow | None]:
+    async def deliver(self, runs: Sequence[RunRow]) -> list[JobRow | None]:
         """Write down that claimed jobs go to workers, before they are handed out.
 
         None where that is void, and the claim is to be settled done: the job ended, was cancelled,
         is not known, is of another round, or a newer claim (one with a later `until`) was
-        delivered. The same claim delivered again is no error. Else the job, in full: `running`,
+        delivered. The same claim delivered again is no error. Else the job, in full: `leased`,
         under its new attempt. A run that another worker had is over by this.
         """
 
     @abstractmethod
-    async def runs_of(self, worker_id: str) -> list[Run]:
+    async def runs_of(self, worker_id: str) -> list[RunRow]:
         """What a worker has, oldest first."""
 
     @abstractmethod
-    async def run(self, job_id: str) -> Run | None: ...
+    async def run(self, job_id: str) -> RunRow | None: ...
 
     @abstractmethod
-    async def contact(self, contacts: Sequence[Contact]) -> list[Run | None]:
+    async def contact(self, contacts: Sequence[Contact]) -> list[RunRow | None]:
         """Note what workers say of their runs; each run as it is now, None where it is lost.
 
         `until`, after the queue renewed the lease; it never goes back.
         """
 
     @abstractmethod
-    async def end_runs(self, endings: Sequence[Ending]) -> list[Verdict]:
+    async def end_runs(self, endings: Sequence[RunEnding]) -> list[EndResult]:
         """End runs of workers, each only if the worker still has it; what came of each.
 
         "ended"; "repeated" when the same worker's report had ended the job's newest run already;
-        "lost" otherwise, and nothing is changed. `queued`: the error is kept, the attempt counts.
+        "lost" otherwise, and nothing is changed. `ready`: the error is kept, the attempt counts.
         Whoever ended them settles their claims afterwards; a lease that is lost then is no error.
         """
 
@@ -175,21 +175,21 @@ class ControllerState(ABC):
         self,
         job_id: str,
         round: int,
-        expected: Collection[Status],
-        status: Status,
+        expected: Collection[JobState],
+        state: JobState,
         *,
         error: str | None = None,
         result: str | None = None,
     ) -> JobRow | None:
-        """Give a job another status if it is as expected; None, and nothing is changed, if not.
+        """Give a job another state if it is as expected; None, and nothing is changed, if not.
 
         For what no worker reports: attempts used up, a queue that refused. A run that it had is
         over.
         """
 
     @abstractmethod
-    async def release_lapsed(self, grace_s: float, limit: int) -> list[Run]:
-        """`running` → `queued` where the lease ended so long ago; the runs that are over by it.
+    async def release_lapsed(self, grace_s: float, limit: int) -> list[RunRow]:
+        """`leased` → `ready` where the lease ended so long ago; the runs that are over by it.
 
         The queue hands such jobs out anyway; this only shows how it is until somebody claims.
         """
@@ -198,15 +198,15 @@ class ControllerState(ABC):
 
     @abstractmethod
     async def cancel(self, job_id: str) -> JobRow | None:
-        """`submitting`, `queued` → `cancelled` at once; `running`: `cancel` is set; else no change.
+        """`putting`, `ready` → `cancelled` at once; `leased`: `cancel` is set; else no change.
 
-        A running job that is asked to cancel is never `queued` again: failed, released or claimed
+        A running job that is asked to cancel is never `ready` again: failed, released or claimed
         anew, it is `cancelled`. None if there is no such job.
         """
 
     @abstractmethod
     async def renew_job(self, job_id: str, round: int) -> JobRow | None:
-        """An ended job anew: `submitting`, round + 1, no attempt, no result and no error.
+        """An ended job anew: `putting`, round + 1, no attempt, no result and no error.
 
         None, and nothing is changed, if it is not ended, not of that round, or about to be
         forgotten. To be put, under a `unique` of the new round, and marked.
@@ -268,7 +268,7 @@ class ControllerState(ABC):
         """A page in the order of ids; `live` (True, False) filters by who was seen lately."""
 
     @abstractmethod
-    async def seen(self, batch: Sequence[Seen]) -> list[str]:
+    async def seen(self, batch: Sequence[WorkerSeen]) -> list[str]:
         """Note when workers were last seen, in one statement; the ids that are not known.
 
         What another controller wrote and is newer stays.
@@ -283,8 +283,8 @@ class ControllerState(ABC):
     ) -> bool: ...
 
     @abstractmethod
-    async def remove_worker(self, worker_id: str) -> list[Run] | None:
-        """Forget a worker, and its token with it; the runs it had, whose jobs are `queued` again.
+    async def remove_worker(self, worker_id: str) -> list[RunRow] | None:
+        """Forget a worker, and its token with it; the runs it had, whose jobs are `ready` again.
 
         None if there is no such worker.
         """
@@ -329,6 +329,13 @@ class ControllerState(ABC):
 
     @abstractmethod
     async def audit(self, entries: Sequence[AuditEntry]) -> None: ...
+
+    async def note(
+        self, who: str, action: str, what: str = "", detail: str = "", address: str = ""
+    ) -> None:
+        """Write one entry into the audit log."""
+        entry = AuditEntry.of(who, action, what, detail, address)
+        await write_down(entry, lambda kept: self.audit([kept]))
 
     @abstractmethod
     async def list_audit(

@@ -12,19 +12,19 @@ from typing import Any
 
 from pollwise.controller.state.base import BRIEF
 from pollwise.controller.state.values import (
-    STATUSES,
+    JOB_STATES,
     ArtefactRow,
     Contact,
     ControllerStats,
-    Ending,
+    EndResult,
     JobRow,
+    JobState,
     LogPlace,
     Requirement,
-    Run,
-    Status,
+    RunEnding,
+    RunRow,
     Token,
-    Verdict,
-    Waiting,
+    WaitingJobs,
     WorkerRow,
 )
 from pollwise.errors import JobError
@@ -38,7 +38,9 @@ TEXT_MAX = 2000
 _RESERVED = ("key", "unique")
 #: What is known of a run when it begins.
 _NEW_RUN = tuple(
-    each.name for each in fields(Run) if each.name not in ("delivered_at", "heard_of_at", "cancel")
+    each.name
+    for each in fields(RunRow)
+    if each.name not in ("delivered_at", "heard_of_at", "cancel")
 )
 
 
@@ -59,7 +61,7 @@ def filled(statements: Mapping[str, str]) -> dict[str, str]:
     places = {
         "{job}": job,
         "{brief}": brief,
-        "{run}": columns(Run, without="cancel"),
+        "{run}": columns(RunRow, without="cancel"),
         "{worker}": columns(WorkerRow),
         "{token}": columns(Token),
         "{artefact}": columns(ArtefactRow),
@@ -86,10 +88,10 @@ def job_of(row: Sequence[Any]) -> JobRow:
     return JobRow(*values)
 
 
-def run_of(row: Sequence[Any]) -> Run:
+def run_of(row: Sequence[Any]) -> RunRow:
     values = list(row)
     values[-1] = bool(values[-1])
-    return Run(*values)
+    return RunRow(*values)
 
 
 def worker_of(row: Sequence[Any]) -> WorkerRow:
@@ -118,14 +120,14 @@ def requirement_of(row: Sequence[Any]) -> Requirement:
 
 
 def stats_of(rows: Sequence[Sequence[Any]]) -> ControllerStats:
-    """From (what, kind or status, hash, count, age) each."""
-    jobs: dict[Status, int] = dict.fromkeys(STATUSES, 0)
+    """From (what, kind or state, hash, count, age) each."""
+    jobs: dict[JobState, int] = dict.fromkeys(JOB_STATES, 0)
     waiting, counts = [], {"worker": 0, "live": 0, "run": 0}
     for what, name, digest, count, age in rows:
         if what == "job":
             jobs[name] = count
         elif what == "waiting":
-            waiting.append(Waiting(name, digest, count, max(float(age), 0.0)))
+            waiting.append(WaitingJobs(name, digest, count, max(float(age), 0.0)))
         else:
             counts[what] = count
     waiting.sort(key=lambda each: (each.kind, each.requires_hash))
@@ -151,11 +153,11 @@ def new_job(row: JobRow) -> dict[str, Any]:
         "timeout_s": row.timeout_s,
         "attempts": row.attempts,
         "inputs": json.dumps(list(row.inputs)),
-        "submitted_by": plain(row.submitted_by),
+        "created_by": plain(row.created_by),
     }
 
 
-def new_run(run: Run) -> dict[str, Any]:
+def new_run(run: RunRow) -> dict[str, Any]:
     return {name: getattr(run, name) for name in _NEW_RUN}
 
 
@@ -170,12 +172,12 @@ def new_contact(contact: Contact) -> dict[str, Any]:
     }
 
 
-def new_ending(ending: Ending) -> dict[str, Any]:
+def new_ending(ending: RunEnding) -> dict[str, Any]:
     result = plain(ending.result)
     return {
         "job_id": plain(ending.job_id),
         "worker_id": ending.worker_id,
-        "status": ending.status,
+        "state": ending.state,
         "result": result,
         "result_bytes": 0 if result is None else len(result.encode()),
         "error": text(ending.error),
@@ -238,16 +240,16 @@ def plain(value: Any) -> Any:
     return value.encode("utf-8", "backslashreplace").decode()
 
 
-def verdicts(endings: Sequence[Ending], found: Mapping[str, Verdict]) -> list[Verdict]:
+def end_results(endings: Sequence[RunEnding], found: Mapping[str, EndResult]) -> list[EndResult]:
     """One for each ending: of several that name one job, the first counts."""
-    told: list[Verdict] = []
+    told: list[EndResult] = []
     first: dict[str, str] = {}
     for each in endings:
-        verdict = found[each.job_id]
-        if each.job_id in first and verdict == "ended":
-            verdict = "repeated" if first[each.job_id] == each.worker_id else "lost"
+        result = found[each.job_id]
+        if each.job_id in first and result == "ended":
+            result = "repeated" if first[each.job_id] == each.worker_id else "lost"
         first.setdefault(each.job_id, each.worker_id)
-        told.append(verdict)
+        told.append(result)
     return told
 
 

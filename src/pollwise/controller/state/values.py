@@ -10,15 +10,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Status = Literal["submitting", "queued", "running", "done", "dead", "cancelled"]
-STATUSES: tuple[Status, ...] = ("submitting", "queued", "running", "done", "dead", "cancelled")
-#: What a job can still become something else from, by itself.
-LIVE: tuple[Status, ...] = ("submitting", "queued", "running")
-#: What only a person changes.
-ENDED: tuple[Status, ...] = ("done", "dead", "cancelled")
+from pollwise.runtime.jobs import Claim, Job
 
-Scope = Literal["admin", "submit", "worker"]
-SCOPES: tuple[Scope, ...] = ("admin", "submit", "worker")
+#: `putting`: written here, and not yet in the queue. People see it as `ready`.
+JobState = Literal["putting", "ready", "leased", "done", "dead", "cancelled"]
+JOB_STATES: tuple[JobState, ...] = ("putting", "ready", "leased", "done", "dead", "cancelled")
+SHOWN_STATES: tuple[JobState, ...] = JOB_STATES[1:]
+#: What a job can still become something else from, by itself.
+LIVE: tuple[JobState, ...] = ("putting", "ready", "leased")
+#: What only a person changes.
+ENDED: tuple[JobState, ...] = ("done", "dead", "cancelled")
+
+Scope = Literal["read", "put", "operate", "worker", "admin"]
+SCOPES: tuple[Scope, ...] = ("read", "put", "operate", "worker", "admin")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +54,8 @@ class JobRow:
     timeout_s: float | None = None
     attempts: int = 3
     inputs: tuple[str, ...] = ()
-    submitted_by: str = ""
-    status: Status = "submitting"
+    created_by: str = ""
+    state: JobState = "putting"
     round: int = 0
     attempt: int = 0
     queue_id: str | None = None
@@ -60,7 +64,7 @@ class JobRow:
     worker_id: str | None = None
     cancel: bool = False
     ended_by: str | None = None
-    submitted_at: float = 0.0
+    created_at: float = 0.0
     changed_at: float = 0.0
     started_at: float | None = None
     finished_at: float | None = None
@@ -71,7 +75,7 @@ class JobRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunRow:
     """A job in the hands of a worker, under a claim on the queue: at most one a job.
 
     What it takes to settle and to renew the claim is all here, so any controller can go on:
@@ -99,6 +103,45 @@ class Run:
     heard_of_at: float | None = None
     cancel: bool = False
 
+    @classmethod
+    def of(cls, claim: Claim, worker_id: str) -> RunRow | None:
+        """The run that a claim begins; None if the controller did not put the queue's job."""
+        payload = claim.job.payload
+        if not isinstance(payload, Mapping):
+            return None
+        job_id, round = payload.get("job"), payload.get("round")
+        if not isinstance(job_id, str) or not isinstance(round, int):
+            return None
+        return cls(
+            job_id=job_id,
+            worker_id=worker_id,
+            queue_id=claim.job.id,
+            token=claim.token,
+            claimed_as=claim.worker,
+            queue_kind=claim.job.kind,
+            round=round,
+            attempt=claim.job.attempt,
+            until=claim.until,
+            key=claim.job.key,
+            receipt=claim.receipt,
+        )
+
+    def claim(self, queue: str) -> Claim:
+        """The claim on the queue that this run holds."""
+        job = Job(
+            id=self.queue_id,
+            queue=queue,
+            kind=self.queue_kind,
+            payload=None,
+            key=self.key,
+            priority=0,
+            attempt=self.attempt,
+            created_at=0.0,
+            run_at=0.0,
+            unique=None,
+        )
+        return Claim(job, self.token, self.claimed_as, self.until, self.receipt)
+
 
 @dataclass(frozen=True, slots=True)
 class Contact:
@@ -113,22 +156,22 @@ class Contact:
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
-    """How a run ended: `queued` when the job shall be run again, else as the job ends.
+class RunEnding:
+    """How a run ended: `ready` when the job shall be run again, else as the job ends.
 
     token: of the run that is meant; None for the one that the worker has.
     """
 
     job_id: str
     worker_id: str
-    status: Literal["done", "queued", "dead", "cancelled"]
+    state: Literal["done", "ready", "dead", "cancelled"]
     result: str | None = None
     error: str | None = None
     exit_code: int | None = None
     token: int | None = None
 
 
-Verdict = Literal["ended", "repeated", "lost"]
+EndResult = Literal["ended", "repeated", "lost"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +195,7 @@ class WorkerRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WorkerSeen:
     """A worker was seen so many seconds ago, from an address."""
 
     worker_id: str
@@ -185,8 +228,8 @@ class Requirement:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """Jobs that are queued, by kind and requirement."""
+class WaitingJobs:
+    """Ready jobs, by kind and requirement."""
 
     kind: str
     requires_hash: str
@@ -196,13 +239,19 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class ControllerStats:
-    """Counts: jobs by status, what waits by kind, workers, those seen lately, runs under way."""
+    """Counts: jobs by state, what waits by kind, workers, those seen lately, runs under way."""
 
-    jobs: Mapping[Status, int]
-    waiting: tuple[Waiting, ...]
+    jobs: Mapping[JobState, int]
+    waiting: tuple[WaitingJobs, ...]
     workers: int
     workers_live: int
     runs: int
+
+    def shown_jobs(self) -> dict[str, int]:
+        """Jobs by the state that people see."""
+        ready = self.jobs.get("putting", 0) + self.jobs.get("ready", 0)
+        shown: dict[str, int] = {state: self.jobs.get(state, 0) for state in SHOWN_STATES}
+        return shown | {"ready": ready}
 
 
 @dataclass(frozen=True, slots=True)

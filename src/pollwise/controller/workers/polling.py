@@ -1,7 +1,7 @@
-"""What a poll does: report, keep, and take; by the quickest way that will do.
+"""Polls of workers: take reports, renew leases, hand out jobs.
 
-Nearly all polls find nothing, and are answered without a look at any store: the worker is known,
-it runs nothing, and its crowd has just been found to have no job. All others go the long way.
+Nearly all polls find nothing, and are answered from memory: the worker is known, it runs nothing,
+and a claim for its group has just come back empty. All others read the stores.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from pollwise.controller.http.answers import Refused, too_soon
+from pollwise.controller.http.answers import HttpError, too_soon
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.state.values import JobRow, Run
-from pollwise.controller.workers.registry import RUNS_FRESH, Known, Registry
-from pollwise.controller.workers.reports import Finished, Progress
+from pollwise.controller.state.values import JobRow, RunRow
+from pollwise.controller.workers.base import RunProgress, RunReport
+from pollwise.controller.workers.registry import RUNS_FRESH, KnownWorker, WorkerRegistry
 from pollwise.controller.workers.runs import Runs
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hint, Hints
 
 #: The most jobs that one poll may ask for.
 MAX_JOBS = 100
-#: A held poll looks again so often where it is not proven that news arrives, in seconds.
-LOOK_EVERY = 5.0
-#: The share of the heartbeat time-out that a poll may be held.
+#: A held poll claims again after this many seconds while hints are not proven.
+CLAIM_EVERY = 5.0
+#: The longest time that a poll is held, as a fraction of the heartbeat timeout.
 SHARE_OF_TIMEOUT = 0.5
 
 
@@ -38,22 +38,22 @@ class LogText:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What a poll asks and says. `running` is None where it does not say what runs."""
+class PollRequest:
+    """What a poll asks for and reports. `running` is None if it does not say what runs."""
 
-    most: int = 1
+    max_jobs: int = 1
     wait: float = 0.0
-    running: Sequence[Progress] | None = None
-    finished: Sequence[Finished] = ()
+    running: Sequence[RunProgress] | None = None
+    finished: Sequence[RunReport] = ()
     logs: Sequence[LogText] = ()
 
 
 @dataclass(slots=True)
-class Answer:
-    """What a poll is answered."""
+class PollResult:
+    """The answer to a poll."""
 
     next_poll_s: float
-    jobs: Sequence[tuple[JobRow, Run]] = ()
+    jobs: Sequence[tuple[JobRow, RunRow]] = ()
     cancel: Sequence[str] = ()
     lost: list[str] = field(default_factory=list)
     drain: bool = False
@@ -63,8 +63,8 @@ class Answer:
         return not (self.jobs or self.cancel or self.lost)
 
 
-#: Appends a piece of log; False if the job is not the worker's.
-AppendLog = Callable[[Known, LogText], Awaitable[bool]]
+#: Appends a piece of log; False if the worker does not have the job.
+AppendLog = Callable[[KnownWorker, LogText], Awaitable[bool]]
 #: Ends when the client is gone.
 Gone = Callable[[], Awaitable[None]]
 
@@ -74,7 +74,7 @@ class Poller:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: WorkerRegistry,
         runs: Runs,
         hints: Hints,
         options: ControllerOptions,
@@ -86,7 +86,7 @@ class Poller:
         self._hints = hints
         self._clock = clock
         self._append_log = append_log
-        self._least = options.span("min_interval")
+        self._min_interval = options.span("min_interval")
         self._longest = min(
             options.span("max_wait"), SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
         )
@@ -98,34 +98,36 @@ class Poller:
 
     @property
     def held(self) -> int:
-        """How many polls are held now."""
+        """The number of held polls."""
         return self._held
 
-    def quick(self, known: Known, most: int, wait: float, now: float) -> Answer | None:
-        """The answer to a poll that reports nothing, where memory has it; None if it has not.
+    def quick(
+        self, known: KnownWorker, max_jobs: int, wait: float, now: float
+    ) -> PollResult | None:
+        """The answer from memory to a poll without reports; None if the stores must be read.
 
-        Raises `Refused` for a poll that comes too soon.
+        Raises `HttpError` for a poll that comes too soon.
         """
-        crowd = self._registry.crowd_of(known)
-        self._refuse_too_soon(known, now, most, wait)
+        group = self._registry.group_of(known)
+        self._refuse_too_soon(known, now, max_jobs, wait)
         quiet = not known.runs and now - known.runs_at < self._runs_fresh
         if not quiet or (wait and not self._closing) or known.row.drain:
             return None
-        if most and not crowd.is_empty(now):
+        if max_jobs and not group.is_empty(now):
             return None
-        return Answer(self._registry.found(known, 0, most, now))
+        return PollResult(self._registry.found(known, 0, max_jobs, now))
 
-    async def answer(self, known: Known, ask: Ask, gone: Gone) -> Answer:
+    async def answer(self, known: KnownWorker, ask: PollRequest, gone: Gone) -> PollResult:
         """The answer to any poll. `gone` is awaited while it is held."""
         began = self._clock.now()
         if not ask.finished:
-            self._refuse_too_soon(known, began, ask.most, ask.wait)
+            self._refuse_too_soon(known, began, ask.max_jobs, ask.wait)
         async with self._alone(known):
-            answer = await self._look(known, ask)
-        if answer.is_empty and ask.wait > 0 and ask.most and not known.row.drain:
+            answer = await self._answer(known, ask)
+        if answer.is_empty and ask.wait > 0 and ask.max_jobs and not known.row.drain:
             answer.jobs, answer.cancel = await self._hold(known, ask, gone, began)
-        more = 0 < ask.most <= len(answer.jobs)
-        asked = ask.most if not known.row.drain else 0
+        more = 0 < ask.max_jobs <= len(answer.jobs)
+        asked = ask.max_jobs if not known.row.drain else 0
         next_poll = self._registry.found(known, len(answer.jobs), asked, began)
         answer.next_poll_s = 0.0 if more else next_poll
         answer.drain = known.row.drain
@@ -139,26 +141,26 @@ class Poller:
             if known.waiting is not None:
                 known.waiting.give()
 
-    def _refuse_too_soon(self, known: Known, now: float, most: int, wait: float) -> None:
-        """Unless it was told to come, asks for no job, or will be held for long enough."""
-        if known.empty_at is None or not most or known.hinted:
+    def _refuse_too_soon(self, known: KnownWorker, now: float, max_jobs: int, wait: float) -> None:
+        """Unless it got a hint, asks for no job, or will be held for long enough."""
+        if known.empty_at is None or not max_jobs or known.hinted:
             return
-        if wait >= self._least > 0 and self._held < self._held_max and not self._closing:
+        if wait >= self._min_interval > 0 and self._held < self._held_max and not self._closing:
             return
-        left = known.empty_at + self._least - now
-        if left > 0 and known.news == known.crowd.news:
-            raise too_soon(left, self._least)
+        left = known.empty_at + self._min_interval - now
+        if left > 0 and known.puts == known.group.puts:
+            raise too_soon(left, self._min_interval)
 
-    async def _look(self, known: Known, ask: Ask) -> Answer:
+    async def _answer(self, known: KnownWorker, ask: PollRequest) -> PollResult:
         await self._registry.read_requirements()
-        answer = Answer(0.0)
+        answer = PollResult(0.0)
         if ask.finished:
             last = [each.last for each in ask.finished if each.last is not None]
             if last:
                 await self._runs.keep(known, last, complete=False)
             plain = not (ask.logs or ask.running or known.row.drain)
             lost, answer.jobs = await self._runs.finish(
-                known, ask.finished, ask.most if plain else 0
+                known, ask.finished, ask.max_jobs if plain else 0
             )
             answer.lost += lost
         else:
@@ -169,34 +171,34 @@ class Poller:
         heard = await self._runs.keep(known, ask.running)
         answer.lost = list(dict.fromkeys([*answer.lost, *heard.lost]))
         answer.cancel = heard.cancel
-        if ask.most and not answer.jobs:
+        if ask.max_jobs and not answer.jobs:
             answer.jobs = await self._take(known, ask)
         return answer
 
     async def _take(
-        self, known: Known, ask: Ask, *, hinted: bool = False
-    ) -> list[tuple[JobRow, Run]]:
-        """Jobs for a worker: first those that it was given and seems not to have got."""
+        self, known: KnownWorker, ask: PollRequest, *, hinted: bool = False
+    ) -> list[tuple[JobRow, RunRow]]:
+        """Jobs for a worker; first those that were handed to it and seem not to have arrived."""
         running = {each.job_id for each in ask.running or ()}
-        jobs = await self._runs.unheard(known, running, ask.most)
-        crowd = self._registry.crowd_of(known)
-        if known.row.drain or (not hinted and crowd.is_empty(self._clock.now())):
+        jobs = await self._runs.unheard(known, running, ask.max_jobs)
+        group = self._registry.group_of(known)
+        if known.row.drain or (not hinted and group.is_empty(self._clock.now())):
             return jobs
-        if len(jobs) < ask.most:
-            jobs += await self._runs.claim(known, ask.most - len(jobs))
+        if len(jobs) < ask.max_jobs:
+            jobs += await self._runs.claim(known, ask.max_jobs - len(jobs))
         return jobs
 
     # Holding
 
     async def _hold(
-        self, known: Known, ask: Ask, gone: Gone, began: float
-    ) -> tuple[Sequence[tuple[JobRow, Run]], Sequence[str]]:
-        """Wait until something comes for this worker, or its time is over."""
+        self, known: KnownWorker, ask: PollRequest, gone: Gone, began: float
+    ) -> tuple[Sequence[tuple[JobRow, RunRow]], Sequence[str]]:
+        """Wait until there is something for this worker, or the time is over."""
         if self._held >= self._held_max or self._closing:
             return (), ()
-        hint = Hint(known.crowd.kinds)
+        hint = Hint(known.group.kinds)
         if known.waiting is not None:
-            known.waiting.give()  # an older poll of its, whose client is gone: it asks anew
+            known.waiting.give()  # an older poll of this worker, whose client is gone
         known.waiting = hint
         until = began + min(ask.wait, self._longest)
         left = asyncio.ensure_future(gone())
@@ -208,7 +210,7 @@ class Poller:
                 rest = until - self._clock.now()
                 if rest <= 0:
                     break
-                hinted = await self._sleep(hint, rest)
+                hinted = await pause_held(self._hints, hint, self._clock, rest)
                 if known.waiting is not hint or left.done() or self._closing:
                     break
                 hint.polling = True
@@ -226,23 +228,15 @@ class Poller:
                 known.waiting = None
         return (), ()
 
-    async def _sleep(self, hint: Hint, rest: float) -> bool:
-        pause = rest if self._hints.proven_at is not None else min(rest, LOOK_EVERY)
-        self._hints.asleep(hint)
-        try:
-            return await self._clock.sleep(pause, hint)
-        finally:
-            self._hints.awake(hint)
-
-    async def _to_cancel(self, known: Known) -> list[str]:
+    async def _to_cancel(self, known: KnownWorker) -> list[str]:
         if not known.runs:
             return []
         await self._runs.read(known, afresh=True)
         return [run.job_id for run in known.runs.values() if run.cancel]
 
     @asynccontextmanager
-    async def _alone(self, known: Known) -> AsyncIterator[None]:
-        """One poll of a worker at a time: the second must see what the first one took."""
+    async def _alone(self, known: KnownWorker) -> AsyncIterator[None]:
+        """One poll of a worker at a time: the second must see what the first took."""
         lock, users = self._locks.setdefault(known.id, (asyncio.Lock(), []))
         users.append(None)
         try:
@@ -254,9 +248,22 @@ class Poller:
                 self._locks.pop(known.id, None)
 
 
-def checked_most(most: int) -> int:
-    if not 0 <= most <= MAX_JOBS:
-        raise Refused(
-            422, "invalid", f"max = {most} must be from 0 to {MAX_JOBS}", "Ask for fewer jobs."
+async def pause_held(hints: Hints, hint: Hint, clock: Clock, rest: float) -> bool:
+    """Sleep until a hint comes, at most `rest` seconds; True if one came.
+
+    While hints are not proven, the pause is shorter.
+    """
+    hints.asleep(hint)
+    try:
+        proven = hints.proven_at is not None
+        return await clock.sleep(rest if proven else min(rest, CLAIM_EVERY), hint)
+    finally:
+        hints.awake(hint)
+
+
+def checked_max(max_jobs: int) -> int:
+    if not 0 <= max_jobs <= MAX_JOBS:
+        raise HttpError(
+            422, "invalid", f"max = {max_jobs} must be from 0 to {MAX_JOBS}", "Ask for fewer jobs."
         )
-    return most
+    return max_jobs

@@ -1,12 +1,12 @@
-"""Push beside polling: WebSockets that carry hints, and nothing that may be lost.
+"""The WebSockets of workers. They carry hints, and never a job.
 
-`{"hint": true}` says that a poll may pay off now, `{"cancel": id}` that a job shall be stopped. A
-message that is lost costs latency: jobs come and go by polls alone. So an agent may change between
-the two at any time.
+`{"hint": true}` says that a poll may find a job, `{"cancel": id}` that a job must be stopped. A
+lost message only costs latency, because both are also learnt by polling. So an agent can switch
+between the two at any time.
 
-An idle worker's WebSocket is a sleeper of the queue's hints, as a worker in Python is: for one job
-one of them is told, by whichever controller it is connected to. Should it not poll at once, the
-next one is told.
+The WebSocket of an idle worker waits for the queue's hints, as a Worker in Python does: for one job
+one of them gets a hint, at whichever controller it is connected. If it does not poll at once, the
+next one gets it.
 """
 
 from __future__ import annotations
@@ -16,34 +16,34 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.workers.registry import Known, Registry
+from pollwise.controller.workers.registry import KnownWorker, WorkerRegistry
 from pollwise.controller.workers.runs import Runs
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HintPushed, PushChanged
 from pollwise.runtime.hints import Hint, Hints
 
-#: How long a worker may take to poll after a hint before another one is told, in seconds.
+#: How long a worker may take to poll after a hint before another one gets it, in seconds.
 ANSWER_WITHIN = 0.5
-#: The name under which controllers tell each other that a job was cancelled. No kind has it.
+#: The kind of the hints by which controllers tell each other of cancelled jobs; no job has it.
 CANCELS = "#cancel"
-#: News for everybody: more than there are controllers.
+#: A number of listeners above that of controllers: all of them get the hint.
 EVERYBODY = 1000
-#: Cancels of other controllers are looked for at most once in so many seconds.
-LOOK_EVERY = 1.0
+#: Cancels at other controllers are read at most once in this many seconds.
+READ_EVERY = 1.0
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
 
-class Push(Hint):
-    """The WebSocket of one worker: a hint that is sent on."""
+class WorkerSocket(Hint):
+    """The WebSocket of one worker: it forwards the hints that it gets."""
 
-    def __init__(self, known: Known, send: Send, pushes: Pushes) -> None:
-        super().__init__(known.crowd.kinds)
+    def __init__(self, known: KnownWorker, send: Send, sockets: WorkerSockets) -> None:
+        super().__init__(known.group.kinds)
         self.known = known
         self.closed = asyncio.Event()
-        self.sent_at = pushes.clock.now()
+        self.sent_at = sockets.clock.now()
         self._send = send
-        self._pushes = pushes
+        self._sockets = sockets
         self._hint = False
         self._ping = False
         self._cancels: dict[str, None] = {}
@@ -51,13 +51,13 @@ class Push(Hint):
         self._timer: asyncio.TimerHandle | None = None
 
     def give(self) -> bool:
-        """News for this worker: tell it, and see to it that somebody looks."""
+        """Send a hint to this worker; to another one if it does not poll soon."""
         if self.closed.is_set():
             return False
         self._hint = True
         self.known.hinted = True
-        self.known.crowd.heard_news()
-        self._pushes.told(self)
+        self.known.group.notice_put()
+        self._sockets.sent(self)
         self._send_soon()
         if self._timer is None:
             loop = asyncio.get_running_loop()
@@ -73,28 +73,28 @@ class Push(Hint):
         self._send_soon()
 
     def polled(self, idle: bool) -> None:
-        """Its worker polled: it waits for news if it found nothing, and for none if it is busy."""
+        """Its worker polled: wait for hints if it is idle, and for none if it is busy."""
         self._stop_timer()
         if idle and not self.closed.is_set():
-            self._pushes.hints.join(self)
-            self._pushes.hints.asleep(self)
+            self._sockets.hints.join(self)
+            self._sockets.hints.asleep(self)
         else:
-            self._pushes.hints.leave(self)
+            self._sockets.hints.leave(self)
 
     def close_soon(self) -> None:
         unanswered = self._timer is not None
         self._stop_timer()
         self.closed.set()
-        self._pushes.hints.leave(self)
+        self._sockets.hints.leave(self)
         if unanswered:
-            self._pushes.pass_on(self)
+            self._sockets.pass_on(self)
 
     def _no_answer(self) -> None:
-        """It did not poll: its connection may be dead, though nobody noticed. The next, then."""
+        """It did not poll, so its connection may be dead: the next worker gets the hint."""
         self._timer = None
         if self.known.hinted:
-            self._pushes.hints.leave(self)
-            self._pushes.pass_on(self)
+            self._sockets.hints.leave(self)
+            self._sockets.pass_on(self)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -106,7 +106,7 @@ class Push(Hint):
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        """One message after the other; what comes up twice meanwhile is said once."""
+        """Send what is pending, one message at a time; a repeated one is sent once."""
         try:
             while self._hint or self._cancels or self._ping:
                 if self._cancels:
@@ -117,20 +117,20 @@ class Push(Hint):
                     self._hint, message = False, {"hint": True}
                 else:
                     self._ping, message = False, {"ping": True}
-                self.sent_at = self._pushes.clock.now()
+                self.sent_at = self._sockets.clock.now()
                 await self._send(message)
-        except Exception:  # whatever the server raises for a connection that is gone
+        except Exception:  # any error: the connection is gone
             self.close_soon()
         finally:
             self._sending = None
 
 
-class Pushes:
+class WorkerSockets:
     """All WebSockets of a controller."""
 
     def __init__(
         self,
-        registry: Registry,
+        registry: WorkerRegistry,
         runs: Runs,
         hints: Hints,
         options: ControllerOptions,
@@ -146,10 +146,10 @@ class Pushes:
         self._source = source
         self._most = options.waiting_max
         self._silent_for = options.span("idle_ping")
-        self._open: set[Push] = set()
-        self._ear = _Ear(self._heard_of_cancel)
-        self._look: asyncio.TimerHandle | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._open: set[WorkerSocket] = set()
+        self._cancels_elsewhere = _CancelListener(self._read_cancels_soon)
+        self._rest: asyncio.TimerHandle | None = None
+        self._reading: asyncio.Task[None] | None = None
         self._again = False
 
     def __len__(self) -> int:
@@ -159,72 +159,72 @@ class Pushes:
     def full(self) -> bool:
         return len(self._open) >= self._most
 
-    def connect(self, known: Known, send: Send) -> Push:
-        """A worker's WebSocket was opened; an older one of its is closed."""
-        self._registry.crowd_of(known)
-        if known.pushes is not None:
-            known.pushes.close_soon()
-        push = Push(known, send, self)
-        known.pushes = push
-        self._open.add(push)
+    def connect(self, known: KnownWorker, send: Send) -> WorkerSocket:
+        """A worker's WebSocket was opened; its older one is closed."""
+        self._registry.group_of(known)
+        if known.socket is not None:
+            known.socket.close_soon()
+        socket = WorkerSocket(known, send, self)
+        known.socket = socket
+        self._open.add(socket)
         if len(self._open) == 1:
-            self.hints.join(self._ear)
-            self.hints.asleep(self._ear)
+            self.hints.join(self._cancels_elsewhere)
+            self.hints.asleep(self._cancels_elsewhere)
         self._events.emit(PushChanged(self._source, known.id, len(self._open)))
-        push.give()  # something may have come in before it was opened
-        return push
+        socket.give()  # a job may have been put before it was opened
+        return socket
 
-    def disconnect(self, push: Push) -> None:
-        push.close_soon()
-        self._open.discard(push)
-        if push.known.pushes is push:
-            push.known.pushes = None
+    def disconnect(self, socket: WorkerSocket) -> None:
+        socket.close_soon()
+        self._open.discard(socket)
+        if socket.known.socket is socket:
+            socket.known.socket = None
         if not self._open:
-            self.hints.leave(self._ear)
-        self._events.emit(PushChanged(self._source, push.known.id, len(self._open)))
+            self.hints.leave(self._cancels_elsewhere)
+        self._events.emit(PushChanged(self._source, socket.known.id, len(self._open)))
 
     def cancel(self, worker_id: str | None, job_id: str) -> None:
-        """A running job was cancelled: tell its worker, whichever controller it is connected to."""
+        """Tell the worker of a cancelled job, whichever controller it is connected to."""
         known = None if worker_id is None else self._registry.remembered(worker_id)
         if known is not None:
             if known.waiting is not None:
                 known.waiting.give()
-            if isinstance(known.pushes, Push):
-                known.pushes.cancel(job_id)
+            if isinstance(known.socket, WorkerSocket):
+                known.socket.cancel(job_id)
                 return
         self.hints.send_to_others(EVERYBODY, {CANCELS})
 
     async def ping(self) -> bool:
-        """Send something to whoever was sent nothing for long; False if nobody is connected.
+        """Ping the WebSockets that were silent for long; False if none is open.
 
-        A proxy cuts connections that are silent for half a minute.
+        Many proxies cut connections that are silent for half a minute.
         """
         now = self.clock.now()
-        for push in list(self._open):
-            if now - push.sent_at >= self._silent_for / 2:
-                push.ping()
+        for socket in list(self._open):
+            if now - socket.sent_at >= self._silent_for / 2:
+                socket.ping()
         return bool(self._open)
 
     def close(self) -> None:
-        """The controller stops: end them all."""
-        if self._look is not None:
-            self._look.cancel()
-        for push in list(self._open):
-            push.close_soon()
+        """Close all, because the controller stops."""
+        if self._rest is not None:
+            self._rest.cancel()
+        for socket in list(self._open):
+            socket.close_soon()
 
-    def told(self, push: Push) -> None:
-        self._events.emit(HintPushed(self._source, push.known.id))
+    def sent(self, socket: WorkerSocket) -> None:
+        self._events.emit(HintPushed(self._source, socket.known.id))
 
-    def pass_on(self, push: Push) -> None:
-        self.hints.send(1, push.wants)
+    def pass_on(self, socket: WorkerSocket) -> None:
+        self.hints.send(1, socket.wants)
 
-    # Cancels that other controllers took in
+    # Cancels at other controllers
 
-    def _heard_of_cancel(self) -> None:
-        """Look now, or as soon as the last look is long enough ago."""
+    def _read_cancels_soon(self) -> None:
+        """Read the runs now, or as soon as the last read is long enough ago."""
         if self._open:
-            self.hints.asleep(self._ear)
-        if self._look is None:
+            self.hints.asleep(self._cancels_elsewhere)
+        if self._rest is None:
             self._begin()
         else:
             self._again = True
@@ -232,30 +232,30 @@ class Pushes:
     def _begin(self) -> None:
         loop = asyncio.get_running_loop()
         self._again = False
-        self._looking = loop.create_task(self._look_for_cancels())
-        self._look = loop.call_later(LOOK_EVERY, self._rested)
+        self._reading = loop.create_task(self._read_cancels())
+        self._rest = loop.call_later(READ_EVERY, self._rested)
 
     def _rested(self) -> None:
-        self._look = None
+        self._rest = None
         if self._again:
             self._begin()
 
-    async def _look_for_cancels(self) -> None:
-        for push in list(self._open):
-            if push.known.runs:
-                await self._runs.read(push.known, afresh=True)
-                for run in push.known.runs.values():
+    async def _read_cancels(self) -> None:
+        for socket in list(self._open):
+            if socket.known.runs:
+                await self._runs.read(socket.known, afresh=True)
+                for run in socket.known.runs.values():
                     if run.cancel:
-                        push.cancel(run.job_id)
+                        socket.cancel(run.job_id)
 
 
-class _Ear(Hint):
-    """Hears that some job was cancelled somewhere."""
+class _CancelListener(Hint):
+    """Gets the hint that some job was cancelled at another controller."""
 
-    def __init__(self, heard: Callable[[], None]) -> None:
+    def __init__(self, got: Callable[[], None]) -> None:
         super().__init__(frozenset({CANCELS}))
-        self._heard = heard
+        self._got = got
 
     def give(self) -> bool:
-        asyncio.get_running_loop().call_soon(self._heard)
+        asyncio.get_running_loop().call_soon(self._got)
         return True

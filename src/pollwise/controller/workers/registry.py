@@ -1,8 +1,12 @@
-"""The registry of workers: who is there, what each can take, and what it is told.
+"""The registered workers: which are online, which jobs each can take, when each polls next.
 
-Most polls find nothing, so what they need is in memory: the worker, its crowd, when it was seen.
-Who was seen is written down in batches, and what other controllers changed meanwhile is read in
-the same turn; both ride on contacts. A registry whose workers are silent does nothing.
+Most polls find nothing, so everything they need is in memory: the worker, its group, when it was
+seen. The times are saved in batches, and changes by other controllers are read in the same turn.
+Requests trigger both, so a registry whose workers are silent does nothing.
+
+Workers that can take the same kinds of jobs form a group. A claim that came back empty answers the
+next polls of the group from memory, until a job is put here or a second is over. The suggested
+interval follows from the number of idle workers in the group.
 """
 
 from __future__ import annotations
@@ -10,93 +14,148 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.state.base import ControllerState, new_id
-from pollwise.controller.state.values import JobRow, Requirement, Run, Seen, WorkerRow
+from pollwise.controller.state.values import JobRow, Requirement, RunRow, WorkerRow, WorkerSeen
 from pollwise.controller.workers import matching
-from pollwise.controller.workers.groups import Crowd, Pace
 from pollwise.errors import JobError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import checked_name
 
-#: How often who was seen is written down, and what others changed is read, in seconds.
+#: How often the times of contacts are saved, and changes by others read, in seconds.
 WRITE_EVERY = 10.0
-#: How often requirements are read anew, for jobs that another controller took in.
+#: How often requirements are read again, for jobs that were put at another controller.
 REQUIREMENTS_EVERY = 5.0
-#: How long it is taken for granted which capabilities live workers have, in seconds.
+#: How long the capabilities of live workers are remembered, in seconds.
 LIVE_FOR = 2.0
-#: How long a worker's runs are taken as known, in seconds: it may have polled another controller.
+#: How long a worker's runs are remembered, in seconds: it may have polled another controller.
 RUNS_FRESH = 30.0
 #: The most workers in one statement.
 BATCH = 1000
-#: Why a worker is gone whose token holds no longer.
-TOKEN_VOID = "its token holds no longer"  # noqa: S105
-#: The most handlers that a worker may say it has.
+#: Why a worker is gone whose token was revoked.
+TOKEN_INVALID = "its token is no longer valid"  # noqa: S105
+#: The largest number of slots of a worker.
 SLOTS_MAX = 1000
+#: The longest suggested interval, as a fraction of the heartbeat timeout: with jitter and delayed
+#: writes, an agent that keeps to it must not look silent.
+SHARE_OF_TIMEOUT = 0.75
 
 
-class Pushed(Protocol):
+class WorkerGroup:
+    """The workers that claim exactly these kinds, as far as this controller knows them.
+
+    idle: how many of them look for a job.
+    puts: counts puts; a claim that began before the last one says nothing about now.
+    """
+
+    __slots__ = ("_empty_until", "idle", "kinds", "members", "puts")
+
+    def __init__(self, kinds: frozenset[str]) -> None:
+        self.kinds = kinds
+        self.members = 0
+        self.idle = 0
+        self.puts = 0
+        self._empty_until = -1.0
+
+    def is_empty(self, now: float) -> bool:
+        """True if a claim is known to find nothing."""
+        return now < self._empty_until or not self.kinds
+
+    def found_nothing(self, puts: int, until: float) -> None:
+        """A claim that began when `puts` was the count found less than it asked for."""
+        if puts == self.puts:
+            self._empty_until = until
+
+    def notice_put(self) -> None:
+        """There may be jobs for this group."""
+        self.puts += 1
+        self._empty_until = -1.0
+
+
+class SuggestedPace:
+    """The interval that a worker is told, so that its group together polls often enough."""
+
+    def __init__(self, options: ControllerOptions) -> None:
+        self._min = options.span("min_interval")
+        longest = SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
+        self._max = max(min(options.span("max_interval"), longest), self._min)
+        self._target = options.span("target_pickup")
+        self._last = (-1, 0.0)  # a number of idle workers, and what each was told
+
+    def suggested(self, idle: int) -> float:
+        """Seconds until the next poll of one of `idle` workers.
+
+        Rounded to two digits, so that the answer to an empty poll seldom changes.
+        """
+        if idle != self._last[0]:
+            wanted = float(f"{self._target * max(idle, 1):.2g}")
+            self._last = (idle, min(max(wanted, self._min), self._max))
+        return self._last[1]
+
+
+class OpenSocket(Protocol):
     """The open WebSocket of a worker, as the registry sees it."""
 
     wants: frozenset[str] | None
 
     def polled(self, idle: bool) -> None:
-        """Its worker polled; does it look for a job?"""
+        """Its worker polled; idle if it still looks for a job."""
 
     def close_soon(self) -> None:
         """Its worker is gone."""
 
 
-class Known:
-    """A worker as this controller remembers it.
+class KnownWorker:
+    """A worker in the memory of this controller.
 
-    seen_at: when it was last heard of, in the event loop's time.
+    seen_at: when it last sent a request, in the event loop's time.
     empty_at: when its last poll came back empty; None if it found something.
-    news: what its crowd had heard when that poll came back.
-    hinted: it was told to poll, so its next poll is not too soon.
+    puts: the count of its group when that poll came back.
+    hinted: it got a hint, so its next poll is not too soon.
     idle: it looks for a job.
-    runs: what it has, as read at `runs_at`.
+    runs: what it runs, as read at `runs_at`.
     renewed: when this controller renewed their leases, and until when by the store's clock.
-    waiting: the hint of the poll of its that is held now.
-    pushes: the WebSocket of its that is open now.
+    waiting: the hint of its held poll, if one is held.
+    socket: its open WebSocket, if any.
     """
 
     __slots__ = (
-        "address", "crowd", "empty_at", "hinted", "idle", "news", "pushes", "renewed", "row",
-        "runs", "runs_at", "seen_at", "version", "waiting",
+        "address", "empty_at", "group", "hinted", "idle", "puts", "renewed", "row", "runs",
+        "runs_at", "seen_at", "socket", "version", "waiting",
     )  # fmt: skip
 
-    def __init__(self, row: WorkerRow, crowd: Crowd, now: float) -> None:
+    def __init__(self, row: WorkerRow, group: WorkerGroup, now: float) -> None:
         self.row = row
-        self.crowd = crowd
+        self.group = group
         self.version = -1
         self.seen_at = now
         self.empty_at: float | None = None
-        self.news = -1
+        self.puts = -1
         self.hinted = False
         self.idle = False
         self.address = row.address
-        self.runs: Mapping[str, Run] = _NO_RUNS
+        self.runs: Mapping[str, RunRow] = _NO_RUNS
         self.runs_at = -RUNS_FRESH
         self.renewed: Mapping[str, tuple[float, float]] = _NONE_RENEWED
         self.waiting: Hint | None = None
-        self.pushes: Pushed | None = None
+        self.socket: OpenSocket | None = None
 
     @property
     def id(self) -> str:
         return self.row.id
 
 
-_NO_RUNS: Mapping[str, Run] = {}
+_NO_RUNS: Mapping[str, RunRow] = {}
 _NONE_RENEWED: Mapping[str, tuple[float, float]] = {}
 
 
-class Registry:
-    """The workers of a controller, and what they can take."""
+class WorkerRegistry:
+    """The workers of a controller, and the kinds of jobs they can take."""
 
     def __init__(
         self,
@@ -112,11 +171,11 @@ class Registry:
         self._events = events
         self._source = source
         self._timeout = options.span("heartbeat_timeout")
-        self._pace = Pace(options)
-        self._known: dict[str, Known] = {}
-        self._unwritten: dict[str, Known] = {}
-        self._crowds: dict[frozenset[str], Crowd] = {}
-        self._nobody = Crowd(frozenset())
+        self._pace = SuggestedPace(options)
+        self._known: dict[str, KnownWorker] = {}
+        self._unwritten: dict[str, KnownWorker] = {}
+        self._groups: dict[frozenset[str], WorkerGroup] = {}
+        self._nobody = WorkerGroup(frozenset())
         self._requirements: dict[tuple[str, str], Requirement] = {}
         self._version = 0
         self._read_at = -REQUIREMENTS_EVERY
@@ -126,7 +185,7 @@ class Registry:
     def __len__(self) -> int:
         return len(self._known)
 
-    def __iter__(self) -> Iterator[Known]:
+    def __iter__(self) -> Iterator[KnownWorker]:
         return iter(list(self._known.values()))
 
     # Registering
@@ -142,7 +201,7 @@ class Registry:
         who: str,
         address: str,
     ) -> WorkerRow:
-        """Keep a new worker; what it says of itself is checked first."""
+        """Store a new worker; `JobError` if what it says of itself is invalid."""
         name = checked_name(name, "name")
         capabilities = matching.checked_capabilities(capabilities)
         if isinstance(slots, bool) or not isinstance(slots, int) or not 1 <= slots <= SLOTS_MAX:
@@ -164,28 +223,28 @@ class Registry:
         self._events.emit(WorkerRegistered(self._source, row.id, row.name))
         return row
 
-    async def get(self, worker_id: str) -> Known | None:
-        """A worker, from memory if it was heard of lately."""
+    async def get(self, worker_id: str) -> KnownWorker | None:
+        """A worker, from memory if it was seen lately."""
         known = self._known.get(worker_id)
         if known is None:
             row = await self._state.worker(worker_id)
             known = None if row is None else self._remember(row)
         return known
 
-    def remembered(self, worker_id: str) -> Known | None:
+    def remembered(self, worker_id: str) -> KnownWorker | None:
         return self._known.get(worker_id)
 
-    async def unregister(self, worker_id: str) -> list[Run] | None:
-        """Forget a worker; the runs it had, to be given back. None if there is no such worker."""
+    async def unregister(self, worker_id: str) -> list[RunRow] | None:
+        """Remove a worker; the runs to give back. None if there is no such worker."""
         runs = await self._state.remove_worker(worker_id)
         self._forget(worker_id, "unregistered")
         return runs
 
     def refuse(self, who: str) -> None:
-        """The token that workers registered with was revoked: forget those that are in memory."""
+        """Forget the workers in memory that registered with a token that was revoked."""
         for known in self:
             if known.row.registered_by == who:
-                self._forget(known.id, TOKEN_VOID)
+                self._forget(known.id, TOKEN_INVALID)
 
     async def drain(self, worker_id: str, drain: bool) -> WorkerRow | None:
         row = await self._state.set_drain(worker_id, drain)
@@ -197,15 +256,15 @@ class Registry:
 
     # Seeing
 
-    def seen(self, known: Known, address: str = "", now: float | None = None) -> None:
-        """A worker was heard of; that is written down within `WRITE_EVERY`."""
+    def seen(self, known: KnownWorker, address: str = "", now: float | None = None) -> None:
+        """Note that a worker sent a request; saved within `WRITE_EVERY`."""
         known.seen_at = self._clock.now() if now is None else now
         if address:
             known.address = address
         self._unwritten[known.row.id] = known
 
     def is_online(self, row: WorkerRow) -> bool:
-        """Was it heard of within the time-out, here or by another controller?"""
+        """True if it was seen within the timeout, here or by another controller."""
         known = self._known.get(row.id)
         if known is not None and self._clock.now() - known.seen_at < self._timeout:
             return True
@@ -217,37 +276,37 @@ class Registry:
             return row.last_seen
         return max(row.last_seen, self._clock.epoch() - (self._clock.now() - known.seen_at))
 
-    def found(self, known: Known, count: int, asked: int, began: float) -> float:
-        """A poll found so many of so many: note it, and say after how long to poll again.
+    def found(self, known: KnownWorker, count: int, asked: int, began: float) -> float:
+        """Note that a poll found `count` of `asked` jobs; seconds until the next poll.
 
-        began: when the poll came in. From then on the least interval counts, so that a poll that
-        was held may be followed by the next at once.
+        began: when the poll came in. The minimum interval counts from then, so the next poll may
+            follow a held one at once.
         """
         idle = count < asked
         if idle is not known.idle:
             known.idle = idle
-            known.crowd.idle += 1 if idle else -1
-        if known.pushes is not None:
-            known.pushes.polled(idle)
+            known.group.idle += 1 if idle else -1
+        if known.socket is not None:
+            known.socket.polled(idle)
         known.hinted = False
         if count:
             known.empty_at = None
         elif asked:
             known.empty_at = began
-            known.news = known.crowd.news
+            known.puts = known.group.puts
         if asked and count == asked:
             return 0.0  # there may be more
-        return self._pace.suggested(known.crowd.idle)
+        return self._pace.suggested(known.group.idle)
 
     async def write_down(self) -> bool:
-        """Write who was seen, and read what others changed about them; False if nobody was."""
+        """Save when workers were seen, and read what others changed; False if none was seen."""
         batch, self._unwritten = self._unwritten, {}
         for ids in _batches(batch):
             now = self._clock.now()
             try:
                 gone = await self._state.seen(
                     [
-                        Seen(each, max(now - batch[each].seen_at, 0.0), batch[each].address)
+                        WorkerSeen(each, max(now - batch[each].seen_at, 0.0), batch[each].address)
                         for each in ids
                     ]
                 )
@@ -259,13 +318,13 @@ class Registry:
             for row in (await self._state.workers(ids)).values():
                 known = self._known.get(row.id)
                 if known is not None and _ends_sooner(row, known.row):
-                    self._forget(row.id, TOKEN_VOID)  # whoever asks is looked up, and told why
+                    self._forget(
+                        row.id, TOKEN_INVALID
+                    )  # its next request is refused with the reason
                 elif known is not None:
-                    known.row = (
-                        row
-                        if row.capabilities != known.row.capabilities
-                        else _as(row, known.row.capabilities)
-                    )
+                    if row.capabilities == known.row.capabilities:  # shared by thousands of workers
+                        row = replace(row, capabilities=known.row.capabilities)
+                    known.row = row
         self._drop_silent()
         return bool(batch)
 
@@ -275,20 +334,20 @@ class Registry:
             silent = now - known.seen_at
             if silent > self._timeout and known.idle:
                 known.idle = False
-                known.crowd.idle -= 1
-            if silent > 2 * self._timeout and known.waiting is None and known.pushes is None:
+                known.group.idle -= 1
+            if silent > 2 * self._timeout and known.waiting is None and known.socket is None:
                 self._forget(known.id, "silent")
 
     # What they can take
 
-    def crowd_of(self, known: Known) -> Crowd:
-        """The crowd of a worker, by what is known to be required now."""
+    def group_of(self, known: KnownWorker) -> WorkerGroup:
+        """The group of a worker, by the requirements that are known now."""
         if known.version != self._version:
             self._enter(known)
-        return known.crowd
+        return known.group
 
     async def read_requirements(self, force: bool = False) -> None:
-        """Read what jobs require, if that was not done lately."""
+        """Read the requirements of jobs, if that was not done lately."""
         now = self._clock.now()
         if not force and now - self._read_at < REQUIREMENTS_EVERY:
             return
@@ -299,24 +358,24 @@ class Registry:
             self._renew_waiting()
 
     def require(self, row: JobRow) -> None:
-        """A job came in here: its requirement is known from now on."""
+        """Note the requirement of a job that is put here."""
         place = (row.kind, row.requires_hash)
         if place not in self._requirements:
             self._requirements[place] = Requirement(row.requires_hash, row.kind, row.requires)
             self._renew_waiting()
 
-    def heard_news(self, kind: str | None = None) -> None:
-        """A job of this kind in the queue was put here; of any, when None."""
-        for crowd in self._crowds.values():
-            if kind is None or kind in crowd.kinds:
-                crowd.heard_news()
+    def notice_put(self, kind: str | None = None) -> None:
+        """A job of this kind in the queue (None: of any kind) was put here."""
+        for group in self._groups.values():
+            if kind is None or kind in group.kinds:
+                group.notice_put()
 
     async def waiting_for(self, row: JobRow) -> str | None:
-        """Why a queued job cannot be taken by anybody who is live; None when it can."""
+        """Why no live worker can take a ready job; None if one can."""
         return matching.waiting_for(row.kind, row.requires, await self.live())
 
     async def live(self) -> list[Mapping[str, Any]]:
-        """The capabilities of live workers that take jobs, each different set once."""
+        """The capabilities of live workers that take jobs, each distinct set once."""
         now = self._clock.now()
         if now - self._live_at < LIVE_FOR:
             return self._live
@@ -335,44 +394,44 @@ class Registry:
         return self._live
 
     def _renew_waiting(self) -> None:
-        """What can be asked for changed: whoever waits, waits for more or for less now."""
+        """The requirements changed: so do the kinds that held polls and WebSockets wait for."""
         self._version += 1
         for known in self._known.values():
-            for hint in (known.waiting, known.pushes):
+            for hint in (known.waiting, known.socket):
                 if hint is not None:
-                    hint.wants = self.crowd_of(known).kinds
+                    hint.wants = self.group_of(known).kinds
 
-    def _enter(self, known: Known) -> None:
+    def _enter(self, known: KnownWorker) -> None:
         has = known.row.capabilities
         kinds = frozenset(
             f"{each.kind}{matching.MARK}{each.hash}" if each.hash else each.kind
             for each in self._requirements.values()
             if matching.satisfies(has, each.kind, each.requires)
         )
-        crowd = self._crowds.get(kinds)
-        if crowd is None:
-            crowd = self._crowds[kinds] = Crowd(kinds)
+        group = self._groups.get(kinds)
+        if group is None:
+            group = self._groups[kinds] = WorkerGroup(kinds)
         known.version = self._version
-        if crowd is not known.crowd:
-            self._leave_crowd(known)
-            known.crowd = crowd
-            known.empty_at = None  # that said nothing about what it can take now
-            crowd.members += 1
-            crowd.idle += known.idle
+        if group is not known.group:
+            self._leave_group(known)
+            known.group = group
+            known.empty_at = None  # its new group may have jobs
+            group.members += 1
+            group.idle += known.idle
 
-    def _leave_crowd(self, known: Known) -> None:
-        crowd = known.crowd
-        crowd.members -= 1
-        crowd.idle -= known.idle
-        if crowd.members <= 0 and crowd is not self._nobody:
-            self._crowds.pop(crowd.kinds, None)
+    def _leave_group(self, known: KnownWorker) -> None:
+        group = known.group
+        group.members -= 1
+        group.idle -= known.idle
+        if group.members <= 0 and group is not self._nobody:
+            self._groups.pop(group.kinds, None)
 
     # Remembering
 
-    def _remember(self, row: WorkerRow) -> Known:
+    def _remember(self, row: WorkerRow) -> KnownWorker:
         known = self._known.get(row.id)
         if known is None:
-            known = self._known[row.id] = Known(row, self._nobody, self._clock.now())
+            known = self._known[row.id] = KnownWorker(row, self._nobody, self._clock.now())
             self._nobody.members += 1
         return known
 
@@ -382,30 +441,23 @@ class Registry:
         self._live_at = -LIVE_FOR
         if known is None:
             return
-        self._leave_crowd(known)
-        known.crowd = Crowd(frozenset())  # a poll that is under way still counts in none of ours
+        self._leave_group(known)
+        known.group = WorkerGroup(frozenset())  # a poll under way must not count in a real group
         if known.waiting is not None:
             waiting, known.waiting = known.waiting, None
-            waiting.give()  # it takes no job for who is gone
-        if known.pushes is not None:
-            known.pushes.close_soon()
+            waiting.give()  # the held poll takes no job
+        if known.socket is not None:
+            known.socket.close_soon()
         self._events.emit(WorkerGone(self._source, worker_id, why))
 
 
-def _batches(known: Mapping[str, Known]) -> Iterable[Sequence[str]]:
+def _batches(known: Mapping[str, KnownWorker]) -> Iterable[Sequence[str]]:
     ids = iter(known)
     while batch := list(itertools.islice(ids, BATCH)):
         yield batch
 
 
 def _ends_sooner(row: WorkerRow, before: WorkerRow) -> bool:
-    """Was it registered with a token that was revoked since, elsewhere?"""
+    """True if another controller revoked the token that it registered with."""
     until = row.token_expires_at
     return until is not None and until < (before.token_expires_at or math.inf)
-
-
-def _as(row: WorkerRow, capabilities: Mapping[str, Any]) -> WorkerRow:
-    """The row with capabilities that are in memory already: thousands of workers share them."""
-    from dataclasses import replace
-
-    return replace(row, capabilities=capabilities)

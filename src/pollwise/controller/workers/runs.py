@@ -14,13 +14,17 @@ from functools import cached_property
 from random import Random
 from typing import Literal
 
-from pollwise.controller.dependencies import Part
-from pollwise.controller.state.sqlite.one_file import Decide, End, Ended, Take, Taken
-from pollwise.controller.state.values import LIVE, Contact, Ending, JobRow, Run, Status
-from pollwise.controller.workers.claims import claim_of, run_from
+from pollwise.controller.state.sqlite.one_file import (
+    Decide,
+    EndedRuns,
+    JobRequest,
+    RunEnd,
+    TakenJobs,
+)
+from pollwise.controller.state.values import LIVE, Contact, JobRow, JobState, RunEnding, RunRow
+from pollwise.controller.workers.base import ContactResult, ControllerPart, RunProgress, RunReport
 from pollwise.controller.workers.matching import MARK
-from pollwise.controller.workers.registry import RUNS_FRESH, Known
-from pollwise.controller.workers.reports import Finished, Heard, Progress
+from pollwise.controller.workers.registry import RUNS_FRESH, KnownWorker
 from pollwise.errors import LeaseLost
 from pollwise.runtime.events import JobDelivered, JobGivenUp, JobLapsed, JobReported
 from pollwise.runtime.jobs import Claim, Settlement
@@ -38,10 +42,10 @@ LAPSED_AFTER = 1.0
 SWEEP = 500
 
 
-RUNNING: tuple[Status, ...] = ("running",)
+LEASED: tuple[JobState, ...] = ("leased",)
 
 
-class Runs(Part):
+class Runs(ControllerPart):
     """The runs of a controller's workers."""
 
     @cached_property
@@ -54,29 +58,29 @@ class Runs(Part):
 
     # Getting
 
-    async def claim(self, known: Known, limit: int) -> list[tuple[JobRow, Run]]:
+    async def claim(self, known: KnownWorker, limit: int) -> list[tuple[JobRow, RunRow]]:
         """Claim up to `limit` jobs for a worker, and write down that it has them."""
-        crowd = self._registry.crowd_of(known)
-        delivered: list[tuple[JobRow, Run]] = []
+        group = self._registry.group_of(known)
+        delivered: list[tuple[JobRow, RunRow]] = []
         for _ in range(VOID_MAX):
-            if not crowd.kinds:
+            if not group.kinds:
                 break
-            news, began = crowd.news, self._clock.now()
+            puts, began = group.puts, self._clock.now()
             take = self._take(known, limit - len(delivered))
             taken = await self._claim(known, take)
-            delivered += await self._hand_over(known, take, taken, news, began)
+            delivered += await self._hand_over(known, take, taken, puts, began)
             if len(taken.claims) < take.limit or len(delivered) == limit:
                 break
         return delivered
 
-    def _take(self, known: Known, limit: int) -> Take:
-        kinds = sorted(self._registry.crowd_of(known).kinds)
-        return Take(known.id, limit, self.lease_s, kinds)
+    def _take(self, known: KnownWorker, limit: int) -> JobRequest:
+        kinds = sorted(self._registry.group_of(known).kinds)
+        return JobRequest(known.id, limit, self.lease_s, kinds)
 
-    async def _claim(self, known: Known, take: Take) -> Taken:
+    async def _claim(self, known: KnownWorker, take: JobRequest) -> TakenJobs:
         if self._one_file is None:
             claims = await self._queue.claim(known.id, take.limit, take.lease, kinds=take.kinds)
-            return Taken(claims)
+            return TakenJobs(claims)
         try:
             return await self._one_file.claim(take)
         except BaseException:
@@ -84,16 +88,16 @@ class Runs(Part):
             raise
 
     async def _hand_over(
-        self, known: Known, take: Take, taken: Taken, news: int, began: float
-    ) -> list[tuple[JobRow, Run]]:
+        self, known: KnownWorker, take: JobRequest, taken: TakenJobs, puts: int, began: float
+    ) -> list[tuple[JobRow, RunRow]]:
         """What a worker gets of a claim that began then, when `news` was the newest."""
         if len(taken.claims) < take.limit:
-            known.crowd.found_nothing(news, began + self._options.span("empty_for"))
+            known.group.found_nothing(puts, began + self._options.span("empty_for"))
         return await self._deliver(known, taken.claims, taken.rows) if taken.claims else []
 
     async def unheard(
-        self, known: Known, running: Collection[str], limit: int
-    ) -> list[tuple[JobRow, Run]]:
+        self, known: KnownWorker, running: Collection[str], limit: int
+    ) -> list[tuple[JobRow, RunRow]]:
         """What a worker was given and seems not to know of: the answer was lost on its way."""
         missed = [
             run
@@ -103,7 +107,7 @@ class Runs(Part):
         if not missed:
             return []
         # It is told that it has the whole lease, so it shall.
-        untils = await self._renew(known, missed, Heard(), at_once=True)
+        untils = await self._renew(known, missed, ContactResult(), at_once=True)
         contacts = [Contact(each, known.id, until, heard=False) for each, until in untils.items()]
         if contacts:
             await self._state.contact(contacts)
@@ -114,8 +118,8 @@ class Runs(Part):
         return again
 
     async def _deliver(
-        self, known: Known, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
-    ) -> list[tuple[JobRow, Run]]:
+        self, known: KnownWorker, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
+    ) -> list[tuple[JobRow, RunRow]]:
         try:
             return await self._hand_out(known, claims, delivered)
         except BaseException:
@@ -126,12 +130,12 @@ class Runs(Part):
             raise
 
     async def _hand_out(
-        self, known: Known, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
-    ) -> list[tuple[JobRow, Run]]:
-        runs: list[tuple[Claim, Run]] = []
+        self, known: KnownWorker, claims: Sequence[Claim], delivered: Mapping[str, JobRow | None]
+    ) -> list[tuple[JobRow, RunRow]]:
+        runs: list[tuple[Claim, RunRow]] = []
         settled: list[Settlement] = []
         for claim in claims:
-            run = run_from(claim, known.id)
+            run = RunRow.of(claim, known.id)
             if run is None:
                 settled.append(Settlement.dead(claim, "it is no job of the controller's"))
             else:
@@ -140,7 +144,7 @@ class Runs(Part):
         settled += [Settlement.done(claim) for claim, run in runs if run.job_id in over]
         runs = [(claim, run) for claim, run in runs if run.job_id not in over]
         rows = await self._delivered_rows([run for _, run in runs], delivered)
-        handed: list[tuple[JobRow, Run]] = []
+        handed: list[tuple[JobRow, RunRow]] = []
         now = self._clock.epoch()
         for claim, run in runs:
             row = rows[run.queue_id]
@@ -159,7 +163,7 @@ class Runs(Part):
         return handed
 
     async def _delivered_rows(
-        self, runs: Sequence[Run], delivered: Mapping[str, JobRow | None]
+        self, runs: Sequence[RunRow], delivered: Mapping[str, JobRow | None]
     ) -> Mapping[str, JobRow | None]:
         """Write down that a worker has these, where that is not done; by the queue's id."""
         missing = [run for run in runs if run.queue_id not in delivered]
@@ -169,19 +173,19 @@ class Runs(Part):
         told = {run.queue_id: row for run, row in zip(missing, rows, strict=True)}
         return {**delivered, **told}
 
-    async def _used_up(self, runs: Sequence[Run]) -> set[str]:
+    async def _used_up(self, runs: Sequence[RunRow]) -> set[str]:
         """End the jobs among these whose attempts are used up; their ids."""
         again = [run for run in runs if run.attempt > 1]
         rows = await self._state.jobs([run.job_id for run in again]) if again else {}
         over: set[str] = set()
         for run in again:
             row = rows.get(run.job_id)
-            if row is None or row.round != run.round or row.status not in LIVE:
+            if row is None or row.round != run.round or row.state not in LIVE:
                 continue
-            if row.status == "running" and row.worker_id is not None:
+            if row.state == "leased" and row.worker_id is not None:
                 # Nobody swept since: what a running job has for an error is of an attempt before.
                 lapsed = _lapsed(row.worker_id)
-                await self._state.end_job(row.id, row.round, RUNNING, "queued", error=lapsed)
+                await self._state.end_job(row.id, row.round, LEASED, "ready", error=lapsed)
                 self._events.emit(
                     JobLapsed(self._queue.name, row.worker_id, row.id, row.kind, run.attempt - 1)
                 )
@@ -197,14 +201,14 @@ class Runs(Part):
             f"{row.attempts} attempts"
         )
         ended = await self._state.end_job(row.id, row.round, LIVE, "dead", error=error)
-        if ended is None or ended.status != "dead":
+        if ended is None or ended.state != "dead":
             return False
         self._events.emit(JobGivenUp(self._queue.name, worker_id, row.id, row.kind, attempt, error))
         return True
 
     # Keeping
 
-    async def read(self, known: Known, *, afresh: bool = False) -> None:
+    async def read(self, known: KnownWorker, *, afresh: bool = False) -> None:
         """Read what a worker has, unless that is known."""
         now = self._clock.now()
         if afresh or now - known.runs_at >= min(RUNS_FRESH, RENEW_AFTER * self.lease_s):
@@ -217,15 +221,15 @@ class Runs(Part):
                     break
 
     async def keep(
-        self, known: Known, running: Sequence[Progress] | None, *, complete: bool = True
-    ) -> Heard:
+        self, known: KnownWorker, running: Sequence[RunProgress] | None, *, complete: bool = True
+    ) -> ContactResult:
         """A worker was heard of: renew the leases of what it has.
 
         running: what it says that it works on; None: it does not say.
         complete: that is all it works on: a run of which it does not speak, though it did before,
             is not renewed, for it lost it.
         """
-        heard = Heard()
+        heard = ContactResult()
         if not known.runs and not running:
             return heard
         spoken = {each.job_id: each for each in running or ()}
@@ -270,13 +274,18 @@ class Runs(Part):
         heard.cancel = [run.job_id for run in known.runs.values() if run.cancel]
         return heard
 
-    def left(self, known: Known, job_id: str) -> float:
+    def left(self, known: KnownWorker, job_id: str) -> float:
         """How much of a lease is left, in seconds, as far as this controller knows."""
         renewed_at, _ = known.renewed.get(job_id, (self._clock.now(), 0.0))
         return max(self.lease_s - (self._clock.now() - renewed_at), 0.0)
 
     async def _renew(
-        self, known: Known, runs: Iterable[Run], heard: Heard, *, at_once: bool = False
+        self,
+        known: KnownWorker,
+        runs: Iterable[RunRow],
+        heard: ContactResult,
+        *,
+        at_once: bool = False,
     ) -> dict[str, float]:
         """Extend the leases of which enough is over; until when, by job id.
 
@@ -295,7 +304,7 @@ class Runs(Part):
             return {}
         refused: Collection[str] = ()
         try:
-            await self._queue.renew([claim_of(run, self._queue.name) for run in due], self.lease_s)
+            await self._queue.renew([run.claim(self._queue.name) for run in due], self.lease_s)
         except LeaseLost as error:
             refused = set(error.lost)
         heard.lost += [run.job_id for run in due if run.queue_id in refused]
@@ -310,51 +319,51 @@ class Runs(Part):
         return untils
 
     @staticmethod
-    def _note_renewed(known: Known, untils: Mapping[str, float], now: float) -> None:
+    def _note_renewed(known: KnownWorker, untils: Mapping[str, float], now: float) -> None:
         kept = {k: v for k, v in known.renewed.items() if k in known.runs}
         known.renewed = {**kept, **{job_id: (now, until) for job_id, until in untils.items()}}
 
-    # Ending
+    # RunEnding
 
     async def finish(
-        self, known: Known, finished: Sequence[Finished], most: int = 0
-    ) -> tuple[list[str], list[tuple[JobRow, Run]]]:
+        self, known: KnownWorker, finished: Sequence[RunReport], most: int = 0
+    ) -> tuple[list[str], list[tuple[JobRow, RunRow]]]:
         """End runs as their worker reports; the ids of those that are not its any more.
 
         most: how many jobs it asks for next. Where that can be had in the same go, they come with
             it; else there are none, and `claim` says whether there are any.
         """
-        reports: dict[str, Finished] = {}
+        reports: dict[str, RunReport] = {}
         for each in finished:
             reports.setdefault(each.job_id, each)  # the first of a job counts
 
-        def decide(runs: Mapping[str, Run], rows: Mapping[str, JobRow]) -> list[End]:
+        def decide(runs: Mapping[str, RunRow], rows: Mapping[str, JobRow]) -> list[RunEnd]:
             return [
                 self._end(report, known, rows[job_id], runs.get(job_id))
                 for job_id, report in reports.items()
                 if job_id in rows
             ]
 
-        crowd, began = self._registry.crowd_of(known), self._clock.now()
-        news, take = crowd.news, self._take(known, most)
+        group, began = self._registry.group_of(known), self._clock.now()
+        puts, take = group.puts, self._take(known, most)
         ended, taken = await self._end_all(known, list(reports), decide, take)
         over = {end.ending.job_id for end in ended.ends}
         known.runs = {k: run for k, run in known.runs.items() if k not in over}
         lost = [job_id for job_id in reports if job_id not in ended.rows]
-        for end, verdict in zip(ended.ends, ended.verdicts, strict=True):
+        for end, result in zip(ended.ends, ended.results, strict=True):
             job_id = end.ending.job_id
             run = ended.runs.get(job_id)
-            if verdict == "lost":
+            if result == "lost":
                 lost.append(job_id)
-            elif verdict == "ended" and run is not None:
+            elif result == "ended" and run is not None:
                 self._reported(known, ended.rows[job_id], run, reports[job_id], end.ending)
         if taken is None:
             return lost, []
-        return lost, await self._hand_over(known, take, taken, news, began)
+        return lost, await self._hand_over(known, take, taken, puts, began)
 
     async def _end_all(
-        self, known: Known, ids: Sequence[str], decide: Decide, take: Take
-    ) -> tuple[Ended, Taken | None]:
+        self, known: KnownWorker, ids: Sequence[str], decide: Decide, take: JobRequest
+    ) -> tuple[EndedRuns, TakenJobs | None]:
         """End them; and take the next jobs, if these are asked for and the stores are one."""
         if self._one_file is not None:
             began, before = self._clock.now(), known.runs
@@ -371,24 +380,24 @@ class Runs(Part):
         runs = known.runs
         rows = await self._state.jobs(ids)
         ends = decide(runs, rows)
-        verdicts = await self._state.end_runs([end.ending for end in ends]) if ends else []
+        results = await self._state.end_runs([end.ending for end in ends]) if ends else []
         settlements = [
             end.settlement
-            for end, verdict in zip(ends, verdicts, strict=True)
-            if verdict == "ended" and end.settlement is not None
+            for end, result in zip(ends, results, strict=True)
+            if result == "ended" and end.settlement is not None
         ]
         if settlements:
             # The state has it: a claim that is lost now is found to be void when it comes up.
             with suppress(LeaseLost):
                 await self._queue.settle(settlements)
-        return Ended(runs, rows, ends, verdicts), None
+        return EndedRuns(runs, rows, ends, results), None
 
-    async def give_back(self, runs: Sequence[Run]) -> None:
+    async def give_back(self, runs: Sequence[RunRow]) -> None:
         """Put back what a worker that left had."""
         if runs:
             with suppress(LeaseLost):
                 await self._queue.settle(
-                    [Settlement.give_back(claim_of(run, self._queue.name)) for run in runs]
+                    [Settlement.give_back(run.claim(self._queue.name)) for run in runs]
                 )
 
     async def show_lapsed(self) -> int:
@@ -398,7 +407,7 @@ class Runs(Part):
         """
         over = await self._state.release_lapsed(LAPSED_AFTER, SWEEP)
         if over:
-            self._registry.heard_news()
+            self._registry.notice_put()
             rows = await self._state.jobs([run.job_id for run in over])
             for run in over:
                 kind = run.queue_kind.partition(MARK)[0]
@@ -409,48 +418,48 @@ class Runs(Part):
                 if known is not None and run.job_id in known.runs:
                     known.runs = {k: v for k, v in known.runs.items() if k != run.job_id}
                 row = rows.get(run.job_id)
-                if row is None or row.status not in LIVE or row.round != run.round:
+                if row is None or row.state not in LIVE or row.round != run.round:
                     continue
                 if run.attempt >= row.attempts and row.attempt == run.attempt:
                     if await self._give_up(row, run.worker_id, run.attempt):
                         with suppress(LeaseLost):  # who claimed it meanwhile finds that it is void
-                            await self._queue.settle(
-                                [Settlement.done(claim_of(run, self._queue.name))]
-                            )
+                            await self._queue.settle([Settlement.done(run.claim(self._queue.name))])
         return len(over)
 
-    def _end(self, report: Finished, known: Known, row: JobRow, run: Run | None) -> End:
+    def _end(
+        self, report: RunReport, known: KnownWorker, row: JobRow, run: RunRow | None
+    ) -> RunEnd:
         """What follows from a report."""
-        status: Literal["done", "queued", "dead", "cancelled"]
-        if report.status == "done":
-            status = "done"
-        elif report.status == "cancelled" or row.cancel:  # it failed because it was told to stop
-            status = "cancelled"
+        state: Literal["done", "ready", "dead", "cancelled"]
+        if report.state == "done":
+            state = "done"
+        elif report.state == "cancelled" or row.cancel:  # it failed because it was told to stop
+            state = "cancelled"
         else:
             attempt = row.attempt if run is None else run.attempt
-            status = "queued" if attempt < row.attempts else "dead"
-        ending = Ending(
+            state = "ready" if attempt < row.attempts else "dead"
+        ending = RunEnding(
             report.job_id,
             known.id,
-            status,
-            result=report.result if status == "done" else None,
+            state,
+            result=report.result if state == "done" else None,
             error=report.error,
             exit_code=report.exit_code,
             token=None if run is None else run.token,
         )
-        return End(ending, None if run is None else self._settlement(run, ending))
+        return RunEnd(ending, None if run is None else self._settlement(run, ending))
 
-    def _settlement(self, run: Run, ending: Ending) -> Settlement:
-        claim = claim_of(run, self._queue.name)
-        if ending.status != "queued":
+    def _settlement(self, run: RunRow, ending: RunEnding) -> Settlement:
+        claim = run.claim(self._queue.name)
+        if ending.state != "ready":
             return Settlement.done(claim)
         delay = self._options.retry.delay(run.attempt, self._random.random())
         return Settlement.retry(claim, delay, ending.error)
 
     def _reported(
-        self, known: Known, row: JobRow, run: Run, report: Finished, ending: Ending
+        self, known: KnownWorker, row: JobRow, run: RunRow, report: RunReport, ending: RunEnding
     ) -> None:
-        result = "failed" if ending.status == "queued" else ending.status
+        result = "failed" if ending.state == "ready" else ending.state
         took = max(self._clock.epoch() - (run.delivered_at or row.started_at or 0.0), 0.0)
         self._events.emit(
             JobReported(
@@ -465,7 +474,9 @@ class Runs(Part):
             )
         )
 
-    def _delivered(self, row: JobRow, run: Run, waited: float, again: bool = False) -> JobDelivered:
+    def _delivered(
+        self, row: JobRow, run: RunRow, waited: float, again: bool = False
+    ) -> JobDelivered:
         return JobDelivered(
             self._queue.name, run.worker_id, row.id, row.kind, run.attempt, waited, again
         )

@@ -87,7 +87,7 @@ class HttpQueue(Queue):
     ) -> None:
         if name == AGENTS:
             raise ConfigError(
-                f"queue = {AGENTS!r} holds the controller's own jobs: submit them by POST "
+                f"queue = {AGENTS!r} holds the controller's own jobs: put them by POST "
                 "/api/jobs and run them by `pollwise agent`; or name another queue"
             )
         self._clock = clock or Clock()

@@ -55,7 +55,7 @@ class HintPushed(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class JobSubmitted(Event):
+class JobPut(Event):
     """A job came in over HTTP."""
 
     job: str

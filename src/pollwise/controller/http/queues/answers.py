@@ -23,7 +23,7 @@ KEPT_BYTES_MAX = 32 * 1024 * 1024
 Place = tuple[str, str, str | None]
 
 
-class Held:
+class HeldAnswer:
     """A request at work, or its answer."""
 
     def __init__(self, place: Place, task: asyncio.Task[bytes], now: float) -> None:
@@ -40,7 +40,7 @@ class Answers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._held: dict[Place, Held] = {}
+        self._held: dict[Place, HeldAnswer] = {}
         self._working: set[asyncio.Task[bytes]] = set()
         self._bytes = 0
 
@@ -54,7 +54,7 @@ class Answers:
 
     def hold(
         self, place: Place, work: Callable[[], Awaitable[tuple[bytes, Sequence[Claim]]]]
-    ) -> Held:
+    ) -> HeldAnswer:
         """Begin some work that goes on, whatever becomes of the request; or the same from before.
 
         One that failed is not kept: it may be tried again.
@@ -69,17 +69,17 @@ class Answers:
             return answer
 
         task = asyncio.get_running_loop().create_task(working())
-        held = Held(place, task, self._clock.now())
+        held = HeldAnswer(place, task, self._clock.now())
         self._working.add(task)
         if place[2] is not None:
             self._held[place] = held
         task.add_done_callback(lambda _: self._ended(held))
         return held
 
-    def take(self, place: Place) -> Held | None:
+    def take(self, place: Place) -> HeldAnswer | None:
         return self._held.get(place) if place[2] is not None else None
 
-    def forget(self, held: Held) -> None:
+    def forget(self, held: HeldAnswer) -> None:
         if self._held.get(held.place) is held:
             del self._held[held.place]
             self._bytes -= held.size if held.task.done() else 0
@@ -90,7 +90,7 @@ class Answers:
         await asyncio.gather(*self._working, return_exceptions=True)
         self._held.clear()
 
-    def _ended(self, held: Held) -> None:
+    def _ended(self, held: HeldAnswer) -> None:
         self._working.discard(held.task)
         if held.task.cancelled() or held.task.exception() is not None:
             if self._held.get(held.place) is held:

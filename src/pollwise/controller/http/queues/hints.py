@@ -1,8 +1,8 @@
-"""News of the queues that are served raw, to whoever listens by a WebSocket.
+"""Hints of the store's queues over WebSockets.
 
-The processes on the other side agree among themselves who looks (`pollwise.storage.channel`): here,
-what one of them says is passed on to all who listen to the same queue. What is put by others, in
-this process or at the store, is told to them by a relay: sleepers in the hints of the queue itself.
+The processes at the other end agree among themselves which of them polls (`pollwise.storage
+.channel`): here, a message of one is forwarded to all that listen to the same queue. A relay sends
+them the hints of jobs that are put here or at the store: it waits in the hints of the queue itself.
 """
 
 from __future__ import annotations
@@ -12,28 +12,35 @@ import json
 import secrets
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import Any
+
+from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from pollwise.queues.base import Queue
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.storage.channel import Channel
 
-#: How many jobs the news of one moment can be about; more are found by whoever looks.
+#: The most jobs in the hints of one moment; polls find the others.
 RELAYS = 32
-#: The most messages that wait for one listener; one that is slower than that loses some.
+#: The most messages that wait for one listener; a slower one loses some.
 WAITING_MAX = 200
+#: The longest message between processes, in characters.
+MESSAGE_MAX = 8000
+#: A listener gets a message at least this often, in seconds: many proxies cut connections that are
+#: silent for 30 s.
+PING_EVERY = 20.0
 
-#: The task that does what its client tells the others of by itself. Tasks and timers that it starts
-#: inherit the variable, and are none of it.
+#: The task whose client sends the hints of its call itself. Tasks and timers that it starts inherit
+#: the variable, and do not count.
 _hinting: ContextVar[object] = ContextVar("hinting", default=None)
 
 
 @contextmanager
 def client_sends_hints(body: Mapping[str, Any]) -> Iterator[None]:
-    """The client itself sends the hints for what this task does within, if it says so."""
+    """Send no hints of what this task does within, if the client says that it sends them."""
     before = _hinting.set(asyncio.current_task() if body.get("sends_hints") is True else None)
     try:
         yield
@@ -41,82 +48,124 @@ def client_sends_hints(body: Mapping[str, Any]) -> Iterator[None]:
         _hinting.reset(before)
 
 
-class Listener:
-    """One WebSocket, and what is to be sent to it."""
+class HintListener:
+    """One WebSocket, and the messages that wait for it."""
 
     def __init__(self) -> None:
         self._waiting: deque[str] = deque(maxlen=WAITING_MAX)
         self._there = asyncio.Event()
-        self._stirred = False
+        self._woken = False
 
     def say(self, message: str) -> None:
         self._waiting.append(message)
         self._there.set()
 
-    def stir(self) -> None:
-        """Whether news gets here at all changed: whoever tells the listener shall look."""
-        self._stirred = True
+    def wake(self) -> None:
+        """Whether hints are proven may have changed: `next` returns None."""
+        self._woken = True
         self._there.set()
 
     async def next(self) -> str | None:
-        """The next message; None when it was stirred."""
+        """The next message; None after `wake`."""
         while not self._waiting:
-            if self._stirred:
-                self._stirred = False
+            if self._woken:
+                self._woken = False
                 return None
             self._there.clear()
             await self._there.wait()
         return self._waiting.popleft()
 
 
-class Exchange:
-    """All who listen to one queue of the store."""
+class HintExchange:
+    """All WebSockets that listen to one queue of the store."""
 
     def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
-        self._relays: dict[Queue, Relays] = {}
+        self._listeners: set[HintListener] = set()
+        self._relays: dict[Queue, HintRelays] = {}
         self._events = Events(quiet=True)
-        self._events.subscribe(self._stir, HintsProven, HintsLost)
+        self._events.subscribe(self._wake, HintsProven, HintsLost)
 
     def __len__(self) -> int:
         return len(self._listeners)
 
-    def join(self, listener: Listener, queue: Queue) -> None:
+    def join(self, listener: HintListener, queue: Queue) -> None:
         self._listeners.add(listener)
         if queue not in self._relays:
-            self._relays[queue] = Relays(queue, self)
+            self._relays[queue] = HintRelays(queue, self)
             queue.hints().report_to(queue.name, self._events)
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: HintListener) -> None:
         self._listeners.discard(listener)
         if not self._listeners:
             for relays in self._relays.values():
                 relays.close()
             self._relays.clear()
 
+    async def serve(self, socket: WebSocket, queue: Queue, end: asyncio.Event) -> None:
+        """Forward messages to and from a WebSocket until it or `end` ends it."""
+        listener = HintListener()
+        self.join(listener, queue)
+        tasks = [
+            asyncio.ensure_future(work)
+            for work in (self._receive(socket), _send(socket, queue, listener), end.wait())
+        ]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.leave(listener)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(Exception):  # any error: the connection is gone
+                await socket.close(1001)
+
+    async def _receive(self, socket: WebSocket) -> None:
+        while True:
+            try:
+                message = await socket.receive_text()
+            except (WebSocketDisconnect, KeyError, RuntimeError):
+                return
+            if len(message) <= MESSAGE_MAX:
+                self.say(message)
+
     def say(self, message: str) -> None:
-        """Pass a message on to all who listen, whoever sent it included."""
+        """Forward a message to all listeners, the sender included."""
         for listener in self._listeners:
             listener.say(message)
 
-    def _stir(self, _: Event) -> None:
+    def _wake(self, _: Event) -> None:
         for listener in self._listeners:
-            listener.stir()
+            listener.wake()
 
 
-class Relays:
-    """Sleepers in a queue's hints that tell the listeners; they never sleep for long."""
+async def _send(socket: WebSocket, queue: Queue, listener: HintListener) -> None:
+    """Send a listener its messages, and whether the hints of all puts arrive here."""
+    proven: bool | None = None
+    while True:
+        if proven != (proven := is_proven(queue)):
+            await socket.send_text(json.dumps({"proven": proven}))
+        try:
+            async with asyncio.timeout(PING_EVERY):
+                message = await listener.next()
+        except TimeoutError:
+            message = "{}"
+        if message is not None:
+            await socket.send_text(message)
 
-    def __init__(self, queue: Queue, exchange: Exchange) -> None:
+
+class HintRelays:
+    """Members of a queue's hints that forward them to the listeners."""
+
+    def __init__(self, queue: Queue, exchange: HintExchange) -> None:
         self._hints = queue.hints()
         self._exchange = exchange
         self._count = 0
         self._soon: asyncio.Handle | None = None
         self._closed = False
-        # What a channel is told when somebody here sleeps is told to nobody else. The listeners of
-        # other controllers want to hear of it too, so there they are awake, and about to look.
+        # A channel gives a hint to one sleeper only. Listeners of other controllers want it too, so
+        # here the relays are awake, as if about to poll.
         self._sleep = not isinstance(self._hints, Channel)
-        self._relays = [_Relay(self) for _ in range(RELAYS)]
+        self._relays = [_HintRelay(self) for _ in range(RELAYS)]
         for relay in self._relays:
             relay.polling = True
             self._hints.join(relay)
@@ -125,8 +174,8 @@ class Relays:
                 self._hints.awake(relay)
 
     def gave(self) -> None:
-        hinting = _hinting.get()
-        if hinting is None or hinting is not _current_task():
+        teller = _hinting.get()
+        if teller is None or teller is not _current_task():
             self._count += 1
         self._rest_soon()
 
@@ -139,9 +188,9 @@ class Relays:
 
     def _rest_soon(self) -> None:
         if self._soon is None and not self._closed:
-            self._soon = asyncio.get_running_loop().call_soon(self._tell)
+            self._soon = asyncio.get_running_loop().call_soon(self._forward)
 
-    def _tell(self) -> None:
+    def _forward(self) -> None:
         self._soon = None
         if self._sleep:
             for relay in self._relays:
@@ -151,8 +200,8 @@ class Relays:
             self._exchange.say(hint_message(count))
 
 
-class _Relay(Hint):
-    def __init__(self, relays: Relays) -> None:
+class _HintRelay(Hint):
+    def __init__(self, relays: HintRelays) -> None:
         super().__init__(None)
         self._relays = relays
 
@@ -169,11 +218,11 @@ def _current_task() -> object:
 
 
 def hint_message(count: int) -> str:
-    """A message of the channel: so many jobs came in, from nobody who listens, of any kind."""
+    """A message of the channel: this many jobs of any kind were put, by none of the listeners."""
     return json.dumps(["hint", "", secrets.token_hex(4), count, None, 0], separators=(",", ":"))
 
 
 def is_proven(queue: Queue) -> bool:
-    """Does all news of a queue get here, whoever put the job?"""
+    """True if hints of every put to a queue arrive here, whoever put the job."""
     hints: Hints = queue.hints()
     return hints.proven_at is not None or queue.capabilities.hints == "process"

@@ -1,19 +1,19 @@
-"""Any named queue of the store over HTTP: the other end of `http://` queue URLs.
+"""Any named queue of the store over HTTP: the server side of `http://` queue URLs.
 
     POST /api/queue/{name}/put      {"jobs": [{"kind", "payload", …}]}           → {"ids", "fresh"}
     POST /api/queue/{name}/claim    {"worker", "limit", "lease", "hold", "kinds"} → {"claims"}
     POST /api/queue/{name}/settle   {"settlements": [{"id", "token", "action"}]} → {"lost"}
-    POST /api/queue/{name}/renew   {"claims": [{"id", "token"}], "lease"}        → {"lost"}
+    POST /api/queue/{name}/renew    {"claims": [{"id", "token"}], "lease"}        → {"lost"}
     GET  /api/queue/{name}/stats, …/jobs, …/jobs/{id};  POST …/retry, …/drop, …/prune
     WS   /api/queue/{name}/ws       hints, both ways
 
-Tokens with the scopes submit and worker may use the queues that `controller.queues` names; the
-others are for admins only. The queue of the controller's own jobs is refused to all: what happens
-there has a meaning beyond the queue. Plain routes, for every call of a worker goes this way.
+The scope `put` may put, `worker` may claim, settle and renew, `operate` may retry and drop, and all
+may read; but only in the queues that the setting `controller.queues` names. An admin may use every
+queue except that of the controller's own jobs, which nobody may.
 
-An answer may be lost after its call was carried out. So put and claim take a `nonce`: asked for
-again under the same one, they answer the same again, for a while, and while this process lives;
-`X-Pollwise-Instance` tells whether it is the same one.
+An answer may be lost after its call was carried out. So put and claim take a `nonce`: repeated with
+the same one within a minute, they return the same answer. `X-Pollwise-Instance` identifies the
+process, which must be the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
@@ -29,22 +29,24 @@ from typing import Any
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.websockets import WebSocket, WebSocketDisconnect
+from starlette.websockets import WebSocket
 
-from pollwise.controller.http.answers import Refused, encoded
-from pollwise.controller.http.queues.answers import Answers, Held, lasting
-from pollwise.controller.http.queues.hints import Exchange, Listener, client_sends_hints, is_proven
-from pollwise.controller.http.queues.reading import (
-    MESSAGE_MAX,
-    json_answer,
-    message_from,
-    nonce_from,
-    read_body,
-    refusal,
-    seconds_from,
-)
+from pollwise.controller.http.answers import HttpError, encoded, error_for
+from pollwise.controller.http.queues.answers import Answers, HeldAnswer, lasting
+from pollwise.controller.http.queues.hints import MESSAGE_MAX, HintExchange, client_sends_hints
+from pollwise.controller.http.requests import read_body
+from pollwise.controller.workers.polling import pause_held
 from pollwise.durations import seconds
-from pollwise.errors import ConfigError, LeaseLost, PollwiseError
+from pollwise.errors import (
+    ConfigError,
+    JobError,
+    LeaseLost,
+    PayloadError,
+    PollwiseError,
+    StoreError,
+    StoreUnavailable,
+    Unsupported,
+)
 from pollwise.queues.base import Queue
 from pollwise.queues.http import wire
 from pollwise.runtime.clock import Clock
@@ -53,36 +55,36 @@ from pollwise.runtime.jobs import Claim, Settlement, checked_name
 
 #: The queue of the controller's own jobs.
 AGENTS = "agents"
-#: The longest that a claim is held, in seconds.
+#: The longest time that a claim is held, in seconds.
 HOLD_MAX = 60.0
-#: A held claim looks again so often where it is not proven that news arrives, in seconds.
-LOOK_EVERY = 5.0
 #: The most claims held at a time, the most WebSockets, and the most queues that are open.
 HELD_MAX = 10_000
 LISTENERS_MAX = 10_000
 QUEUES_MAX = 100
-#: Something is sent so often, in seconds: many proxies cut what is silent for 30 s.
-PING_EVERY = 20.0
+#: The largest body, in bytes: a batch of jobs.
+BODY_MAX = 16 * 1024 * 1024
 
-#: Opens a named queue of the store, which keeps finished jobs for so long.
+#: Opens a named queue of the store, which keeps finished jobs for this many seconds.
 OpenQueue = Callable[[str, float | None], Queue]
-#: Says who asks, or raises `Refused`; the scopes are those of which one is needed.
+#: Returns who sent a request; raises `HttpError` without one of the scopes.
 Authorise = Callable[[HTTPConnection, Sequence[str]], Awaitable[str]]
 
 Work = Callable[[Queue, Request, dict[str, Any], str], Awaitable[Any]]
 
-PUT = ("submit", "admin")
-WORK = ("worker", "admin")
-LOOK = ("submit", "worker", "admin")
-MANAGE = ("admin",)
+PUT = ("put",)
+WORK = ("worker",)
+READ = ("read", "put", "operate", "worker")
+READ_JOBS = ("read", "put", "operate")
+OPERATE = ("operate",)
+SIGNAL = ("put", "operate", "worker")
 
 
 class QueueApi:
-    """The routes of raw queues.
+    """The routes of the store's queues.
 
     open: opens a named queue of the store; each is opened once and closed by `close`.
-    authorise: says who asks.
-    can_keep: raises if what is put now would be lost.
+    authorise: returns who sent a request.
+    check_files: raises if what is put now would be lost.
     """
 
     def __init__(
@@ -90,14 +92,14 @@ class QueueApi:
         open: OpenQueue,
         authorise: Authorise,
         clock: Clock | None = None,
-        can_keep: Callable[[], Awaitable[None]] | None = None,
+        check_files: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._open = open
         self._authorise = authorise
-        self._can_keep = can_keep
+        self._check_files = check_files
         self._clock = clock or Clock()
         self._queues: dict[tuple[str, float | None], Queue] = {}
-        self._exchanges: dict[str, Exchange] = {}
+        self._exchanges: dict[str, HintExchange] = {}
         self._answers = Answers(self._clock)
         self._listening = 0
         self._ends: set[asyncio.Event] = set()
@@ -106,7 +108,7 @@ class QueueApi:
         self.instance = secrets.token_hex(8)
 
     def routes(self, prefix: str = "/api/queue") -> list[BaseRoute]:
-        """The routes, to be put into an application beside others."""
+        """The routes, to be added to an application."""
         base = prefix + "/{name}"
         posts: dict[str, tuple[Work, Sequence[str]]] = {
             "put": (self._put, PUT),
@@ -115,15 +117,15 @@ class QueueApi:
             "settle": (self._settle, WORK),
             "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
-            "retry": (self._retry, MANAGE),
-            "drop": (self._drop, MANAGE),
-            "hint": (self._hint, LOOK),
+            "retry": (self._retry, OPERATE),
+            "drop": (self._drop, OPERATE),
+            "hint": (self._hint, SIGNAL),
         }
         gets: dict[str, tuple[Work, Sequence[str]]] = {
-            "": (self._about, LOOK),
-            "/stats": (self._stats, LOOK),
-            "/jobs": (self._jobs, PUT),
-            "/jobs/{job_id:path}": (self._job, PUT),
+            "": (self._about, READ),
+            "/stats": (self._stats, READ),
+            "/jobs": (self._jobs, READ_JOBS),
+            "/jobs/{job_id:path}": (self._job, READ_JOBS),
         }
         return [
             *(Route(f"{base}/{n}", self._route(*at), methods=["POST"]) for n, at in posts.items()),
@@ -132,7 +134,7 @@ class QueueApi:
         ]
 
     def stop_waiting(self) -> None:
-        """End held claims and WebSockets, and hold no more: a server that stops does not wait."""
+        """End held claims and WebSockets, and hold no more, so that a server can stop."""
         self._stopping = True
         for end in self._ends:
             end.set()
@@ -155,21 +157,21 @@ class QueueApi:
                 who = await self._authorise(request, scopes)
                 meant = request.headers.get("x-pollwise-instance")
                 if meant is not None and meant != self.instance:
-                    raise Refused(
+                    raise HttpError(
                         412,
                         "another_controller",
                         "the first try went to another controller, or it was restarted since",
-                        "Look whether it was carried out before you try again.",
+                        "Check whether it was carried out before you try again.",
                     )
                 queue = self._queue(request)
-                body = await read_body(request) if request.method == "POST" else {}
+                body = await _read_body(request) if request.method == "POST" else {}
                 with client_sends_hints(body):
                     content = await work(queue, request, body, who)
-            except (Refused, PollwiseError) as error:
-                no = error if isinstance(error, Refused) else refusal(error)
-                return json_answer(no.status, no.body(), {**headers, **no.headers})
+            except (HttpError, PollwiseError) as error:
+                told = error if isinstance(error, HttpError) else _explained(error)
+                return _json_answer(told.status, told.body(), {**headers, **told.headers})
             data = content if isinstance(content, bytes) else encoded(content)
-            return json_answer(200, data, headers)
+            return _json_answer(200, data, headers)
 
         return route
 
@@ -177,44 +179,44 @@ class QueueApi:
         """The queue that a request names, open."""
         name = checked_name(connection.path_params["name"], "queue", ConfigError)
         if name == AGENTS:
-            raise Refused(
+            raise HttpError(
                 403,
                 "controllers_own",
                 f"the queue {AGENTS!r} holds the controller's own jobs",
-                "Submit them by POST /api/jobs, run them by `pollwise agent`; or name another "
+                "Put them with POST /api/jobs and run them with `pollwise agent`, or use another "
                 "queue.",
             )
         text = connection.query_params.get("keep")
-        keep = None if text is None else seconds(seconds_from(text, "keep"), "keep", positive=True)
+        keep = None if text is None else seconds(_seconds_from(text, "keep"), "keep", positive=True)
         queue = self._queues.get((name, keep))
         if queue is None:
             if len(self._queues) >= QUEUES_MAX:
-                raise Refused(
+                raise HttpError(
                     429, "too_many_queues", f"more than {QUEUES_MAX} queues are open",
                     "Use fewer names, or fewer values of `keep`.", {"Retry-After": "60"},
                 )  # fmt: skip
             queue = self._queues[(name, keep)] = self._open(name, keep)
         return queue
 
-    def _exchange(self, queue: Queue) -> Exchange:
-        return self._exchanges.setdefault(queue.name, Exchange())
+    def _exchange(self, queue: Queue) -> HintExchange:
+        return self._exchanges.setdefault(queue.name, HintExchange())
 
     # Putting
 
     async def _put(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
         jobs = wire.jobs_from(body.get("jobs"))
-        message = message_from(body.get("hint"))
+        message = _message_from(body.get("hint"))
 
         async def put() -> bytes:
-            if self._can_keep is not None:
-                await self._can_keep()
+            if self._check_files is not None:
+                await self._check_files()
             with client_sends_hints(body):
                 ids, fresh = await queue.put_counted(jobs)
             if message is not None and fresh:
                 self._exchange(queue).say(message)
             return encoded({"ids": ids, "fresh": fresh})
 
-        return await self._answers.once((who, queue.name, nonce_from(body)), put)
+        return await self._answers.once((who, queue.name, _nonce_from(body)), put)
 
     # Claiming
 
@@ -222,14 +224,14 @@ class QueueApi:
         worker, limit = body.get("worker"), body.get("limit", 1)
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise ConfigError("limit must be a whole number")
-        lease = seconds_from(body.get("lease", 60.0), "lease")
-        hold = min(seconds_from(body.get("hold", 0.0), "hold"), HOLD_MAX)
+        lease = _seconds_from(body.get("lease", 60.0), "lease")
+        hold = min(_seconds_from(body.get("hold", 0.0), "hold"), HOLD_MAX)
         kinds = wire.names_from(body.get("kinds"), "kinds")
-        check = message_from(body.get("check"))
+        check = _message_from(body.get("check"))
         if self._stopping or len(self._waiting) >= HELD_MAX:
             hold = 0.0
         if not isinstance(worker, str):
-            raise ConfigError("worker must be text: the name of who claims")
+            raise ConfigError("worker must be text: the name of the worker that claims")
         if check is not None:
             self._exchange(queue).say(check)
 
@@ -238,10 +240,10 @@ class QueueApi:
                 claims = await self._hold(queue, worker, limit, lease, hold, kinds)
             sends_at = queue.hints().sends_at if len(claims) < limit else None
             due_in = None if sends_at is None else max(sends_at - self._clock.now(), 0.0)
-            said = {"claims": [wire.claim_to(each) for each in claims], "due_in": due_in}
-            return encoded(said), claims
+            answer = {"claims": [wire.claim_to(each) for each in claims], "due_in": due_in}
+            return encoded(answer), claims
 
-        held = self._answers.hold((who, queue.name, nonce_from(body)), claim)
+        held = self._answers.hold((who, queue.name, _nonce_from(body)), claim)
         if not hold:
             return await lasting(held.task)
         return await self._answer_while_there(queue, request, held)
@@ -255,7 +257,7 @@ class QueueApi:
         hold: float,
         kinds: Sequence[str] | None,
     ) -> list[Claim]:
-        """Claim, and wait for something where there is nothing."""
+        """Claim jobs; if there are none, wait for some."""
         if not hold:
             return await queue.claim(worker, limit, lease, 0, kinds)
         hints, clock = queue.hints(), self._clock
@@ -272,20 +274,17 @@ class QueueApi:
                 left = until - clock.now()
                 if claims or left <= 0 or self._stopping:
                     return claims
-                hints.asleep(hint)
-                rest = left if hints.proven_at is not None else min(left, LOOK_EVERY)
-                await clock.sleep(rest, hint)
-                hints.awake(hint)
+                await pause_held(hints, hint, clock, left)
         except asyncio.CancelledError:
             hints.leave(hint)
-            hints.send(1, kinds)  # it may have been woken just now: the next shall look
+            hints.send(1, kinds)  # its hint may have just come: another poller gets it
             raise
         finally:
             self._waiting.discard(hint)
             hints.leave(hint)
 
-    async def _answer_while_there(self, queue: Queue, request: Request, held: Held) -> bytes:
-        """The answer to a held claim; should the client be gone first, nothing is claimed."""
+    async def _answer_while_there(self, queue: Queue, request: Request, held: HeldAnswer) -> bytes:
+        """The answer to a held claim; if the client is gone first, nothing stays claimed."""
         gone = asyncio.ensure_future(_gone(request))
         try:
             await asyncio.wait([held.task, gone], return_when=asyncio.FIRST_COMPLETED)
@@ -295,17 +294,17 @@ class QueueApi:
             if over or not held.task.done():
                 await self._give_back(queue, held)
         if over:
-            raise Refused(400, "gone", "the client is gone", "Ask again.")
+            raise HttpError(400, "gone", "the client is gone", "Try again.")
         return await lasting(held.task)
 
     async def _cancel(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        """A client no longer wants what it claims: nothing shall stay claimed."""
-        held = self._answers.take((who, queue.name, nonce_from(body)))
+        """Cancel a claim that the client no longer wants; nothing stays claimed."""
+        held = self._answers.take((who, queue.name, _nonce_from(body)))
         if held is not None:
             await self._give_back(queue, held)
         return {}
 
-    async def _give_back(self, queue: Queue, held: Held) -> None:
+    async def _give_back(self, queue: Queue, held: HeldAnswer) -> None:
         self._answers.forget(held)
         held.task.cancel()
         await asyncio.wait([held.task])
@@ -327,10 +326,10 @@ class QueueApi:
         given = body.get("claims")
         if not isinstance(given, list):
             raise ConfigError("claims must be a list of objects with id and token")
-        lease = seconds_from(body.get("lease"), "lease")
+        lease = _seconds_from(body.get("lease"), "lease")
         return await _lost(queue.renew([wire.held_from(x, queue.name) for x in given], lease))
 
-    # Looking
+    # Reading
 
     async def _about(self, queue: Queue, *_: object) -> Any:
         return {"name": queue.name, "capabilities": asdict(queue.capabilities)}
@@ -365,78 +364,37 @@ class QueueApi:
     # Hints
 
     async def _hint(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        message = message_from(body.get("message"))
+        message = _message_from(body.get("message"))
         if message is not None:
             self._exchange(queue).say(message)
         return {}
 
     async def _ws(self, socket: WebSocket) -> None:
         try:
-            await self._authorise(socket, LOOK)
+            await self._authorise(socket, SIGNAL)
             queue = self._queue(socket)
             if self._listening >= LISTENERS_MAX:
-                raise Refused(503, "too_many_listeners", "too many listen", "Poll instead.")
-        except Refused as refused:
-            await _refuse(socket, refused)
+                raise HttpError(503, "too_many_listeners", "too many listeners", "Poll instead.")
+        except HttpError as error:
+            await _refuse(socket, error)
             return
         except PollwiseError as error:
-            await _refuse(socket, refusal(error))
+            await _refuse(socket, _explained(error))
             return
         await socket.accept()
-        await self._listen(socket, queue)
-
-    async def _listen(self, socket: WebSocket, queue: Queue) -> None:
-        listener, exchange, end = Listener(), self._exchange(queue), asyncio.Event()
-        exchange.join(listener, queue)
+        end = asyncio.Event()
         self._listening += 1
         self._ends.add(end)
-        tasks = [
-            asyncio.ensure_future(work)
-            for work in (
-                self._hear(socket, exchange),
-                self._tell(socket, queue, listener),
-                end.wait(),
-            )
-        ]
         try:
-            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            await self._exchange(queue).serve(socket, queue, end)
         finally:
             self._listening -= 1
             self._ends.discard(end)
-            exchange.leave(listener)
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(Exception):  # whatever the server raises for one that is gone
-                await socket.close(1001)
-
-    async def _hear(self, socket: WebSocket, exchange: Exchange) -> None:
-        while True:
-            try:
-                message = await socket.receive_text()
-            except (WebSocketDisconnect, KeyError, RuntimeError):
-                return
-            if len(message) <= MESSAGE_MAX:
-                exchange.say(message)
-
-    async def _tell(self, socket: WebSocket, queue: Queue, listener: Listener) -> None:
-        """What the listeners of a queue say, and whether the news of others gets here at all."""
-        proven: bool | None = None
-        while True:
-            if proven != (proven := is_proven(queue)):
-                await socket.send_text(json.dumps({"proven": proven}))
-            try:
-                async with asyncio.timeout(PING_EVERY):
-                    message = await listener.next()
-            except TimeoutError:
-                message = "{}"
-            if message is not None:
-                await socket.send_text(message)
 
 
-async def _refuse(socket: WebSocket, refused: Refused) -> None:
-    """Before it is accepted: the handshake is answered with the error's status."""
-    response = json_answer(refused.status, refused.body(), refused.headers)
+async def _refuse(socket: WebSocket, refused: HttpError) -> None:
+    """Answer the handshake of a WebSocket with an error."""
+    response = _json_answer(refused.status, refused.body(), refused.headers)
     if "websocket.http.response" in socket.scope.get("extensions", {}):
         await socket.send_denial_response(response)
     else:
@@ -455,3 +413,56 @@ async def _gone(request: Request) -> None:
     """Ends when the client is gone."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+# Bodies
+
+
+async def _read_body(request: Request) -> dict[str, Any]:
+    body = await read_body(request, BODY_MAX)
+    try:
+        given = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        raise HttpError(400, "not_json", "the body is not JSON", "Send an object.") from None
+    if not isinstance(given, dict):
+        raise HttpError(400, "not_json", "the body is not a JSON object", "Send an object.")
+    return given
+
+
+def _json_answer(status: int, body: bytes, headers: Mapping[str, str]) -> Response:
+    return Response(body, status, dict(headers), "application/json")
+
+
+def _explained(error: PollwiseError) -> HttpError:
+    """The HTTP error for an error of ours, from which the client can raise the same one."""
+    explained = error_for(error)
+    if isinstance(error, PayloadError):
+        explained.code = "payload"
+    elif isinstance(error, JobError) and not isinstance(error, Unsupported):
+        explained.code = "job" if explained.code == "invalid" else explained.code
+    elif isinstance(error, ConfigError):
+        explained.code = "config"
+    elif isinstance(error, StoreError) and not isinstance(error, StoreUnavailable):
+        explained.code = "store_explained"
+    return explained
+
+
+def _message_from(given: object) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str) or len(given) > MESSAGE_MAX:
+        raise ConfigError(f"a message must be text of at most {MESSAGE_MAX} characters")
+    return given
+
+
+def _nonce_from(body: Mapping[str, Any]) -> str | None:
+    nonce = body.get("nonce")
+    if nonce is not None and (not isinstance(nonce, str) or not 8 <= len(nonce) <= 100):
+        raise ConfigError("nonce must be text of 8 to 100 characters, a new one for each call")
+    return nonce
+
+
+def _seconds_from(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ConfigError(f"{name} must be a number of seconds")
+    return seconds(value, name)

@@ -1,7 +1,7 @@
 -- Version 1: what the controller keeps beside the queue, in the queue's own schema, and all that
 -- is done to several rows at once as functions: one round trip and one transaction each.
 --
--- Two controllers may call at once. Whatever changes a job's status or its run locks the job's row
+-- Two controllers may call at once. Whatever changes a job's state or its run locks the job's row
 -- first, then it looks; a heartbeat alone locks the run only. A batch is gone through in the order of
 -- ids, job before run, so nobody waits in a circle; and one by one, each by its primary key: a join
 -- would be planned by statistics, which are always old here. Batches come as JSON. Times are seconds since 1970 on the server's clock; each function takes a
@@ -28,8 +28,8 @@ CREATE TABLE {schema}.controller_jobs (
     timeout_s     double precision,
     attempts      integer  NOT NULL,
     inputs        text     NOT NULL,
-    submitted_by  text     NOT NULL,
-    status        text     NOT NULL,
+    created_by  text     NOT NULL,
+    state        text     NOT NULL,
     round         integer  NOT NULL,
     attempt       integer  NOT NULL,
     queue_id      text,
@@ -38,7 +38,7 @@ CREATE TABLE {schema}.controller_jobs (
     worker_id     text,
     cancel        boolean  NOT NULL,
     ended_by      text,
-    submitted_at  double precision NOT NULL,
+    created_at  double precision NOT NULL,
     changed_at    double precision NOT NULL,
     started_at    double precision,
     finished_at   double precision,
@@ -52,15 +52,15 @@ CREATE TABLE {schema}.controller_jobs (
 
 CREATE UNIQUE INDEX controller_jobs_unique ON {schema}.controller_jobs ("unique")
     WHERE "unique" IS NOT NULL;
-CREATE INDEX controller_jobs_status ON {schema}.controller_jobs (status, id);
+CREATE INDEX controller_jobs_state ON {schema}.controller_jobs (state, id);
 CREATE INDEX controller_jobs_kind ON {schema}.controller_jobs (kind, id);
 CREATE INDEX controller_jobs_worker ON {schema}.controller_jobs (worker_id, id)
     WHERE worker_id IS NOT NULL;
 CREATE INDEX controller_jobs_waiting
-    ON {schema}.controller_jobs (kind, requires_hash, status, submitted_at)
-    WHERE status IN ('submitting', 'queued', 'running');
+    ON {schema}.controller_jobs (kind, requires_hash, state, created_at)
+    WHERE state IN ('putting', 'ready', 'leased');
 CREATE INDEX controller_jobs_stuck ON {schema}.controller_jobs (changed_at)
-    WHERE status = 'submitting';
+    WHERE state = 'putting';
 CREATE INDEX controller_jobs_finished ON {schema}.controller_jobs (finished_at)
     WHERE finished_at IS NOT NULL;
 
@@ -209,13 +209,13 @@ BEGIN
         );
         INSERT INTO {schema}.controller_jobs (
             id, kind, payload, payload_bytes, requires, requires_hash, priority, key, "unique",
-            delay_s, timeout_s, attempts, inputs, submitted_by, status, round, attempt, cancel,
-            submitted_at, changed_at, result_bytes
+            delay_s, timeout_s, attempts, inputs, created_by, state, round, attempt, cancel,
+            created_at, changed_at, result_bytes
         )
         VALUES (
             v_new.id, v_new.kind, v_new.payload, v_new.payload_bytes, v_new.requires,
             v_new.requires_hash, v_new.priority, v_new.key, v_new."unique", v_new.delay_s,
-            v_new.timeout_s, v_new.attempts, v_new.inputs, v_new.submitted_by, 'submitting', 0, 0,
+            v_new.timeout_s, v_new.attempts, v_new.inputs, v_new.created_by, 'putting', 0, 0,
             false, v_now, v_now, 0
         )
         ON CONFLICT DO NOTHING
@@ -231,7 +231,7 @@ BEGIN
 END $$;
 
 -- From submitting to queued, where it is that, in that round; the ids and rounds of those that are.
-CREATE FUNCTION {schema}.controller_mark_queued(p_put json, p_now double precision)
+CREATE FUNCTION {schema}.controller_mark_ready(p_put json, p_now double precision)
 RETURNS TABLE (r_id text, r_round integer)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -248,9 +248,9 @@ BEGIN
         ORDER BY p.id COLLATE "C"
     LOOP
         UPDATE {schema}.controller_jobs
-        SET status = 'queued', queue_id = v_put.queue_id, changed_at = v_now
+        SET state = 'ready', queue_id = v_put.queue_id, changed_at = v_now
         WHERE id = v_put.id AND round = v_put.round
-          AND (status = 'submitting' OR status = 'queued' AND queue_id = v_put.queue_id);
+          AND (state = 'putting' OR state = 'ready' AND queue_id = v_put.queue_id);
         IF FOUND THEN
             RETURN QUERY SELECT v_put.id, v_put.round;
         END IF;
@@ -278,7 +278,7 @@ BEGIN
         SELECT * INTO v_job FROM {schema}.controller_jobs
         WHERE id = v_run.job_id FOR NO KEY UPDATE;
         CONTINUE WHEN NOT FOUND OR v_job.round <> v_run.round
-            OR v_job.status NOT IN ('submitting', 'queued', 'running');
+            OR v_job.state NOT IN ('putting', 'ready', 'leased');
         SELECT * INTO v_before FROM {schema}.controller_runs
         WHERE job_id = v_run.job_id FOR NO KEY UPDATE;
         -- The same claim again changes nothing but when it was delivered.
@@ -294,7 +294,7 @@ BEGIN
         IF v_job.cancel THEN
             DELETE FROM {schema}.controller_runs WHERE job_id = v_run.job_id;
             UPDATE {schema}.controller_jobs
-            SET status = 'cancelled', finished_at = v_now, changed_at = v_now, ended_by = NULL,
+            SET state = 'cancelled', finished_at = v_now, changed_at = v_now, ended_by = NULL,
                 exit_code = NULL, result = NULL, result_bytes = 0
             WHERE id = v_run.job_id;
             CONTINUE;
@@ -316,7 +316,7 @@ BEGIN
             key = excluded.key, receipt = excluded.receipt, delivered_at = excluded.delivered_at,
             heard_of_at = NULL;
         UPDATE {schema}.controller_jobs
-        SET status = 'running', queue_id = v_run.queue_id, attempt = v_run.attempt,
+        SET state = 'leased', queue_id = v_run.queue_id, attempt = v_run.attempt,
             worker_id = v_run.worker_id, progress = NULL, message = NULL, exit_code = NULL,
             ended_by = NULL, started_at = v_now, changed_at = v_now
         WHERE id = v_run.job_id
@@ -368,7 +368,7 @@ END $$;
 
 -- End runs by what their workers report, each once; for each job what came of it.
 CREATE FUNCTION {schema}.controller_end_runs(p_endings json, p_now double precision)
-RETURNS TABLE (r_job_id text, r_verdict text)
+RETURNS TABLE (r_job_id text, r_result text)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
@@ -404,17 +404,17 @@ BEGIN
     END LOOP;
 END $$;
 
--- Give a job the status it ends with; what shall run again but was cancelled meanwhile is cancelled.
+-- Give a job the state it ends with; what shall run again but was cancelled meanwhile is cancelled.
 CREATE FUNCTION {schema}.controller_end(p_end json, p_now double precision) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-    v_status text := p_end ->> 'status';
+    v_state text := p_end ->> 'state';
 BEGIN
     UPDATE {schema}.controller_jobs
-    SET status = CASE WHEN v_status = 'queued' AND cancel THEN 'cancelled' ELSE v_status END,
-        finished_at = CASE WHEN v_status = 'queued' AND NOT cancel THEN NULL ELSE p_now END,
-        error = CASE WHEN v_status = 'done' THEN NULL ELSE coalesce(p_end ->> 'error', error) END,
+    SET state = CASE WHEN v_state = 'ready' AND cancel THEN 'cancelled' ELSE v_state END,
+        finished_at = CASE WHEN v_state = 'ready' AND NOT cancel THEN NULL ELSE p_now END,
+        error = CASE WHEN v_state = 'done' THEN NULL ELSE coalesce(p_end ->> 'error', error) END,
         ended_by = p_end ->> 'worker_id', exit_code = (p_end ->> 'exit_code')::integer,
         result = p_end ->> 'result',
         result_bytes = coalesce((p_end ->> 'result_bytes')::integer, 0), changed_at = p_now
@@ -436,7 +436,7 @@ BEGIN
     PERFORM {schema}.controller_lock(ARRAY[v_id]);
     IF NOT EXISTS (
         SELECT FROM {schema}.controller_jobs
-        WHERE id = v_id AND round = p_round AND status = ANY (p_expected)
+        WHERE id = v_id AND round = p_round AND state = ANY (p_expected)
     ) THEN
         RETURN;
     END IF;
@@ -472,7 +472,7 @@ BEGIN
         RETURNING * INTO v_run;
         CONTINUE WHEN NOT FOUND;  -- it was renewed, or ended, meanwhile
         UPDATE {schema}.controller_jobs
-        SET status = CASE WHEN cancel THEN 'cancelled' ELSE 'queued' END,
+        SET state = CASE WHEN cancel THEN 'cancelled' ELSE 'ready' END,
             finished_at = CASE WHEN cancel THEN v_now END,
             error = CASE WHEN p_worker IS NULL
                 THEN 'the lease of ' || v_run.worker_id || ' ran out'
@@ -495,9 +495,9 @@ DECLARE
 BEGIN
     UPDATE {schema}.controller_jobs
     SET cancel = true, changed_at = v_now,
-        finished_at = CASE WHEN status = 'running' THEN NULL ELSE v_now END,
-        status = CASE WHEN status = 'running' THEN 'running' ELSE 'cancelled' END
-    WHERE id = p_id AND status IN ('submitting', 'queued', 'running');
+        finished_at = CASE WHEN state = 'leased' THEN NULL ELSE v_now END,
+        state = CASE WHEN state = 'leased' THEN 'leased' ELSE 'cancelled' END
+    WHERE id = p_id AND state IN ('putting', 'ready', 'leased');
     RETURN QUERY SELECT * FROM {schema}.controller_jobs WHERE id = p_id;
 END $$;
 
@@ -514,11 +514,11 @@ DECLARE
     v_job {schema}.controller_jobs;
 BEGIN
     UPDATE {schema}.controller_jobs
-    SET status = 'submitting', round = round + 1, attempt = 0, queue_id = NULL, progress = NULL,
+    SET state = 'putting', round = round + 1, attempt = 0, queue_id = NULL, progress = NULL,
         message = NULL, worker_id = NULL, cancel = false, ended_by = NULL, started_at = NULL,
         finished_at = NULL, error = NULL, exit_code = NULL, result = NULL, result_bytes = 0,
         changed_at = v_now
-    WHERE id = p_id AND round = p_round AND status IN ('done', 'dead', 'cancelled')
+    WHERE id = p_id AND round = p_round AND state IN ('done', 'dead', 'cancelled')
       AND NOT retired
     RETURNING * INTO v_job;
     IF NOT FOUND THEN
@@ -528,10 +528,10 @@ BEGIN
     RETURN NEXT v_job;
 END $$;
 
--- Keep the row of an artefact. verdict: kept, gone (no such job) or full; and the blob it replaced.
+-- Keep the row of an artefact. result: kept, gone (no such job) or full; and the blob it replaced.
 CREATE FUNCTION {schema}.controller_put_artefact(
     p_row json, p_most integer, p_now double precision
-) RETURNS TABLE (r_verdict text, r_before json)
+) RETURNS TABLE (r_result text, r_before json)
 LANGUAGE plpgsql VOLATILE
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off

@@ -18,16 +18,16 @@ from pollwise.controller.state.values import (
     ArtefactRow,
     Contact,
     ControllerStats,
-    Ending,
+    EndResult,
     JobRow,
+    JobState,
     LogPlace,
     Requirement,
-    Run,
-    Seen,
-    Status,
+    RunEnding,
+    RunRow,
     Token,
-    Verdict,
     WorkerRow,
+    WorkerSeen,
 )
 from pollwise.durations import Duration
 from pollwise.errors import MissingExtra
@@ -111,12 +111,12 @@ class PostgresState(ControllerState):
         by_unique = {row.unique: row for row in kept if row.unique is not None}
         return [by_id.get(row["id"]) or by_unique[row["unique"]] for row in new]
 
-    async def mark_queued(self, put: Sequence[tuple[str, int, str]]) -> list[bool]:
+    async def mark_ready(self, put: Sequence[tuple[str, int, str]]) -> list[bool]:
         batch = [
             {"id": job_id, "round": round_, "queue_id": queue_id}
             for job_id, round_, queue_id in put
         ]
-        marked = set(await self._rows("mark_queued", _json(batch), self._now()))
+        marked = set(await self._rows("mark_ready", _json(batch), self._now()))
         return [(job_id, round_) in marked for job_id, round_, _ in put]
 
     async def stuck(self, older_than_s: float, limit: int) -> list[JobRow]:
@@ -130,17 +130,17 @@ class PostgresState(ControllerState):
     async def list_jobs(
         self,
         *,
-        status: Status | None = None,
+        state: JobState | None = None,
         kind: str | None = None,
         worker: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[JobRow]:
-        asked = [_asked(value) for value in (status, kind, worker, after)]
+        asked = [_asked(value) for value in (state, kind, worker, after)]
         found = await self._rows("list_jobs", *asked, number(checked_limit(limit)))
         return list(map(rows.job_of, found))
 
-    async def deliver(self, runs: Sequence[Run]) -> list[JobRow | None]:
+    async def deliver(self, runs: Sequence[RunRow]) -> list[JobRow | None]:
         told: list[JobRow | None] = [None] * len(runs)
         left = list(enumerate(runs))
         while left:  # a job that comes twice has its second claim looked at after its first
@@ -152,14 +152,14 @@ class PostgresState(ControllerState):
             left = [(place, run) for place, run in left if wave[run.job_id] != place]
         return told
 
-    async def runs_of(self, worker_id: str) -> list[Run]:
+    async def runs_of(self, worker_id: str) -> list[RunRow]:
         return list(map(rows.run_of, await self._rows("runs_of", _asked(worker_id))))
 
-    async def run(self, job_id: str) -> Run | None:
+    async def run(self, job_id: str) -> RunRow | None:
         found = await self._rows("run", _asked(job_id))
         return rows.run_of(found[0]) if found else None
 
-    async def contact(self, contacts: Sequence[Contact]) -> list[Run | None]:
+    async def contact(self, contacts: Sequence[Contact]) -> list[RunRow | None]:
         if not contacts:
             return []
         batch = {(each.job_id, each.worker_id): rows.new_contact(each) for each in contacts}
@@ -167,10 +167,10 @@ class PostgresState(ControllerState):
         runs = {(run.job_id, run.worker_id): run for run in map(rows.run_of, found)}
         return [runs.get((each.job_id, each.worker_id)) for each in contacts]
 
-    async def end_runs(self, endings: Sequence[Ending]) -> list[Verdict]:
+    async def end_runs(self, endings: Sequence[RunEnding]) -> list[EndResult]:
         if not endings:
             return []
-        first: dict[str, Ending] = {}
+        first: dict[str, RunEnding] = {}
         for each in endings:
             first.setdefault(each.job_id, each)
         params = [_json([rows.new_ending(each) for each in first.values()]), self._now()]
@@ -179,15 +179,15 @@ class PostgresState(ControllerState):
         except ConnectionLost:  # what is repeated now may have been ended by the call before
             found = dict(await self._rows("end_runs", *params, safe=False))
             found = {job: "ended" if it == "repeated" else it for job, it in found.items()}
-        told: dict[str, Verdict] = {each: found[rows.plain(each)] for each in first}
-        return rows.verdicts(endings, told)
+        told: dict[str, EndResult] = {each: found[rows.plain(each)] for each in first}
+        return rows.end_results(endings, told)
 
     async def end_job(
         self,
         job_id: str,
         round: int,
-        expected: Collection[Status],
-        status: Status,
+        expected: Collection[JobState],
+        state: JobState,
         *,
         error: str | None = None,
         result: str | None = None,
@@ -196,7 +196,7 @@ class PostgresState(ControllerState):
         ending = {
             "job_id": job_id,
             "worker_id": None,
-            "status": status,
+            "state": state,
             "error": rows.text(error),
             "result": kept,
             "result_bytes": 0 if kept is None else len(kept.encode()),
@@ -204,7 +204,7 @@ class PostgresState(ControllerState):
         params = [_json(ending), number(round), texts(expected), self._now()]
         return await self._job("end_job", *params, safe=False)
 
-    async def release_lapsed(self, grace_s: float, limit: int) -> list[Run]:
+    async def release_lapsed(self, grace_s: float, limit: int) -> list[RunRow]:
         params = [None, number(grace_s), number(checked_limit(limit)), self._now()]
         return list(map(rows.run_of, await self._rows("release", *params)))
 
@@ -269,7 +269,7 @@ class PostgresState(ControllerState):
         )
         return list(map(rows.worker_of, found))
 
-    async def seen(self, batch: Sequence[Seen]) -> list[str]:
+    async def seen(self, batch: Sequence[WorkerSeen]) -> list[str]:
         if not batch:
             return []
         # In the order of ids, as all lock them.
@@ -291,7 +291,7 @@ class PostgresState(ControllerState):
         params = [_asked(worker_id), text(token_hash), expires]
         return bool(await self._rows("set_worker_token", *params))
 
-    async def remove_worker(self, worker_id: str) -> list[Run] | None:
+    async def remove_worker(self, worker_id: str) -> list[RunRow] | None:
         if not await self._rows("remove_worker", _asked(worker_id), safe=False):
             return None
         # Should this controller end in between, the leases run out, as those of any silent worker.
@@ -368,10 +368,10 @@ class PostgresState(ControllerState):
 
     async def put_artefact(self, row: ArtefactRow, most: int) -> ArtefactRow | None:
         params = [_json(rows.new_artefact(row)), number(most), self._now()]
-        [(verdict, before)] = await self._rows("put_artefact", *params)
-        if verdict == "gone":
+        [(result, before)] = await self._rows("put_artefact", *params)
+        if result == "gone":
             raise rows.job_gone(row.job_id)
-        if verdict == "full":
+        if result == "full":
             raise rows.too_many(row.job_id, most)
         replaced = None if before is None else ArtefactRow(**json.loads(before))
         return None if replaced is None or replaced.blob == row.blob else replaced

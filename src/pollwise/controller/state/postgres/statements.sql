@@ -7,12 +7,12 @@ SELECT max(version), current_setting('transaction_isolation') FROM {schema}.cont
 -- name: add_jobs
 SELECT {job} FROM {schema}.controller_add_jobs($1, $2)
 
--- name: mark_queued
-SELECT r_id, r_round FROM {schema}.controller_mark_queued($1, $2)
+-- name: mark_ready
+SELECT r_id, r_round FROM {schema}.controller_mark_ready($1, $2)
 
 -- name: stuck
 SELECT {job} FROM {schema}.controller_jobs
-WHERE status = 'submitting'
+WHERE state = 'putting'
   AND changed_at <= (SELECT {schema}.controller_now($3::double precision)) - $1::double precision
 ORDER BY changed_at LIMIT $2::integer
 
@@ -22,7 +22,7 @@ SELECT {job} FROM {schema}.controller_jobs WHERE id = ANY ($1::text[])
 -- name: list_jobs
 -- Planned anew each time with what is given, so that what is not asked for costs nothing.
 SELECT {brief} FROM {schema}.controller_jobs
-WHERE ($1::text IS NULL OR status = $1) AND ($2::text IS NULL OR kind = $2)
+WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR kind = $2)
   AND ($3::text IS NULL OR worker_id = $3) AND ($4::text IS NULL OR id < $4)
 ORDER BY id DESC LIMIT $5::integer
 
@@ -42,7 +42,7 @@ SELECT {run}, (SELECT cancel FROM {schema}.controller_jobs WHERE id = job_id)
 FROM {schema}.controller_contact($1, $2)
 
 -- name: end_runs
-SELECT r_job_id, r_verdict FROM {schema}.controller_end_runs($1, $2)
+SELECT r_job_id, r_result FROM {schema}.controller_end_runs($1, $2)
 
 -- name: end_job
 SELECT {job} FROM {schema}.controller_end_job($1, $2, $3, $4)
@@ -70,7 +70,7 @@ RETURNING id, finished_at
 
 -- name: forget
 DELETE FROM {schema}.controller_jobs
-WHERE id = ANY ($1::text[]) AND status IN ('done', 'dead', 'cancelled')
+WHERE id = ANY ($1::text[]) AND state IN ('done', 'dead', 'cancelled')
 RETURNING id
 
 -- name: requirements
@@ -83,18 +83,18 @@ WHERE used_at <= (SELECT {schema}.controller_now($2::double precision)) - $1::do
   AND NOT EXISTS (
     SELECT FROM {schema}.controller_jobs AS j
     WHERE j.kind = q.kind AND j.requires_hash = q.hash
-      AND j.status IN ('submitting', 'queued', 'running')
+      AND j.state IN ('putting', 'ready', 'leased')
 )
 RETURNING hash
 
 -- name: stats
 WITH clock AS MATERIALIZED (SELECT {schema}.controller_now($2::double precision) AS now)
-SELECT 'job', status, '', count(*), 0::double precision
-    FROM {schema}.controller_jobs GROUP BY status
+SELECT 'job', state, '', count(*), 0::double precision
+    FROM {schema}.controller_jobs GROUP BY state
 UNION ALL
-SELECT 'waiting', kind, requires_hash, count(*), max(now - submitted_at)
+SELECT 'waiting', kind, requires_hash, count(*), max(now - created_at)
     FROM {schema}.controller_jobs, clock
-    WHERE status IN ('submitting', 'queued', 'running') AND status = 'queued'
+    WHERE state IN ('putting', 'ready', 'leased') AND state = 'ready'
     GROUP BY kind, requires_hash
 UNION ALL
 SELECT 'worker', '', '', count(*), 0 FROM {schema}.controller_workers
@@ -235,7 +235,7 @@ DELETE FROM {schema}.controller_audit WHERE id = ANY (ARRAY(
 RETURNING id
 
 -- name: put_artefact
-SELECT r_verdict, r_before::text FROM {schema}.controller_put_artefact($1, $2, $3)
+SELECT r_result, r_before::text FROM {schema}.controller_put_artefact($1, $2, $3)
 
 -- name: artefacts
 SELECT {artefact} FROM {schema}.controller_artefacts
@@ -247,7 +247,7 @@ SELECT size, part, received, cut FROM {schema}.controller_append_log($1, $2, $3,
 
 -- name: log_place
 SELECT coalesce(size, 0), coalesce(part, 0), coalesce(received, 0), coalesce(cut, false),
-    status IN ('done', 'dead', 'cancelled')
+    state IN ('done', 'dead', 'cancelled')
 FROM {schema}.controller_jobs LEFT JOIN {schema}.controller_logs ON job_id = id
 WHERE id = $1
 

@@ -8,7 +8,7 @@
 CREATE TABLE pollwise_controller_jobs (
     id            TEXT    PRIMARY KEY NOT NULL,
     kind          TEXT    NOT NULL,
-    status        TEXT    NOT NULL,
+    state        TEXT    NOT NULL,
     requires_hash TEXT    NOT NULL,
     priority      INTEGER NOT NULL,
     "key"         TEXT,
@@ -16,7 +16,7 @@ CREATE TABLE pollwise_controller_jobs (
     delay_s       REAL    NOT NULL,
     timeout_s     REAL,
     attempts      INTEGER NOT NULL,
-    submitted_by  TEXT    NOT NULL,
+    created_by  TEXT    NOT NULL,
     round         INTEGER NOT NULL,
     attempt       INTEGER NOT NULL,
     queue_id      TEXT,
@@ -24,7 +24,7 @@ CREATE TABLE pollwise_controller_jobs (
     worker_id     TEXT,
     cancel        INTEGER NOT NULL,
     ended_by      TEXT,
-    submitted_at  REAL    NOT NULL,
+    created_at  REAL    NOT NULL,
     changed_at    REAL    NOT NULL,
     started_at    REAL,
     finished_at   REAL,
@@ -42,15 +42,15 @@ CREATE TABLE pollwise_controller_jobs (
 
 CREATE UNIQUE INDEX pollwise_controller_jobs_unique ON pollwise_controller_jobs ("unique")
     WHERE "unique" IS NOT NULL;
-CREATE INDEX pollwise_controller_jobs_status ON pollwise_controller_jobs (status, id);
+CREATE INDEX pollwise_controller_jobs_state ON pollwise_controller_jobs (state, id);
 CREATE INDEX pollwise_controller_jobs_kind ON pollwise_controller_jobs (kind, id);
 CREATE INDEX pollwise_controller_jobs_worker ON pollwise_controller_jobs (worker_id, id)
     WHERE worker_id IS NOT NULL;
 CREATE INDEX pollwise_controller_jobs_waiting
-    ON pollwise_controller_jobs (kind, requires_hash, status, submitted_at)
-    WHERE status IN ('submitting', 'queued', 'running');
+    ON pollwise_controller_jobs (kind, requires_hash, state, created_at)
+    WHERE state IN ('putting', 'ready', 'leased');
 CREATE INDEX pollwise_controller_jobs_stuck ON pollwise_controller_jobs (changed_at)
-    WHERE status = 'submitting';
+    WHERE state = 'putting';
 CREATE INDEX pollwise_controller_jobs_finished ON pollwise_controller_jobs (finished_at)
     WHERE finished_at IS NOT NULL;
 

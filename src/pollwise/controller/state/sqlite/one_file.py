@@ -1,6 +1,6 @@
 """The queue and the state of a controller in one SQLite file: what belongs together, at once.
 
-Where they are two stores, a submission is four transactions (the state's row, the queue's job, the
+Where they are two stores, a put is four transactions (the state's row, the queue's job, the
 mark that it is there, the audit log), a job that is handed out is two, and so is one that ended.
 Each waits for the disk, and in one file for the lock of the other connection as well. Here each of
 these is one transaction, on the connection and in the thread of the state: it is there in full or
@@ -16,8 +16,7 @@ from dataclasses import dataclass, field, replace
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.controller.state.sqlite.store import StateFile
-from pollwise.controller.state.values import Ending, JobRow, Run, Verdict
-from pollwise.controller.workers.claims import run_from
+from pollwise.controller.state.values import EndResult, JobRow, RunEnding, RunRow
 from pollwise.queues.base import Queue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqlite.store import SqliteStore
@@ -27,32 +26,32 @@ from pollwise.storage.sqlite.file import transaction
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class RunEnd:
     """What follows from a report: how the run ends in the state, and its claim on the queue.
 
     settlement: None where the worker has no such run, so that there is no claim to settle.
     """
 
-    ending: Ending
+    ending: RunEnding
     settlement: Settlement | None
 
 
 #: Given the runs of a worker and the jobs that it reports, what shall follow.
-Decide = Callable[[Mapping[str, Run], Mapping[str, JobRow]], Sequence[End]]
+Decide = Callable[[Mapping[str, RunRow], Mapping[str, JobRow]], Sequence[RunEnd]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedRuns:
     """What the runs and jobs were when they were reported, and what became of each ending."""
 
-    runs: Mapping[str, Run]
+    runs: Mapping[str, RunRow]
     rows: Mapping[str, JobRow]
-    ends: Sequence[End]
-    verdicts: Sequence[Verdict]
+    ends: Sequence[RunEnd]
+    results: Sequence[EndResult]
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class JobRequest:
     """How many jobs a worker asks for, of which kinds."""
 
     worker_id: str
@@ -62,7 +61,7 @@ class Take:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenJobs:
     """What was claimed for a worker.
 
     rows: by the queue's id, what the state's `deliver` said of it; those that somebody had before
@@ -100,7 +99,7 @@ class OneFile:
         )
         return cls(queue, state) if alike else None
 
-    async def submit(self, row: JobRow, job: NewJob, entry: AuditEntry) -> JobRow:
+    async def put(self, row: JobRow, job: NewJob, entry: AuditEntry) -> JobRow:
         """Take a job in and put it; the job that was there before under the same `unique`.
 
         Who sleeps in this process is told at once: a claim that follows comes behind in the same
@@ -108,10 +107,10 @@ class OneFile:
         be there already they are told when it is known to be new.
         """
         kinds, hints = {job.kind}, self._queue.hints()
-        submitted = self._call(self._submit, row, job, entry, self._now())
+        doing = self._call(self._put, row, job, entry, self._now())
         if row.unique is None:
             hints.send(1, kinds)
-        kept = await submitted
+        kept = await doing
         self._open()
         if kept.id == row.id:
             hints.send_to_others(1, kinds)
@@ -119,7 +118,7 @@ class OneFile:
                 hints.send(1, kinds)
         return kept
 
-    async def claim(self, take: Take) -> Taken:
+    async def claim(self, take: JobRequest) -> TakenJobs:
         """Claim jobs for a worker, and deliver them.
 
         Cancelled, it may have done so all the same, as if its answer had been lost on the way.
@@ -129,8 +128,8 @@ class OneFile:
         return taken
 
     async def end(
-        self, worker_id: str, ids: Sequence[str], decide: Decide, take: Take | None = None
-    ) -> tuple[Ended, Taken | None]:
+        self, worker_id: str, ids: Sequence[str], decide: Decide, take: JobRequest | None = None
+    ) -> tuple[EndedRuns, TakenJobs | None]:
         """End runs of a worker and settle their claims; and take the next jobs for it.
 
         None where it did not look for any: a worker that has others may not know of those yet. A
@@ -145,7 +144,7 @@ class OneFile:
             self._heed(taken)
         return ended, taken
 
-    def _heed(self, taken: Taken) -> None:
+    def _heed(self, taken: TakenJobs) -> None:
         """See to it that somebody comes for what is left."""
         self._open()
         self._queue._hint_when_due(taken.due)
@@ -154,21 +153,21 @@ class OneFile:
 
     # In the thread of the state
 
-    def _submit(self, row: JobRow, job: NewJob, entry: AuditEntry, now: float) -> JobRow:
+    def _put(self, row: JobRow, job: NewJob, entry: AuditEntry, now: float) -> JobRow:
         with transaction(self._jobs.connect()):
             [kept] = self._rows.add_jobs([row], now)
             if kept.id != row.id:
                 return kept
             [queue_id], _ = self._jobs.put([job], now)
-            self._rows.mark_queued([(row.id, row.round, queue_id)], now)
+            self._rows.mark_ready([(row.id, row.round, queue_id)], now)
             self._rows.audit([entry], now)
-        return replace(kept, status="queued", queue_id=queue_id)
+        return replace(kept, state="ready", queue_id=queue_id)
 
-    def _claim(self, take: Take, now: float) -> Taken:
+    def _claim(self, take: JobRequest, now: float) -> TakenJobs:
         rows: dict[str, JobRow | None] = {}
 
         def deliver(claims: Sequence[Claim]) -> None:
-            runs = [run_from(claim, take.worker_id) for claim in claims]
+            runs = [RunRow.of(claim, take.worker_id) for claim in claims]
             first = [run for run in runs if run is not None and run.attempt == 1]
             for run, row in zip(first, self._rows.deliver(first, now), strict=True):
                 rows[run.queue_id] = row
@@ -179,31 +178,31 @@ class OneFile:
         more = None
         if len(claims) == take.limit:
             more, due = self._jobs.left(take.kinds)
-        return Taken(claims, rows, due, more)
+        return TakenJobs(claims, rows, due, more)
 
     def _end(
         self,
         worker_id: str,
         ids: Sequence[str],
         decide: Decide,
-        take: Take | None,
+        take: JobRequest | None,
         now: float,
-    ) -> tuple[Ended, list[Settlement], Taken | None]:
+    ) -> tuple[EndedRuns, list[Settlement], TakenJobs | None]:
         with transaction(self._jobs.connect()):
             runs = {run.job_id: run for run in self._rows.runs_of(worker_id)}
             rows = self._rows.jobs(ids)
             ends = decide(runs, rows)
-            verdicts = self._rows.end_runs([each.ending for each in ends], now)
+            results = self._rows.end_runs([each.ending for each in ends], now)
             settled = [
                 end.settlement
-                for end, verdict in zip(ends, verdicts, strict=True)
-                if verdict == "ended" and end.settlement is not None
+                for end, result in zip(ends, results, strict=True)
+                if result == "ended" and end.settlement is not None
             ]
             if settled:
                 self._jobs.settle(settled, now, self._queue.keep is not None)
             has_others = runs.keys() - {end.ending.job_id for end in ends}
             taken = None if take is None or has_others else self._claim(take, now)
-        return Ended(runs, rows, ends, verdicts), settled, taken
+        return EndedRuns(runs, rows, ends, results), settled, taken
 
     def _open(self) -> None:
         """A call went well, so the file is ours: what tells of news beside it may be set up."""

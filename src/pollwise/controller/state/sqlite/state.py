@@ -19,16 +19,16 @@ from pollwise.controller.state.values import (
     ArtefactRow,
     Contact,
     ControllerStats,
-    Ending,
+    EndResult,
     JobRow,
+    JobState,
     LogPlace,
     Requirement,
-    Run,
-    Seen,
-    Status,
+    RunEnding,
+    RunRow,
     Token,
-    Verdict,
     WorkerRow,
+    WorkerSeen,
 )
 from pollwise.errors import ConfigError
 from pollwise.queues.sqlite.queue import SYNCHRONOUS
@@ -95,8 +95,8 @@ class SqliteState(ControllerState):
     async def add_jobs(self, rows: Sequence[JobRow]) -> list[JobRow]:
         return await self._call(self._store.add_jobs, rows, self._now())
 
-    async def mark_queued(self, put: Sequence[tuple[str, int, str]]) -> list[bool]:
-        return await self._call(self._store.mark_queued, put, self._now())
+    async def mark_ready(self, put: Sequence[tuple[str, int, str]]) -> list[bool]:
+        return await self._call(self._store.mark_ready, put, self._now())
 
     async def stuck(self, older_than_s: float, limit: int) -> list[JobRow]:
         before = self._now() - older_than_s
@@ -108,45 +108,45 @@ class SqliteState(ControllerState):
     async def list_jobs(
         self,
         *,
-        status: Status | None = None,
+        state: JobState | None = None,
         kind: str | None = None,
         worker: str | None = None,
         limit: int = 100,
         after: str | None = None,
     ) -> list[JobRow]:
-        asked = {"status": status, "kind": kind, "worker": worker, "after": after}
+        asked = {"state": state, "kind": kind, "worker": worker, "after": after}
         return await self._call(self._store.list_jobs, asked, checked_limit(limit))
 
-    async def deliver(self, runs: Sequence[Run]) -> list[JobRow | None]:
+    async def deliver(self, runs: Sequence[RunRow]) -> list[JobRow | None]:
         return await self._call(self._store.deliver, runs, self._now())
 
-    async def runs_of(self, worker_id: str) -> list[Run]:
+    async def runs_of(self, worker_id: str) -> list[RunRow]:
         return await self._call(self._store.runs_of, worker_id)
 
-    async def run(self, job_id: str) -> Run | None:
+    async def run(self, job_id: str) -> RunRow | None:
         return await self._call(self._store.run, job_id)
 
-    async def contact(self, contacts: Sequence[Contact]) -> list[Run | None]:
+    async def contact(self, contacts: Sequence[Contact]) -> list[RunRow | None]:
         return await self._call(self._store.contact, contacts, self._now())
 
-    async def end_runs(self, endings: Sequence[Ending]) -> list[Verdict]:
+    async def end_runs(self, endings: Sequence[RunEnding]) -> list[EndResult]:
         return await self._call(self._store.end_runs, endings, self._now())
 
     async def end_job(
         self,
         job_id: str,
         round: int,
-        expected: Collection[Status],
-        status: Status,
+        expected: Collection[JobState],
+        state: JobState,
         *,
         error: str | None = None,
         result: str | None = None,
     ) -> JobRow | None:
         return await self._call(
-            self._store.end_job, job_id, round, expected, status, error, result, self._now()
+            self._store.end_job, job_id, round, expected, state, error, result, self._now()
         )
 
-    async def release_lapsed(self, grace_s: float, limit: int) -> list[Run]:
+    async def release_lapsed(self, grace_s: float, limit: int) -> list[RunRow]:
         now = self._now()
         return await self._call(
             self._store.release_lapsed, now - grace_s, checked_limit(limit), now
@@ -205,7 +205,7 @@ class SqliteState(ControllerState):
         }
         return await self._call(self._store.list_workers, asked)
 
-    async def seen(self, batch: Sequence[Seen]) -> list[str]:
+    async def seen(self, batch: Sequence[WorkerSeen]) -> list[str]:
         return await self._call(self._store.seen, batch, self._now()) if batch else []
 
     async def set_drain(self, worker_id: str, drain: bool) -> WorkerRow | None:
@@ -216,7 +216,7 @@ class SqliteState(ControllerState):
     ) -> bool:
         return await self._call(self._store.set_worker_token, worker_id, token_hash, expires_at)
 
-    async def remove_worker(self, worker_id: str) -> list[Run] | None:
+    async def remove_worker(self, worker_id: str) -> list[RunRow] | None:
         return await self._call(self._store.remove_worker, worker_id, self._now())
 
     async def prune_workers(self, unseen_s: float, limit: int) -> int:

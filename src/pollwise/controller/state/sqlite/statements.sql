@@ -8,26 +8,26 @@ WHERE used_at < excluded.used_at - 3600;
 -- name: add_job
 INSERT INTO pollwise_controller_jobs (
     id, kind, payload, payload_bytes, requires, requires_hash, priority, "key", "unique", delay_s,
-    timeout_s, attempts, inputs, submitted_by, status, round, attempt, cancel, submitted_at,
+    timeout_s, attempts, inputs, created_by, state, round, attempt, cancel, created_at,
     changed_at, result_bytes
 )
 VALUES (
     :id, :kind, :payload, :payload_bytes, :requires, :requires_hash, :priority, :key, :unique,
-    :delay_s, :timeout_s, :attempts, :inputs, :submitted_by, 'submitting', 0, 0, 0, :now, :now, 0
+    :delay_s, :timeout_s, :attempts, :inputs, :created_by, 'putting', 0, 0, 0, :now, :now, 0
 )
 ON CONFLICT DO NOTHING;
 
 -- name: twin
 SELECT {job} FROM pollwise_controller_jobs WHERE "unique" = :unique;
 
--- name: mark_queued
-UPDATE pollwise_controller_jobs SET status = 'queued', queue_id = :queue_id, changed_at = :now
+-- name: mark_ready
+UPDATE pollwise_controller_jobs SET state = 'ready', queue_id = :queue_id, changed_at = :now
 WHERE id = :id AND round = :round
-  AND (status = 'submitting' OR status = 'queued' AND queue_id = :queue_id);
+  AND (state = 'putting' OR state = 'ready' AND queue_id = :queue_id);
 
 -- name: stuck
 SELECT {job} FROM pollwise_controller_jobs INDEXED BY pollwise_controller_jobs_stuck
-WHERE status = 'submitting' AND changed_at <= :before
+WHERE state = 'putting' AND changed_at <= :before
 ORDER BY changed_at LIMIT :limit;
 
 -- name: jobs
@@ -69,7 +69,7 @@ WHERE token = excluded.token OR excluded.until > until;
 
 -- name: start
 UPDATE pollwise_controller_jobs SET
-    status = 'running', queue_id = :queue_id, attempt = :attempt, worker_id = :worker_id,
+    state = 'leased', queue_id = :queue_id, attempt = :attempt, worker_id = :worker_id,
     progress = NULL, message = NULL, exit_code = NULL, ended_by = NULL,
     started_at = :now, changed_at = :now
 WHERE id = :job_id
@@ -98,9 +98,9 @@ DELETE FROM pollwise_controller_runs WHERE job_id = :job_id RETURNING {run}, 0;
 -- name: end_job
 -- What shall run again but was cancelled meanwhile is cancelled.
 UPDATE pollwise_controller_jobs SET
-    status = CASE WHEN :status = 'queued' AND cancel THEN 'cancelled' ELSE :status END,
-    finished_at = CASE WHEN :status = 'queued' AND NOT cancel THEN NULL ELSE :now END,
-    error = CASE WHEN :status = 'done' THEN NULL ELSE coalesce(:error, error) END,
+    state = CASE WHEN :state = 'ready' AND cancel THEN 'cancelled' ELSE :state END,
+    finished_at = CASE WHEN :state = 'ready' AND NOT cancel THEN NULL ELSE :now END,
+    error = CASE WHEN :state = 'done' THEN NULL ELSE coalesce(:error, error) END,
     ended_by = :worker_id, exit_code = :exit_code, result = :result, result_bytes = :result_bytes, changed_at = :now
 WHERE id = :job_id
 RETURNING {job};
@@ -112,17 +112,17 @@ ORDER BY until, job_id LIMIT :limit;
 -- name: cancel
 UPDATE pollwise_controller_jobs SET
     cancel = 1, changed_at = :now,
-    finished_at = CASE WHEN status = 'running' THEN NULL ELSE :now END,
-    status = CASE WHEN status = 'running' THEN 'running' ELSE 'cancelled' END
-WHERE id = :id AND status IN ('submitting', 'queued', 'running');
+    finished_at = CASE WHEN state = 'leased' THEN NULL ELSE :now END,
+    state = CASE WHEN state = 'leased' THEN 'leased' ELSE 'cancelled' END
+WHERE id = :id AND state IN ('putting', 'ready', 'leased');
 
 -- name: renew_job
 UPDATE pollwise_controller_jobs SET
-    status = 'submitting', round = round + 1, attempt = 0, queue_id = NULL, progress = NULL,
+    state = 'putting', round = round + 1, attempt = 0, queue_id = NULL, progress = NULL,
     message = NULL, worker_id = NULL, cancel = 0, ended_by = NULL, started_at = NULL,
     finished_at = NULL, error = NULL, exit_code = NULL, result = NULL, result_bytes = 0,
     changed_at = :now
-WHERE id = :id AND round = :round AND status IN ('done', 'dead', 'cancelled') AND NOT retired
+WHERE id = :id AND round = :round AND state IN ('done', 'dead', 'cancelled') AND NOT retired
 RETURNING {job};
 
 -- name: finished_before
@@ -136,7 +136,7 @@ WHERE id IN (SELECT value FROM json_each(:ids));
 
 -- name: forget
 DELETE FROM pollwise_controller_jobs
-WHERE id IN (SELECT value FROM json_each(:ids)) AND status IN ('done', 'dead', 'cancelled');
+WHERE id IN (SELECT value FROM json_each(:ids)) AND state IN ('done', 'dead', 'cancelled');
 
 -- name: requirements
 SELECT hash, kind, requires FROM pollwise_controller_requirements ORDER BY kind, hash;
@@ -147,15 +147,15 @@ WHERE used_at <= :before AND NOT EXISTS (
     SELECT 1 FROM pollwise_controller_jobs AS jobs
     WHERE jobs.kind = pollwise_controller_requirements.kind
       AND jobs.requires_hash = pollwise_controller_requirements.hash
-      AND jobs.status IN ('submitting', 'queued', 'running')
+      AND jobs.state IN ('putting', 'ready', 'leased')
 );
 
 -- name: stats
-SELECT 'job', status, '', count(*), 0.0 FROM pollwise_controller_jobs GROUP BY status
+SELECT 'job', state, '', count(*), 0.0 FROM pollwise_controller_jobs GROUP BY state
 UNION ALL
-SELECT 'waiting', kind, requires_hash, count(*), :now - min(submitted_at)
+SELECT 'waiting', kind, requires_hash, count(*), :now - min(created_at)
     FROM pollwise_controller_jobs INDEXED BY pollwise_controller_jobs_waiting
-    WHERE status IN ('submitting', 'queued', 'running') AND status = 'queued'
+    WHERE state IN ('putting', 'ready', 'leased') AND state = 'ready'
     GROUP BY kind, requires_hash
 UNION ALL
 SELECT 'worker', '', '', count(*), 0.0 FROM pollwise_controller_workers
@@ -279,7 +279,7 @@ SELECT 1 FROM pollwise_controller_jobs WHERE id = :id;
 
 -- name: log_place
 SELECT coalesce(size, 0), coalesce(part, 0), coalesce(received, 0), coalesce(cut, 0),
-    status IN ('done', 'dead', 'cancelled')
+    state IN ('done', 'dead', 'cancelled')
 FROM pollwise_controller_jobs LEFT JOIN pollwise_controller_logs ON job_id = id
 WHERE id = :job_id;
 

@@ -17,22 +17,22 @@ from pollwise.controller.state.values import (
     ArtefactRow,
     Contact,
     ControllerStats,
-    Ending,
+    EndResult,
     JobRow,
+    JobState,
     LogPlace,
     Requirement,
-    Run,
-    Seen,
-    Status,
+    RunEnding,
+    RunRow,
     Token,
-    Verdict,
     WorkerRow,
+    WorkerSeen,
 )
 from pollwise.runtime.audit import AuditEntry
 from pollwise.storage.sqlite.file import SqliteFile, transaction
 
 _CONDITIONS = {
-    "status": "status = :status",
+    "state": "state = :state",
     "kind": "kind = :kind",
     "worker": "worker_id = :worker",
     "after": "id < :after",
@@ -66,12 +66,12 @@ class StateFile(SqliteFile):
                 kept.append(found)
         return kept
 
-    def mark_queued(self, put: Sequence[tuple[str, int, str]], now: float) -> list[bool]:
+    def mark_ready(self, put: Sequence[tuple[str, int, str]], now: float) -> list[bool]:
         with transaction(self.connect()):
             return [
                 bool(
                     self._run(
-                        "mark_queued",
+                        "mark_ready",
                         {"id": job_id, "round": round_, "queue_id": queue_id, "now": now},
                     )
                 )
@@ -92,13 +92,13 @@ class StateFile(SqliteFile):
         found = self._execute(statement, wanted | {"limit": limit})
         return [rows.job_of(row) for row in found]
 
-    def deliver(self, runs: Sequence[Run], now: float) -> list[JobRow | None]:
+    def deliver(self, runs: Sequence[RunRow], now: float) -> list[JobRow | None]:
         with transaction(self.connect()):
             return [self._deliver(run, now) for run in runs]
 
-    def _deliver(self, run: Run, now: float) -> JobRow | None:
+    def _deliver(self, run: RunRow, now: float) -> JobRow | None:
         job = self._jobs([run.job_id]).get(run.job_id)
-        if job is None or job.round != run.round or job.status not in LIVE:
+        if job is None or job.round != run.round or job.state not in LIVE:
             return None
         before = self.run(run.job_id)
         again = before is not None and before.token == run.token
@@ -113,15 +113,15 @@ class StateFile(SqliteFile):
         [row] = self._rows("start", **_only(values, _START))
         return rows.job_of(row)
 
-    def runs_of(self, worker_id: str) -> list[Run]:
+    def runs_of(self, worker_id: str) -> list[RunRow]:
         return [rows.run_of(row) for row in self._rows("runs_of", worker_id=worker_id)]
 
-    def run(self, job_id: str) -> Run | None:
+    def run(self, job_id: str) -> RunRow | None:
         found = self._rows("run", job_id=job_id)
         return rows.run_of(found[0]) if found else None
 
-    def contact(self, contacts: Sequence[Contact], now: float) -> list[Run | None]:
-        told: list[Run | None] = []
+    def contact(self, contacts: Sequence[Contact], now: float) -> list[RunRow | None]:
+        told: list[RunRow | None] = []
         with transaction(self.connect()):
             for contact in contacts:
                 values = rows.new_contact(contact) | {"now": now}
@@ -131,15 +131,15 @@ class StateFile(SqliteFile):
                     self._run("progress", _only(values, _PROGRESS))
         return told
 
-    def end_runs(self, endings: Sequence[Ending], now: float) -> list[Verdict]:
-        found: dict[str, Verdict] = {}
+    def end_runs(self, endings: Sequence[RunEnding], now: float) -> list[EndResult]:
+        found: dict[str, EndResult] = {}
         with transaction(self.connect()):
             for ending in endings:
                 if ending.job_id not in found:
                     found[ending.job_id] = self._end_run(ending, now)
-        return rows.verdicts(endings, found)
+        return rows.end_results(endings, found)
 
-    def _end_run(self, ending: Ending, now: float) -> Verdict:
+    def _end_run(self, ending: RunEnding, now: float) -> EndResult:
         values = rows.new_ending(ending) | {"now": now}
         if self._run("end_run", _only(values, ("job_id", "worker_id", "token"))):
             self._rows("end_job", **_only(values, _END))
@@ -152,7 +152,7 @@ class StateFile(SqliteFile):
     def _end(
         self,
         job_id: str,
-        status: Status,
+        state: JobState,
         now: float,
         *,
         error: str | None = None,
@@ -165,7 +165,7 @@ class StateFile(SqliteFile):
             "end_job",
             job_id=job_id,
             worker_id=None,
-            status=status,
+            state=state,
             error=rows.text(error),
             exit_code=None,
             result=result,
@@ -178,29 +178,29 @@ class StateFile(SqliteFile):
         self,
         job_id: str,
         round: int,
-        expected: Collection[Status],
-        status: Status,
+        expected: Collection[JobState],
+        state: JobState,
         error: str | None,
         result: str | None,
         now: float,
     ) -> JobRow | None:
         with transaction(self.connect()):
             job = self._jobs([job_id]).get(job_id)
-            if job is None or job.round != round or job.status not in expected:
+            if job is None or job.round != round or job.state not in expected:
                 return None
-            return self._end(job_id, status, now, error=error, result=result)
+            return self._end(job_id, state, now, error=error, result=result)
 
-    def release_lapsed(self, before: float, limit: int, now: float) -> list[Run]:
+    def release_lapsed(self, before: float, limit: int, now: float) -> list[RunRow]:
         if not self._rows("lapsed", before=before, limit=1):
             return []  # a look, without the write lock
         with transaction(self.connect()):
             lapsed = self._rows("lapsed", before=before, limit=limit)
             return [self._release(job_id, now) for (job_id,) in lapsed]
 
-    def _release(self, job_id: str, now: float) -> Run:
+    def _release(self, job_id: str, now: float) -> RunRow:
         run = self.run(job_id)
         assert run is not None  # noqa: S101
-        self._end(job_id, "queued", now, error=f"the lease of {run.worker_id} ran out")
+        self._end(job_id, "ready", now, error=f"the lease of {run.worker_id} ran out")
         return run
 
     def cancel(self, job_id: str, now: float) -> JobRow | None:
@@ -259,7 +259,7 @@ class StateFile(SqliteFile):
     def list_workers(self, asked: Mapping[str, Any]) -> list[WorkerRow]:
         return [rows.worker_of(row) for row in self._rows("list_workers", **asked)]
 
-    def seen(self, batch: Sequence[Seen], now: float) -> list[str]:
+    def seen(self, batch: Sequence[WorkerSeen], now: float) -> list[str]:
         with transaction(self.connect()):
             return [
                 each.worker_id
@@ -284,13 +284,13 @@ class StateFile(SqliteFile):
         with transaction(self.connect()):
             return bool(self._run("set_worker_token", values))
 
-    def remove_worker(self, worker_id: str, now: float) -> list[Run] | None:
+    def remove_worker(self, worker_id: str, now: float) -> list[RunRow] | None:
         with transaction(self.connect()):
             if not self._run("remove_worker", {"id": worker_id}):
                 return None
             runs = self.runs_of(worker_id)
             for run in runs:
-                self._end(run.job_id, "queued", now, error=f"{worker_id} was unregistered")
+                self._end(run.job_id, "ready", now, error=f"{worker_id} was unregistered")
             return runs
 
     def prune_workers(self, before: float, limit: int) -> int:
@@ -417,7 +417,7 @@ _START = ("job_id", "queue_id", "attempt", "worker_id", "now")
 _HEAR = ("job_id", "worker_id", "heard", "until", "now")
 _PROGRESS = ("job_id", "progress", "message", "now")
 _END = (
-    "job_id", "worker_id", "status", "error", "exit_code", "result", "result_bytes", "now"
+    "job_id", "worker_id", "state", "error", "exit_code", "result", "result_bytes", "now"
 )  # fmt: skip
 _ARTEFACT = ("job_id", "input", "name")
 

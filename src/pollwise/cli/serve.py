@@ -1,9 +1,8 @@
-"""`pollwise serve`: run a controller, and see to its tokens."""
+"""`pollwise serve`: run a controller, and manage its tokens."""
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import os
 import sys
@@ -18,7 +17,7 @@ from typer.core import TyperGroup
 
 from pollwise.cli.options import LogFormat, LogLevel
 from pollwise.cli.output import moment, print_json, print_table, say
-from pollwise.errors import ConfigError, MissingExtra
+from pollwise.errors import ConfigError
 from pollwise.observe import logs
 from pollwise.settings import ControllerSettings, load
 
@@ -28,23 +27,14 @@ logger = logging.getLogger("pollwise")
 
 #: The most tokens that are listed.
 PAGE_MAX = 1000
-#: Where the first admin token is written, beside what it opens.
+#: The file for the first admin token, in the current folder.
 TOKEN_FILE = "pollwise-admin.token"  # noqa: S105
-#: Who did it, in the audit log.
+#: The name of the command line in the audit log.
 BY = "command line"
-#: How long a stop waits for requests under way, in seconds; held polls are answered at once.
-GRACE = 10
-#: How long a client may take to send the head of a request, in seconds.
-HEAD_WITHIN = 20.0
-#: How often an open WebSocket is pinged, in seconds: many proxies cut what is silent for 30 s.
-PING_EVERY = 20.0
-#: How long an idle connection is kept, in seconds: longer than our own clients do, so that a poll
-#: that follows a hint opens none, and is never sent into one that is just being closed.
-KEEP_ALIVE = 60
 
 
 class _Serve(TyperGroup):
-    """`pollwise serve URL` runs; `pollwise serve token …` does what it says."""
+    """`pollwise serve URL` is short for `pollwise serve run URL`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not any(each in self.commands or each in ("-h", "--help") for each in args[:1]):
@@ -58,7 +48,7 @@ app = typer.Typer(
     "Example: pollwise serve sqlite:///jobs.db --port 8420",
 )
 token_app = typer.Typer(
-    help="Make and revoke tokens.\n\nExample: pollwise serve token create submit --name ci",
+    help="Make and revoke tokens.\n\nExample: pollwise serve token create put --name ci",
     no_args_is_help=True,
 )
 app.add_typer(token_app, name="token")
@@ -71,7 +61,7 @@ Store = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ExpiresIn = Annotated[
-    str | None, typer.Option("--expires-in", help="How long it holds: 30d. For ever, unless given.")
+    str | None, typer.Option("--expires-in", help="How long it is valid: 30d. By default for ever.")
 ]
 
 
@@ -79,9 +69,9 @@ ExpiresIn = Annotated[
 def run(
     url: Url = None,
     host: Annotated[
-        str | None, typer.Option(help="The address to listen at; 127.0.0.1 unless given.")
+        str | None, typer.Option(help="The address to listen at; 127.0.0.1 by default.")
     ] = None,
-    port: Annotated[int | None, typer.Option(help="The port; 0 takes any that is free.")] = None,
+    port: Annotated[int | None, typer.Option(help="The port; 0 takes any free port.")] = None,
     tls_cert: Annotated[
         str | None, typer.Option(help="The file of the TLS certificate, with its chain.")
     ] = None,
@@ -96,14 +86,14 @@ def run(
     ] = None,
     trusted_proxy: Annotated[
         list[str] | None,
-        typer.Option(help="An address or network whose forwarded headers are believed."),
+        typer.Option(help="An address or network whose forwarded headers are trusted."),
     ] = None,
     token_file: Annotated[
         Path | None,
-        typer.Option(help="Where the first admin token is written, if there is none yet."),
+        typer.Option(help="The file for the first admin token, if there is none yet."),
     ] = None,
     migrate: Annotated[
-        bool, typer.Option("--migrate", help="Make or renew the tables first (Postgres).")
+        bool, typer.Option("--migrate", help="Make or update the tables first (Postgres).")
     ] = False,
     access_log: Annotated[
         bool | None, typer.Option("--access-log/--no-access-log", help="Log each request.")
@@ -116,7 +106,7 @@ def run(
 ) -> None:
     """Run a controller until SIGTERM or Ctrl-C.
 
-    The first start writes an admin token to a file that only you can read, and says where.
+    The first start writes an admin token to a file that only you can read, and logs its path.
 
     Example: pollwise serve run sqlite:///jobs.db --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
     """
@@ -136,116 +126,66 @@ def run(
             "controller.log_level": log_level,
         },
     )
-    _check_tls(settings)
-    proxies = trusted_networks(settings.trusted_proxies)
+    options_from(settings)  # bad values are refused before anything starts
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        runner.run(_run(settings, proxies, token_file, migrate))
+        runner.run(_run(settings, token_file, migrate))
 
 
-async def _run(
-    settings: ControllerSettings, proxies: list[str], token_file: Path | None, migrate: bool
-) -> None:
-    from pollwise.controller.http.app import application
-    from pollwise.controller.opening import opened
+async def _run(settings: ControllerSettings, token_file: Path | None, migrate: bool) -> None:
+    from pollwise.controller.controller import Controller
 
-    async with opened(
-        _store(settings),
-        state=settings.state,
-        options=options_from(settings),
-        artefacts=settings.artefacts,
-    ) as controller:
+    controller = Controller(_store(settings), options_from(settings))
+    try:
         _check_token_file(controller, token_file)
         if migrate:
             await controller.queue.migrate()
-            await controller.state.migrate()
+            await controller.storage.migrate()
         await controller.ready()
-        await _first_token(controller, settings, token_file)
-        controller.measure()
-        await _serve(application(controller), settings, proxies)
+        await _first_token(controller, token_file)
+        allow_connections()
+        await controller.run()
+    finally:
+        await controller.close()
 
 
 def allow_connections() -> None:
-    """A connection is an open file: many systems allow 1,024 to who does not ask for more."""
+    """Raise the limit of open files, which many systems set to 1,024: a connection is one."""
     with suppress(ImportError, ValueError, OSError):
         import resource
 
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-
-
-async def _serve(app: Any, settings: ControllerSettings, proxies: list[str]) -> None:
-    uvicorn = _uvicorn()
-    from pollwise.cli.serve.server import PatientServer, hush_refusals, protocol, show_requests
-
-    hush_refusals()
-    if settings.access_log:
-        show_requests()
-    config = uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-        http=protocol(HEAD_WITHIN),
-        proxy_headers=bool(proxies),
-        forwarded_allow_ips=proxies,
-        access_log=settings.access_log,
-        log_config=None,  # what it says goes our way: see `logs.set_up`
-        lifespan="on",
-        server_header=False,
-        ws_ping_interval=PING_EVERY,
-        ws_ping_timeout=PING_EVERY,
-        ws_max_size=64 * 1024,
-        timeout_keep_alive=KEEP_ALIVE,
-        timeout_graceful_shutdown=GRACE,
-    )
-    allow_connections()
-    server = PatientServer(config, app.controller.stop_waiting, _tell)
-    try:
-        await server.serve()
-    except SystemExit:  # as uvicorn ends when it cannot listen; what was opened is closed first
-        server.started = False
-    if not server.started:
-        raise ConfigError(
-            f"cannot listen at {settings.host}:{settings.port}; is something else there? "
-            "Choose another --port"
-        )
-
-
-def _tell(url: str) -> None:
-    _note(f"serving on {url}", "serving", url=url)
+        _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
 
 
 def _check_token_file(controller: Any, file: Path | None) -> None:
-    """Before a new database is made: the file for its first token may be another controller's."""
+    """Refuse a token file of another controller before a new database is made."""
     from pollwise.controller.security.tokens import taken
     from pollwise.controller.state.sqlite.state import SqliteState
 
-    path, state = file or Path(TOKEN_FILE), controller.state
+    path, state = file or Path(TOKEN_FILE), controller.storage
     if isinstance(state, SqliteState) and not state.path.exists() and os.path.lexists(path):
         raise taken(path)
 
 
-async def _first_token(controller: Any, settings: ControllerSettings, file: Path | None) -> None:
+async def _first_token(controller: Any, file: Path | None) -> None:
     made = await controller.tokens.first_admin(file or Path(TOKEN_FILE))
     if made is not None:
-        _note(
-            f"the first admin token is in {made.absolute()}, which only you can read",
-            "first_token",
-            file=str(made.absolute()),
-        )
+        logger.info(
+            "the first admin token is in %s, which only you can read", made.absolute(),
+            extra={"action": "first_token", "fields": {"file": str(made.absolute())}},
+        )  # fmt: skip
 
 
 @token_app.command("create")
 def create(
-    scope: Annotated[str, typer.Argument(help="admin, submit or worker.")],
-    name: Annotated[str, typer.Option("--name", help="Whose it is.")],
+    scope: Annotated[str, typer.Argument(help="read, put, operate, worker or admin.")],
+    name: Annotated[str, typer.Option("--name", help="Its owner, or what it is for.")],
     expires_in: ExpiresIn = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Make a token, and print it: it is shown this once.
+    """Make a token and print it. It cannot be shown again.
 
     Example: pollwise serve token create worker --name mac-minis --store sqlite:///jobs.db
     """
@@ -264,7 +204,7 @@ def create(
 
 @token_app.command("list")
 def list_tokens(store: Store = None, as_json: Json = False) -> None:
-    """List the tokens, without themselves.
+    """List the tokens, without their secrets.
 
     Example: pollwise serve token list --store sqlite:///jobs.db
     """
@@ -293,7 +233,7 @@ def revoke(
 ) -> None:
     """Revoke a token, and with it the workers that registered with it.
 
-    Running controllers heed that within seconds; what those workers run goes to others.
+    Running controllers apply it within seconds; the jobs of those workers go to others.
 
     Example: pollwise serve token revoke 0198c5b2f3a14e6f9d0a7c2b5e8f1d34
     """
@@ -310,7 +250,8 @@ def revoke(
     if as_json:
         print_json(_shown(row))
     else:
-        with_it = "" if row.scope == "submit" else ", and the workers that registered with it"
+        registers = row.scope in ("worker", "admin")
+        with_it = ", and the workers that registered with it" if registers else ""
         say(f"The token {row.name} is revoked{with_it}.")
 
 
@@ -321,9 +262,9 @@ def rotate(
     store: Store = None,
     as_json: Json = False,
 ) -> None:
-    """Put another secret in a token's place, and print it; the old one is void.
+    """Replace the secret of a token and print it; the old one becomes invalid.
 
-    Workers that registered with it stay; to send them away, revoke it.
+    Workers that registered with it stay; to remove them, revoke it.
 
     Example: pollwise serve token rotate 0198c5b2f3a14e6f9d0a7c2b5e8f1d34 --expires-in 90d
     """
@@ -359,14 +300,12 @@ def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) ->
 
 
 async def _note_down(state: Any, action: str, row: Any, detail: str) -> None:
-    """Into the audit log, as a controller does what is asked of it over HTTP."""
-    from pollwise.controller.security.audit import Audit
-
-    await Audit(state).note(BY, action, row.id, detail)
+    """Write into the audit log, as a controller does for requests."""
+    await state.note(BY, action, row.id, detail)
 
 
 def _shown(row: Any) -> dict[str, Any]:
-    """A token as it may be shown: without its hash, times as people read them."""
+    """A token without its hash, with readable times."""
     values = asdict(row)
     del values["hash"]
     return {
@@ -378,33 +317,16 @@ def _shown(row: Any) -> dict[str, Any]:
 def _not_found(token_id: str) -> None:
     from pollwise.cli.output import fail
 
-    fail(
-        f"there is no token {token_id!r} that is not revoked; `pollwise serve token list` shows all"
-    )
+    fail(f"there is no valid token {token_id!r}; `pollwise serve token list` shows all tokens")
     raise typer.Exit(1)
 
 
 def options_from(settings: ControllerSettings) -> Any:
-    """The options of a controller, as the settings say."""
+    """The options of a controller from the settings."""
     from pollwise.controller.options import NAMES, ControllerOptions
 
     given = settings.model_dump()
     return ControllerOptions(**{name: given[name] for name in NAMES if name in given})
-
-
-def trusted_networks(text: str | None) -> list[str]:
-    """Addresses and networks, each checked: a wrong one would open a door, or shut it."""
-    found: list[str] = []
-    for each in (text or "").split(","):
-        if each.strip():
-            try:
-                found.append(str(ipaddress.ip_network(each.strip(), strict=False)))
-            except ValueError:
-                raise ConfigError(
-                    f"trusted_proxies has {each.strip()!r}, which is no address or network; write "
-                    "10.0.0.1 or 10.0.0.0/8"
-                ) from None
-    return found
 
 
 def _settings(pairs: list[str], given: dict[str, object]) -> ControllerSettings:
@@ -428,23 +350,6 @@ def _store(settings: ControllerSettings) -> str:
     return settings.queue
 
 
-def _check_tls(settings: ControllerSettings) -> None:
-    if bool(settings.tls_cert) != bool(settings.tls_key):
-        missing = "--tls-key" if settings.tls_cert else "--tls-cert"
-        raise ConfigError(f"TLS needs a certificate and its key; give {missing} as well")
-    for name, file in (("tls_cert", settings.tls_cert), ("tls_key", settings.tls_key)):
-        if file is not None and not Path(file).is_file():
-            raise ConfigError(f"{name} = {file!r}: there is no such file")
-
-
-def _uvicorn() -> Any:
-    try:
-        import uvicorn
-    except ImportError:
-        raise MissingExtra("`pollwise serve`", "serve") from None
-    return uvicorn
-
-
 def _loop_factory() -> Any:
     if sys.platform == "win32":
         return None
@@ -453,7 +358,3 @@ def _loop_factory() -> Any:
     except ImportError:
         return None
     return uvloop.new_event_loop
-
-
-def _note(text: str, action: str, **fields: object) -> None:
-    logger.info("%s", text, extra={"action": action, "fields": fields})

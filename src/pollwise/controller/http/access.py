@@ -1,0 +1,102 @@
+"""Who sent a request, and whether they may: what every route asks first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from starlette.requests import HTTPConnection
+
+from pollwise.controller.http.answers import HttpError, lease_lost
+from pollwise.controller.http.requests import is_id
+from pollwise.controller.security.auth import Caller
+from pollwise.controller.state.values import JobRow, RunRow
+from pollwise.controller.workers.registry import KnownWorker
+
+if TYPE_CHECKING:
+    from pollwise.controller.controller import Controller
+
+#: The scopes that may see jobs and workers, and those that may cancel and retry jobs.
+SEE = ("read", "put", "operate")
+STEER = ("put", "operate")
+
+
+class Access:
+    """Checks the tokens of requests to a controller."""
+
+    def __init__(self, controller: Controller) -> None:
+        self._controller = controller
+
+    async def caller(
+        self,
+        connection: HTTPConnection,
+        *scopes: str,
+        worker: str | None = None,
+        token: str | None = None,
+    ) -> Caller:
+        """Who sent a request; `HttpError` if the token is invalid or lacks the scope.
+
+        scopes: one of them is needed (an admin has them all); `own` is the token that a worker
+            got when it registered. Without scopes, any valid token will do.
+        worker: the own token of this worker is accepted as well.
+        token: given where it came in no header.
+        """
+        await self._controller.start()
+        if token is None:
+            who = await self._controller.auth.caller(connection.headers.get("authorization"))
+        else:
+            who = await self._controller.auth.caller_of(token)
+        self._controller.began()
+        if who.role == "own" and worker is not None:
+            who.must_be_worker(worker)
+        elif scopes:
+            who.must_have(*scopes)
+        return who
+
+    async def authorise(self, connection: HTTPConnection, scopes: Sequence[str]) -> str:
+        """Who sent a request to a queue of the store; `HttpError` without one of these scopes."""
+        who = await self.caller(connection)
+        name = connection.path_params.get("name", "")
+        if who.role != "admin" and name not in (self._controller.options.queues or ()):
+            raise HttpError(
+                403,
+                "queue_not_open",
+                f"the queue {str(name)[:80]!r} is open to admins only; your token has the scope "
+                f"{who.role}",
+                "Ask an admin to add it to the setting controller.queues.",
+            )
+        who.must_have(*scopes)
+        return who.who
+
+    async def note(
+        self, request: HTTPConnection, who: Caller, action: str, what: str = "", detail: str = ""
+    ) -> None:
+        """Write into the audit log what a caller did."""
+        await self._controller.storage.note(who.who, action, what, detail, address_of(request))
+
+    async def job_for(self, request: HTTPConnection, job_id: str) -> JobRow:
+        """A job, if the caller may see it; else `HttpError`."""
+        who = await self.caller(request, *SEE, "own")
+        return who.must_see(await self._job(job_id), job_id)
+
+    async def run_for(self, request: HTTPConnection, job_id: str) -> tuple[KnownWorker, RunRow]:
+        """The run of a job, for the worker that has it; 409 if it lost the job."""
+        who = await self.caller(request, "admin", "own")
+        row = who.must_see(await self._job(job_id), job_id)
+        run = await self._controller.storage.run(job_id)
+        if run is None or (who.role == "own" and run.worker_id != who.worker_id):
+            raise lease_lost((row.id,))
+        known = await self._controller.registry.get(run.worker_id)
+        if known is None:
+            raise lease_lost((row.id,))
+        if who.role == "own":
+            self._controller.registry.seen(known, address_of(request))
+        return known, run
+
+    async def _job(self, job_id: str) -> JobRow | None:
+        return await self._controller.storage.job(job_id) if is_id(job_id) else None
+
+
+def address_of(connection: HTTPConnection) -> str:
+    """The client's address; behind a trusted proxy, the one that the proxy forwarded."""
+    return connection.client.host if connection.client else ""
