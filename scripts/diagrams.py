@@ -48,7 +48,7 @@ def _boxes(names: dict[str, str], x: float, y: float, width: float) -> tuple[lis
     rows = [list(names.items())[i : i + 2] for i in range(0, len(names), 2)]
     for row in rows:
         each = (width - gap * (len(row) - 1)) / len(row)
-        said = [svg.wrapped(about, round((each - 20) / 7.0)) for _, about in row]
+        said = [svg.wrapped(about, round((each - 20) / 7.1)) for _, about in row]
         height = 30 + line * max(map(len, said))
         for column, (name, _) in enumerate(row):
             at = x + column * (each + gap)
