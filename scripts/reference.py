@@ -116,21 +116,21 @@ until you retry it (`pollwise outbox retry`) or delete it (`pollwise outbox drop
 other."""
 #: Answers that any route may give; they are described once.
 ANY_ROUTE = ("401", "403", "503")
-HTTP_NOTE = """What `pollwise serve` answers; a running controller has the same, for programs, at
-`/openapi.json`. Every request but those of health needs `Authorization: Bearer <token>`. The scope
-of a token says what it may do: `read` sees everything but tokens and changes nothing, `put` puts,
-sees, cancels and retries jobs, `operate` sees, cancels and retries jobs and drains workers,
-`worker` registers workers, and `admin` may do everything. The token that a worker gets when it
-registers is for its own polls and jobs. Times are ISO 8601 in UTC.
+HTTP_NOTE = """The HTTP API of `pollwise serve`. A running controller describes it for programs at
+`/openapi.json`. Every request except health checks needs `Authorization: Bearer <token>`. The scope
+of a token says what it allows: `read` reads everything except tokens and changes nothing; `put`
+puts, reads, cancels and retries jobs; `operate` reads, cancels and retries jobs and drains workers;
+`worker` registers workers; `admin` allows everything. A worker receives its own token when it
+registers, for its own polls and jobs. Times are ISO 8601 in UTC.
 
-Errors are JSON, everywhere of one form:
+Errors are JSON and have one form:
 `{"error": {"code": "no_such_job", "message": "…", "what_to_do": "…"}}`. Any route may answer 401
-(no token, or one that does not hold), 403 (its scope does not allow it) and 503 (the store does not
-answer; `Retry-After` says when to try again).
+(the token is missing or invalid), 403 (its scope does not allow the request) and 503 (the store
+does not answer; `Retry-After` says when to try again).
 
 The WebSocket `/api/workers/ws?worker_id=…` takes the token in the same header, or as its first
-message, `{"token": "…"}`. It says `{"hint": true}` when a poll may find something,
-`{"cancel": "<job id>"}`, and `{"ping": true}` now and then. It never carries a job."""
+message, `{"token": "…"}`. It sends `{"hint": true}` when a poll may find a job,
+`{"cancel": "<job id>"}`, and `{"ping": true}` from time to time. It never carries a job."""
 COMMANDS_NOTE = """Exit codes: 0 success; 1 not found, or a check failed; 2 bad input, or the
 store could not be reached or refused the call. `--json` prints one JSON document on standard
 output."""
@@ -442,7 +442,7 @@ def http_api_page() -> str:
         parts += [f"## {tag.capitalize()}"]
         for method, path, operation in routes:
             parts += list(_route(method, path, operation))
-    parts += ["## Queues", prose(queue_api), "## What is sent and answered"]
+    parts += ["## Queues", prose(queue_api), "## Models"]
     for name, model in sorted(schema["components"]["schemas"].items()):
         if name not in ("Error", "ErrorDetail") and "properties" in model:
             parts += [f"### {name} {{#model-{name.lower()}}}"]
