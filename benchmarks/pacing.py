@@ -30,9 +30,9 @@ import numpy as np  # noqa: E402
 from benchmarks import common  # noqa: E402 - see there
 from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy, Worth  # noqa: E402
 from pollwise.lab.replay import limits  # noqa: E402
+from pollwise.lab.replay.base import Replay, Situation, Trace  # noqa: E402
 from pollwise.lab.replay.engine import replay  # noqa: E402
 from pollwise.lab.replay.fast import lean  # noqa: E402
-from pollwise.lab.replay.results import Replay, Situation, Trace  # noqa: E402
 from pollwise.lab.traces import reading as traces  # noqa: E402
 from pollwise.lab.traces import synthetic  # noqa: E402
 

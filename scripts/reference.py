@@ -25,8 +25,8 @@ from pollwise.cli.app import app
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import short
 from pollwise.lab.prices import MONTH, PRICES, dollars_a_month
+from pollwise.lab.replay.base import Situation
 from pollwise.lab.replay.engine import replay
-from pollwise.lab.replay.results import Situation
 from pollwise.lab.traces.synthetic import workload
 from pollwise.observe.metrics import METRICS
 from pollwise.outbox.records import (

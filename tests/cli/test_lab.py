@@ -102,14 +102,14 @@ def test_record_and_replay(folder: Path) -> None:
     assert good("lab", "stats", "a.csv", "--json").json()["n"] == 3
     text = good("lab", "record", URL, "a.csv", "--until", "10ms")
     assert text.out == "recorded 0 arrivals in a.csv\n"  # it goes on where it left off
-    assert "Ctrl-C ends it" in text.err
+    assert "press Ctrl-C to stop" in text.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_recording_ends_on_a_signal(folder: Path, number: signal.Signals) -> None:
     good("queue", "put", URL, "greet", "1")
     with Command("lab", "record", URL, "a.csv") as recording:
-        recording.err.until("Ctrl-C ends it")
+        recording.err.until("press Ctrl-C to stop")
         recording.send(number)
         assert recording.end() == 0
     assert re.fullmatch(r"recorded [01] arrivals in a\.csv", recording.out.all[-1])
@@ -167,7 +167,7 @@ def test_png_without_matplotlib(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_tune() -> None:
-    words = ("lab", "tune", "bursty", "--hours", "6", "--target", "p95=2s")
+    words = ("lab", "tune", "bursty", "--hours", "6", "--goal", "p95=2s")
     told = good(*words, "--json").json()
     assert told["trained"]["wait_p95_s"] <= 2
     assert told["polling_table"].startswith('[worker.polling]\nstrategy = "adaptive"\n')
@@ -179,7 +179,7 @@ def test_tune() -> None:
 
 
 def test_tune_for_a_budget() -> None:
-    words = ("--target", "budget=$1/month", "--strategy", "batch-fill", "--train", "0.5")
+    words = ("--goal", "budget=$1/month", "--strategy", "batch-fill", "--train", "0.5")
     told = good("lab", "tune", "diurnal", "--hours", "48", *words, "--json").json()
     assert told["trained"]["dollars_a_month"] <= 1
     assert told["strategy"] == "batch_fill"
@@ -188,7 +188,7 @@ def test_tune_for_a_budget() -> None:
 
 def test_worth_can_be_told_the_goal_itself() -> None:
     shown = good("lab", "tune", "steady", "--hours", "2", "--strategy", "worth",
-                 "--target", "budget=400/hour").out  # fmt: skip
+                 "--goal", "budget=400/hour").out  # fmt: skip
     assert "polls_per_hour = 400" in shown
     assert "wait_cost" in shown
 
@@ -197,8 +197,8 @@ def test_a_target_that_does_not_hold_is_a_warning(folder: Path) -> None:
     bunched = [second for begin in range(0, 6000, 100) for second in [begin] * 20]
     stamps = [*bunched, *range(6000, 10_000, 3)]
     (folder / "t.csv").write_text("\n".join(map(str, stamps)))
-    shown = good("lab", "tune", "t.csv", "--target", "p95=1s", "--max-interval", "100s")
-    assert shown.err.startswith("warning: On the rest of the trace the target is missed by")
+    shown = good("lab", "tune", "t.csv", "--goal", "p95=1s", "--max-interval", "100s")
+    assert shown.err.startswith("warning: On the rest of the trace the goal is missed by")
     assert "[worker.polling]" in shown.out
 
 
@@ -225,7 +225,7 @@ BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "not numbers": (["compare", "words.csv"], ("words.csv", "line 3")),
     "negative": (["compare", "negative.csv"], ("negative.csv", "line 1")),
     "mixed units": (["compare", "mixed.csv"], ("mixed.csv", "line 2")),
-    "one arrival": (["compare", "one.csv"], ("needs arrivals over a stretch of time",)),
+    "one arrival": (["compare", "one.csv"], ("needs several arrivals over a period of time",)),
     "no such column": (["stats", "good.csv", "--column", "x"], ("x",)),
     "no such unit": (["stats", "good.csv", "--unit", "weeks"], ("weeks", "auto")),
     "bins of nothing": (["stats", "good.csv", "--bins", "0s"], ("bins", "above 0")),
@@ -238,28 +238,28 @@ BAD: dict[str, tuple[list[str], tuple[str, ...]]] = {
     "an unknown strategy": (
         ["compare", "steady", "--strategies", "adaptiv"], ("did you mean 'adaptive'?",),
     ),
-    "no strategies": (["compare", "steady", "--strategies", ""], ("empty place",)),
+    "no strategies": (["compare", "steady", "--strategies", ""], ("empty entry",)),
     "an unknown price": (["compare", "steady", "--price", "s3-lst"], ("mean 's3-list'?",)),
     "waiting for free": (["compare", "steady", "--wait-price", "0/1"], ("0.01/3600",)),
     "a format": (["compare", "steady", "--out", "x.pdf"], (".html, .png, .svg",)),
     "a folder for a report": (["compare", "steady", "--out", "no/x.html"], ("no folder",)),
-    "no target": (["tune", "steady", "--target", "fast"], ("p95=2s",)),
+    "no target": (["tune", "steady", "--goal", "fast"], ("p95=2s",)),
     "out of reach": (
-        ["tune", "steady", "--hours", "1", "--target", "p95=1ms"], ("the nearest is p95 = 9.",),
+        ["tune", "steady", "--hours", "1", "--goal", "p95=1ms"], ("the nearest is p95 = 9.",),
     ),
     "a strategy to tune": (
-        ["tune", "steady", "--target", "p95=1s", "--strategy", "fxed"], ("did you mean 'fixed'?",),
+        ["tune", "steady", "--goal", "p95=1s", "--strategy", "fxed"], ("did you mean 'fixed'?",),
     ),
-    "a part": (["tune", "steady", "--target", "p95=1s", "--train", "1"], ("between 0 and 1",)),
+    "a part": (["tune", "steady", "--goal", "p95=1s", "--train", "1"], ("between 0 and 1",)),
     "a min_interval": (
-        ["tune", "steady", "--target", "p95=1s", "--min-interval", "0"],
+        ["tune", "steady", "--goal", "p95=1s", "--min-interval", "0"],
         ("--min-interval", "above 0"),
     ),
     "no workers": (["cost", "--workers", "0"], ("workers = 0",)),
     "no shards": (["cost", "--shards", "-1"], ("shards = -1",)),
     "a price of costs": (["cost", "--price", "free"], ("known: s3-list",)),
     "no queue": (["record", "sqlite:///none.db", "x.csv"], ("none.db",)),
-    "a queue in memory": (["record", "memory://", "x.csv"], ("inside a process",)),
+    "a queue in memory": (["record", "memory://", "x.csv"], ("in this process's memory",)),
     "often": (["record", URL, "x.csv", "--every", "0s"], ("every", "above 0")),
     "packed": (["record", URL, "x.csv.gz"], ("line by line",)),
 }  # fmt: skip

@@ -10,7 +10,7 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
 from pollwise.lab import cost
-from pollwise.lab.cost import Row, Tradeoff
+from pollwise.lab.cost import CostRow, Tradeoff
 from pollwise.lab.prices import PRICES
 
 LIST = PRICES["s3-list"]
@@ -18,7 +18,7 @@ GET = PRICES["s3-get"]
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Row]:
+def rows() -> list[CostRow]:
     return cost.rows()
 
 
@@ -48,27 +48,29 @@ REPLAYED = {
 
 
 @pytest.mark.parametrize("name", PAGE)
-def test_the_replays_give_the_published_figures_within_rounding(name: str, rows: list[Row]) -> None:
+def test_the_replays_give_the_published_figures_within_rounding(
+    name: str, rows: list[CostRow]
+) -> None:
     row = next(row for row in rows if row.name == name)
     assert (row.page_polls, row.page_dollars) == PAGE[name]
     assert (row.rounded_polls, row.rounded_dollars) == PAGE[name]
 
 
 @pytest.mark.parametrize("name", REPLAYED)
-def test_the_true_cost_is_a_list_for_every_shard(name: str, rows: list[Row]) -> None:
+def test_the_true_cost_is_a_list_for_every_shard(name: str, rows: list[CostRow]) -> None:
     row = next(row for row in rows if row.name == name)
     dollars = (row.dollars(GET), row.dollars(LIST), row.dollars(LIST, 16))
     assert (round(row.polls), *(round(each, 2) for each in dollars)) == REPLAYED[name]
     assert row.dollars(LIST) == pytest.approx(12.5 * row.dollars(GET))
 
 
-def test_rows_that_the_page_does_not_have_claim_nothing_of_it(rows: list[Row]) -> None:
+def test_rows_that_the_page_does_not_have_claim_nothing_of_it(rows: list[CostRow]) -> None:
     own = [row for row in rows if row.name not in PAGE]
     assert [row.page_polls for row in own] == [None, None]
     assert [row.page_dollars for row in own] == [None, None]
 
 
-def test_an_hour_a_day_is_mostly_idle(rows: list[Row]) -> None:
+def test_an_hour_a_day_is_mostly_idle(rows: list[CostRow]) -> None:
     """The page's adaptive figures follow from its picture, not from its examples."""
     idle, half = rows[2], rows[3]
     assert idle.strategy == half.strategy == Adaptive("500ms", "30s")
@@ -91,7 +93,7 @@ def test_items_wait_up_to_the_ceiling_and_no_longer(number: int, trades: list[Tr
     assert trades[3].strategy == Fixed("100ms")
 
 
-def test_the_sentence_about_fifty_workers(rows: list[Row], trades: list[Tradeoff]) -> None:
+def test_the_sentence_about_fifty_workers(rows: list[CostRow], trades: list[Tradeoff]) -> None:
     facts = cost.facts(rows, trades, LIST, 16, 50)
     many = facts["workers_at_fixed_500ms"]
     assert many["rounded_dollars"] == many["page_dollars"] == cost.PAGE_DOLLARS_ALL == 104.0
@@ -100,7 +102,7 @@ def test_the_sentence_about_fifty_workers(rows: list[Row], trades: list[Tradeoff
     assert many["dollars_all_shards"] == 20_736.0
 
 
-def test_other_workers_shards_and_prices(rows: list[Row], trades: list[Tradeoff]) -> None:
+def test_other_workers_shards_and_prices(rows: list[CostRow], trades: list[Tradeoff]) -> None:
     facts = cost.facts(rows, trades, PRICES["sqs"], 4, 3)
     assert json.loads(json.dumps(facts, allow_nan=False)) == facts
     first = facts["costs"][0]

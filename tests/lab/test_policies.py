@@ -13,9 +13,19 @@ from pollwise.core.strategies.ewma import Ewma
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.worth import Worth
 from pollwise.errors import ConfigError
-from pollwise.lab.policies import USUAL, Axis, Terms, known, label, parse, parse_one, rounded, space
+from pollwise.lab.policies import (
+    USUAL,
+    Axis,
+    CostTerms,
+    known,
+    label,
+    parse,
+    parse_one,
+    rounded,
+    space,
+)
 
-TERMS = Terms(5e-6, 0.01 / 3600)
+TERMS = CostTerms(5e-6, 0.01 / 3600)
 
 
 @pytest.mark.parametrize(
@@ -76,10 +86,10 @@ def test_a_policy_named_twice_is_compared_once() -> None:
     [
         ("adaptiv", "did you mean 'adaptive'?"),
         ("zzz", "known: adaptive, fixed, batch_fill, ewma, worth"),
-        ("", "empty place"),
-        ("adaptive,,fixed", "empty place"),
-        ("fixed 1s 2s", "'2s' in 'fixed 1s 2s' has no place"),
-        ("worth 1s", "has no place"),
+        ("", "empty entry"),
+        ("adaptive,,fixed", "empty entry"),
+        ("fixed 1s 2s", "'2s' in 'fixed 1s 2s' is too much"),
+        ("worth 1s", "is too much"),
         ("fixed 1s interval=2s", "interval is given twice"),
         ("adaptive max_intervall=5s", "did you mean 'max_interval'?"),
         ("fixed x", "interval = 'x' in 'fixed x' is not a duration"),
@@ -97,14 +107,14 @@ def test_what_is_no_policy(text: str, says: str) -> None:
 
 
 def test_free_polls_cost_worth_next_to_nothing() -> None:
-    strategy = parse_one("worth", Terms(0.0, 1.0))
+    strategy = parse_one("worth", CostTerms(0.0, 1.0))
     assert isinstance(strategy, Worth)
     assert strategy.poll_cost == pytest.approx(1e-6)
 
 
 def test_the_best_interval_of_a_steady_rate() -> None:
     """√(2c/(wλ))"""
-    assert Terms(2.0, 1.0).best_interval(1.0) == pytest.approx(2.0)
+    assert CostTerms(2.0, 1.0).best_interval(1.0) == pytest.approx(2.0)
 
 
 # Settings to try

@@ -110,7 +110,7 @@ def test_the_table_has_what_users_poll() -> None:
 @pytest.mark.parametrize("name", PRICES)
 def test_every_price_has_a_source(name: str) -> None:
     source = PRICES[name].source
-    assert source.startswith(("aws.amazon.com/", "worked out: "))
+    assert source.startswith(("aws.amazon.com/", "calculated: "))
     assert name in ("postgres-query", "http") or source.startswith("aws.")
 
 

@@ -9,22 +9,22 @@ import pytest
 
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
-from pollwise.lab.needs import np
-from pollwise.lab.policies import Terms
+from pollwise.lab.numeric import np
+from pollwise.lab.policies import CostTerms
 from pollwise.lab.prices import PRICES, price_named
+from pollwise.lab.replay.base import Trace
 from pollwise.lab.replay.engine import replay
-from pollwise.lab.replay.results import Trace
 from pollwise.lab.traces.reading import split
 from pollwise.lab.traces.synthetic import workload
-from pollwise.lab.tune import Target, Tuned, parse_target, tune
+from pollwise.lab.tune import TuningGoal, TuningResult, parse_goal, tune
 from pollwise.settings import load
 
 PRICE = PRICES["s3-list"]
-TERMS = Terms(PRICE.dollars, 0.01 / 3600)
+TERMS = CostTerms(PRICE.dollars, 0.01 / 3600)
 
 
-def tuned(trace: Trace, name: str, target: str, **given: float | None) -> Tuned:
-    return tune(trace, name, parse_target(target, PRICE), PRICE, TERMS, **given)  # type: ignore[arg-type]
+def tuned(trace: Trace, name: str, goal: str, **given: float | None) -> TuningResult:
+    return tune(trace, name, parse_goal(goal, PRICE), PRICE, TERMS, **given)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +69,12 @@ def test_items_by_the_clock() -> None:
 
 
 @pytest.mark.parametrize("name", ["adaptive", "batch_fill", "ewma"])
-@pytest.mark.parametrize("target", ["p95=2s", "mean=500ms", "budget=720/hour", "budget=$2/month"])
-def test_more_numbers_are_no_worse_than_one(bursty: Trace, name: str, target: str) -> None:
+@pytest.mark.parametrize("goal", ["p95=2s", "mean=500ms", "budget=720/hour", "budget=$2/month"])
+def test_more_numbers_are_no_worse_than_one(bursty: Trace, name: str, goal: str) -> None:
     """Each of them can be a fixed interval, so the best of them costs no more than the best."""
-    one, more = tuned(bursty, "fixed", target), tuned(bursty, name, target)
-    assert more.target.excess(more.trained) == 0
-    if more.target.is_budget:
+    one, more = tuned(bursty, "fixed", goal), tuned(bursty, name, goal)
+    assert more.goal.excess(more.trained) == 0
+    if more.goal.is_budget:
         assert more.trained.mean_wait <= 1.03 * one.trained.mean_wait
     else:
         assert more.trained.polls <= 1.03 * one.trained.polls
@@ -115,9 +115,9 @@ def test_a_target_that_does_not_hold_is_said_to_be_missed() -> None:
     trace = Trace("turned", np.concatenate([bunched, spread]), 10_000.0)
     found = tuned(trace, "adaptive", "p95=1s", max_interval=100.0)
     assert not found.holds
-    assert "is missed by" in found.verdict
+    assert "is missed by" in found.conclusion
     assert found.facts()["holds"] is False
-    assert found.facts()["tested"]["meets_target"] is False
+    assert found.facts()["tested"]["meets_goal"] is False
 
 
 def test_the_table_makes_the_same_strategy(bursty: Trace, tmp_path: Path) -> None:
@@ -132,8 +132,8 @@ def test_the_table_makes_the_same_strategy(bursty: Trace, tmp_path: Path) -> Non
 
 def test_progress_only_grows(bursty: Trace) -> None:
     told: list[tuple[int, int]] = []
-    target = parse_target("p95=2s", PRICE)
-    tune(bursty, "batch_fill", target, PRICE, TERMS, progress=lambda *both: told.append(both))
+    goal = parse_goal("p95=2s", PRICE)
+    tune(bursty, "batch_fill", goal, PRICE, TERMS, progress=lambda *both: told.append(both))
     assert [done for done, _ in told] == list(range(1, len(told) + 1))
     assert all(done <= total for done, total in told)
 
@@ -160,41 +160,41 @@ def test_progress_only_grows(bursty: Trace) -> None:
     ],
 )
 def test_a_target_is_read(text: str, measure: str, value: float) -> None:
-    target = parse_target(text, PRICE)
-    assert target.measure == measure
-    assert target.value == pytest.approx(value)
+    goal = parse_goal(text, PRICE)
+    assert goal.measure == measure
+    assert goal.value == pytest.approx(value)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "none of p95=2s"),
-        ("p95", "none of p95=2s"),
+        ("", "not one of p95=2s"),
+        ("p95", "not one of p95=2s"),
         ("p42=1s", "latencies: mean, p50"),
-        ("budget", "none of p95=2s"),
+        ("budget", "not one of p95=2s"),
         ("p95=", "is not a duration"),
         ("p95=soon", "is not a duration"),
         ("p95=0", "must be above 0"),
         ("p95=-1s", "must be above 0"),
         ("mean=inf", "is not a duration"),
-        ("budget=", "is no budget"),
-        ("budget=/month", "the shell would take the dollar sign"),
-        ("budget=0", "is no budget"),
-        ("budget=-5", "is no budget"),
-        ("budget=much", "is no budget"),
-        ("budget=5/fortnight", "is no budget"),
-        ("budget=1e999", "is no budget"),
+        ("budget=", "is not a budget"),
+        ("budget=/month", "the shell replaces the dollar sign"),
+        ("budget=0", "is not a budget"),
+        ("budget=-5", "is not a budget"),
+        ("budget=much", "is not a budget"),
+        ("budget=5/fortnight", "is not a budget"),
+        ("budget=1e999", "is not a budget"),
     ],
 )
-def test_what_is_no_target(text: str, says: str) -> None:
+def test_what_is_not_a_goal(text: str, says: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        parse_target(text, PRICE)
+        parse_goal(text, PRICE)
     assert says in str(refused.value)
 
 
 def test_a_budget_in_dollars_needs_a_price() -> None:
     with pytest.raises(ConfigError, match="needs a price, and a poll costs nothing"):
-        parse_target("budget=$5/month", price_named("0/1"))
+        parse_goal("budget=$5/month", price_named("0/1"))
 
 
 # Out of reach
@@ -205,7 +205,7 @@ def test_a_latency_out_of_reach_names_the_nearest(steady: Trace) -> None:
         tuned(steady, "adaptive", "p95=1ms")
     said = str(refused.value)
     assert "no setting of adaptive reaches p95=1ms; the nearest is p95 = 9." in said
-    assert "lower --min_interval below 10ms" in said
+    assert "lower --min-interval below 10ms" in said
     with pytest.raises(ConfigError, match=r"the nearest is p95 = 95"):
         tuned(steady, "fixed", "p95=100ms", min_interval=1.0)
 
@@ -217,7 +217,7 @@ def test_a_budget_out_of_reach_names_the_nearest(steady: Trace) -> None:
 
 
 def test_bounds_that_contradict_each_other(steady: Trace) -> None:
-    with pytest.raises(ConfigError, match="min_interval = 2s is above max_interval = 1s"):
+    with pytest.raises(ConfigError, match="--min-interval 2s is above --max-interval 1s"):
         tuned(steady, "fixed", "p95=2s", min_interval=2.0, max_interval=1.0)
 
 
@@ -230,6 +230,8 @@ def test_a_share_that_leaves_nothing(steady: Trace, share: float) -> None:
 def test_scores_put_the_target_first() -> None:
     trace = workload("steady", 0, 1.0)
     quick, slow = replay(trace, Fixed("1s")), replay(trace, Fixed("10s"))
-    target = Target("p95=2s", "p95", 2.0)
-    assert target.score(quick) < target.score(slow)
-    assert Target("p95=20s", "p95", 20.0).score(slow) < Target("p95=20s", "p95", 20.0).score(quick)
+    goal = TuningGoal("p95=2s", "p95", 2.0)
+    assert goal.score(quick) < goal.score(slow)
+    assert TuningGoal("p95=20s", "p95", 20.0).score(slow) < TuningGoal(
+        "p95=20s", "p95", 20.0
+    ).score(quick)

@@ -1,13 +1,13 @@
-"""What the adaptive polling page of qo says polling costs, replayed, and what it costs in truth.
+"""The costs on qo's page about adaptive polling, replayed, and the real costs.
 
-The page prices a poll as one GET. A worker that looks for jobs in a bucket does not know their
-names, so it LISTs, at 12.5 times the price, and once for each shard of its queue.
+The page prices a poll as one GET. A worker that polls a bucket does not know the names of the jobs,
+so it sends a LIST, at 12.5 times the price, and one for each shard of its queue.
 
 The page's figures are rounded to two digits, and its dollars come from the rounded polls. Its
-adaptive rows mix two settings: "mostly idle" and "50 % busy" follow from the picture at its head
-(500 ms to 30 s), "always busy" from the 100 ms min_interval of its examples. Busy means here that
-every poll finds something, mostly idle that this is so for one hour a day. The rows that its
-examples would have given stand below them.
+adaptive rows mix two settings: "mostly idle" and "50 % busy" use those of its picture (500 ms to
+30 s), "always busy" the min_interval of 100 ms of its examples. Busy means here that every poll
+finds something; mostly idle means busy for one hour a day. Further rows show what its examples
+would give.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
-from pollwise.lab.needs import np
+from pollwise.lab.numeric import np
 from pollwise.lab.policies import label
 from pollwise.lab.prices import MONTH, PRICES, Price
+from pollwise.lab.replay.base import Replay, Situation, Trace
 from pollwise.lab.replay.engine import replay
-from pollwise.lab.replay.results import Replay, Situation, Trace
 
 HOUR = 3600.0
 DAY = 86400.0
-#: What the page prices a poll at.
+#: The price of a poll on the page.
 PAGE_PRICE = PRICES["s3-get"]
 #: Digits the page's figures have.
 PAGE_DIGITS = 2
@@ -43,14 +43,14 @@ COUNT_MAX = 1_000_000
 ASSUMED = (
     "A month has 30 days. The page rounds polls to two digits and prices the rounded number.",
     "Busy: every poll finds something. Mostly idle: busy one hour a day. 50 % busy: twelve.",
-    "Mostly idle and 50 % busy come out as on the page at the 500ms to 30s of its picture.",
-    "At the 100ms of its examples they are the last two rows, which the page does not have.",
-    "A poll in truth: one LIST for each shard; what is found is read and claimed besides.",
+    "Mostly idle and 50 % busy match the page with the 500ms to 30s of its picture.",
+    "The last two rows, which the page does not have, use the 100ms of its examples.",
+    "A real poll: one LIST for each shard; reading and claiming jobs costs extra.",
 )
 
 
 @dataclass(frozen=True)
-class Row:
+class CostRow:
     """One line of the page's table of costs, for one worker and a month.
 
     busy: hours of a day in which every poll finds something.
@@ -76,13 +76,13 @@ class Row:
         return round(self.rounded_polls * PAGE_PRICE.dollars, 2)
 
     def dollars(self, price: Price, requests: int = 1) -> float:
-        """What the polls cost when each sends so many requests."""
+        """The cost of the polls if each sends this number of requests."""
         return self.polls * requests * price.dollars
 
 
 @dataclass(frozen=True)
 class Tradeoff:
-    """One line of the page's table of trade-offs: its words, and what they stand for.
+    """One line of the page's table of trade-offs: its words, and the figures behind them.
 
     polls: of an idle worker in a month. longest_wait: of an item that meets an idle worker.
     """
@@ -98,13 +98,13 @@ class Tradeoff:
 _PICTURE = Adaptive("500ms", "30s")
 _EXAMPLE = Adaptive("100ms", "30s")
 ROWS = (
-    Row("fixed 500ms", Fixed("500ms"), 0, 5_200_000, 2.08),
-    Row("fixed 100ms", Fixed("100ms"), 0, 26_000_000, 10.40),
-    Row("adaptive, mostly idle", _PICTURE, 1, 300_000, 0.12),
-    Row("adaptive, 50 % busy", _PICTURE, 12, 2_600_000, 1.04),
-    Row("adaptive, always busy", _EXAMPLE, 24, 26_000_000, 10.40),
-    Row("its examples, mostly idle", _EXAMPLE, 1, None, None),
-    Row("its examples, 50 % busy", _EXAMPLE, 12, None, None),
+    CostRow("fixed 500ms", Fixed("500ms"), 0, 5_200_000, 2.08),
+    CostRow("fixed 100ms", Fixed("100ms"), 0, 26_000_000, 10.40),
+    CostRow("adaptive, mostly idle", _PICTURE, 1, 300_000, 0.12),
+    CostRow("adaptive, 50 % busy", _PICTURE, 12, 2_600_000, 1.04),
+    CostRow("adaptive, always busy", _EXAMPLE, 24, 26_000_000, 10.40),
+    CostRow("its examples, mostly idle", _EXAMPLE, 1, None, None),
+    CostRow("its examples, 50 % busy", _EXAMPLE, 12, None, None),
 )
 TRADEOFFS = (
     Tradeoff(_EXAMPLE, "lowest", "up to 30s when idle", "batch jobs, cost-sensitive"),
@@ -114,10 +114,10 @@ TRADEOFFS = (
 )
 
 
-def rows() -> list[Row]:
-    """The page's table of costs: every row replayed for a day, and that a month long."""
+def rows() -> list[CostRow]:
+    """The page's table of costs: every row replayed for a day and scaled to a month."""
     return [
-        Row(
+        CostRow(
             row.name,
             row.strategy,
             row.busy,
@@ -130,7 +130,7 @@ def rows() -> list[Row]:
 
 
 def tradeoffs() -> list[Tradeoff]:
-    """The page's table of trade-offs: an idle day, and items that each end a silence."""
+    """The page's table of trade-offs: an idle day, and items that each meet an idle worker."""
     result = []
     for row in TRADEOFFS:
         idle = replay(_day(row.strategy.min_interval, 0), row.strategy, Situation())
@@ -147,14 +147,14 @@ def _a_month(done: Replay) -> float:
 
 
 def _day(min_interval: float, busy_hours: float) -> Trace:
-    """A day that begins idle and ends busy: then there are two items for every poll to find."""
+    """A day that begins idle and ends busy, with two items for every poll to find."""
     begin = DAY - busy_hours * HOUR
     arrivals = np.arange(begin, DAY, min_interval / 2) if busy_hours else np.empty(0)
     return Trace(f"busy {busy_hours:g} of 24 hours", arrivals, DAY)
 
 
 def _lonely_items(max_interval: float, count: int = 500) -> Trace:
-    """Items so far apart that each meets an idle worker, and at every point of its pause."""
+    """Items so far apart that each meets an idle worker, at different points of its pause."""
     golden = (math.sqrt(5) - 1) / 2
     gaps = max_interval * (10 + np.modf(np.arange(1, count + 1) * golden)[0])
     arrivals = np.cumsum(gaps)
@@ -162,14 +162,14 @@ def _lonely_items(max_interval: float, count: int = 500) -> Trace:
 
 
 def check_counts(workers: int, shards: int) -> None:
-    """Refuse numbers of workers or shards that cannot be."""
+    """Raise a ConfigError for impossible numbers of workers or shards."""
     for name, count in (("workers", workers), ("shards", shards)):
         if not 1 <= count <= COUNT_MAX:
             raise ConfigError(f"{name} = {count} must be from 1 to {COUNT_MAX:,}")
 
 
 def facts(
-    costs: list[Row], trades: list[Tradeoff], price: Price, shards: int, workers: int
+    costs: list[CostRow], trades: list[Tradeoff], price: Price, shards: int, workers: int
 ) -> dict[str, Any]:
     """Both tables and the sentence as plain values."""
     first = costs[0]

@@ -1,7 +1,7 @@
-"""Strategies as the lab names, writes and varies them.
+"""How the lab reads, names and varies strategies.
 
-A policy is written as its name and what it differs in: `adaptive`, `fixed 500ms`, `adaptive 100ms
-30s`, `ewma alpha=0.5 idle_interval=10s`. What it is called in a report can be written again.
+A policy is written as the strategy's name and its settings: `adaptive`, `fixed 500ms`, `adaptive
+100ms 30s`, `ewma alpha=0.5 idle_interval=10s`. Its name in a report can be used as input again.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from pollwise.settings import STRATEGIES
 from pollwise.settings.strategies import parameters
 from pollwise.settings.values import DurationReader
 
-#: What is compared unless somebody says otherwise.
+#: What is compared by default.
 USUAL = "worth,adaptive,fixed 500ms,batch_fill,ewma"
-#: Seconds of waiting that are worth a poll which costs nothing.
+#: Seconds of waiting that are worth a poll that costs nothing.
 NEXT_TO_NOTHING = 1e-6
 DIGITS = 2
 
-# What the values after a name are, in their order.
+# The settings of values without a key, in order.
 _ENDS = ("min_interval", "max_interval")
 _PLAIN = {"fixed": ("interval",), "worth": ()}
-# What Worth can be told to go by instead of costs.
+# Goals that Worth can have instead of costs.
 _GOALS = {"polls_per_hour", "dollars_per_month", "price", "mean_wait", "p95_wait"}
-# How Ewma's classes lie between the shortest interval and the longest, by its own defaults.
+# Where Ewma's intervals lie between the shortest and the longest, by its defaults.
 _CLASSES = {"low_interval": 14 / 19, "medium_interval": 9 / 19, "high_interval": 4 / 19}
 
 
 @dataclass(frozen=True)
-class Terms:
-    """What a poll costs, and what a second is worth that one item waits; in dollars."""
+class CostTerms:
+    """The prices of a poll and of a second that one item waits, in dollars."""
 
     poll: float
     wait: float
@@ -55,7 +55,7 @@ class Terms:
 
     @property
     def poll_cost(self) -> float:
-        """The cost of a poll for Worth: one that costs nothing is taken to cost next to nothing."""
+        """The cost of a poll for Worth: if it costs nothing, almost nothing."""
         return self.poll or self.wait * NEXT_TO_NOTHING
 
     def best_interval(self, rate: float) -> float:
@@ -71,20 +71,20 @@ def known() -> dict[str, type[Strategy]]:
     return {name: kind for name, kind in STRATEGIES.items() if kind is not Freshness}
 
 
-def parse(text: str, terms: Terms) -> list[Strategy]:
-    """The strategies of a list such as `adaptive,fixed 500ms`; each once."""
+def parse(text: str, terms: CostTerms) -> list[Strategy]:
+    """The strategies in a list such as `adaptive,fixed 500ms`, without repeats."""
     found: dict[Strategy, None] = {}
     for each in text.split(","):
         if not each.strip():
             raise ConfigError(
-                f"strategies {shown(text)} has an empty place; write for example {USUAL!r}"
+                f"strategies {shown(text)} has an empty entry; write for example {USUAL!r}"
             )
         found[parse_one(each, terms)] = None
     return list(found)
 
 
-def parse_one(text: str, terms: Terms) -> Strategy:
-    """The strategy that one policy names."""
+def parse_one(text: str, terms: CostTerms) -> Strategy:
+    """The strategy of one policy."""
     name, *words = text.split()
     kind = strategy_kind(name)
     values = _values(text, kind.name, words)
@@ -94,7 +94,7 @@ def parse_one(text: str, terms: Terms) -> Strategy:
 
 
 def strategy_kind(name: str) -> type[Strategy]:
-    """The strategy of this name; hyphens and capitals are forgiven."""
+    """The strategy with this name; hyphens and capitals are accepted."""
     word = name.lower().replace("-", "_")
     strategies = known()
     if word in strategies:
@@ -117,7 +117,7 @@ def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
             key, value = next(places, ""), word
         if not key:
             form = " ".join((name, *plain))
-            raise ConfigError(f"{word!r} in {text.strip()!r} has no place; write {form} key=value")
+            raise ConfigError(f"{word!r} in {text.strip()!r} is too much; write {form} key=value")
         if key in values:
             raise ConfigError(f"{key} is given twice in {text.strip()!r}")
         values[key] = value
@@ -147,45 +147,45 @@ def _built(text: str, kind: type[Strategy], values: Mapping[str, str]) -> Strate
 
 
 def _classes(low: float, high: float) -> dict[str, Any]:
-    """Ewma's intervals between two ends, spaced as its own defaults are."""
+    """Ewma's intervals between two ends, spaced like its defaults."""
     between = {name: low + (high - low) * share for name, share in _CLASSES.items()}
     exact = {name: rounded(value, 4) for name, value in between.items()}
     return {"idle_interval": high, **_in_order(exact, high), "very_high_interval": low}
 
 
-def _costs(terms: Terms, values: Mapping[str, str]) -> dict[str, str]:
-    """The costs that Worth is to go by, where nobody gives it another goal."""
+def _costs(terms: CostTerms, values: Mapping[str, str]) -> dict[str, str]:
+    """The costs for Worth, unless it has another goal."""
     if set(values) & _GOALS:
         return {}
     return {"poll_cost": repr(terms.poll_cost), "wait_cost": repr(terms.wait)}
 
 
-def label(strategy: Strategy, terms: Terms | None = None) -> str:
-    """What a strategy is called in tables: its name, and what differs from the usual.
+def label(strategy: Strategy, terms: CostTerms | None = None) -> str:
+    """A strategy's name in tables: its name, and the settings that differ from the defaults.
 
-    terms: costs that go without saying.
+    terms: costs that are left out.
     """
     kind, text = type(strategy), DurationReader().text
-    without_saying = {each.key: each.reader.read(each.default) for each in parameters(kind)}
+    usual_values = {each.key: each.reader.read(each.default) for each in parameters(kind)}
     words = [strategy.name]
     if isinstance(strategy, Fixed):
         words.append(text(strategy.interval))
-        without_saying["interval"] = strategy.interval
+        usual_values["interval"] = strategy.interval
     elif isinstance(strategy, Worth):
         if terms is not None and strategy.poll_cost is not None:
-            without_saying |= {"poll_cost": terms.poll_cost, "wait_cost": terms.wait}
+            usual_values |= {"poll_cost": terms.poll_cost, "wait_cost": terms.wait}
     elif isinstance(strategy, Ewma):
         words += [text(strategy.very_high_interval), "to", text(strategy.idle_interval)]
-        without_saying |= _classes(strategy.very_high_interval, strategy.idle_interval)
+        usual_values |= _classes(strategy.very_high_interval, strategy.idle_interval)
     else:
         words += [text(strategy.min_interval), "to", text(strategy.max_interval)]
-        without_saying |= {
+        usual_values |= {
             "min_interval": strategy.min_interval,
             "max_interval": strategy.max_interval,
         }
     for each in parameters(kind):
         value = getattr(strategy, each.key)
-        if value != without_saying[each.key]:
+        if value != usual_values[each.key]:
             words.append(f"{each.key}={each.reader.text(value)}")
     return " ".join(words)
 
@@ -195,20 +195,20 @@ def label(strategy: Strategy, terms: Terms | None = None) -> str:
 
 @dataclass(frozen=True)
 class Axis:
-    """One number that may vary, between bounds, by a factor from point to point."""
+    """One number that varies between bounds, by a factor from point to point."""
 
     name: str
     low: float
     high: float
 
     def points(self, count: int) -> list[float]:
-        """So many values from end to end."""
+        """This number of values from end to end."""
         if count == 1 or self.low == self.high:
             return [self.low]
         step = (self.high / self.low) ** (1 / (count - 1))
         return [min(self.low * step**number, self.high) for number in range(count)]
 
-    def held(self, value: float) -> float:
+    def clamped(self, value: float) -> float:
         return min(max(value, self.low), self.high)
 
 
@@ -216,15 +216,15 @@ Point = tuple[float, ...]
 
 
 @dataclass(frozen=True)
-class Space:
-    """The settings of a strategy that are worth trying: every point makes one."""
+class SearchSpace:
+    """The settings of a strategy to try: one for every point."""
 
     axes: tuple[Axis, ...]
     counts: tuple[int, ...]
     build: Callable[..., Strategy]
 
     def grid(self) -> list[Point]:
-        """Points all over the space."""
+        """Points of the whole space."""
         sides = (axis.points(count) for axis, count in zip(self.axes, self.counts, strict=True))
         return list(itertools.product(*sides))
 
@@ -232,19 +232,19 @@ class Space:
         return self.build(*point)
 
     def around(self, point: Point, step: float) -> Iterator[Point]:
-        """Neighbours of a point: each number up and down by `step` of a grid's step."""
+        """The neighbours of a point: each number up and down by this share of a grid's step."""
         for number, (axis, count) in enumerate(zip(self.axes, self.counts, strict=True)):
             factor = (axis.high / axis.low) ** (step / max(count - 1, 1))
             for moved in (point[number] * factor, point[number] / factor):
-                yield (*point[:number], axis.held(moved), *point[number + 1 :])
+                yield (*point[:number], axis.clamped(moved), *point[number + 1 :])
 
 
 def rounded(value: float, digits: int = DIGITS) -> float:
-    """A number of few digits, so that settings are easy to read."""
+    """A number with few digits, so that settings are easy to read."""
     return float(f"{value:.{digits}g}")
 
 
-def space(name: str, min_interval: float, max_interval: float, terms: Terms) -> Space:
+def space(name: str, min_interval: float, max_interval: float, terms: CostTerms) -> SearchSpace:
     """The settings of a strategy to try, with delays between two bounds."""
     kind = strategy_kind(name)
     interval = Axis("interval", min_interval, max_interval)
@@ -257,9 +257,9 @@ def space(name: str, min_interval: float, max_interval: float, terms: Terms) -> 
         return Ewma(alpha=rounded(alpha), **_classes(rounded(low), high(low, factor)))
 
     if kind is Fixed:
-        return Space((interval,), (41,), lambda each: Fixed(rounded(each, 3)))
+        return SearchSpace((interval,), (41,), lambda each: Fixed(rounded(each, 3)))
     if kind is Adaptive:
-        return Space(
+        return SearchSpace(
             (interval, stretch, Axis("backoff_multiplier", 1.2, 4.0)),
             (9, 8, 3),
             lambda low, factor, growth: Adaptive(
@@ -267,16 +267,16 @@ def space(name: str, min_interval: float, max_interval: float, terms: Terms) -> 
             ),
         )
     if kind is BatchFill:
-        return Space(
+        return SearchSpace(
             (interval, stretch),
             (13, 9),
             lambda low, factor: BatchFill(rounded(low), high(low, factor)),
         )
     if kind is Ewma:
-        return Space((interval, stretch, Axis("alpha", 0.1, 0.6)), (9, 8, 3), ewma)
-    # Worth has one knob, and it is the price of waiting: the dearer, the shorter the intervals.
+        return SearchSpace((interval, stretch, Axis("alpha", 0.1, 0.6)), (9, 8, 3), ewma)
+    # Worth has one number to vary, the price of waiting: the higher, the shorter the intervals.
     poll = terms.poll_cost
-    return Space(
+    return SearchSpace(
         (Axis("wait cost", poll * 1e-4, poll * 1e4),),
         (17,),
         lambda cost: Worth(
@@ -289,7 +289,7 @@ def space(name: str, min_interval: float, max_interval: float, terms: Terms) -> 
 
 
 def _in_order(between: Mapping[str, float], longest: float) -> dict[str, float]:
-    """Rounding may lift an interval above that of a quieter class; it is put back."""
+    """The intervals in falling order again: rounding may lift one above that of a quieter class."""
     result, bound = {}, longest
     for name, value in between.items():
         bound = min(bound, value)

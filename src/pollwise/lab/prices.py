@@ -1,10 +1,9 @@
 """Prices: what one poll costs, in dollars.
 
 List prices of the region us-east-1 without free tiers, as of `DATED`. A poll of a queue on object
-storage is a LIST, which costs 12.5 times a GET; tables that price it as a GET are too cheap. A
-database or a server of one's own sends no bill for a query: its price here is the hourly price of
-a stated machine, spread over a stated number of queries a second. Whoever knows better gives their
-own, as in `0.005/1000`.
+storage is a LIST, which costs 12.5 times a GET; tables that price it as a GET are too cheap. Your
+own database or server has no price per query, so its price here is the hourly price of a stated
+machine divided by a stated number of queries a second. You can give your own price: `0.005/1000`.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from dataclasses import dataclass
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 
-#: When the table below was last held against its sources, and for which region.
+#: When the table below was last compared with its sources, and for which region.
 DATED = "2026-11-15"
 REGION = "us-east-1"
 #: A month of 30 days, in seconds, as price lists and their examples count it.
 MONTH = 30 * 86400.0
 HOUR = 3600.0
-#: The highest price that is believed.
+#: The highest price that is accepted.
 DOLLARS_MAX = 1e6
 
 
@@ -31,7 +30,7 @@ class Price:
     """What one poll costs.
 
     what: the price as its source states it.
-    source: where it is stated, or how it was worked out.
+    source: where it is stated, or how it was calculated.
     """
 
     name: str
@@ -85,20 +84,20 @@ PRICES: dict[str, Price] = {
             "lambda-invoke",
             0.20 / 1_000_000,
             "Lambda invocation, $0.20 per million",
-            "aws.amazon.com/lambda/pricing, Requests; the time it runs is billed beside it",
+            "aws.amazon.com/lambda/pricing, Requests; its running time is billed separately",
         ),
         Price(
             "postgres-query",
             0.065 / HOUR / 2000,
             "Postgres query, $0.009 per million",
-            "worked out: an RDS db.t4g.medium (2 vCPU, Single-AZ) at $0.065 an hour, spread over "
+            "calculated: an RDS db.t4g.medium (2 vCPU, Single-AZ) at $0.065 an hour, spread over "
             "2,000 small queries a second",
         ),
         Price(
             "http",
             0.0168 / HOUR / 1000,
-            "HTTP request to a server of one's own, $0.0047 per million",
-            "worked out: an EC2 t4g.small (2 vCPU) at $0.0168 an hour, spread over 1,000 requests "
+            "HTTP request to your own server, $0.0047 per million",
+            "calculated: an EC2 t4g.small (2 vCPU) at $0.0168 an hour, spread over 1,000 requests "
             "a second",
         ),
     )
@@ -123,7 +122,7 @@ def price_named(text: str) -> Price:
 
 
 def wait_price(text: str) -> float:
-    """What a second is worth that one item waits: dollars per seconds, as in `0.01/3600`."""
+    """The price of a second that one item waits: dollars per seconds, as in `0.01/3600`."""
     given = _ratio(text)
     if given is None or given[0] == 0:
         raise ConfigError(
@@ -135,7 +134,7 @@ def wait_price(text: str) -> float:
 
 
 def _ratio(text: str) -> tuple[float, float] | None:
-    """Dollars and what one gets for them; None where that is not what is written."""
+    """Dollars and the number they pay for, or None if the text is something else."""
     dollars, _, times = text.strip().partition("/")
     try:
         ratio = float(dollars.strip().removeprefix("$")), float(times)
@@ -146,5 +145,5 @@ def _ratio(text: str) -> tuple[float, float] | None:
 
 
 def dollars_a_month(polls: float, seconds: float, price: Price) -> float:
-    """What a month costs at the rate of `polls` in `seconds`."""
+    """The cost of a month at the rate of `polls` in `seconds`."""
     return 0.0 if seconds <= 0 else polls / seconds * MONTH * price.dollars

@@ -1,10 +1,9 @@
-"""Tune: the cheapest settings that meet a latency target, or the least waiting within a budget.
+"""Tune: the cheapest settings that meet a latency goal, or the least waiting within a budget.
 
-Settings are chosen on the first part of a trace and tested on the rest, which they have not seen;
-both are reported, for only the second says what to expect. A strategy with several numbers is
-searched over a grid and then step by step around the best of it. One with a single number goes from
-cheap to dear until the goal is in reach, and then halves its way back: what is dear is also slow to
-replay.
+Settings are chosen on the first part of a trace and tested on the rest. Both results are reported;
+only the second says what to expect. A strategy with several numbers is searched over a grid and
+then in smaller steps around its best points. One with a single number goes from cheap to expensive
+until it meets the goal, and then bisects: expensive settings poll often and are slow to replay.
 """
 
 from __future__ import annotations
@@ -19,11 +18,11 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import seconds, short, shown
 from pollwise.errors import ConfigError
-from pollwise.lab.policies import Point, Space, Terms, label, parse_one, space
+from pollwise.lab.policies import CostTerms, Point, SearchSpace, label, parse_one, space
 from pollwise.lab.prices import MONTH, Price
+from pollwise.lab.replay.base import Replay, Situation, Trace
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.limits import ROUND
-from pollwise.lab.replay.results import Replay, Situation, Trace
 from pollwise.lab.report.compare import brief, figures
 from pollwise.lab.traces.reading import split
 from pollwise.settings import polling_table
@@ -32,23 +31,23 @@ HOUR = 3600.0
 #: The share of a trace that settings are chosen on.
 SHARE = 0.6
 #: The shortest delay that is tried, in seconds.
-FLOOR = 0.01
-#: The longest, unless given: so many times the target, or the pause that spends the budget.
+MIN_INTERVAL = 0.01
+#: The longest delay by default: the goal, or the pause that spends the budget, times this.
 REACH = 20.0
 LONGEST = 86400.0
-#: The bounds of a strategy's settings begin at its target divided by this.
+#: The shortest delay by default: the goal divided by this.
 DEPTH = 20.0
-#: Steps around the best, as shares of a grid's step; at each, so many moves.
+#: Steps around the best point, as shares of a grid's step, and moves at each step size.
 STEPS = (0.5, 0.25, 0.125, 0.06)
 MOVES = 4
-#: Of the grid, so many are looked around.
+#: How many of the best points of the grid are searched around.
 STARTS = 3
 HALVINGS = 8
-#: How much of a target may be missed in the test before the report calls it missed.
+#: The share by which the test may miss a goal before it counts as missed.
 SLACK = 0.05
 
 MEASURES = {"mean": None, "p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
-#: What a budget may be counted by, in seconds.
+#: Units of time of a budget, in seconds.
 _PER = {"hour": HOUR, "h": HOUR, "min": 60.0, "minute": 60.0, "s": 1.0, "second": 1.0,
         "d": 86400.0, "day": 86400.0, "month": MONTH}  # fmt: skip
 _BUDGET = re.compile(
@@ -59,11 +58,11 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Target:
+class TuningGoal:
     """What settings must reach.
 
-    measure: of the waits ("mean", "p95", …), or "budget".
-    value: seconds; polls an hour for a budget.
+    measure: "mean", "p95", … of the waits, or "budget".
+    value: seconds, or polls an hour for a budget.
     """
 
     text: str
@@ -75,41 +74,41 @@ class Target:
         return self.measure == "budget"
 
     def measured(self, done: Replay) -> float:
-        """What a replay has of it."""
+        """The measure in a replay."""
         if self.is_budget:
             return done.polls_an_hour
         share = MEASURES[self.measure]
         return done.mean_wait if share is None else done.wait(share)
 
     def excess(self, done: Replay) -> float:
-        """By what share a replay misses it; 0 where it does not."""
+        """The share by which a replay misses the goal; 0 if it meets it."""
         return max(self.measured(done) / self.value - 1, 0.0)
 
     def score(self, done: Replay) -> tuple[float, float, float]:
-        """The lower, the better: first the target, then what it is to be met with least of."""
+        """A rank, lower is better: first the goal, then polls or, for a budget, the wait."""
         if self.is_budget:
             return self.excess(done), done.mean_wait, done.polls
         return self.excess(done), done.polls, done.mean_wait
 
     def says(self, value: float) -> str:
-        """A value of what the target is about, for people."""
+        """A value of the measure, as text."""
         if self.is_budget:
             return f"{value:,.3g} polls an hour"
         return f"{self.measure} = {brief(value)}"
 
 
-def parse_target(text: str, price: Price) -> Target:
+def parse_goal(text: str, price: Price) -> TuningGoal:
     """Read `p95=2s`, `mean=500ms`, `budget=720/hour` or `budget=$5/month`."""
     name, equals, value = (part.strip() for part in text.partition("="))
     measure = name.lower()
     if measure == "budget" and equals:
-        return Target(text.strip(), measure, _budget(text, value, price))
+        return TuningGoal(text.strip(), measure, _budget(text, value, price))
     if not equals or measure not in MEASURES:
         raise ConfigError(
-            f"target {shown(text)} is none of p95=2s, mean=500ms, budget=720/hour (polls) and "
+            f"goal {shown(text)} is not one of p95=2s, mean=500ms, budget=720/hour (polls) and "
             f"'budget=$5/month'; latencies: {', '.join(MEASURES)}"
         )
-    return Target(text.strip(), measure, seconds(value, f"target {measure}", positive=True))
+    return TuningGoal(text.strip(), measure, seconds(value, f"goal {measure}", positive=True))
 
 
 def _budget(text: str, value: str, price: Price) -> float:
@@ -125,24 +124,24 @@ def _budget(text: str, value: str, price: Price) -> float:
     per = _PER.get((found[4] or ("month" if dollars else "hour")).lower()) if found else None
     if per is None or not 0 < amount < math.inf:
         raise ConfigError(
-            f"target {shown(text)} is no budget; write budget=720/hour for polls, or, in quotes "
-            "because the shell would take the dollar sign, 'budget=$5/month'"
+            f"goal {shown(text)} is not a budget; write budget=720/hour for polls, or "
+            "'budget=$5/month' in quotes, because the shell replaces the dollar sign"
         )
     if not dollars:
         return amount / per * HOUR
     if not price.dollars:
         raise ConfigError(
-            f"target {shown(text)} needs a price, and a poll costs nothing ({price.what}); "
+            f"goal {shown(text)} needs a price, and a poll costs nothing ({price.what}); "
             "give --price, or a budget in polls such as budget=720/hour"
         )
     return amount / price.dollars / per * HOUR
 
 
 @dataclass(frozen=True)
-class Tuned:
-    """The settings found, and what they did on both parts of the trace."""
+class TuningResult:
+    """The settings found, and their replays of both parts of the trace."""
 
-    target: Target
+    goal: TuningGoal
     strategy: Strategy
     price: Price
     share: float
@@ -153,36 +152,36 @@ class Tuned:
 
     @property
     def holds(self) -> bool:
-        """Whether the target is met on the part that the settings were not chosen on."""
-        return self.target.excess(self.tested) <= SLACK
+        """True if the goal is met on the part that the settings were not chosen on."""
+        return self.goal.excess(self.tested) <= SLACK
 
     @property
-    def verdict(self) -> str:
+    def conclusion(self) -> str:
         """One sentence on whether to trust the settings."""
-        got = self.target.says(self.target.measured(self.tested))
-        missed = self.target.excess(self.tested)
+        got = self.goal.says(self.goal.measured(self.tested))
+        missed = self.goal.excess(self.tested)
         if self.holds:
-            how = "holds" if not missed else "nearly holds"
-            return f"On the rest of the trace the target {how}: {got}."
+            how = "met" if not missed else "nearly met"
+            return f"On the rest of the trace the goal is {how}: {got}."
         return (
-            f"On the rest of the trace the target is missed by {missed:.0%}: {got}. Its traffic "
-            "differs from the first part's; ask for a little more, or tune on a longer trace."
+            f"On the rest of the trace the goal is missed by {missed:.0%}: {got}. Its traffic "
+            "differs from the first part; choose a stricter goal, or tune on a longer trace."
         )
 
     def table(self) -> str | None:
-        """The settings as a table for pollwise.toml; None where settings cannot say them."""
+        """The settings as a table for pollwise.toml, or None if settings cannot express them."""
         try:
             return polling_table(self.strategy)
         except ConfigError:
             return None
 
     def facts(self) -> dict[str, Any]:
-        """All of it as plain values."""
+        """The result as plain values."""
         parts = {"trained": self.trained, "tested": self.tested}
         if self.default is not None:
             parts["default"] = self.default
         return {
-            "target": self.target.text,
+            "goal": self.goal.text,
             "strategy": self.strategy.name,
             "policy": label(self.strategy),
             "recipe": repr(self.strategy),
@@ -207,82 +206,83 @@ class Tuned:
             "wait_p95_s": figures(done.wait(0.95)),
             "wait_p99_s": figures(done.wait(0.99)),
             "wait_max_s": figures(done.wait(1.0)),
-            "meets_target": self.target.excess(done) <= SLACK,
+            "meets_goal": self.goal.excess(done) <= SLACK,
         }
 
 
 def tune(
     trace: Trace,
     name: str,
-    target: Target,
+    goal: TuningGoal,
     price: Price,
-    terms: Terms,
+    terms: CostTerms,
     *,
     share: float = SHARE,
-    min_interval: float = FLOOR,
+    min_interval: float = MIN_INTERVAL,
     max_interval: float | None = None,
     capacity: int | None = None,
     progress: Progress | None = None,
-) -> Tuned:
+) -> TuningResult:
     """Find settings of a strategy on the first part of a trace, and test them on the rest.
 
     min_interval, max_interval: bounds of every delay that is tried.
     """
     first, rest = split(trace, share)
-    low, high = _bounds(target, min_interval, max_interval)
+    low, high = _bounds(goal, min_interval, max_interval)
     search = _Search(
-        first, target, space(name, low, high, terms), Situation(capacity=capacity), progress
+        first, goal, space(name, low, high, terms), Situation(capacity=capacity), progress
     )
     best = search.walk() if len(search.space.axes) == 1 else search.around(search.grid())
     trained = search.done[best]
-    if target.excess(trained) > 0:
-        raise _unreachable(target, best, trained, min_interval, high)
+    if goal.excess(trained) > 0:
+        raise _unreachable(goal, best, trained, min_interval, high)
     tested = replay(rest, best, search.situation)
     default = replay(rest, parse_one(best.name, terms), search.situation)
-    return Tuned(target, best, price, share, len(search.done), trained, tested, default)
+    return TuningResult(goal, best, price, share, len(search.done), trained, tested, default)
 
 
-def _bounds(target: Target, min_interval: float, max_interval: float | None) -> tuple[float, float]:
-    """Delays worth trying: from a fraction of the target to a multiple of it."""
-    about = HOUR / target.value if target.is_budget else target.value
+def _bounds(
+    goal: TuningGoal, min_interval: float, max_interval: float | None
+) -> tuple[float, float]:
+    """Delays worth trying: from a fraction of the goal to a multiple of it."""
+    about = HOUR / goal.value if goal.is_budget else goal.value
     low = max(min_interval, about / DEPTH)
     high = max(min(about * REACH, LONGEST), min_interval) if max_interval is None else max_interval
     if max_interval is not None and max_interval < min_interval:
         raise ConfigError(
-            f"min_interval = {short(min_interval)} is above max_interval = "
-            f"{short(max_interval)}; lower the min_interval or "
-            "raise the max_interval"
+            f"--min-interval {short(min_interval)} is above --max-interval "
+            f"{short(max_interval)}; lower the first or raise the second"
         )
     return min(low, high), high
 
 
 def _unreachable(
-    target: Target, best: Strategy, done: Replay, min_interval: float, max_interval: float
+    goal: TuningGoal, best: Strategy, done: Replay, min_interval: float, max_interval: float
 ) -> ConfigError:
-    nearest = target.says(target.measured(done))
-    if target.is_budget:
-        advice = f"raise the budget, or --max_interval above {short(max_interval)}"
+    nearest = goal.says(goal.measured(done))
+    if goal.is_budget:
+        advice = f"raise the budget, or raise --max-interval above {short(max_interval)}"
     else:
-        advice = f"relax the target, or lower --min_interval below {short(min_interval)}"
+        advice = f"relax the goal, or lower --min-interval below {short(min_interval)}"
     return ConfigError(
-        f"no setting of {best.name} reaches {target.text}; the nearest is {nearest}, by "
+        f"no setting of {best.name} reaches {goal.text}; the nearest is {nearest}, by "
         f"{label(best)}; {advice}"
     )
 
 
 class _Search:
-    """Settings tried on one trace, each once, and the best of them."""
+    """Settings tried on one trace, each once."""
 
     def __init__(
         self,
         trace: Trace,
-        target: Target,
-        tried: Space,
+        goal: TuningGoal,
+        tried: SearchSpace,
         situation: Situation,
         progress: Progress | None,
     ) -> None:
         self.trace = trace
-        self.target = target
+        self.goal = goal
         self.space = tried
         self.situation = situation
         self.done: dict[Strategy, Replay] = {}
@@ -291,11 +291,11 @@ class _Search:
         self._expected = 1
 
     def expect(self, more: int) -> None:
-        """So many more replays are to come, at most."""
+        """Note how many more replays will come, at most."""
         self._expected = len(self.done) + more
 
     def of(self, point: Point) -> Strategy:
-        """The strategy at a point, replayed."""
+        """The strategy at a point; replays it if that was not done yet."""
         strategy = self.space.strategy(point)
         if strategy not in self.done:
             self.done[strategy] = replay(self.trace, strategy, self.situation)
@@ -304,7 +304,7 @@ class _Search:
         return strategy
 
     def score(self, strategy: Strategy) -> tuple[float, float, float]:
-        return self.target.score(self.done[strategy])
+        return self.goal.score(self.done[strategy])
 
     def best(self, strategies: Iterable[Strategy]) -> Strategy:
         return min(strategies, key=self.score)
@@ -316,38 +316,38 @@ class _Search:
         return self.best([self.of(point) for point in points])
 
     def walk(self) -> Strategy:
-        """From cheap to dear until the goal is in reach or the budget is spent; then halve."""
+        """Go from cheap to expensive until the goal is met or the budget is spent; then bisect."""
         (axis,) = self.space.axes
         fixed = isinstance(self.space.strategy((axis.low,)), Fixed)
-        if fixed:  # the only good ones for arrivals by the clock
+        if fixed:  # only these suit arrivals that follow the clock
             for interval in ROUND:
                 if axis.low <= interval <= axis.high:
                     self.of((interval,))
         points = axis.points(max(self.space.counts[0] // 2, 5))
         if fixed:
-            points.reverse()  # long intervals are the cheap ones
+            points.reverse()  # long intervals are cheap
         self.expect(len(points) // 2 + HALVINGS)
         cheap = points[0]
         self.of((cheap,))
-        for dear in points[1:]:
-            done = self.done[self.of((dear,))]
-            met = self.target.excess(done) == 0
-            if met != self.target.is_budget:  # the target is met, or the budget overdrawn
+        for expensive in points[1:]:
+            done = self.done[self.of((expensive,))]
+            met = self.goal.excess(done) == 0
+            if met != self.goal.is_budget:  # the goal is met, or the budget is exceeded
                 break
-            cheap = dear
+            cheap = expensive
         else:
             return self.best(self.done)
         for _ in range(HALVINGS):
-            middle = math.sqrt(cheap * dear)
-            met = self.target.excess(self.done[self.of((middle,))]) == 0
-            if met != self.target.is_budget:
-                dear = middle
+            middle = math.sqrt(cheap * expensive)
+            met = self.goal.excess(self.done[self.of((middle,))]) == 0
+            if met != self.goal.is_budget:
+                expensive = middle
             else:
                 cheap = middle
         return self.best(self.done)
 
     def around(self, found: Strategy) -> Strategy:
-        """Better settings near the best ones, in ever smaller steps."""
+        """Better settings near the best ones, in smaller and smaller steps."""
         starts = sorted(self.done, key=self.score)[:STARTS]
         self.expect(len(STEPS) * len(self.space.axes) * 2 * len(starts))
         for start in (found, *starts):

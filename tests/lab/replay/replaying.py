@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy
 from pollwise.core.outcome import Outcome, Pause, Plain
 from pollwise.core.strategies.base import Pacer
-from pollwise.lab.replay.results import Replay, Trace
+from pollwise.lab.replay.base import Replay, Trace
 
 
 def trace_of(arrivals: Any, span: float | None = None, name: str = "test") -> Trace:

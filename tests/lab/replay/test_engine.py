@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from pollwise import Adaptive, Ewma, Fixed, Strategy
 from pollwise.core.strategies.fixed import FixedPacer
 from pollwise.errors import ConfigError
+from pollwise.lab.replay.base import Situation, Trace
 from pollwise.lab.replay.engine import reference, replay
-from pollwise.lab.replay.results import Situation, Trace
 from pollwise.lab.traces.synthetic import workload
 from tests.lab.replay.replaying import Doubtful, known_strategies, same, trace_of, traces
 
@@ -221,7 +221,7 @@ def test_the_pacer_is_told_waits_only_with_timestamps() -> None:
 @pytest.mark.parametrize(
     ("given_", "match"),
     [
-        ({"capacity": 0}, "capacity = 0 must be a whole number, 1 or more; None"),
+        ({"capacity": 0}, "capacity = 0 must be a whole number, 1 or more, or None"),
         ({"concurrency": 1.5}, "concurrency = 1.5"),
         ({"workers": 0}, "workers = 0"),
         ({"workers": None}, "workers = None"),
@@ -254,7 +254,7 @@ def test_a_trace_that_cannot_be_is_refused(trace: Trace, match: str) -> None:
 
 
 def test_a_strategy_is_asked_for() -> None:
-    with pytest.raises(ConfigError, match="no strategy"):
+    with pytest.raises(ConfigError, match="not a strategy"):
         replay(trace_of([1.0]), "adaptive")  # type: ignore[arg-type]
 
 

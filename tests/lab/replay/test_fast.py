@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -14,11 +15,11 @@ from pollwise import Adaptive, BatchFill, Ewma, Fixed, Strategy
 from pollwise.core.outcome import Plain
 from pollwise.core.strategies.fixed import FixedPacer
 from pollwise.errors import ConfigError
+from pollwise.lab.replay import base
 from pollwise.lab.replay import fast as module
-from pollwise.lab.replay import rules
+from pollwise.lab.replay.base import Replay, Situation, Trace
 from pollwise.lab.replay.engine import reference
-from pollwise.lab.replay.fast import fast, lean, polls_a_minute, sweep
-from pollwise.lab.replay.results import Replay, Situation, Trace
+from pollwise.lab.replay.fast import fast, lean, sweep
 from pollwise.lab.traces.synthetic import workload
 from pollwise.strategies import Outcome, Pacer, Pause
 from tests.lab.replay.replaying import Doubtful, known_strategies, same, trace_of, traces
@@ -85,7 +86,7 @@ def test_equal_where_sums_of_floats_are_rough(strategy: Strategy) -> None:
 
 
 def test_a_third_party_strategy_takes_the_lean_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_run_twin", None)  # calling it would raise
+    monkeypatch.setattr(module, "_run_compiled", None)  # calling it would raise
     trace = workload("steady", hours=0.5)
     assert same(
         fast(trace, Doubtful(), keep_polls=True), reference(trace, Doubtful(), keep_polls=True)
@@ -146,8 +147,8 @@ class _RestlessPacer(Pacer):
 def test_a_strategy_that_never_pauses_is_an_error_not_a_hang(
     engine: Callable[..., Replay], strategy: Strategy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rules, "POLLS_MAX", 20_000)
-    with pytest.raises(ConfigError, match="polls on and on"):
+    monkeypatch.setattr(base, "POLLS_MAX", 20_000)
+    with pytest.raises(ConfigError, match="polls without end"):
         engine(trace_of([5.0]), strategy, Situation())
 
 
@@ -166,6 +167,32 @@ def test_polls_are_kept_only_when_asked_for() -> None:
     assert fast(trace, Fixed()).poll_times is None
     assert lean(trace, Fixed(), Situation()).poll_times is None
     assert reference(trace, Fixed()).poll_times is None
+
+
+def polls_a_minute(polls: int = 20_000_000) -> dict[str, float]:
+    """Measure the compiled loops on this machine: polls a minute on one core, by strategy."""
+    interval = 0.5
+    span = polls * interval
+    arrivals = np.linspace(0.0, span, polls // 20, endpoint=False)
+    trace = Trace("benchmark", arrivals, span)
+    figures = {}
+    for strategy in (
+        Fixed(interval),
+        Adaptive(interval, 2 * interval),
+        BatchFill(interval, 2 * interval),
+        Ewma(
+            idle_interval=1,
+            low_interval=interval,
+            medium_interval=interval,
+            high_interval=interval,
+            very_high_interval=interval,
+        ),
+    ):
+        fast(Trace("warm-up", arrivals[:10], span), strategy)
+        began = time.perf_counter()
+        counted = fast(trace, strategy).polls
+        figures[strategy.name] = counted / (time.perf_counter() - began) * 60
+    return figures
 
 
 def test_twenty_million_polls_a_minute() -> None:

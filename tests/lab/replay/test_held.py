@@ -7,8 +7,8 @@ import pytest
 from pollwise import Adaptive, Ewma, Fixed, Worth
 from pollwise.core.strategies.base import Strategy
 from pollwise.lab.prices import PRICES
+from pollwise.lab.replay.base import Situation
 from pollwise.lab.replay.engine import replay
-from pollwise.lab.replay.results import Situation
 from pollwise.lab.traces.synthetic import workload
 
 POLL, WAIT = PRICES["sqs"].dollars, 0.01 / 3600

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from pollwise import Fixed, Strategy
 from pollwise.errors import ConfigError
+from pollwise.lab.replay.base import Trace
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.limits import best_fixed, optimum, sees_arrivals
-from pollwise.lab.replay.results import Trace
 from pollwise.lab.traces.synthetic import WORKLOADS, workload
 from tests.lab.replay.replaying import known_strategies, trace_of, traces
 
@@ -117,7 +117,7 @@ def test_a_ratio_that_is_none(ratio: float) -> None:
 
 def test_questions_without_an_answer() -> None:
     for arrivals, ratio, span in (([], 1.0, 10.0), ([0.0], 1.0, 0.0), ([1.0], 0.0, 10.0)):
-        with pytest.raises(ConfigError, match="no question"):
+        with pytest.raises(ConfigError, match="there is no best fixed interval"):
             best_fixed(np.array(arrivals), ratio, span)
     with pytest.raises(ConfigError, match="not in order"):
         optimum(np.array([2.0, 1.0]), 1.0)

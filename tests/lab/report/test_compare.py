@@ -19,23 +19,24 @@ from hypothesis import strategies as st
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.lab.needs import np
-from pollwise.lab.policies import USUAL, Terms, parse
+from pollwise.lab import files
+from pollwise.lab.numeric import np
+from pollwise.lab.policies import USUAL, CostTerms, parse
 from pollwise.lab.prices import MONTH, PRICES, price_named
 from pollwise.lab.replay import limits
+from pollwise.lab.replay.base import Trace
 from pollwise.lab.replay.engine import replay
-from pollwise.lab.replay.results import Trace
 from pollwise.lab.report import charts
 from pollwise.lab.report import compare as report
 from pollwise.lab.report.charts import Mark, Scale, cost_key, log_range, placed, rate_unit
-from pollwise.lab.report.compare import Report, brief, compare, frontier, money
+from pollwise.lab.report.compare import Comparison, brief, compare, frontier, money
 from pollwise.lab.report.drawing import LIGHT, Drawing, Stroke, clipped
 from pollwise.lab.report.page import page
 from pollwise.lab.report.picture import picture
 from pollwise.lab.traces.synthetic import workload
 
 PRICE = PRICES["s3-list"]
-TERMS = Terms(PRICE.dollars, 0.01 / 3600)
+TERMS = CostTerms(PRICE.dollars, 0.01 / 3600)
 
 
 @pytest.fixture(scope="module")
@@ -44,12 +45,12 @@ def trace() -> Trace:
 
 
 @pytest.fixture(scope="module")
-def made(trace: Trace) -> Report:
+def made(trace: Trace) -> Comparison:
     return compare(trace, parse(USUAL, TERMS), PRICE, TERMS)
 
 
 @pytest.fixture(scope="module")
-def facts(made: Report) -> dict[str, Any]:
+def facts(made: Comparison) -> dict[str, Any]:
     return made.facts()
 
 
@@ -93,7 +94,7 @@ def test_the_limits_are_those_of_the_trace(trace: Trace, facts: dict[str, Any]) 
         assert policy["ratios"]["clairvoyant"] >= policy["ratios"]["best fixed"]
 
 
-def test_the_cheapest_is_the_one_to_take(made: Report, facts: dict[str, Any]) -> None:
+def test_the_cheapest_is_the_one_to_take(made: Comparison, facts: dict[str, Any]) -> None:
     cheapest = min(facts["policies"], key=lambda policy: policy["dollars_a_month"])
     assert facts["take"] == cheapest["name"] == made.chosen.name
     assert [policy["take"] for policy in facts["policies"]].count(True) == 1
@@ -103,8 +104,8 @@ def test_the_cheapest_is_the_one_to_take(made: Report, facts: dict[str, Any]) ->
 
 def test_the_price_of_waiting_decides(trace: Trace) -> None:
     both = [Fixed("100ms"), Fixed("30s")]
-    patient = compare(trace, both, PRICE, Terms(PRICE.dollars, 1e-9))
-    hurried = compare(trace, both, PRICE, Terms(PRICE.dollars, 1.0))
+    patient = compare(trace, both, PRICE, CostTerms(PRICE.dollars, 1e-9))
+    hurried = compare(trace, both, PRICE, CostTerms(PRICE.dollars, 1.0))
     assert patient.chosen.name == "fixed 30s"
     assert hurried.chosen.name == "fixed 100ms"
 
@@ -123,7 +124,7 @@ def test_a_fixed_interval_that_wins_is_compared_with_the_next(trace: Trace) -> N
 
 def test_free_polls(trace: Trace) -> None:
     free = price_named("0/1")
-    facts = compare(trace, [Fixed("1s"), Adaptive()], free, Terms(0.0, TERMS.wait)).facts()
+    facts = compare(trace, [Fixed("1s"), Adaptive()], free, CostTerms(0.0, TERMS.wait)).facts()
     assert facts["limits"] == []
     assert any("cost nothing" in note for note in facts["notes"])
     assert cost_key(facts) == "polls_an_hour"
@@ -146,7 +147,7 @@ def test_a_capacity_is_heeded(trace: Trace) -> None:
     assert narrow.lines[0].done.polls > wide.lines[0].done.polls
 
 
-def test_the_frontier_falls(made: Report) -> None:
+def test_the_frontier_falls(made: Comparison) -> None:
     for family in ("fixed", "adaptive", "batch_fill", "ewma", "worth"):
         best = frontier(made.swept, family)
         assert len(best) > 2
@@ -185,7 +186,7 @@ def test_progress_is_told(trace: Trace) -> None:
 
 @pytest.mark.parametrize("arrivals", [[], [0.0]])
 def test_a_trace_without_a_stretch_of_time(arrivals: list[float]) -> None:
-    with pytest.raises(ConfigError, match="needs arrivals over a stretch of time"):
+    with pytest.raises(ConfigError, match="needs several arrivals over a period of time"):
         compare(Trace("short", np.array(arrivals), 0.0), [Fixed("1s")], PRICE, TERMS)
 
 
@@ -477,10 +478,10 @@ def test_a_report_replaces_the_one_before(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     for content in (b"one", b"two"):
         report.check_out(path)
-        report.write(path, content)
+        files.write(path, content)
         assert path.read_bytes() == content
     assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
-    assert path.stat().st_mode & 0o777 == 0o666 & ~report._umask()
+    assert path.stat().st_mode & 0o777 == 0o666 & ~files._umask()
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
@@ -495,7 +496,7 @@ def test_nothing_half_written_is_left(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises((ConfigError, KeyboardInterrupt)) as raised:
-        report.write(path, b"x" * 100_000)
+        files.write(path, b"x" * 100_000)
     if isinstance(error, OSError):
         assert "No space left on device" in str(raised.value)
     assert path.read_bytes() == b"before"

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pollwise.errors import ConfigError
-from pollwise.lab.replay.results import Trace
-from pollwise.lab.traces.reading import halves, read, split, summary, write
+from pollwise.lab.replay.base import Trace
+from pollwise.lab.traces.reading import read, split, summary, write
 from pollwise.lab.traces.synthetic import workload
 from tests.lab.replay.replaying import trace_of, traces
 
@@ -85,11 +85,11 @@ BAD: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "only a header": ("timestamp\n", {}, "no arrivals under its header"),
     "unsorted": ("1\n5\n\n3\n", {}, "line 4: '3' is earlier than '5' in line 2; sort.*sort=True"),
     "negative": ("1\n-2\n", {}, "line 2: '-2' is negative"),
-    "not a number": ("1\n2\nthree\n", {}, "line 3: 'three' is no moment"),
-    "not a number, under a header": ("ts\n1\n2x\n", {}, "line 3: '2x' is no moment"),
-    "a typo in the first line": ("1O\n2\n", {}, "line 1: '1O' is no moment"),
-    "NaN": ("1\nnan\n", {}, "line 2: 'nan' is no moment"),
-    "infinite": ("1\ninf\n", {}, "line 2: 'inf' is no moment"),
+    "not a number": ("1\n2\nthree\n", {}, "line 3: 'three' is not a time"),
+    "not a number, under a header": ("ts\n1\n2x\n", {}, "line 3: '2x' is not a time"),
+    "a typo in the first line": ("1O\n2\n", {}, "line 1: '1O' is not a time"),
+    "NaN": ("1\nnan\n", {}, "line 2: 'nan' is not a time"),
+    "infinite": ("1\ninf\n", {}, "line 2: 'inf' is not a time"),
     "ms among s": (
         "1700000000\n1700000001\n1700000002000\n",
         {},
@@ -99,36 +99,36 @@ BAD: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "ms, called s": ("1700000000000\n", {"unit": "s"}, "line 1: .*milliseconds, not seconds"),
     "a date among numbers": ("1\n2026-01-01T00:00:00Z\n", {}, "line 2: .* is a date"),
     "a number among dates": ("2026-01-01\n17\n", {}, "line 2: '17' is a number"),
-    "a broken date": ("2026-01-01\n2026-13-01\n", {}, "line 2: '2026-13-01' is no moment"),
+    "a broken date": ("2026-01-01\n2026-13-01\n", {}, "line 2: '2026-13-01' is not a time"),
     "a number, called ISO": ("17.5\n", {"unit": "iso"}, "line 1: .*give ISO 8601"),
-    "a missing stamp": ("0\n1700000000\n", {}, "54 years of silence"),
+    "a missing stamp": ("0\n1700000000\n", {}, "54 years without arrivals"),
     "an empty cell": ("a,at\n1,5\n2,\n", {}, "line 3: there is no value"),
     "an empty date": ("a,at\n1,2026-01-01\n2,\n", {}, "line 3: there is no value"),
     "a short row": ("a,at\n1,5\n2\n", {}, "line 3: it has no column 2"),
     "no such column": ("tim,size\n1,2\n", {"column": "time"}, "line 1: .*did you mean 'tim'"),
     "no header to name in": ("1,2\n", {"column": "time"}, "line 1: there is no header"),
     "no such number": ("1,2\n", {"column": 3}, "line 1: there is no column 3"),
-    "column 0": ("1,2\n", {"column": 0}, "numbered 1 to 2"),
+    "column 0": ("1,2\n", {"column": 0}, "there are 1 to 2"),
     "which column": ("x,y\n1,2\n", {}, "line 1: which column\\? name one of: x, y"),
     "which key": ('{"x": 1, "y": 2}\n', {}, "line 1: which column\\? name one of: x, y"),
     "no such key": ('{"ts": 1}\n{"at": 2}\n', {}, "line 2: it has no 'ts'"),
     "a number for a key": ('{"ts": 1}\n', {"column": 1}, "name the column"),
     "broken JSON": ('{"ts": 1}\n{"ts": \n', {}, "line 2: not JSON"),
-    "a list in NDJSON": ('{"ts": 1}\n[2]\n', {}, "line 2: .*no JSON object"),
+    "a list in NDJSON": ('{"ts": 1}\n[2]\n', {}, "line 2: .*not a JSON object"),
     "null": ('{"ts": 1}\n{"ts": null}\n', {}, "line 2: there is no value"),
-    "true": ('{"ts": 1}\n{"ts": true}\n', {}, "line 2: True is no moment"),
-    "JSON's NaN": ('{"ts": 1}\n{"ts": NaN}\n', {}, "line 2: nan is no moment"),
+    "true": ('{"ts": 1}\n{"ts": true}\n', {}, "line 2: True is not a time"),
+    "JSON's NaN": ('{"ts": 1}\n{"ts": NaN}\n', {}, "line 2: nan is not a time"),
     "a JSON array": ("[1, 2]\n", {}, "line 1: this is one JSON array"),
     "not text": (b"1\n\xff\xfe\n", {}, "not text in UTF-8"),
     "half a gzip": (gzip.compress(b"1\n" * 9999)[:30], {}, "damaged gzip"),
-    "an unknown unit": ("1\n", {"unit": "days"}, "unit = 'days' is none of"),
-    "a half count": ("3\n1.5\n", {"bins": "60s"}, "line 2: '1.5' is no count"),
-    "a negative count": ("3\n-1\n", {"bins": "60s"}, "line 2: '-1' is no count"),
+    "an unknown unit": ("1\n", {"unit": "days"}, "unit = 'days' is not one of"),
+    "a half count": ("3\n1.5\n", {"bins": "60s"}, "line 2: '1.5' is not a number of arrivals"),
+    "a negative count": ("3\n-1\n", {"bins": "60s"}, "line 2: '-1' is not a number of arrivals"),
     "times for counts": ("1700000000,3\n", {"bins": "60s"}, "line 1: .*name the column"),
     "no counts at all": ("0\n0\n", {"bins": "60s"}, "all 2 bins are empty"),
-    "too many": ("50000000\n1\n", {"bins": "60s"}, "the most is 50,000,000"),
+    "too many": ("50000000\n1\n", {"bins": "60s"}, "the maximum is 50,000,000"),
     "bins of nothing": ("1\n", {"bins": "0s"}, "bins = '0s' must be above 0"),
-    "a span that is none": ("# span: long\n1\n", {}, "line 1: .*names no span"),
+    "a span that is none": ("# span: long\n1\n", {}, "line 1: .*does not give a span"),
     "a span that is too short": ("# span: 5\n1\n9\n", {}, "says its span is 5 s"),
 }
 
@@ -248,8 +248,8 @@ def test_the_parts_make_the_whole(trace: Trace, share: float) -> None:
         assert part.arrivals[-1] <= part.span
 
 
-def test_halves() -> None:
-    first, second = halves(trace_of([0.0, 1.0, 6.0, 9.0], span=10))
+def test_a_split_in_the_middle() -> None:
+    first, second = split(trace_of([0.0, 1.0, 6.0, 9.0], span=10), 0.5)
     assert first.arrivals.tolist() == [0, 1]
     assert second.arrivals.tolist() == [1, 4]
     assert (first.span, second.span) == (5, 5)

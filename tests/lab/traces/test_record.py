@@ -170,14 +170,14 @@ def test_clocks_that_went_back_do_not_unsort_the_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
-        ("t.csv.gz", None, "pack it later"),
+        ("t.csv.gz", None, "compress it later"),
         ("none/t.csv", None, "cannot be written: No such file"),
-        ("t.csv", "1\n2\n3\n", "no recording to continue"),
+        ("t.csv", "1\n2\n3\n", "not a recording to continue"),
         ("t.csv", "# recorded from memory://?queue=other\ncreated_at,id\n", "records memory://"),
         (
             "t.csv",
             "# recorded from memory://?queue=default\ncreated_at,id\nx\n",
-            "ends in 'x', which is no arrival",
+            "ends in 'x', which is not an arrival",
         ),
     ],
 )

@@ -1,1 +1,1 @@
-"""`pollwise lab …`."""
+"""`pollwise lab …`: its commands, and the tables that they print."""

@@ -1,6 +1,6 @@
-"""`pollwise lab …`: rehearse polling on traces before paying for it.
+"""`pollwise lab …`: try polling on traces before you pay for it.
 
-The lab is imported when a command runs: it needs numpy, and `pollwise --help` does not.
+The lab is imported when a command runs, because it needs numpy and `pollwise --help` does not.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from pollwise.runtime.redact import without_secrets
 from pollwise.runtime.signals import stopping_on_signals
 
 if TYPE_CHECKING:
-    from pollwise.lab.replay.results import Trace
+    from pollwise.lab.replay.base import Trace
 
 app = typer.Typer(
-    help="Rehearse polling: replay, compare, tune and price it.\n\n"
+    help="Try polling on traces: replay, compare, tune and price it.\n\n"
     "Example: pollwise lab compare bursty",
     no_args_is_help=True,
 )
@@ -48,18 +48,20 @@ TraceName = Annotated[
 Column = Annotated[
     str | None, typer.Option(help="The file's column: its name, or its number from 1.")
 ]
-Unit = Annotated[str, typer.Option(help="Of the file's stamps: auto, s, ms, us, ns or iso.")]
+Unit = Annotated[str, typer.Option(help="Unit of the file's times: auto, s, ms, us, ns or iso.")]
 Bins = Annotated[
-    str | None, typer.Option(help="The file counts arrivals in bins of this length: 60s.")
+    str | None,
+    typer.Option(help="The column counts arrivals in bins of this length: 60s."),
 ]
-Seed = Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of all that is drawn.")]
-Hours = Annotated[float | None, typer.Option(help="How long a workload is (24).")]
-Sort = Annotated[bool, typer.Option("--sort", help="Put the file's arrivals in order first.")]
+Seed = Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of all random numbers.")]
+Hours = Annotated[float | None, typer.Option(help="Length of a workload (24).")]
+Sort = Annotated[bool, typer.Option("--sort", help="Sort the file's arrivals first.")]
 PollPrice = Annotated[
-    str, typer.Option("--price", help=f"What a poll costs: {', '.join(PRICES)}, or 0.005/1000.")
+    str, typer.Option("--price", help=f"Price of a poll: {', '.join(PRICES)}, or 0.005/1000.")
 ]
 Capacity = Annotated[
-    int | None, typer.Option(min=1, help="The most items a poll can find; else no limit.")
+    int | None,
+    typer.Option(min=1, help="How many items a poll can find at most; default: no limit."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
@@ -75,7 +77,7 @@ def stats(
     hours: Hours = None,
     as_json: Json = False,
 ) -> None:
-    """Describe a trace: its rate, its bursts, and what adaptivity can win on it at all.
+    """Describe a trace: its rate, its bursts, and how much adaptive polling can save on it.
 
     Example: pollwise lab stats arrivals.csv.gz --column created_at
     """
@@ -86,13 +88,13 @@ def stats(
     if as_json:
         print_json(facts)
         return
-    share = "who knew the rate would pay this share of what the best fixed interval costs"
+    share = "cost if the rate were known, as a share of the best fixed interval's"
     rows = (
         ("arrivals", f"{facts['n']:,} in {short(facts['span'])}"),
         ("rate", f"{facts['rate']:.4g} a second"),
         ("gaps", f"longest {short(facts['longest_gap'])}, cv {facts['cv']:.3g}"),
-        ("burstiness", f"{facts['burstiness']:.2f}  (-1 like clockwork, 0 at random, 1 in bursts)"),
-        ("dispersion", f"{facts['dispersion']:.3g}  (1 at random, more in bursts)"),
+        ("burstiness", f"{facts['burstiness']:.2f}  (-1 regular, 0 random, 1 in bursts)"),
+        ("dispersion", f"{facts['dispersion']:.3g}  (1 random, more in bursts)"),
         ("headroom", f"{facts['headroom']:.2f}  ({share})"),
     )
     for name, text in rows:
@@ -103,11 +105,11 @@ def stats(
 def synth(
     name: Annotated[str, typer.Argument(help=f"The workload: {WORKLOADS}.")],
     out: Annotated[
-        Path, typer.Option(help="The trace file to write; packed where it ends in .gz.")
+        Path, typer.Option(help="The trace file to write; compressed if it ends in .gz.")
     ],
     seed: Seed = 0,
-    hours: Annotated[float, typer.Option(help="How long it is.")] = 24.0,
-    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    hours: Annotated[float, typer.Option(help="Length of the workload.")] = 24.0,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a workload as a trace file; the same seed gives the same file.
@@ -119,7 +121,7 @@ def synth(
 
     made = workload(name, seed, hours)
     if out.exists() and not force:
-        raise ConfigError(f"--out {str(out)!r} is there already; name another file, or add --force")
+        raise ConfigError(f"--out {str(out)!r} already exists; name another file, or add --force")
     write(made, out)
     if as_json:
         print_json({"file": str(out), "arrivals": len(made.arrivals), "span": made.span})
@@ -129,13 +131,15 @@ def synth(
 
 @app.command("record")
 def record(
-    url: Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")],
-    file: Annotated[Path, typer.Argument(help="The trace file; one that is there is continued.")],
-    every: Annotated[str, typer.Option(help="How often to look while jobs come.")] = "1s",
-    until: Annotated[str | None, typer.Option(help="For how long: 1h. Else until Ctrl-C.")] = None,
+    url: Annotated[str, typer.Argument(help="The queue, such as sqlite:///jobs.db?queue=mail")],
+    file: Annotated[Path, typer.Argument(help="The trace file; an existing one is continued.")],
+    every: Annotated[str, typer.Option(help="How often to poll while jobs arrive.")] = "1s",
+    until: Annotated[
+        str | None, typer.Option(help="How long to record: 1h. Default: until Ctrl-C.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Record when jobs arrive in a queue, without touching them, until Ctrl-C.
+    """Record when jobs arrive in a queue, without changing them, until Ctrl-C.
 
     Example: pollwise lab record sqlite:///jobs.db arrivals.csv --until 1h
     """
@@ -143,20 +147,20 @@ def record(
 
     seen = 0
 
-    def told(count: int) -> None:
+    def note(count: int) -> None:
         nonlocal seen
         seen = count
 
     async def work(queue: Queue) -> None:
         await queue.stats()  # a queue that cannot be read leaves no file behind
-        task = asyncio.ensure_future(recorded(queue, file, every=every, until=until, progress=told))
+        task = asyncio.ensure_future(recorded(queue, file, every=every, until=until, progress=note))
 
         def stop() -> None:
             task.cancel()
 
         with stopping_on_signals(stop):
             if not as_json:
-                what = f"recording the arrivals of {without_secrets(url)}; Ctrl-C ends it"
+                what = f"recording the arrivals of {without_secrets(url)}; press Ctrl-C to stop"
                 err.print(Text(visible(what)), soft_wrap=True)
             await asyncio.wait([task])
         if not task.cancelled():
@@ -178,7 +182,7 @@ def compare(
     ] = None,
     price: PollPrice = "s3-list",
     wait_price_: Annotated[
-        str, typer.Option("--wait-price", help="What a waiting item costs: dollars per seconds.")
+        str, typer.Option("--wait-price", help="Price of one waiting item: dollars per seconds.")
     ] = WAIT_PRICE,
     out: Annotated[
         Path | None, typer.Option(help="The report: .html, .png or .svg (report.html).")
@@ -192,21 +196,22 @@ def compare(
     hours: Hours = None,
     as_json: Json = False,
 ) -> None:
-    """Replay a trace with several strategies and say which to take; writes a report.
+    """Replay a trace with several strategies, recommend one, and write a report.
 
-    With --json, a report is written only where --out names one.
+    With --json, a report is written only if --out is given.
 
     Example: pollwise lab compare bursty --strategies "adaptive,fixed 500ms,worth" --price sqs
     """
     from pollwise.cli.lab.tables import show_comparison
-    from pollwise.lab.policies import USUAL, Terms, parse
+    from pollwise.lab import files
+    from pollwise.lab.policies import USUAL, CostTerms, parse
     from pollwise.lab.report import compare as report
 
     path = out or (None if as_json else Path("report.html"))
     if path is not None:
         report.check_out(path)
     cost = price_named(price)
-    terms = Terms(cost.dollars, wait_price(wait_price_))
+    terms = CostTerms(cost.dollars, wait_price(wait_price_))
     chosen = parse(strategies if strategies is not None else USUAL, terms)
     found = load(trace, column, unit, bins, sort, seed, hours)
     with progress_bar("replaying", hidden=as_json) as progress:
@@ -215,7 +220,7 @@ def compare(
         )
     facts = made.facts()
     if path is not None:
-        report.write(path, _rendered(facts, path))
+        files.write(path, _rendered(facts, path))
     if as_json:
         print_json({**facts, "report": None if path is None else str(path)})
         return
@@ -227,7 +232,7 @@ def compare(
 @app.command("tune")
 def tune(
     trace: TraceName,
-    target: Annotated[
+    goal: Annotated[
         str,
         typer.Option(help="p95=2s, mean=500ms, budget=720/hour (polls) or 'budget=$5/month'."),
     ],
@@ -236,13 +241,11 @@ def tune(
     ] = "adaptive",
     price: PollPrice = "s3-list",
     train: Annotated[
-        float, typer.Option(help="The share of the trace to choose on; the rest is the test.")
+        float, typer.Option(help="Share of the trace to choose settings on; the rest is the test.")
     ] = 0.6,
-    min_interval: Annotated[
-        str, typer.Option(help="No delay shorter than this is tried.")
-    ] = "10ms",
+    min_interval: Annotated[str, typer.Option(help="The shortest delay to try.")] = "10ms",
     max_interval: Annotated[
-        str | None, typer.Option(help="No longer one; else 20 times the target.")
+        str | None, typer.Option(help="The longest delay to try; by default 20 times the goal.")
     ] = None,
     capacity: Capacity = None,
     column: Column = None,
@@ -253,18 +256,18 @@ def tune(
     hours: Hours = None,
     as_json: Json = False,
 ) -> None:
-    """Find the cheapest settings that meet a target, or the least waiting within a budget.
+    """Find the cheapest settings that meet a goal, or the least waiting within a budget.
 
-    Example: pollwise lab tune arrivals.csv --strategy adaptive --target p95=2s --price s3-list
+    Example: pollwise lab tune arrivals.csv --strategy adaptive --goal p95=2s --price s3-list
     """
     from pollwise.cli.lab.tables import show_tuned
     from pollwise.lab import tune as tuning
-    from pollwise.lab.policies import Terms, strategy_kind
+    from pollwise.lab.policies import CostTerms, strategy_kind
 
     cost = price_named(price)
-    terms = Terms(cost.dollars, wait_price(WAIT_PRICE))
+    terms = CostTerms(cost.dollars, wait_price(WAIT_PRICE))
     kind = strategy_kind(strategy)
-    wanted = tuning.parse_target(target, cost)
+    wanted = tuning.parse_goal(goal, cost)
     low = seconds(min_interval, "--min-interval", positive=True)
     high = None if max_interval is None else seconds(max_interval, "--max-interval", positive=True)
     found = load(trace, column, unit, bins, sort, seed, hours)
@@ -281,14 +284,14 @@ def tune(
 
 @app.command("cost")
 def cost(
-    workers: Annotated[int, typer.Option(help="So many workers in the last sentence.")] = 50,
-    shards: Annotated[int, typer.Option(help="LISTs that a poll of a sharded queue takes.")] = 16,
+    workers: Annotated[int, typer.Option(help="Number of workers in the last sentence.")] = 50,
+    shards: Annotated[int, typer.Option(help="LIST requests in a poll of a sharded queue.")] = 16,
     price: PollPrice = "s3-list",
     as_json: Json = False,
 ) -> None:
-    """What the published cost tables of adaptive polling on S3 say, replayed; and the true cost.
+    """Replay the published cost tables of adaptive polling on S3, and show the real cost.
 
-    They price a poll as one GET. In truth it LISTs, once for each shard.
+    The tables price a poll as one GET. A real poll is one LIST for each shard.
 
     Example: pollwise lab cost --workers 50 --shards 16
     """
@@ -317,14 +320,14 @@ def load(
     seed: int,
     hours: float | None,
 ) -> Trace:
-    """The trace in a file of this name; else the workload of this name."""
+    """The trace in the file of this name, else the workload of this name."""
     from pollwise.lab.traces import reading as traces
     from pollwise.lab.traces import synthetic
 
     path = Path(name)
     if path.exists():
         if hours is not None:
-            raise ConfigError(f"--hours is for workloads, and {name!r} is a file; leave it out")
+            raise ConfigError(f"--hours is for workloads, but {name!r} is a file; leave it out")
         known_unit: Any = unit
         return traces.read(path, column=column, unit=known_unit, bins=bins, seed=seed, sort=sort)
     wanted = name.strip().lower().replace("_", "-")
@@ -336,7 +339,7 @@ def load(
     given["--unit"] = None if unit == "auto" else unit
     for option, value in given.items():
         if value is not None:
-            raise ConfigError(f"{option} is for files, and {name!r} is a workload; leave it out")
+            raise ConfigError(f"{option} is for files, but {name!r} is a workload; leave it out")
     if hours is None:
         return synthetic.workload(wanted, seed)
     return synthetic.workload(wanted, seed, hours)
@@ -344,7 +347,7 @@ def load(
 
 @contextmanager
 def progress_bar(what: str, *, hidden: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal, and a function that moves it."""
+    """Show a progress bar on the terminal; yields the function that moves it."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""What the commands of the lab print for people."""
+"""The tables that the commands of the lab print."""
 
 from __future__ import annotations
 
@@ -7,38 +7,39 @@ from typing import Any
 
 from pollwise.cli.output import NOTHING, out, print_table, say, visible, warn
 from pollwise.durations import short
-from pollwise.lab.cost import Row
+from pollwise.lab.cost import CostRow
 from pollwise.lab.policies import label
 from pollwise.lab.prices import DATED, REGION
-from pollwise.lab.report.compare import Report, brief, money, table
-from pollwise.lab.tune import Target, Tuned
+from pollwise.lab.report.compare import Comparison, brief, money, table
+from pollwise.lab.tune import TuningGoal, TuningResult
 
-#: What a narrow screen can do without, first of all what comes first.
+#: Columns that a narrow screen leaves out, in this order.
 DISPENSABLE = ("× sees arrivals", "p50", "p99", "max", "× clairvoyant", "polls $", "× best fixed")
 #: Blanks between columns.
 BETWEEN = 2
 
 
-def show_comparison(made: Report) -> None:
+def show_comparison(made: Comparison) -> None:
     say((made.headline, "bold green"))
     for note in made.notes():
         say(visible(note))
     say("")
     facts = made.facts()
-    rows = []
-    for about, (name, *cells) in table(facts):
-        rows.append((("→ " if about.get("take") else "  ") + name, *cells))
+    rows = [
+        (("→ " if about.get("take") else "  ") + name, *cells)
+        for about, (name, *cells) in table(facts)
+    ]
     heads = ("  policy", "polls/h", "polls $", "mean", "p50", "p95", "p99", "max", "in all $")
     ratios = (f"× {limit['name']}" for limit in facts["limits"])
     _print_fitting((*heads, *ratios), rows, DISPENSABLE)
-    text = "$ a month; in all: with the waiting. ×: how often what a limit costs."
+    text = "$ a month; in all: polls and waiting. ×: the cost divided by that of a limit."
     say((text, "dim"))
 
 
 def _print_fitting(
     heads: Sequence[str], rows: Sequence[Sequence[str]], dispensable: Sequence[str]
 ) -> None:
-    """A table on lines that are not broken: columns that do not fit on the screen are left out."""
+    """Print a table without wrapped lines: leaves out columns that do not fit on the screen."""
     kept = list(range(len(heads)))
     widths = [max(len(row[i]) for row in (heads, *rows)) + BETWEEN for i in kept]
     for name in dispensable:
@@ -49,12 +50,12 @@ def _print_fitting(
     print_table(shown, [[row[i] for i in kept] for row in rows], narrow=shown)
 
 
-def show_tuned(tuned: Tuned) -> None:
+def show_tuned(tuned: TuningResult) -> None:
     facts = tuned.facts()
-    goal = "least waiting" if tuned.target.is_budget else "cheapest"
+    what = "least waiting" if tuned.goal.is_budget else "cheapest"
     say(
         (label(tuned.strategy), "bold green"),
-        f": {goal} of {tuned.tried} settings within {tuned.target.text}.",
+        f": {what} of {tuned.tried} settings within {tuned.goal.text}.",
     )
     say("")
     names = {
@@ -68,7 +69,7 @@ def show_tuned(tuned: Tuned) -> None:
             f"{facts[part]['polls_an_hour']:,.0f}",
             money(facts[part]["dollars_a_month"]),
             *(brief(facts[part][f"wait_{each}_s"]) for each in ("mean", "p95", "p99", "max")),
-            "yes" if facts[part]["meets_target"] else "no",
+            "yes" if facts[part]["meets_goal"] else "no",
         )
         for part, name in names.items()
         if part in facts
@@ -77,31 +78,31 @@ def show_tuned(tuned: Tuned) -> None:
     print_table(heads, rows, narrow=("part of the trace",))
     say("")
     if tuned.holds:
-        say(tuned.verdict)
+        say(tuned.conclusion)
     else:
-        warn(tuned.verdict)
+        warn(tuned.conclusion)
     say("")
-    goal_itself = _worth_goal(tuned.target)
+    goal_itself = _worth_goal(tuned.goal)
     if tuned.strategy.name == "worth" and goal_itself:
-        say((f"Worth can also be told the goal and steer towards it: {goal_itself}", "dim"))
+        say((f"Worth can also take the goal itself: {goal_itself}", "dim"))
         say("")
     table = tuned.table()
     say(table.strip() if table else f"polling={tuned.strategy!r}")
 
 
-def _worth_goal(target: Target) -> str | None:
-    """A target as a setting of Worth, where it has one."""
-    if target.is_budget:
-        return f"polls_per_hour = {target.value:.6g}"
-    if target.measure in ("mean", "p95"):
-        return f'{target.measure}_wait = "{short(target.value)}"'
+def _worth_goal(goal: TuningGoal) -> str | None:
+    """The goal as a setting of Worth, or None."""
+    if goal.is_budget:
+        return f"polls_per_hour = {goal.value:.6g}"
+    if goal.measure in ("mean", "p95"):
+        return f'{goal.measure}_wait = "{short(goal.value)}"'
     return None
 
 
-def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
+def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
     shards = facts["shards"]
     say(("What polling costs a worker in a month of 30 days", "bold"))
-    truth = ("in truth, 1 shard", f"{shards} shards")
+    truth = ("really, 1 shard", f"{shards} shards")
     heads: tuple[str, ...] = ("polling", "polls", "the page", "as GETs", "the page", *truth)
     print_table(
         heads,
@@ -120,7 +121,7 @@ def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
         narrow=heads[1:],
     )
     say("")
-    say(("What an idle worker costs, and how long an item may wait for it", "bold"))
+    say(("What an idle worker costs, and how long an item may wait", "bold"))
     heads = ("polling", "the page", "polls", *truth, "the page", "longest")
     print_table(
         heads,
@@ -143,7 +144,7 @@ def show_costs(facts: dict[str, Any], rows: list[Row]) -> None:
     paged = "" if many["page_dollars"] is None else f" ({money(many['page_dollars'])} there)"
     say(
         f"A worker at fixed 500ms costs {money(rows[0].rounded_dollars)} a month as the page "
-        f"counts, {count} cost {money(many['rounded_dollars'])}{paged}. In truth one costs "
+        f"counts, {count} cost {money(many['rounded_dollars'])}{paged}. Really, one costs "
         f"{money(facts['costs'][0]['dollars_one_shard'])} and {count} cost "
         f"{money(many['dollars_one_shard'])}; with {shards} shards "
         f"{money(many['dollars_all_shards'])}."

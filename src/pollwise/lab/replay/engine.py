@@ -1,21 +1,20 @@
 """Replays: what a strategy would have done with a trace.
 
-`replay` picks the engine. The *reference* runs the real `PollLoop` with the real pacers on a real
-source, under the virtual clock: several workers that race, holds, hints, latency, failures,
-handlers that keep places, jitter. The *fast path* (`fast.py`) is for the plain case. Where both
-apply they give the same, to the bit; when a replay begins and ends, and what it counts, is in
-`rules.py`.
+`replay` picks the engine. The *reference* runs the real `PollLoop` with the real pacers under the
+virtual clock. It covers several workers, holds, hints, latency, failures, handlers that occupy
+slots, and jitter. The *fast path* (`fast.py`) is for the plain case. Where both apply they give
+exactly the same. `base.py` says when a replay begins and ends, and what it counts.
 
-The source of the reference is modelled so:
+The reference models the source like this:
 
-- A poll reaches the source after half the latency, and its answer takes the other half. What
-  arrives after the look is not in the answer.
-- Items are taken in the order of their arrival, whoever comes first.
-- A held poll that finds nothing stays until something arrives or the hold is over.
-- A poll that fails does so without a look, when its answer is due.
-- With hints, each arrival wakes one sleeper, and a full poll passes the hint on, as queues do. A
-  worker that has no place free does not poll; it claims nothing ahead.
-- Several workers without `jitter` begin together and march in step. Real ones don't: turn it on.
+- A poll reaches the source after half the latency, and its answer takes the other half. Items that
+  arrive in the second half are not in the answer.
+- Items are taken in the order of their arrival, by whichever poll comes first.
+- A held poll that finds nothing waits until something arrives or the hold is over.
+- A poll that fails takes nothing, and fails when its answer is due.
+- With hints, each arrival wakes one sleeping worker, and a full poll passes the hint on, as queues
+  do. A worker without a free slot does not poll.
+- Several workers without `jitter` poll in step, unlike real ones: turn it on.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from dataclasses import dataclass
 
 from pollwise.core.strategies.base import Strategy
 from pollwise.errors import PollwiseError
-from pollwise.lab.needs import np
-from pollwise.lab.replay import rules
+from pollwise.lab.numeric import np
+from pollwise.lab.replay import base
+from pollwise.lab.replay.base import Replay, Situation, Trace
 from pollwise.lab.replay.fast import fast, lean, sweep, why_not
-from pollwise.lab.replay.results import Replay, Situation, Trace
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hints
@@ -47,13 +46,13 @@ def replay(
     seed: int = 0,
     keep_polls: bool = False,
 ) -> Replay:
-    """Replay a trace with a strategy, by the fastest engine that can.
+    """Replay a trace with a strategy, by the fastest engine that supports the situation.
 
     seed: for failures and jitter; the same seed gives the same replay.
-    keep_polls: keep when each poll began.
+    keep_polls: keep the time of each poll.
     """
     situation = situation or Situation()
-    rules.check(trace, strategy, situation)
+    base.check(trace, strategy, situation)
     engine = reference if why_not(strategy, situation) else fast
     return engine(trace, strategy, situation, seed=seed, keep_polls=keep_polls)
 
@@ -68,19 +67,19 @@ def reference(
 ) -> Replay:
     """Replay a trace with the real loop under the virtual clock, in any situation."""
     situation = situation or Situation()
-    rules.check(trace, strategy, situation)
+    base.check(trace, strategy, situation)
     clock = VirtualClock()
-    scene = clock.run(_play(trace, strategy, situation, seed, clock))
-    return _told(trace, strategy, scene.polls, scene.waits, keep_polls)
+    source = clock.run(_play(trace, strategy, situation, seed, clock))
+    return _result(trace, strategy, source.polls, source.waits, keep_polls)
 
 
 class PollFailedOnPurpose(PollwiseError):
-    """The situation's `failure_share` struck."""
+    """This poll is one of the situation's `failure_share`."""
 
 
 @dataclass(slots=True)
-class _Poll:
-    """One poll, as its source saw it."""
+class _ReplayedPoll:
+    """One poll, as the source saw it."""
 
     began: float
     held: bool
@@ -91,8 +90,8 @@ class _Poll:
         return self.began < span or self.found > 0
 
 
-class _Scene:
-    """Where items arrive by the trace, and what the polls did about it."""
+class _ReplaySource:
+    """The source where the items of the trace arrive, with a record of its polls."""
 
     def __init__(
         self, trace: Trace, strategy: Strategy, situation: Situation, seed: int, clock: VirtualClock
@@ -100,7 +99,7 @@ class _Scene:
         self.situation = situation
         self.clock = clock
         self.hints = Hints() if situation.hints else None
-        self.polls: list[_Poll] = []
+        self.polls: list[_ReplayedPoll] = []
         self.waits = [0.0] * len(trace.arrivals)
         self.over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._strategy = strategy
@@ -108,16 +107,16 @@ class _Scene:
         self._trace = trace
         self._taken = 0
         self._answered = 0
-        self._in_vain = 0
-        self._luck = rules.drawn_by(seed, "failures")
+        self._stuck = 0
+        self._luck = base.drawn_by(seed, "failures")
 
     async def poll(self, hold: float, limit: int | None) -> Batch[float]:
-        """One look; the items are their arrival times."""
+        """One poll; an item is its arrival time."""
         clock, half = self.clock, self.situation.poll_latency / 2
         poll = self._begin(hold)
         await self._travel(half)
         poll.failed = self._luck.random() < self.situation.failure_share
-        first, until = (0, 0) if poll.failed else await self._look(hold, limit)
+        first, until = (0, 0) if poll.failed else await self._take(hold, limit)
         await self._travel(half)
         if poll.failed:
             raise PollFailedOnPurpose("this poll fails on purpose")
@@ -130,8 +129,8 @@ class _Scene:
             self.hints.pass_on()
         return Batch(items, limit, tuple(waits) if self.situation.timestamps else ())
 
-    async def announce(self) -> None:
-        """Give a hint for each arrival, as it arrives."""
+    async def send_hints(self) -> None:
+        """Send a hint for each arrival."""
         assert self.hints is not None  # noqa: S101
         told = 0
         while told < len(self._arrivals):
@@ -140,18 +139,18 @@ class _Scene:
             self.hints.send(arrived - told)
             told = arrived
 
-    def _begin(self, hold: float) -> _Poll:
-        poll = _Poll(self.clock.now(), hold > 0)
+    def _begin(self, hold: float) -> _ReplayedPoll:
+        poll = _ReplayedPoll(self.clock.now(), hold > 0)
         same_moment = bool(self.polls) and self.polls[-1].began == poll.began
-        self._in_vain = self._in_vain + 1 if same_moment and not self.polls[-1].found else 0
-        stuck = self._in_vain > rules.STUCK_AFTER * self.situation.workers
-        if stuck or len(self.polls) > rules.POLLS_MAX:
-            raise rules.too_many_polls(self._strategy, self._trace)
+        self._stuck = self._stuck + 1 if same_moment and not self.polls[-1].found else 0
+        stuck = self._stuck > base.STUCK_AFTER * self.situation.workers
+        if stuck or len(self.polls) > base.POLLS_MAX:
+            raise base.too_many_polls(self._strategy, self._trace)
         self.polls.append(poll)
         return poll
 
-    async def _look(self, hold: float, limit: int | None) -> tuple[int, int]:
-        """Take what is there; with a hold, wait for it. Returns from where to where was taken."""
+    async def _take(self, hold: float, limit: int | None) -> tuple[int, int]:
+        """Take what has arrived, or wait for it with a hold; the range of items taken."""
         until = self.clock.now() + hold
         while True:
             first, now = self._taken, self.clock.now()
@@ -167,10 +166,10 @@ class _Scene:
             await self.clock.sleep(seconds)
 
     async def _until(self, moment: float) -> None:
-        while (left := moment - self.clock.now()) > 0:  # a sum of floats may fall short of it
+        while (left := moment - self.clock.now()) > 0:  # a sum of floats may be a little less
             await self.clock.sleep(left)
 
-    def _end(self, poll: _Poll, found: int, now: float) -> None:
+    def _end(self, poll: _ReplayedPoll, found: int, now: float) -> None:
         poll.found = found
         self._answered += found
         if (
@@ -181,26 +180,26 @@ class _Scene:
             self.over.set_result(None)
 
 
-class _Worker:
-    """A poller, and the places its items keep while they are handled."""
+class _ReplayWorker:
+    """A poller, and the slots that its items occupy while they are handled."""
 
-    def __init__(self, scene: _Scene, strategy: Strategy, seed: int, number: int) -> None:
-        situation = scene.situation
-        self._scene = scene
+    def __init__(self, source: _ReplaySource, strategy: Strategy, seed: int, number: int) -> None:
+        situation = source.situation
+        self._source = source
         self._capacity = situation.capacity
-        self._places = situation.concurrency
+        self._slots = situation.concurrency
         self._busy = 0
         self._room = asyncio.Event()
         self._loop = PollLoop(
             self._claim,
-            strategy if situation.jitter else rules.Exactly(strategy),
+            strategy if situation.jitter else base.WithoutJitter(strategy),
             f"worker {number}",
             LoopOptions(
-                clock=scene.clock,
+                clock=source.clock,
                 events=Events(quiet=True),
-                random=rules.drawn_by(seed, f"worker {number}"),
-                hints=scene.hints,
-                retry=rules.retry_of(situation),
+                random=base.drawn_by(seed, f"worker {number}"),
+                hints=source.hints,
+                retry=base.retry_of(situation),
                 drain=situation.drain,
                 spread=situation.jitter,
             ),
@@ -208,20 +207,20 @@ class _Worker:
 
     async def run(self) -> None:
         async for _ in self._loop:
-            while self._places is not None and self._busy >= self._places:
+            while self._slots is not None and self._busy >= self._slots:
                 self._room.clear()
                 await self._room.wait()
 
     async def _claim(self, hold: float) -> Batch[float]:
-        free = None if self._places is None else self._places - self._busy
+        free = None if self._slots is None else self._slots - self._busy
         limits = [limit for limit in (self._capacity, free) if limit is not None]
-        batch = await self._scene.poll(hold, min(limits) if limits else None)
+        batch = await self._source.poll(hold, min(limits) if limits else None)
         self._handle(len(batch.items))
         return batch
 
     def _handle(self, count: int) -> None:
-        took = self._scene.situation.handler_time
-        if count and took and self._places is not None:
+        took = self._source.situation.handler_time
+        if count and took and self._slots is not None:
             self._busy += count
             asyncio.get_running_loop().call_later(took, self._leave, count)
 
@@ -232,19 +231,19 @@ class _Worker:
 
 async def _play(
     trace: Trace, strategy: Strategy, situation: Situation, seed: int, clock: VirtualClock
-) -> _Scene:
-    scene = _Scene(trace, strategy, situation, seed, clock)
-    workers = [_Worker(scene, strategy, seed, number) for number in range(situation.workers)]
+) -> _ReplaySource:
+    source = _ReplaySource(trace, strategy, situation, seed, clock)
+    workers = [_ReplayWorker(source, strategy, seed, number) for number in range(situation.workers)]
     parts = [asyncio.ensure_future(worker.run()) for worker in workers]
     if situation.hints:
-        parts.append(asyncio.ensure_future(scene.announce()))
+        parts.append(asyncio.ensure_future(source.send_hints()))
     try:
-        await _until_over_or_failed(scene.over, parts)
+        await _until_over_or_failed(source.over, parts)
     finally:
         for part in parts:
             part.cancel()
         await asyncio.gather(*parts, return_exceptions=True)
-    return scene
+    return source
 
 
 async def _until_over_or_failed(
@@ -254,22 +253,26 @@ async def _until_over_or_failed(
     while not over.done():
         done, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
         for each in done:
-            each.result()  # raises what a part raised; those that announce end by themselves
+            each.result()  # raises what a part raised; the one that sends hints may end
 
 
-def _told(
-    trace: Trace, strategy: Strategy, polls: list[_Poll], waits: list[float], keep_polls: bool
+def _result(
+    trace: Trace,
+    strategy: Strategy,
+    polls: list[_ReplayedPoll],
+    waits: list[float],
+    keep_polls: bool,
 ) -> Replay:
     counted = [poll for poll in polls if poll.counts(trace.span)]
     failed = sum(poll.failed for poll in counted)
     began = np.array([poll.began for poll in counted]) if keep_polls else None
-    return rules.result(
+    return base.result(
         trace,
         strategy,
         polls=len(counted),
         empty=sum(not poll.found for poll in counted) - failed,
         failed=failed,
         held=sum(poll.held for poll in counted),
-        waits=rules.as_seconds(waits),
+        waits=base.as_seconds(waits),
         poll_times=began,
     )

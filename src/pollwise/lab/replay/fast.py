@@ -1,14 +1,13 @@
 """Replays without an event loop, for the plain case.
 
 The plain case is one poller, short polls that answer at once and never fail, no hints, and no
-handlers that keep places. There a replay is a short loop: look, ask the pacer, sleep. For `Fixed`,
-`Adaptive`, `BatchFill` and `Ewma` that loop is compiled, pacer and all; for every other strategy it
-is plain Python around the real pacer. Both give what `reference` gives, to the bit.
+handlers that occupy slots. Then a replay is a short loop: poll, ask the pacer, sleep. For `Fixed`,
+`Adaptive`, `BatchFill` and `Ewma` the loop is compiled together with the pacer; for every other
+strategy it is Python around the real pacer. Both give exactly what `reference` gives.
 """
 
 from __future__ import annotations
 
-import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -22,21 +21,21 @@ from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.ewma import Ewma
 from pollwise.core.strategies.fixed import Fixed
 from pollwise.errors import ConfigError
-from pollwise.lab.needs import np
-from pollwise.lab.replay import rules
-from pollwise.lab.replay.results import Replay, Seconds, Situation, Trace
+from pollwise.lab.numeric import np
+from pollwise.lab.replay import base
+from pollwise.lab.replay.base import Replay, Seconds, Situation, Trace
 
-#: Called with how many of how many are done.
+#: Called with the number of replays done and their total.
 Progress = Callable[[int, int], None]
 
 
 def why_not(strategy: Strategy, situation: Situation) -> str | None:
-    """What needs the event loop, or None in the plain case."""
+    """The feature that needs the event loop, or None in the plain case."""
     needs = {
         "several workers": situation.workers > 1,
-        "handlers that keep places": bool(situation.handler_time and situation.concurrency),
+        "handlers that occupy slots": bool(situation.handler_time and situation.concurrency),
         "hints": situation.hints,
-        "holds": strategy.longest_hold > 0,  # a source that can hold does so for who asks it to
+        "holds": strategy.longest_hold > 0,  # a source that can hold a poll does so when asked
         "poll latency": situation.poll_latency > 0,
         "failing polls": situation.failure_share > 0,
     }
@@ -51,16 +50,16 @@ def fast(
     seed: int = 0,
     keep_polls: bool = False,
 ) -> Replay:
-    """Replay the plain case; an error for any other."""
+    """Replay the plain case; a ConfigError for any other."""
     situation = situation or Situation()
-    rules.check(trace, strategy, situation)
+    base.check(trace, strategy, situation)
     need = why_not(strategy, situation)
     if need is not None:
-        raise ConfigError(f"the fast path knows no {need}; use replay() or reference()")
-    twin = None if situation.jitter else _twin_of(strategy)
-    if twin is None:
+        raise ConfigError(f"the fast path does not support {need}; use replay() or reference()")
+    compiled = None if situation.jitter else _compiled_form(strategy)
+    if compiled is None:
         return lean(trace, strategy, situation, seed=seed, keep_polls=keep_polls)
-    return _run_twin(trace, strategy, twin, situation, keep_polls)
+    return _run_compiled(trace, strategy, compiled, situation, keep_polls)
 
 
 def sweep(
@@ -72,7 +71,7 @@ def sweep(
     keep_polls: bool = False,
     progress: Progress | None = None,
 ) -> list[Replay]:
-    """Replay a trace with each strategy, in order; `progress(done, total)` is told of each."""
+    """Replay a trace with each strategy, in order; calls `progress(done, total)` after each."""
     from pollwise.lab.replay.engine import replay
 
     every = list(strategies)
@@ -88,8 +87,8 @@ def sweep(
 
 
 @dataclass(frozen=True)
-class _Twin:
-    """A strategy as the compiled loop takes it: which one, its numbers, and its first state."""
+class _CompiledStrategy:
+    """A strategy for the compiled loop: which one, its numbers, and its first state."""
 
     kind: int
     numbers: tuple[float, ...]
@@ -97,27 +96,27 @@ class _Twin:
     full: float = 0.0
 
 
-def _twin_of(strategy: Strategy) -> _Twin | None:
+def _compiled_form(strategy: Strategy) -> _CompiledStrategy | None:
     from pollwise.lab.replay import kernels
 
     if type(strategy) is Fixed:
-        return _Twin(kernels.FIXED, (strategy.interval,), strategy.interval)
+        return _CompiledStrategy(kernels.FIXED, (strategy.interval,), strategy.interval)
     if type(strategy) is Adaptive:
         numbers = (strategy.min_interval, strategy.max_interval, strategy.backoff_multiplier)
-        return _Twin(kernels.ADAPTIVE, numbers, strategy.min_interval)
+        return _CompiledStrategy(kernels.ADAPTIVE, numbers, strategy.min_interval)
     if type(strategy) is BatchFill:
         limits = (strategy.min_interval, strategy.max_interval, float(strategy.batch_size))
-        return _Twin(
+        return _CompiledStrategy(
             kernels.BATCH_FILL,
             (*limits, batch_fill.LOW_LOAD, batch_fill.STEP),
             strategy.min_interval,
         )
     if type(strategy) is Ewma:
-        return _ewma_twin(strategy)
+        return _compiled_ewma(strategy)
     return None
 
 
-def _ewma_twin(strategy: Ewma) -> _Twin:
+def _compiled_ewma(strategy: Ewma) -> _CompiledStrategy:
     from pollwise.lab.replay import kernels
 
     intervals = tuple(strategy.interval_of(volume) for volume in ewma.CLASSES)
@@ -134,43 +133,47 @@ def _ewma_twin(strategy: Ewma) -> _Twin:
         0.5,
     )
     numbers = (*intervals, *own, *shared)
-    return _Twin(kernels.EWMA, numbers, strategy.idle_interval, full=ewma.COUNTED_MAX)
+    return _CompiledStrategy(kernels.EWMA, numbers, strategy.idle_interval, full=ewma.COUNTED_MAX)
 
 
-def _run_twin(
-    trace: Trace, strategy: Strategy, twin: _Twin, situation: Situation, keep_polls: bool
+def _run_compiled(
+    trace: Trace,
+    strategy: Strategy,
+    compiled: _CompiledStrategy,
+    situation: Situation,
+    keep_polls: bool,
 ) -> Replay:
     from pollwise.lab.replay import kernels
 
     arrivals = np.ascontiguousarray(trace.arrivals, dtype=np.float64)
     waits = np.empty(len(arrivals))
-    state = kernels.first_state(twin.delay, twin.full)
-    numbers = np.array(twin.numbers)
-    capacity = rules.most_found(situation) or 0
+    state = kernels.first_state(compiled.delay, compiled.full)
+    numbers = np.array(compiled.numbers)
+    capacity = base.most_found(situation) or 0
 
     def run(times: Seconds) -> tuple[int, int]:
         return kernels.replay(
             arrivals,
             float(trace.span),
-            twin.kind,
+            compiled.kind,
             numbers,
             state,
             capacity,
             situation.drain,
-            rules.STUCK_AFTER,
-            rules.POLLS_MAX,
+            base.STUCK_AFTER,
+            base.POLLS_MAX,
             waits,
             times,
         )
 
     polls, empty = run(np.empty(0))
     if polls < 0:
-        raise rules.too_many_polls(strategy, trace)
+        raise base.too_many_polls(strategy, trace)
     times = None
     if keep_polls:
-        times = np.empty(polls)  # counting first is cheaper than growing
+        times = np.empty(polls)  # counting first is cheaper than growing the array
         run(times)
-    return rules.result(trace, strategy, polls=polls, empty=empty, waits=waits, poll_times=times)
+    return base.result(trace, strategy, polls=polls, empty=empty, waits=waits, poll_times=times)
 
 
 # Plain Python
@@ -184,13 +187,13 @@ def lean(
     seed: int = 0,
     keep_polls: bool = False,
 ) -> Replay:
-    """The plain case around the real pacer of any strategy; draws jitter as the loop does."""
+    """Replay the plain case with the real pacer of any strategy, and with the loop's jitter."""
     from pollwise.lab.replay.kernels import woken_at
 
     arrivals = trace.arrivals.tolist()
-    capacity = rules.most_found(situation)
+    capacity = base.most_found(situation)
     pacer = strategy.pacer()
-    draw = rules.drawn_by(seed, "worker 0").random if situation.jitter else None
+    draw = base.drawn_by(seed, "worker 0").random if situation.jitter else None
     first = pacer.first().delay
     now = woken_at(0.0, first * draw()) if draw else 0.0
     waits: list[float] = []
@@ -219,39 +222,13 @@ def lean(
             delay = jittered(delay, strategy.min_interval, strategy.max_interval, draw())
         before, now = now, woken_at(now, delay)
         stuck = stuck + 1 if now == before and not found else 0
-        if stuck > rules.STUCK_AFTER or polls > rules.POLLS_MAX:
-            raise rules.too_many_polls(strategy, trace)
-    return rules.result(
+        if stuck > base.STUCK_AFTER or polls > base.POLLS_MAX:
+            raise base.too_many_polls(strategy, trace)
+    return base.result(
         trace,
         strategy,
         polls=polls,
         empty=empty,
-        waits=rules.as_seconds(waits),
-        poll_times=rules.as_seconds(times) if keep_polls else None,
+        waits=base.as_seconds(waits),
+        poll_times=base.as_seconds(times) if keep_polls else None,
     )
-
-
-def polls_a_minute(polls: int = 20_000_000) -> dict[str, float]:
-    """Measure the compiled loops on this machine: polls a minute on one core, by strategy."""
-    interval = 0.5
-    span = polls * interval
-    arrivals = np.linspace(0.0, span, polls // 20, endpoint=False)
-    trace = Trace("benchmark", arrivals, span)
-    figures = {}
-    for strategy in (
-        Fixed(interval),
-        Adaptive(interval, 2 * interval),
-        BatchFill(interval, 2 * interval),
-        Ewma(
-            idle_interval=1,
-            low_interval=interval,
-            medium_interval=interval,
-            high_interval=interval,
-            very_high_interval=interval,
-        ),
-    ):
-        fast(Trace("warm-up", arrivals[:10], span), strategy)
-        began = time.perf_counter()
-        counted = fast(trace, strategy).polls
-        figures[strategy.name] = counted / (time.perf_counter() - began) * 60
-    return figures

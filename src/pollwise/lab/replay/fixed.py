@@ -1,7 +1,7 @@
-"""What fixed polling would have done with the same arrivals.
+"""What fixed polling would have done with the same arrivals, as a formula without numpy.
 
-A closed form, so that a live view can show it beside the strategy at work: polls every `interval`,
-each finding all that arrived since, a full batch followed by the next poll at once.
+`pollwise demo` shows it beside a live strategy: a poll every `interval` that finds all arrivals
+since the one before, and after a full batch the next poll at once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ROUNDING = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class FixedPolling:
-    """The polls of a fixed interval over a stretch of time, and how long each item waited."""
+    """The polls of a fixed interval over a period of time, and how long each item waited."""
 
     polls: int
     empty: int
@@ -37,13 +37,13 @@ def polled_every(
             found[turn] += 1
             waits.append(max(turn * interval - arrival, 0.0))
     drains = sum(count // capacity for count in found.values())
-    # What fills its batches to the last place is followed by a poll that finds nothing.
-    in_vain = sum(count % capacity == 0 for count in found.values())
-    return FixedPolling(turns + drains, turns - len(found) + in_vain, tuple(waits))
+    # After batches that are all full comes a poll that finds nothing.
+    empty = sum(count % capacity == 0 for count in found.values())
+    return FixedPolling(turns + drains, turns - len(found) + empty, tuple(waits))
 
 
 def percentile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that at least `share` of the values do not exceed; None of nothing."""
+    """The smallest value that at least this share of the values does not exceed, or None."""
     if not values:
         return None
     ordered = sorted(values)

@@ -1,24 +1,24 @@
-"""The loops that must be fast, compiled: replays of the plain case, and limits.
+"""Compiled loops: replays of the plain case, and limits.
 
 Importing this module loads numba; the rest of the lab does so on first use.
 
-The replay here is a twin of `pollwise.loop` under the virtual clock with the pacers of
-`pollwise.core`; tests hold the two equal, poll by poll, to the bit. What a twin knows of its
-original comes in as numbers (`fast.py` reads them from core), because numba's cache on disk would
-not notice that a constant of another module has changed.
+The replay here does the same as `runtime.loop` under the virtual clock with the pacers of `core`;
+tests check that the two are equal, poll by poll. The constants of the pacers are passed as numbers
+(`fast.py` reads them from core), because numba's cache on disk would not notice that a constant of
+another module has changed.
 """
 
 from __future__ import annotations
 
-from pollwise.lab.needs import NDArray, compiled, np
+from pollwise.lab.numeric import NDArray, compiled, np
 
 Floats = NDArray[np.float64]
 
 FIXED, ADAPTIVE, BATCH_FILL, EWMA = range(4)
-#: The event loop sleeps no longer than this at a stretch, in seconds (asyncio's own limit).
+#: The longest single sleep of the event loop, in seconds (asyncio's own limit).
 STRETCH = 86400.0
 
-# Where the state of a pacer is kept in its array.
+# The places of a pacer's state in its array.
 _DELAY = 0
 _AVERAGE, _TRUE_AT, _FULL, _EMPTIES, _LOW_POLLS, _SPIKED = range(1, 7)
 
@@ -31,10 +31,10 @@ def first_state(delay: float, full: float) -> Floats:
 
 
 def woken_at(now: float, delay: float) -> float:
-    """When the virtual clock wakes who goes to sleep now for `delay`: its sums, in its order.
+    """When a sleep of `delay` from now ends under the virtual clock, with the same roundings.
 
-    The loop notes now + delay and asks for what is left until then; asyncio sets a timer, and runs
-    it up to a nanosecond early; and the clock jumps by the difference. Each step rounds.
+    The loop computes now + delay and sleeps for the difference; asyncio sets a timer, which may run
+    up to a nanosecond early; and the clock jumps by the difference. Each step rounds.
     """
     left = (now + delay) - now
     if left <= 0.0:
@@ -122,7 +122,7 @@ def _ewma_empty(p: Floats, s: Floats, at: float) -> None:
 
 @compiled
 def _delay_after(kind: int, p: Floats, s: Floats, at: float, found: int, capacity: int) -> float:
-    """What the pacer of a kind answers; `capacity` 0 stands for none."""
+    """The delay that a pacer of this kind answers; `capacity` 0 means no limit."""
     if kind == FIXED:
         return float(p[0])
     if kind == ADAPTIVE:
@@ -150,12 +150,12 @@ def replay(
     waits: Floats,
     times: Floats,
 ) -> tuple[int, int]:
-    """Poll the arrivals from time 0 on; return how many polls counted, and how many were empty.
+    """Poll the arrivals from time 0 on; return the number of polls, and of empty ones.
 
-    waits: filled with how long each item waited.
-    times: filled with when each poll began; of no length where nobody asked for it.
-    patience: how many polls in a row may find nothing while no time passes.
-    most_polls: how many polls there may be; more of either return (-1, 0).
+    waits: filled with the wait of each item.
+    times: filled with the time of each poll, unless its length is 0.
+    patience: how many empty polls in a row are allowed while no time passes.
+    most_polls: how many polls are allowed; more of either return (-1, 0).
     """
     s = start.copy()
     n, most = len(arrivals), capacity if capacity > 0 else len(arrivals) + 1
@@ -184,13 +184,13 @@ def replay(
 
 @compiled
 def optimal_polls(arrivals: Floats, ratio: float) -> NDArray[np.int64]:
-    """The arrivals at which a clairvoyant polls, by number.
+    """The arrivals at which a clairvoyant polls, by index.
 
-    best[i] is the least that the first i arrivals can cost, with a poll at the i-th:
-    best[i] = ratio + min over j < i of best[j] + Σ_{j<k≤i} (aᵢ - a_k), for the last poll before
+    best[i] is the lowest cost of the first i arrivals, with a poll at the i-th:
+    best[i] = ratio + min over j < i of best[j] + Σ_{j<k≤i} (aᵢ - a_k), where the last poll before
     was at the j-th. With the sums S of the arrivals, the part that depends on j is a line in aᵢ,
     -j·aᵢ + (best[j] + S[j]). Slopes fall with j and aᵢ never falls, so the lines that can still be
-    lowest form a hull of which one end leaves and the other is built on: O(n) in all.
+    lowest form a hull that loses lines at one end and gains them at the other: O(n) in total.
     """
     n = len(arrivals)
     slope, height = np.empty(n + 1), np.empty(n + 1)
@@ -229,7 +229,7 @@ def optimal_polls(arrivals: Floats, ratio: float) -> NDArray[np.int64]:
 
 @compiled
 def polls_when_due(arrivals: Floats, price: float, times: Floats) -> int:
-    """Poll whenever the waiting since the last poll has added up to `price`; fill in the times."""
+    """Poll whenever the waiting since the last poll reaches `price`; fill in the times."""
     n, polls, i = len(arrivals), 0, 0
     while i < n:
         at, waiting, pending = arrivals[i], 0.0, 1
@@ -249,7 +249,7 @@ def polls_when_due(arrivals: Floats, price: float, times: Floats) -> int:
 
 @compiled
 def fixed_costs(arrivals: Floats, span: float, intervals: Floats, ratio: float) -> Floats:
-    """What polling at 0, T, 2T, … costs for each T, by the rule that ends every replay."""
+    """The cost of polling at 0, T, 2T, … for each T, with the end rule of every replay."""
     costs = np.empty(len(intervals))
     for which in range(len(intervals)):
         interval = intervals[which]

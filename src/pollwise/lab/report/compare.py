@@ -1,16 +1,13 @@
 """Which policy to take: strategies compared on one trace, in dollars and in waiting.
 
-Polls and waiting are put into one currency: a price for a poll, and a price for a second that one
-item waits. The policy to take is the one that costs least in sum. Beside each stand the limits that
-no policy of its kind can beat on this trace; `Report.facts` has all of it as plain values, and both
-the page and the pictures are drawn from those alone.
+Polls and waiting get a price each: dollars for a poll, and for a second that one item waits. The
+policy to take has the lowest sum. Limits that no policy can beat on this trace are shown beside
+them. `Comparison.facts` has everything as plain values; page and pictures are drawn from it alone.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,28 +18,28 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.worth import Worth
 from pollwise.durations import short
 from pollwise.errors import ConfigError
-from pollwise.lab.needs import np
-from pollwise.lab.policies import Terms, known, label, rounded, space
+from pollwise.lab.numeric import np
+from pollwise.lab.policies import CostTerms, known, label, rounded, space
 from pollwise.lab.prices import MONTH, Price
 from pollwise.lab.replay import limits
+from pollwise.lab.replay.base import Replay, Situation, Trace
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.fast import sweep
-from pollwise.lab.replay.results import Replay, Situation, Trace
 
 HOUR = 3600.0
-#: What a second of one item's waiting is worth unless somebody says otherwise: a cent an hour.
+#: The default price of a second that one item waits: a cent an hour.
 WAIT_PRICE = "0.01/3600"
-#: Stretches of time that rates are counted in, and points of the distribution of waits.
+#: Bins of time that rates are counted in, and points of the distribution of waits.
 BINS = 120
 LEVELS = 200
 #: Sweeps try delays from the best fixed interval divided by this to the same multiplied by it.
 REACH = 20.0
-#: No sweep polls more often than this in a replay: a picture need not take minutes.
+#: Settings that need more polls than this in a replay are not tried, to stay fast.
 SWEPT_POLLS = 300_000
-#: Worth is swept over its price of waiting, in replays of at most so many polls.
+#: Worth is tried at these multiples of the price of waiting, with at most this many polls.
 WORTH_FACTORS = (0.01, 0.03, 0.1, 0.3, 3.0, 10.0, 30.0)
 WORTH_POLLS = 50_000
-#: Policies are near each other whose polls differ by no more than this factor.
+#: Policies are near each other if their polls differ by no more than this factor.
 NEAR = 1.7
 FORMATS = (".html", ".png", ".svg")
 
@@ -50,8 +47,8 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
-class Line:
-    """One policy and what it did; dollars are for a month at the trace's own pace."""
+class PolicyResult:
+    """One policy and its replay; dollars are for a month at the rate of the trace."""
 
     name: str
     family: str
@@ -66,8 +63,8 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """What cannot be beaten, by its own measure."""
+class CostLimit:
+    """A cost that policies can be compared with."""
 
     name: str
     what: str
@@ -77,25 +74,25 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Report:
-    """A comparison, ready to be shown."""
+class Comparison:
+    """Policies compared on one trace, ready to be shown."""
 
     trace: Trace
     price: Price
-    terms: Terms
-    lines: list[Line]
-    swept: list[Line]
-    limits: list[Limit]
+    terms: CostTerms
+    lines: list[PolicyResult]
+    swept: list[PolicyResult]
+    limits: list[CostLimit]
     situation: Situation = field(default_factory=Situation)
 
     @property
-    def chosen(self) -> Line:
+    def chosen(self) -> PolicyResult:
         """The policy to take: the cheapest, polls and waiting together."""
         return min(self.lines, key=lambda line: line.dollars)
 
     @property
-    def baseline(self) -> Line | None:
-        """What most people would have written: the first fixed interval of the comparison."""
+    def baseline(self) -> PolicyResult | None:
+        """What most people would write: the first fixed interval of the comparison."""
         others = (line for line in self.lines if line is not self.chosen)
         return next((line for line in others if line.family == "fixed"), None)
 
@@ -111,41 +108,40 @@ class Report:
             f"{text}, {_less(best.dollars, other.dollars)} {other.name} ({money(other.dollars)})."
         )
 
-    def _next_best(self) -> Line | None:
+    def _next_best(self) -> PolicyResult | None:
         others = [line for line in self.lines if line is not self.chosen]
         return min(others, key=lambda line: line.dollars, default=None)
 
     def notes(self) -> list[str]:
-        """What else to know, a sentence each."""
+        """Further facts, one sentence each."""
         best, done = self.chosen, self.chosen.done
         paid = f"{done.polls_an_hour:,.0f} times an hour ({money(best.poll_dollars)} a month)"
         got = (
             f"{brief(done.mean_wait)} on average, 95 of 100 at most {brief(done.wait(0.95))}, "
-            f"the unluckiest {brief(done.wait(1.0))}"
+            f"the longest {brief(done.wait(1.0))}"
         )
         terms = (
-            f"A poll: {self.price.what}. An hour that an item waits is taken to be worth "
-            f"{money(self.terms.wait * HOUR)}; --wait-price changes that, and perhaps the answer."
+            f"Price of a poll: {self.price.what}. Price of an hour that an item waits: "
+            f"{money(self.terms.wait * HOUR)}; change it with --wait-price."
         )
         notes = [f"It polls {paid}; an item waits {got}.", terms]
         if not self.terms.poll:
-            notes.append("Polls cost nothing here, so the shortest interval wins; give --price.")
+            notes.append("Polls cost nothing here, so the shortest interval wins; set --price.")
             return notes
         tuned = min(self.swept, key=lambda line: line.dollars, default=None)
         if tuned is not None and tuned.dollars < 0.98 * best.dollars:
             saved = 1 - tuned.dollars / best.dollars
             notes.append(
                 f"In hindsight, {tuned.name} would have cost {money(tuned.dollars)}, "
-                f"{saved:.0%} less. pollwise lab tune finds such settings and tests them on "
-                f"traffic "
-                "that they were not chosen for."
+                f"{saved:.0%} less. Use pollwise lab tune to find such settings and test them on "
+                "other traffic."
             )
         return notes
 
     def facts(self) -> dict[str, Any]:
         """Everything the report shows, as plain values."""
         edges = np.linspace(0.0, self.trace.span, BINS + 1)
-        # Held polls are another kind of polling: no setting lies between them and the others.
+        # Held polls are a different kind of polling, so no line leads from them to the others.
         tried = [line for line in self.lines if "held poll" not in line.done.requests] + self.swept
         return {
             "trace": self.trace.name,
@@ -175,7 +171,7 @@ class Report:
             },
         }
 
-    def _policy_facts(self, line: Line) -> dict[str, Any]:
+    def _policy_facts(self, line: PolicyResult) -> dict[str, Any]:
         done = line.done
         return {
             "name": line.name,
@@ -197,7 +193,7 @@ class Report:
             "ratios": {limit.name: _ratio(line.dollars, limit.dollars) for limit in self.limits},
         }
 
-    def _limit_facts(self, limit: Limit) -> dict[str, Any]:
+    def _limit_facts(self, limit: CostLimit) -> dict[str, Any]:
         return {
             "name": limit.name,
             "what": limit.what,
@@ -208,8 +204,8 @@ class Report:
             "ratios": {each.name: _ratio(limit.dollars, each.dollars) for each in self.limits},
         }
 
-    def _poll_rates(self, line: Line, edges: Any) -> list[float]:
-        if line.done.poll_times is None:  # every so many seconds, and nothing else
+    def _poll_rates(self, line: PolicyResult, edges: Any) -> list[float]:
+        if line.done.poll_times is None:  # a fixed interval polls at one rate
             return [figures(line.done.polls_an_hour / HOUR)] * BINS
         return _rates(line.done.poll_times, edges)
 
@@ -218,17 +214,17 @@ def compare(
     trace: Trace,
     strategies: Sequence[Strategy],
     price: Price,
-    terms: Terms,
+    terms: CostTerms,
     *,
     capacity: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Report:
+) -> Comparison:
     """Replay a trace with each strategy, and with other settings of each, and find the limits."""
     if not len(trace.arrivals) or trace.span <= 0:
         raise ConfigError(
             f"trace {trace.name!r} has {len(trace.arrivals)} arrivals in {short(trace.span)}; a "
-            "comparison needs arrivals over a stretch of time"
+            "comparison needs several arrivals over a period of time"
         )
     hold = any(strategy.longest_hold for strategy in strategies)
     situation = Situation(capacity=capacity, hold=hold)
@@ -245,13 +241,13 @@ def compare(
         trace, others, situation, seed=seed, progress=lambda done, _: tell(already + done, total)
     )
     swept = [_line(each, done, terms) for each, done in zip(others, done_others, strict=True)]
-    return Report(trace, price, terms, lines, swept, _limits(trace, terms), situation)
+    return Comparison(trace, price, terms, lines, swept, _limits(trace, terms), situation)
 
 
-def _line(strategy: Strategy, done: Replay, terms: Terms) -> Line:
+def _line(strategy: Strategy, done: Replay, terms: CostTerms) -> PolicyResult:
     month = MONTH / done.span
     waited = float(done.waits.sum())
-    return Line(
+    return PolicyResult(
         label(strategy, terms),
         strategy.name,
         done,
@@ -261,10 +257,10 @@ def _line(strategy: Strategy, done: Replay, terms: Terms) -> Line:
 
 
 def _other_settings(
-    trace: Trace, strategies: Sequence[Strategy], lines: Sequence[Line], terms: Terms
+    trace: Trace, strategies: Sequence[Strategy], lines: Sequence[PolicyResult], terms: CostTerms
 ) -> list[Strategy]:
-    """The settings to sweep: those of each named strategy, around the best fixed interval."""
-    fair = Terms(terms.poll or terms.wait * trace.span / SWEPT_POLLS, terms.wait)
+    """Other settings of each strategy to try, around the best fixed interval."""
+    fair = CostTerms(terms.poll or terms.wait * trace.span / SWEPT_POLLS, terms.wait)
     middle = fair.best_interval(trace.rate)
     min_interval = max(middle / REACH, trace.span / SWEPT_POLLS)
     max_interval = max(middle * REACH, min_interval)
@@ -279,10 +275,10 @@ def _other_settings(
     return [each for each in found if each not in set(strategies)]
 
 
-def _other_worths(polls: int, terms: Terms) -> list[Strategy]:
-    """Worth at other prices of waiting; its replays are not compiled, so those of few polls.
+def _other_worths(polls: int, terms: CostTerms) -> list[Strategy]:
+    """Worth at other prices of waiting, if few polls: its replays are not compiled.
 
-    polls: what it takes at these terms; at others they go by the root of the price.
+    polls: its polls at these terms; they grow with the square root of the price.
     """
     return [
         Worth(poll_cost=terms.poll_cost, wait_cost=rounded(terms.wait * factor))
@@ -291,10 +287,10 @@ def _other_worths(polls: int, terms: Terms) -> list[Strategy]:
     ]
 
 
-def _limits(trace: Trace, terms: Terms) -> list[Limit]:
-    """What the best fixed interval, a rule that sees arrivals and a clairvoyant would cost."""
+def _limits(trace: Trace, terms: CostTerms) -> list[CostLimit]:
+    """The costs of the best fixed interval, a rule that sees arrivals, and a clairvoyant."""
     arrivals, ratio = trace.arrivals, terms.ratio
-    if ratio == 0:  # polls are free: any interval can be beaten by a shorter one
+    if ratio == 0:  # polls are free: a shorter interval is always better
         return []
     interval, cost = limits.best_fixed(arrivals, ratio, trace.span)
     fixed = replay(trace, Fixed(interval), Situation())
@@ -304,8 +300,8 @@ def _limits(trace: Trace, terms: Terms) -> list[Limit]:
     hour = HOUR / trace.span
     items = len(arrivals)
 
-    def limit(name: str, what: str, cost: float, polls: int) -> Limit:
-        return Limit(name, what, cost * month, polls * hour, (cost - polls * ratio) / items)
+    def limit(name: str, what: str, cost: float, polls: int) -> CostLimit:
+        return CostLimit(name, what, cost * month, polls * hour, (cost - polls * ratio) / items)
 
     return [
         limit(
@@ -316,7 +312,7 @@ def _limits(trace: Trace, terms: Terms) -> list[Limit]:
         ),
         limit(
             "sees arrivals",
-            "told of arrivals for nothing, it polls when their waiting is worth a poll",
+            "sees arrivals without polling, and polls when their waiting is worth a poll",
             sees.cost,
             sees.polls,
         ),
@@ -324,17 +320,17 @@ def _limits(trace: Trace, terms: Terms) -> list[Limit]:
     ]
 
 
-def frontier(lines: Sequence[Line], family: str) -> list[Line]:
-    """The best of a family, by polls: no other has both fewer polls and less waiting.
+def frontier(lines: Sequence[PolicyResult], family: str) -> list[PolicyResult]:
+    """The best policies of a family, by polls: no other has both fewer polls and less waiting.
 
-    Nor do two others nearby lie, on scales of powers, below it on both its sides: settings between
-    those two, which were not tried, would most likely beat it.
+    A policy above the straight line between two near ones, on logarithmic scales, is left out too:
+    settings between those two would most likely beat it.
     """
     mine = sorted(
         (line for line in lines if line.family == family and line.done.mean_wait > 0),
         key=lambda line: (line.done.polls, line.done.mean_wait),
     )
-    kept: list[Line] = []
+    kept: list[PolicyResult] = []
     for line in mine:
         if kept and line.done.mean_wait >= kept[-1].done.mean_wait:
             continue
@@ -344,8 +340,8 @@ def frontier(lines: Sequence[Line], family: str) -> list[Line]:
     return kept
 
 
-def _above(middle: Line, left: Line, right: Line) -> bool:
-    """Whether a point lies above the straight line between two others that are near."""
+def _above(middle: PolicyResult, left: PolicyResult, right: PolicyResult) -> bool:
+    """True if a point lies above the straight line between two others that are near."""
     if right.done.polls > NEAR * left.done.polls:
         return False
     (x0, y0), (x, y), (x1, y1) = (
@@ -354,7 +350,7 @@ def _above(middle: Line, left: Line, right: Line) -> bool:
     return (y - y0) * (x1 - x0) >= (y1 - y0) * (x - x0)
 
 
-def _mark(line: Line) -> dict[str, Any]:
+def _mark(line: PolicyResult) -> dict[str, Any]:
     return {
         "name": line.name,
         "polls_an_hour": figures(line.done.polls_an_hour),
@@ -383,17 +379,17 @@ def _ratio(cost: float, limit: float) -> float | None:
 
 def _less(cost: float, other: float) -> str:
     if other <= 0 or abs(1 - cost / other) < 0.005:
-        return "as much as"
+        return "the same as"
     return f"{1 - cost / other:.0%} less than"
 
 
 def figures(value: float) -> float:
-    """A number as reports keep it: five digits are more than anybody can use."""
+    """A number rounded to five digits, as reports keep it."""
     return float(f"{value:.5g}")
 
 
 def money(dollars: float) -> str:
-    """Dollars as people read them: cents, or two digits where there are none."""
+    """Dollars as text, with cents, or with two digits if it is less than a cent."""
     if dollars == 0 or dollars >= 0.095:
         return f"${dollars:,.2f}"
     text = f"{dollars:.2g}"
@@ -425,7 +421,7 @@ def table(facts: Mapping[str, Any]) -> list[tuple[Mapping[str, Any], list[str]]]
 
 
 def check_out(path: Path) -> None:
-    """Refuse a report's path before any work is done for it."""
+    """Raise a ConfigError for a path that cannot be written, before any work is done."""
     if path.suffix.lower() not in FORMATS:
         known_formats = ", ".join(FORMATS)
         raise ConfigError(
@@ -435,29 +431,5 @@ def check_out(path: Path) -> None:
         raise ConfigError(f"--out {str(path)!r} is a folder; name a file in it")
     if not path.parent.is_dir():
         raise ConfigError(
-            f"--out {str(path)!r}: there is no folder {str(path.parent)!r}; make it first"
+            f"--out {str(path)!r}: there is no folder {str(path.parent)!r}; create it first"
         )
-
-
-def write(path: Path, content: bytes) -> None:
-    """Put a file in place whole, or not at all."""
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise ConfigError(f"cannot write {str(path)!r}: {error.strerror or error}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -1,1 +1,1 @@
-"""Traces: arrival times read from files, made from a seed, or recorded from a live queue."""
+"""Traces: arrival times read from files, generated from a seed, or recorded from a live queue."""

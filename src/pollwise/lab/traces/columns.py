@@ -1,4 +1,4 @@
-"""One column of a file: CSV, NDJSON or plain lines, gzip or not. Every cell knows its line."""
+"""Reads one column of a file: CSV, NDJSON or plain lines, gzipped or not, with line numbers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from typing import Any, TextIO
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
 
-#: What columns of moments are called, most telling first.
+#: Usual names of columns with times, most specific first.
 TIME_NAMES = (
     *("arrival", "arrivals", "arrived_at", "timestamp", "timestamps", "time", "ts", "at"),
     *("created_at", "created", "sent_at", "event_time", "datetime", "date"),
 )
-#: What columns of counts are called.
+#: Usual names of columns with counts.
 COUNT_NAMES = ("count", "counts", "n", "arrivals", "requests", "invocations", "value", "total")
 
 _GZIP = b"\x1f\x8b"
 _DELIMITERS = ",;\t|"
-#: How `traces.write` begins a file: the span, so that silence after the last arrival survives.
+#: First line of a file from `reading.write`: the span, which may end after the last arrival.
 SPAN_MARK = "# span:"
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value and the line it stands in."""
+    """A value and its line number."""
 
     line: int
     value: Any
@@ -42,7 +42,7 @@ class Cell:
 
 @dataclass(slots=True)
 class Column:
-    """The cells of one column; `span` is set where the file states it."""
+    """The cells of one column; `span` is set if the file states it."""
 
     cells: list[Cell]
     span: float | None = None
@@ -54,21 +54,21 @@ def wrong(path: Path, line: int, problem: str) -> ConfigError:
 
 
 def read_column(path: Path, column: str | int | None, names: Iterable[str]) -> Column:
-    """Read the column of that name or number (from 1); None picks one of `names`, or the only."""
+    """Read the column with this name or number (from 1); None picks one of `names`, or the only."""
     result = Column([])
     with _opened(path) as lines:
         numbered = _content(lines, path, result)
         try:
             first = next(numbered, None)
             if first is None:
-                raise ConfigError(f"{path} holds no arrivals; give a file with one a line")
+                raise ConfigError(f"{path} holds no arrivals; give a file with one arrival a line")
             rest = _chained(first, numbered)
             text = first.value.lstrip()
             if text.startswith("["):
                 raise wrong(
                     path,
                     first.line,
-                    "this is one JSON array; give one value a line (jq -c '.[]' makes it so)",
+                    "this is one JSON array; give one value a line (convert it with jq -c '.[]')",
                 )
             cells = _from_objects if text.startswith("{") else _from_table
             result.cells.extend(cells(rest, path, column, tuple(names)))
@@ -78,7 +78,7 @@ def read_column(path: Path, column: str | int | None, names: Iterable[str]) -> C
             ) from None
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ConfigError(
-                f"{path} is a damaged gzip file: {error}; get it again in full"
+                f"{path} is a damaged gzip file: {error}; download it again"
             ) from None
     return result
 
@@ -98,14 +98,16 @@ def _opened(path: Path) -> Iterator[TextIO]:
 
 
 def _content(lines: Iterable[str], path: Path, column: Column) -> Iterator[Cell]:
-    """Lines with something in them; comments are left out, but for the span."""
+    """Lines that are not empty and not comments; the span is noted in `column`."""
     for number, line in enumerate(lines, 1):
         stripped = line.strip()
         if stripped.startswith(SPAN_MARK):
             try:
                 column.span = float(stripped.removeprefix(SPAN_MARK))
             except ValueError:
-                raise wrong(path, number, f"{shown(stripped)} names no span in seconds") from None
+                raise wrong(
+                    path, number, f"{shown(stripped)} does not give a span in seconds"
+                ) from None
         elif stripped and not stripped.startswith("#"):
             yield Cell(number, line)
 
@@ -130,7 +132,9 @@ def _from_objects(
             problem = f"not JSON: {error}; give one object a line"
             raise wrong(path, line.line, problem) from None
         if not isinstance(record, dict):
-            raise wrong(path, line.line, f"{shown(record)} is no JSON object like the lines before")
+            raise wrong(
+                path, line.line, f"{shown(record)} is not a JSON object like the lines before"
+            )
         if column is None:
             column = _chosen_key(record, names, path, line.line)
         yield Cell(line.line, _inside(record, column, path, line.line))
@@ -150,7 +154,7 @@ def _inside(record: dict[str, Any], column: str, path: Path, line: int) -> Any:
     if column in record:
         return record[column]
     inner: Any = record
-    for key in column.split("."):  # `request.sent_at` looks inside
+    for key in column.split("."):  # `request.sent_at` is a key inside `request`
         if not isinstance(inner, dict) or key not in inner:
             known = ", ".join(map(str, record))
             raise wrong(
@@ -190,13 +194,13 @@ def _from_table(
 
 
 def _place(head: list[str], column: str | int | None, names: tuple[str, ...]) -> tuple[int, bool]:
-    """Which column is meant, from 0, and whether the first row has titles."""
+    """The index of the column, and whether the first row is a header."""
     if column is None:
         return _guessed(head, names)
     if str(column).isdecimal():
         index = int(column) - 1
         if not 0 <= index < len(head):
-            raise ConfigError(f"there is no column {column}; they are numbered 1 to {len(head)}")
+            raise ConfigError(f"there is no column {column}; there are 1 to {len(head)}")
         return index, _is_title(head[index])
     if column in head:
         return head.index(str(column)), True
@@ -224,7 +228,7 @@ def _is_title(cell: str) -> bool:
 
 
 def _is_value(cell: str) -> bool:
-    """A number (nan is one, if not a good one) or a date."""
+    """True for a number (nan included) or a date."""
     try:
         float(cell)
         return True

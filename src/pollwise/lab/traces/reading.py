@@ -1,15 +1,14 @@
-"""Traces: arrival times from files, what they look like, and how to cut them in two.
+"""Reads, writes, describes and splits traces.
 
-A trace file has one arrival a line: seconds, milliseconds (since 1970 or since anything), or ISO
-8601; as a plain column, CSV or NDJSON, gzip or not. Or it has one bin a line, with how many arrived
-in it.
+A trace file has one arrival a line: seconds or milliseconds (since 1970 or any other time), or ISO
+8601; as a plain column, CSV or NDJSON, gzipped or not. Or it has one bin a line, with the number of
+arrivals in it.
 """
 
 from __future__ import annotations
 
 import gzip
 import math
-import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,8 +16,9 @@ from typing import Any, Literal, get_args
 
 from pollwise.durations import Duration, seconds, short, shown
 from pollwise.errors import ConfigError
-from pollwise.lab.needs import np
-from pollwise.lab.replay.results import Seconds, Trace
+from pollwise.lab import files
+from pollwise.lab.numeric import np
+from pollwise.lab.replay.base import Seconds, Trace
 from pollwise.lab.traces.columns import COUNT_NAMES, SPAN_MARK, TIME_NAMES, Cell, read_column, wrong
 
 Unit = Literal["auto", "s", "ms", "us", "ns", "iso"]
@@ -26,13 +26,13 @@ Unit = Literal["auto", "s", "ms", "us", "ns", "iso"]
 #: How many of a unit make a second.
 _A_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
 _CALLED = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
-#: A number from so many on is since 1970 in this unit: 1e11 ms are 1973, 1e11 s the year 5138.
+#: A number this large is since 1970 in this unit: 1e11 ms are in 1973, 1e11 s in 5138.
 _FROM = (("ns", 1e17), ("us", 1e14), ("ms", 1e11))
-#: No silence is so long, in seconds (20 years): a stamp is missing, or in another unit.
+#: A longer gap, in seconds (20 years), means that a stamp is missing or in another unit.
 GAP_MAX = 20 * 365 * 86400.0
-#: The most arrivals that counts may add up to.
+#: The maximum number of arrivals in a file of counts.
 ARRIVALS_MAX = 50_000_000
-#: Arrivals a window holds on average, for figures over windows.
+#: The average number of arrivals in a window, for figures over windows.
 WINDOW_HOLDS = 10
 
 
@@ -48,19 +48,19 @@ def read(
 ) -> Trace:
     """Read a trace from a file.
 
-    column: its name, or its number from 1; found by its name where a header tells, else the first.
-    unit: "s", "ms", "us", "ns", "iso"; "auto" takes small numbers for seconds and tells moments
-        since 1970 by their size. ISO 8601 without a zone is UTC.
-    bins: the column counts arrivals in bins of this length, one bin a line, without gaps. They are
-        spread evenly at random inside their bin, by `seed`; the trace begins with the first bin.
-    name: what reports call the trace; the file's name, unless given.
-    sort: put arrivals in order, instead of refusing a file that is not.
+    column: its name, or its number from 1; by default found by its header, else the first.
+    unit: "s", "ms", "us", "ns", "iso"; "auto" reads small numbers as seconds and recognises times
+        since 1970 by their size. ISO 8601 without a time zone is UTC.
+    bins: the column counts arrivals in bins of this length, one bin a line, without gaps. Arrivals
+        are placed at random inside their bin, by `seed`; the trace begins with the first bin.
+    name: the name of the trace in reports; by default the file's name.
+    sort: sort the arrivals instead of refusing a file that is not in order.
 
-    Arrivals are shifted to start at 0, except in a file by `write`, which says its span.
+    Arrivals are shifted to start at 0, except in a file from `write`, which states its span.
     """
     path = Path(path)
     if unit not in get_args(Unit):
-        raise ConfigError(f"unit = {unit!r} is none of {', '.join(get_args(Unit))}")
+        raise ConfigError(f"unit = {unit!r} is not one of {', '.join(get_args(Unit))}")
     called = name or path.name.removesuffix(".gz").rsplit(".", 1)[0] or path.name
     found = read_column(path, column, TIME_NAMES if bins is None else COUNT_NAMES)
     if not found.cells:
@@ -83,7 +83,7 @@ def read(
 
 
 def write(trace: Trace, path: str | Path) -> None:
-    """Write a trace so that `read` gives it back exactly; packed, where the name ends in .gz.
+    """Write a trace that `read` reads back exactly; gzipped if the name ends in .gz.
 
     The file appears when it is complete, or not at all.
     """
@@ -92,17 +92,11 @@ def write(trace: Trace, path: str | Path) -> None:
     text = "\n".join(lines).encode()
     if path.suffix == ".gz":
         text = gzip.compress(text, mtime=0)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(text)
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
+    files.write(path, text)
 
 
 def split(trace: Trace, share: float) -> tuple[Trace, Trace]:
-    """Cut a trace at `share` of its span, to tune on the first part and test on the second."""
+    """Split a trace at this share of its span, to tune on the first part and test on the second."""
     if not 0 < share < 1:
         raise ConfigError(f"share = {share!r} must be between 0 and 1: the first part's share")
     cut = trace.span * share
@@ -110,7 +104,7 @@ def split(trace: Trace, share: float) -> tuple[Trace, Trace]:
     if before.all() or not before.any():
         raise ConfigError(
             f"trace {trace.name!r} has all its {len(trace.arrivals)} arrivals on one side of "
-            f"{short(cut)}; cut it elsewhere, or take a longer trace"
+            f"{short(cut)}; split it elsewhere, or use a longer trace"
         )
     first = Trace(f"{trace.name} (first part)", trace.arrivals[before], cut)
     rest = np.maximum(trace.arrivals[~before] - cut, 0.0)
@@ -118,24 +112,20 @@ def split(trace: Trace, share: float) -> tuple[Trace, Trace]:
     return first, Trace(f"{trace.name} (second part)", rest, length)
 
 
-def halves(trace: Trace) -> tuple[Trace, Trace]:
-    """Cut a trace in the middle of its span."""
-    return split(trace, 0.5)
-
-
 @dataclass(frozen=True)
-class Summary:
-    """What a trace looks like.
+class TraceSummary:
+    """A trace in figures.
 
-    cv: standard deviation over mean of the gaps; 1 for arrivals at random.
-    burstiness: (cv - 1) / (cv + 1): -1 like clockwork, 0 at random, towards 1 in bursts.
+    cv: standard deviation of the gaps divided by their mean; 1 for random arrivals.
+    burstiness: (cv - 1) / (cv + 1): -1 for regular arrivals, 0 for random ones, near 1 for bursts.
     longest_gap: between two arrivals, in seconds.
-    dispersion: variance over mean of the counts in windows; 1 at random, above 1 in bursts.
-    headroom: E√λ / √Eλ over windows. Who knew the rate at each moment would pay this share of
-        what the best fixed interval costs: 1 is nothing to win, 0.7 is 30 % at the best. Patterns
-        inside a window can be worth more; what chance does to counts makes it look a little lower
-        (0.99 at a steady rate).
-    window: how long those windows are, in seconds; they hold 10 arrivals on average.
+    dispersion: variance of the counts in windows divided by their mean; 1 for random arrivals,
+        more for bursts.
+    headroom: E√λ / √Eλ over windows: the cost of a poller that knows the rate at each moment, as a
+        share of the cost of the best fixed interval. 1 means no possible saving, 0.7 at most 30 %.
+        Patterns inside a window can save more; randomness makes the figure a little lower (0.99 at
+        a steady rate).
+    window: the length of those windows, in seconds; they hold 10 arrivals on average.
     """
 
     n: int
@@ -149,15 +139,15 @@ class Summary:
     window: float
 
 
-def summary(trace: Trace) -> Summary:
-    """Describe a trace in figures."""
+def summary(trace: Trace) -> TraceSummary:
+    """The figures of a trace."""
     n = len(trace.arrivals)
     gaps = np.diff(trace.arrivals)
     cv = float(gaps.std() / gaps.mean()) if len(gaps) and gaps.mean() > 0 else 0.0
     window = WINDOW_HOLDS / trace.rate if trace.rate > 0 else trace.span
     counts = _counts(trace, window)
     mean = float(counts.mean()) if len(counts) else 0.0
-    return Summary(
+    return TraceSummary(
         n=n,
         span=trace.span,
         rate=trace.rate,
@@ -171,7 +161,7 @@ def summary(trace: Trace) -> Summary:
 
 
 def _counts(trace: Trace, window: float) -> Seconds:
-    """How many arrived in each whole window; in all of it, where it is shorter than one."""
+    """The arrivals in each whole window, or in the whole trace if it is shorter than one."""
     whole = int(trace.span / window) if window > 0 else 0
     if whole < 1:
         return np.array([float(len(trace.arrivals))])
@@ -183,7 +173,7 @@ def _counts(trace: Trace, window: float) -> Seconds:
 
 
 def _stamps(cells: list[Cell], unit: Unit, path: Path) -> Seconds:
-    """The cells in seconds, each checked by itself and against the unit of the others."""
+    """The cells in seconds; checks that all are valid and in the same unit."""
     first = cells[0]
     if unit == "iso" or (unit == "auto" and _number(first.value) is None):
         return np.array([_moment(cell, path, first, unit) for cell in cells])
@@ -199,7 +189,7 @@ def _stamps(cells: list[Cell], unit: Unit, path: Path) -> Seconds:
             path,
             cell.line,
             f"{shown(cell.value)} looks like {_CALLED[other]}, and {shown(first.value)} in line "
-            f"{first.line} like {_CALLED[looks]}; bring all to one unit",
+            f"{first.line} like {_CALLED[looks]}; use one unit for all",
         )
     if unit == "auto":
         unit = looks  # type: ignore[assignment]
@@ -208,7 +198,7 @@ def _stamps(cells: list[Cell], unit: Unit, path: Path) -> Seconds:
             path,
             first.line,
             f"{shown(first.value)} looks like {_CALLED[looks]}, not {_CALLED[unit]}; "
-            f"leave the unit out, or say {looks!r}",
+            f"leave the unit out, or give {looks!r}",
         )
     return numbers / _A_SECOND[unit]
 
@@ -226,21 +216,21 @@ def _checked_number(cell: Cell, path: Path, first: Cell) -> float:
     number = _number(cell.value)
     if number is None:
         if cell.value in ("", None):
-            raise wrong(path, cell.line, "there is no value; leave the line out, or give one")
+            raise wrong(path, cell.line, "there is no value; remove the line, or give one")
         if isinstance(cell.value, str) and _parsed(cell.value) is not None:
             raise wrong(
                 path,
                 cell.line,
                 f"{shown(cell.value)} is a date, and {shown(first.value)} in line {first.line} a "
-                "number; bring all to one unit",
+                "number; use one unit for all",
             )
         raise wrong(
             path,
             cell.line,
-            f"{shown(cell.value)} is no moment; give seconds, milliseconds or ISO 8601",
+            f"{shown(cell.value)} is not a time; give seconds, milliseconds or ISO 8601",
         )
     if not math.isfinite(number):
-        raise wrong(path, cell.line, f"{shown(cell.value)} is no moment; leave the line out")
+        raise wrong(path, cell.line, f"{shown(cell.value)} is not a time; remove the line")
     if number < 0:
         raise wrong(
             path,
@@ -255,20 +245,20 @@ def _moment(cell: Cell, path: Path, first: Cell, unit: Unit) -> float:
     if parsed is not None:
         return parsed
     if cell.value in ("", None):
-        raise wrong(path, cell.line, "there is no value; leave the line out, or give one")
+        raise wrong(path, cell.line, "there is no value; remove the line, or give one")
     if unit == "auto" and cell is not first and _number(cell.value) is not None:
         raise wrong(
             path,
             cell.line,
             f"{shown(cell.value)} is a number, and {shown(first.value)} in line {first.line} a "
-            "date; bring all to one unit",
+            "date; use one unit for all",
         )
     wanted = "ISO 8601" if unit == "iso" else "seconds, milliseconds or ISO 8601"
-    raise wrong(path, cell.line, f"{shown(cell.value)} is no moment; give {wanted}")
+    raise wrong(path, cell.line, f"{shown(cell.value)} is not a time; give {wanted}")
 
 
 def _parsed(text: str) -> float | None:
-    """An ISO 8601 moment in seconds since 1970; without a zone it is UTC."""
+    """An ISO 8601 time in seconds since 1970; without a time zone it is UTC."""
     try:
         moment = datetime.fromisoformat(text.strip())
     except ValueError:
@@ -290,7 +280,7 @@ def _check_order(stamps: Seconds, cells: list[Cell], path: Path) -> None:
         at = int(np.argmax(gaps > GAP_MAX)) + 1
         years = gaps[at - 1] / (365 * 86400)
         raise ConfigError(
-            f"{path}: {years:.0f} years of silence before {stamps[at]:.15g} s; "
+            f"{path}: {years:.0f} years without arrivals before {stamps[at]:.15g} s; "
             "a stamp is missing or in another unit"
         )
 
@@ -305,7 +295,7 @@ def _spread(cells: list[Cell], length: float, seed: int, path: Path, name: str) 
         raise ConfigError(f"{path} holds no arrivals: all {len(cells)} bins are empty")
     if total > ARRIVALS_MAX:
         raise ConfigError(
-            f"{path} counts {total:,} arrivals; the most is {ARRIVALS_MAX:,}. Take a part of it."
+            f"{path} counts {total:,} arrivals; the maximum is {ARRIVALS_MAX:,}. Use a part of it."
         )
     draws = np.random.RandomState(seed % 2**32).random_sample(total)
     begins = np.repeat(np.arange(len(counts)) * length, counts)
@@ -318,7 +308,7 @@ def _count(cell: Cell, path: Path) -> int:
         raise wrong(
             path,
             cell.line,
-            f"{shown(cell.value)} is no count of arrivals in a bin; give whole numbers from 0 on, "
-            "and name the column that has them",
+            f"{shown(cell.value)} is not a number of arrivals in a bin; give whole numbers from "
+            "0, and name their column",
         )
     return int(number)

@@ -1,12 +1,12 @@
-"""Record the arrivals of a live queue in a trace file, for replays of one's own traffic.
+"""Records the arrivals of a live queue in a trace file, to replay your own traffic.
 
-A look lists the jobs after the last one seen, oldest first, in pages of 1,000: one read of the
-store, no claim, no write. Looks come every `every`, backing off to 8 times that while nothing
-arrives; a full page is followed by the next at once. They take no hints, for a hint that wakes the
-recorder would let a worker sleep.
+A poll lists the jobs after the last one seen, oldest first, in pages of 1,000: one read of the
+store, no claim, no write. Polls come every `every`, backing off to 8 times that while nothing
+arrives; a full page is followed by the next at once. The recorder takes no hints, because a hint
+that wakes the recorder would not wake a worker.
 
-A job that was put, run and deleted between two looks is not seen. Where jobs are short, let the
-queue keep finished ones for a while (`?keep=1h`): then none is missed and looks can be rare.
+A job that was put, run and deleted between two polls is missed. If jobs are short, let the queue
+keep finished ones for a while (`?keep=1h`): then none is missed, and polls can be rare.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pollwise.queues.base import MAX_PAGE, Queue
 from pollwise.runtime.jobs import JobInfo
 from pollwise.runtime.loop import poll
 
-#: How much longer than `every` the pause gets while nothing arrives.
+#: The longest pause while nothing arrives, as a multiple of `every`.
 BACK_OFF = 8
 HEADER = "created_at,id"
 _FROM = "# recorded from "
@@ -41,31 +41,31 @@ async def record(
     until: Duration | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Append arrivals to the file until cancelled, or for as long as `until` says; return how many.
+    """Append arrivals to the file until cancelled, or for the time `until`; return their number.
 
-    The first look finds what the queue holds already. A file that is there is continued after its
-    last job, so a recording survives restarts; half a line, from a crash, is cut off. Each page is
-    on disk before the next look. `progress` is told how many were recorded so far.
+    The first poll finds what the queue already holds. An existing file is continued after its last
+    job, so a recording survives restarts; half a line from a crash is cut off. Each page is written
+    before the next poll. `progress` gets the number recorded so far.
     """
     pause = seconds(every, "every", positive=True)
     length = None if until is None else seconds(until, "until", positive=True)
     file = await asyncio.to_thread(_Recording, Path(path), queue.url)
     recorded = 0
 
-    async def look() -> list[JobInfo]:
+    async def list_jobs() -> list[JobInfo]:
         return await queue.jobs(limit=MAX_PAGE, after=file.last_id)
 
-    looks = poll(
-        look,
+    polls = poll(
+        list_jobs,
         Adaptive(pause, BACK_OFF * pause),
         capacity=MAX_PAGE,
         name=f"record {queue.name}",
         clock=queue.clock,
         spread=False,
     )
-    over = asyncio.get_running_loop().call_later(length, looks.stop) if length else None
+    over = asyncio.get_running_loop().call_later(length, polls.stop) if length else None
     try:
-        async for page in looks:
+        async for page in polls:
             await asyncio.to_thread(file.append, page)
             recorded += len(page)
             if progress is not None:
@@ -73,12 +73,12 @@ async def record(
     finally:
         if over is not None:
             over.cancel()
-        looks.stop()
+        polls.stop()
     return recorded
 
 
 class _Recording:
-    """The file: where it left off, and what is appended to it."""
+    """The file: its last job, and appending to it."""
 
     def __init__(self, path: Path, url: str) -> None:
         self._path = path
@@ -86,7 +86,7 @@ class _Recording:
         self._last_at = 0.0
         if path.suffix == ".gz":
             raise ConfigError(
-                f"{path}: a recording grows line by line; name it .csv and pack it later"
+                f"{path}: a recording grows line by line; name it .csv and compress it later"
             )
         try:
             if path.exists() and path.stat().st_size:
@@ -97,11 +97,11 @@ class _Recording:
             raise self._unwritable(error) from None
 
     def append(self, page: Sequence[JobInfo]) -> None:
-        """Write a page of jobs in one go."""
+        """Write a page of jobs at once."""
         lines = io.StringIO()
         rows = csv.writer(lines, lineterminator="\n")
         for info in page:
-            # Clocks of several processes differ a little; a trace never goes back.
+            # Clocks of several processes differ a little, but a trace must be in order.
             self._last_at = max(self._last_at, info.job.created_at)
             rows.writerow((repr(self._last_at), info.job.id))
         try:
@@ -120,7 +120,7 @@ class _Recording:
             header = file.readline().decode("utf-8", "replace").rstrip("\n")
             if not begin.startswith(_FROM) or header != HEADER:
                 raise ConfigError(
-                    f"{self._path} is no recording to continue; name another file, or remove it"
+                    f"{self._path} is not a recording to continue; name another file, or remove it"
                 )
             if begin != f"{_FROM}{url}":
                 raise ConfigError(
@@ -144,6 +144,6 @@ class _Recording:
             self._last_at = float(at)
         except ValueError:
             raise ConfigError(
-                f"{self._path} ends in {line!r}, which is no arrival; name another file, or delete "
-                "that line"
+                f"{self._path} ends in {line!r}, which is not an arrival; name another file, or "
+                "delete that line"
             ) from None

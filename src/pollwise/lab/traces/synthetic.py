@@ -1,8 +1,8 @@
-"""Seeded workloads that ship with Pollwise, for a first look and for tests.
+"""Seeded workloads that ship with Pollwise, for first tries and for tests.
 
 The same name, seed and length give the same trace, on every machine and with every numpy: the
-random numbers come from its frozen legacy generator. Rates that vary are thinned from the highest
-rate, and the self-exciting one is drawn by Ogata's method, so both are exact: no time steps.
+random numbers come from its frozen legacy generator. Varying rates are thinned from the highest
+rate, and the self-exciting one is drawn by Ogata's method, so both are exact, without time steps.
 
 | name | what it is like | arrivals a second |
 |---|---|---|
@@ -22,13 +22,13 @@ import math
 from collections.abc import Callable
 
 from pollwise.errors import ConfigError
-from pollwise.lab.needs import np
-from pollwise.lab.replay.results import Seconds, Trace
+from pollwise.lab.numeric import np
+from pollwise.lab.replay.base import Seconds, Trace
 
 Draws = np.random.RandomState
 Rate = Callable[[Seconds], Seconds]
 
-#: A day: the least that shows a daily rhythm.
+#: A day, because a shorter trace shows no daily rhythm.
 HOURS = 24.0
 #: The longest workload, in hours: a year.
 HOURS_MAX = 365 * 24.0
@@ -36,12 +36,12 @@ _DAY = 86400.0
 
 
 def workload(name: str, seed: int = 0, hours: float = HOURS) -> Trace:
-    """A workload by its name; `WORKLOADS` has the names."""
+    """The workload with this name; `WORKLOADS` has the names."""
     made = WORKLOADS.get(name.strip().lower().replace("_", "-").replace(" ", "-"))
     if made is None:
         near = difflib.get_close_matches(name, WORKLOADS, 1)
         advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(WORKLOADS)}"
-        raise ConfigError(f"no workload is called {name!r}; {advice}")
+        raise ConfigError(f"there is no workload {name!r}; {advice}")
     return made(seed, hours)
 
 
@@ -85,7 +85,7 @@ def flash_crowd(seed: int = 0, hours: float = HOURS) -> Trace:
     """0.05 a second, and every 6 h on average a crowd of 10 a second that halves every 120 s.
 
     A crowd brings 10 · 120 / ln 2 ≈ 1731 arrivals. The first comes in the first half of the trace,
-    or in the first 3 h, whatever the seed, so that no trace is without: 0.14 a second over a day.
+    or in the first 3 h, whatever the seed, so that every trace has one: 0.14 a second over a day.
     """
     draws, span = _begin(seed, hours)
     fade = 120 / math.log(2)
@@ -151,12 +151,12 @@ def _begin(seed: int, hours: float) -> tuple[Draws, float]:
 
 
 def _at_random(draws: Draws, rate: float, span: float) -> Seconds:
-    """Arrivals of a Poisson process: their number first, then where they fall."""
+    """Arrivals of a Poisson process: first their number, then their times."""
     return np.sort(draws.random_sample(draws.poisson(rate * span))) * span
 
 
 def _thinned(draws: Draws, rate: Rate, highest: float, span: float) -> Seconds:
-    """Arrivals at a rate that varies: drawn at the highest, kept with the share of it."""
+    """Arrivals at a varying rate: drawn at the highest rate, and kept in proportion."""
     drawn = _at_random(draws, highest, span)
     return drawn[draws.random_sample(len(drawn)) * highest < rate(drawn)]
 

@@ -1,6 +1,7 @@
-"""What the lab needs beyond Pollwise itself: numpy, and numba for the loops that are compiled.
+"""numpy for the lab, and numba for its compiled loops.
 
-The modules of the lab import both from here, so that whoever lacks them reads what to install.
+The modules of the lab import both from here, so that a missing package gives an error that says
+what to install.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(function: F) -> F:
-    """Compile a function when it is first called, and keep the result on disk for the next time.
+    """Compile a function on its first call, and cache the result on disk.
 
-    Numba's rounding is Python's: no fast-math, so a compiled loop equals its original to the bit.
+    Numba rounds as Python does (no fast-math), so a compiled loop gives exactly the same numbers.
     """
     try:
         from numba import njit
@@ -32,5 +33,5 @@ def compiled(function: F) -> F:
         raise MissingExtra("the lab", "lab") from None
     try:
         return cast(F, njit(cache=True, nogil=True)(function))
-    except RuntimeError:  # no folder to keep it in: a read-only installation without a home
+    except RuntimeError:  # nowhere to cache: a read-only installation without a home folder
         return cast(F, njit(nogil=True)(function))
