@@ -60,7 +60,7 @@ COMMANDS = {
         "fleet.commands", "app", "Poll thousands of targets, each at its own pace."
     ),
     "lab": CommandEntry(
-        "lab.commands", "app", "Rehearse polling: replay, compare, tune and price it."
+        "lab.commands", "app", "Try polling on traces: replay, compare, tune and price it."
     ),
     "config": CommandEntry("config", "app", "Show and check the settings."),
 }

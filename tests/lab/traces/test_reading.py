@@ -124,7 +124,7 @@ BAD: dict[str, tuple[str | bytes, dict[str, Any], str]] = {
     "an unknown unit": ("1\n", {"unit": "days"}, "unit = 'days' is not one of"),
     "a half count": ("3\n1.5\n", {"bins": "60s"}, "line 2: '1.5' is not a number of arrivals"),
     "a negative count": ("3\n-1\n", {"bins": "60s"}, "line 2: '-1' is not a number of arrivals"),
-    "times for counts": ("1700000000,3\n", {"bins": "60s"}, "line 1: .*name the column"),
+    "times for counts": ("1700000000,3\n", {"bins": "60s"}, "line 1: .*name their column"),
     "no counts at all": ("0\n0\n", {"bins": "60s"}, "all 2 bins are empty"),
     "too many": ("50000000\n1\n", {"bins": "60s"}, "the maximum is 50,000,000"),
     "bins of nothing": ("1\n", {"bins": "0s"}, "bins = '0s' must be above 0"),
