@@ -104,13 +104,13 @@ def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
     words = ("--store", STORE, "--api-port", 0, "--metrics-port", 0)
     with Command("fleet", "run", *words) as command:
         metrics = command.err.until(r"metrics on (http://\S+)")[1]
-        token = command.err.until(r"shown this once: (\S+)")[1]
+        token = command.err.until(r"shown only once: (\S+)")[1]
         url = command.err.until(r"API on (http://127.0.0.1:\d+)/api/fleet/state")[1]
         wait_until(lambda: state("fine")["last_success_at"] is not None, "a success", within=20)
         assert state("slow")["state"] == "closed"
         wait_until(lambda: state("broken")["failures"] >= 3, "an open breaker", within=30)
         assert state("broken")["state"] == "open"
-        assert state("broken")["last_error"] == "ProbeError: 'false' ended with 1"
+        assert state("broken")["last_error"] == "ProbeError: 'false' exited with 1"
         # One broken target makes the process no less healthy.
         with urllib.request.urlopen(f"{url}/healthz") as answer:
             assert answer.status == 200
@@ -163,7 +163,7 @@ def test_a_change_by_the_api_survives_a_restart_and_config_show_says_which_won(f
     assert shown() == ("true", "pollwise.toml")
     assert not Path("fleet.db").exists()  # looking made nothing
     with Command("fleet", "run", "--api-port", 0) as command:
-        token = command.err.until(r"shown this once: (\S+)")[1]
+        token = command.err.until(r"shown only once: (\S+)")[1]
         url = command.err.until(r"API on (http://127.0.0.1:\d+)/")[1]
         request = urllib.request.Request(
             f"{url}/api/fleet/polling",
@@ -206,7 +206,7 @@ def test_check_tells_by_its_exit_code(file: Path) -> None:
     saved(row("fine"), row("broken"), row("slow", interval=3600.0))
     result = pollwise("fleet", "check", "--store", STORE)
     assert (result.code, result.err) == (0, "")
-    assert result.out.startswith("within its goals: 3 targets, the stalest is")
+    assert result.out.startswith("meets its goals: 3 targets, the stalest is")
     found = good("fleet", "check", "--store", STORE, "--json").json()
     assert (found["ok"], found["missed"], found["targets"]) == (True, [], 3)
 
@@ -219,19 +219,19 @@ def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
     )
     result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "1 of 3 targets are staler than twice their interval" in result.err
+    assert "1 of 3 targets are older than twice their interval" in result.err
     assert "the stalest is 'fine', whose last success was 8m20s ago" in result.err
-    assert "1 target is dead ('broken'); the goal (fleet.max_dead) is 0 at the most" in result.err
+    assert "1 target is dead ('broken'); the goal (fleet.max_dead) is at most 0" in result.err
     Path("pollwise.toml").write_text('[fleet]\nmax_due = 0\nmax_staleness = "1h"\nmax_dead = 1\n')
     found = pollwise("fleet", "check", "--store", STORE, "--json")
     assert found.code == 1
     assert found.json()["missed"] == [
-        "1 poll is due and was not made for more than 5s; the goal (fleet.max_due) is 0 at the most"
+        "1 poll is overdue by more than 5s; the goal (fleet.max_due) is at most 0"
     ]
     assert (found.json()["due"], found.json()["queue_depth"]) == (1, 3)
     Path("pollwise.toml").write_text('[fleet]\nmax_staleness = "10m"\nmax_dead = 1\n')
     result = good("fleet", "check", "--store", STORE)
-    assert result.out.startswith("within its goals: 3 targets, 1 dead, the stalest is")
+    assert result.out.startswith("meets its goals: 3 targets, 1 dead, the stalest is")
 
 
 def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
@@ -245,7 +245,7 @@ def test_check_counts_the_dead_unless_they_are_paused(file: Path) -> None:
         connection.execute("UPDATE pollwise_fleet_targets SET paused = 1")
     connection.close()
     result = good("fleet", "check", "--store", STORE)
-    assert result.out == "within its goals: 3 targets, 3 dead, no success yet\n"
+    assert result.out == "meets its goals: 3 targets, 3 dead, no success yet\n"
 
 
 def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Path) -> None:
@@ -269,7 +269,7 @@ def test_check_of_a_fleet_that_never_ran_is_no_success(file: Path) -> None:
     saved()
     result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "no target was polled yet; if `pollwise fleet run` has just started" in result.err
+    assert "no target was polled yet; wait if `pollwise fleet run` has just started" in result.err
 
 
 def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
@@ -278,8 +278,8 @@ def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
         connection.execute("UPDATE pollwise_fleet_targets SET polled_at = ?", [time.time() - 300])
     connection.close()
     said = (
-        "no node polls this fleet; the figures are of 5m ago; "
-        f"start: pollwise fleet run --store {STORE}"
+        "no node polls this fleet; the figures are 5m old; "
+        f"start one with: pollwise fleet run --store {STORE}"
     )
     result = pollwise("fleet", "check", "--store", STORE)
     assert (result.code, result.out) == (1, "")
@@ -297,7 +297,7 @@ def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
     assert said in good("fleet", "dead", "--store", STORE).err
     Path("elsewhere.toml").write_text(FILE)
     words = ("--store", STORE, "--file", "elsewhere.toml")
-    assert "start: pollwise fleet run --file elsewhere.toml --store" in (
+    assert "start one with: pollwise fleet run --file elsewhere.toml --store" in (
         good("fleet", "status", *words).out
     )
 
@@ -306,7 +306,10 @@ def test_that_nobody_ever_polled_is_said(file: Path) -> None:
     saved(polled=False)
     result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
-    assert "no node polls this fleet; no target was ever polled; start: pollwise" in result.err
+    assert (
+        "no node polls this fleet; no target was ever polled; start one with: pollwise"
+        in result.err
+    )
     assert "polled yet" not in result.err
 
 
@@ -353,9 +356,9 @@ def test_status_shows_the_stalest_first(file: Path) -> None:
         ({"state": "backing off", "failures": 2}, "backing off", "backing off"),
         ({"state": "open", "failures": 3}, "broken", "broken (its breaker is open"),
         ({"state": "open", "failures": 3, "due": -1}, "half-open", "half-open (one poll is"),
-        ({"state": "dead", "failures": 5}, "dead", "dead (given up on"),
+        ({"state": "dead", "failures": 5}, "dead", "dead (it is polled rarely"),
         ({"paused": 1}, "paused", "paused"),
-        ({"paused": 1, "state": "dead"}, "paused", "paused; dead (given up on"),
+        ({"paused": 1, "state": "dead"}, "paused", "paused; dead (it is polled rarely"),
     ],
 )
 def test_how_a_target_fares_is_told_in_words_that_no_port_has(
@@ -387,7 +390,7 @@ def test_without_a_file_what_the_store_has_is_shown(folder: Path, file: Path) ->
     found = good("fleet", "status", "--store", STORE, "--json").json()
     assert [each["name"] for each in found["target_list"]] == ["one", "two"]
     assert good("fleet", "dead", "--store", STORE).out == "no dead targets\n"
-    assert "there is nothing to retry" in good("fleet", "retry", "--all", "--store", STORE).out
+    assert "nothing to retry" in good("fleet", "retry", "--all", "--store", STORE).out
 
 
 def test_top_is_a_live_view(file: Path) -> None:
@@ -442,7 +445,7 @@ def test_top_says_when_nobody_polls_and_fits_all_the_same(file: Path) -> None:
         assert screen.end() == 0
     lines = plain(screen.raw.replace("\x1b[H", "\n")).splitlines()
     assert max(map(len, lines)) <= 60
-    assert any(line.startswith("no node polls this fleet; the figures are of") for line in lines)
+    assert any(line.startswith("no node polls this fleet; the figures are") for line in lines)
     assert "q quits" in plain(screen.raw)
 
 
@@ -471,10 +474,10 @@ def test_a_pipe_gets_one_look(file: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("status",), 2, "no store is named"),
+        (("status",), 2, "no store is given"),
         (("status", "--store", "fleet.db"), 2, "is not a fleet URL"),
         (("status", "--store", "sqlite:///none.db"), 2, "none.db"),
-        (("status", "--store", "sqlit:///none.db"), 2, "did you mean 'sqlite'?"),
+        (("status", "--store", "sqlit:///none.db"), 2, "known: sqlite, postgresql"),
         (("status", "--store", "redis://x"), 2, "known: sqlite, postgresql"),
         (("status", "--store", "sqlite:///x.db?flet=a"), 2, "did you mean 'fleet'?"),
         (("status", "--store", "sqlite://"), 2, "names no file"),
@@ -487,7 +490,7 @@ def test_a_pipe_gets_one_look(file: Path) -> None:
         (("run", "--set", "fleet.budget=0"), 2, "budget = 0.0 must be a finite number"),
         (("run", "--api-port", "99999999"), 2, "fleet.api_port"),
         (("run", "--concurrency", "0"), 2, "fleet.concurrency"),
-        (("run", "--api-tokens", "sqlite:///none.db"), 2, "say where it is: --api-port"),
+        (("run", "--api-tokens", "sqlite:///none.db"), 2, "needs the API; give --api-port"),
     ],
 )
 def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> None:
@@ -538,7 +541,7 @@ def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None
     ):
         result = good("fleet", *words, "--store", STORE)
         assert "type is missing" in result.err
-        assert "only what the store has is known" in plain(result.err).replace("\n", " ")
+        assert "only the targets in the store are used" in plain(result.err).replace("\n", " ")
         assert "nothing was" not in result.err.lower()  # whoever polls goes on
     found = good("fleet", "status", "--store", STORE, "--json").json()
     assert {each["name"] for each in found["target_list"]} == {"broken", "fine"}
@@ -551,7 +554,7 @@ def test_a_target_that_is_not_there_is_told_with_the_nearest(file: Path) -> None
     saved(row("fine"))
     result = pollwise("fleet", "pause", "fin", "--store", STORE)
     assert (result.code, result.out) == (1, "")
-    assert "there is no target 'fin' in this fleet; did you mean 'fine'?" in result.err
+    assert "this fleet has no target 'fin'; did you mean 'fine'?" in result.err
 
 
 def test_a_file_with_bad_lines_starts_nothing(folder: Path) -> None:

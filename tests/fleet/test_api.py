@@ -327,7 +327,7 @@ def test_settings_are_patched_told_and_kept(folder: Path) -> None:
         ("POST", "/api/fleet/pause", {"targets": "a"}, 400, "targets must be a list of names"),
         ("POST", "/api/fleet/pause", {"targets": [1]}, 400, "targets must be a list of names"),
         ("POST", "/api/fleet/pause", {"targets": ["a", "b"]}, 404, "no target 'b'"),
-        ("POST", "/api/fleet/pause", [], 400, "no JSON object"),
+        ("POST", "/api/fleet/pause", [], 400, "not a JSON object"),
         ("PATCH", "/api/fleet/polling", {}, 400, "Give one or more of "),
         ("PATCH", "/api/fleet/polling", {"group": 1, "enabled": True}, 400, "group = 1 must be"),
         ("PATCH", "/api/fleet/polling", {"group": "x", "enabled": True}, 400, "no target is in a"),
@@ -465,7 +465,7 @@ def test_the_token_is_kept_as_a_hash_that_only_its_owner_reads(folder: Path) -> 
     _, again = Bearer.from_file(path)
     assert again is None
     path.write_text("my secret")
-    with pytest.raises(ConfigError, match="holds no hash"):
+    with pytest.raises(ConfigError, match="does not contain the hash"):
         Bearer.from_file(path)
     with pytest.raises(ConfigError, match="cannot be written"):
         Bearer.from_file(folder / "nowhere" / "token")

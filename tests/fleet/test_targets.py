@@ -44,7 +44,7 @@ async def probe(target: Target, context: object) -> None: ...
         ({"quiet": "ten to six"}, "'t': quiet"),
         ({"quiet": "25:00-06:00"}, "hour or minute"),
         ({"quiet": "06:00-06:00"}, "begins when it ends"),
-        ({"quiet": "22:00-06:00 Mars/Olympus"}, "no time zone"),
+        ({"quiet": "22:00-06:00 Mars/Olympus"}, "not a known time zone"),
     ],
 )
 def test_what_is_wrong_is_refused_with_the_name_and_the_value(

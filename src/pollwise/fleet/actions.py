@@ -1,9 +1,9 @@
-"""What is done about a change, besides calling a function: a webhook, or a job put into a queue.
+"""Actions for a change, apart from your own functions: send a webhook, or put a job into a queue.
 
-A fleet tells of a change once, right after the poll that saw it; what fails then is an event, and
-the change is not told again. Where none may be lost, put a job: a queue keeps it until a worker has
-done it. In a crash between telling and saving, a change is seen and told again, by the same `id`:
-handlers should bear two.
+A fleet calls its actions once for a change, right after the poll; a failed action is an event and
+is not repeated. If no change may be lost, put a job: the queue keeps it until a worker has done it.
+After a crash between the action and the saving, the change is found again and sent with the same
+`id`: receivers must be idempotent.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NAME_LENGTH_MAX, NewJob, checked_name
 
-#: The headers of a webhook: which telling it is, and who sent it.
+#: The headers of a webhook: the id of the change, and the signature.
 ID_HEADER = "x-pollwise-id"
 SIGNATURE_HEADER = "x-pollwise-signature"
-#: A signature of longer ago, or further ahead, is not taken for a fresh one, in seconds.
+#: A signature that is older, or further in the future, is refused, in seconds.
 TOLERANCE = 300.0
 
 _SIGNATURE = re.compile(r"t=(\d{1,12}),v1=([0-9a-f]{64})")
 
 
 class ActionError(PollwiseError):
-    """A change could not be told. The message names the host alone: a path may be secret."""
+    """An action failed. The message names only the host: a path may be secret."""
 
 
 class Webhook:
@@ -45,13 +45,13 @@ class Webhook:
 
         fleet.on_change(Webhook("https://hooks.example/fleet", secret=os.environ["HOOK_SECRET"]))
 
-    secret: signs what is sent (HMAC-SHA256), so that the receiver knows who sent it, and when;
+    secret: signs the request (HMAC-SHA256), so that the receiver knows who sent it, and when;
         `is_signed` checks it.
-    timeout: connecting and waiting for the answer included.
-    headers: sent along, such as an Authorization.
+    timeout: time limit of the request, connecting included.
+    headers: additional headers, such as an Authorization.
     verify, ca: as for a probe of type http.
 
-    An answer other than 2xx is an error. Redirects are not followed: what is sent was meant for
+    An answer other than 2xx is an error. Redirects are not followed: the content was meant for
     this host.
     """
 
@@ -70,18 +70,18 @@ class Webhook:
         self._url = url
         self._host = _checked_url(url)
         if secret is not None and not (isinstance(secret, (str, bytes)) and secret):
-            raise ConfigError("the secret of a webhook must be text that is not empty")
+            raise ConfigError("the secret of a webhook must be text and not empty")
         self._secret = secret.encode() if isinstance(secret, str) else secret
         self.timeout = seconds(timeout, "timeout of a webhook", positive=True)
         self._headers = _checked_headers({} if headers is None else headers)
         self._tls = Tls(verify, ca)
         try:
-            import httpx  # noqa: F401 (asked for here, not at the first change)
+            import httpx  # noqa: F401 (a missing extra is reported now, not at the first change)
         except ImportError as error:
             raise MissingExtra("a webhook", "fleet") from error
 
     async def __call__(self, change: Changed) -> None:
-        """Tell of a change; ActionError when nobody took it."""
+        """Send a change; ActionError if it was not accepted."""
         import httpx
 
         body = json.dumps(payload_of(change), separators=(",", ":")).encode()
@@ -103,7 +103,7 @@ class Webhook:
         except TimeoutError:
             raise ActionError(f"{self!r}: no answer within {self.timeout:g} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, ssl.SSLError, OSError, ValueError) as error:
-            # Their messages may hold the URL, and a header's value.
+            # Their messages may contain the URL and header values.
             raise ActionError(f"{self!r} could not be reached: {type(error).__name__}") from None
         status = response.status_code
         if 300 <= status < 400:
@@ -116,14 +116,14 @@ class Webhook:
 
 
 class PutJob:
-    """Puts a job for each change; its payload is what a webhook would send.
+    """Puts a job for each change, with the payload of a webhook.
 
         fleet.on_change(PutJob("sqlite:///jobs.db", "page-changed"))
 
-    queue: a queue or its URL. One that was opened here is closed by `close()`.
-    kind: of the job. priority: as `NewJob` has it.
-    keyed: the target's name is the job's key, so that changes of one target are handled in their
-        order; None where the queue can.
+    queue: a queue or its URL. `close()` closes a queue that was opened here.
+    kind, priority: as for `NewJob`.
+    keyed: use the target's name as the job's key, so that changes of one target are handled in
+        order; None does so if the queue has keys.
     """
 
     __slots__ = ("_keyed", "_kind", "_opened", "_priority", "queue")
@@ -153,7 +153,7 @@ class PutJob:
             priority=self._priority,
             unique=id_of(change) if self.queue.capabilities.unique else None,
         )
-        with suppress(UniqueConflict):  # told before a crash: the same but for when it was seen
+        with suppress(UniqueConflict):  # the change was put before a crash
             await self.queue.put(job)
 
     async def close(self) -> None:
@@ -166,7 +166,7 @@ class PutJob:
 
 
 def payload_of(change: Changed) -> dict[str, Any]:
-    """A change as plain values; without the target's options, which may hold secrets."""
+    """A change as plain values, without the target's options, which may contain secrets."""
     target = change.target
     return {
         "id": id_of(change),
@@ -181,28 +181,28 @@ def payload_of(change: Changed) -> dict[str, Any]:
 
 
 def id_of(change: Changed) -> str:
-    """Names one change, also when it is told again after a crash.
+    """The id of a change, the same if it is sent again after a crash.
 
-    Not by when it was seen, which is another time then, but by since when the reading before held.
+    It uses the time of the previous change: the time of the poll is different after a crash.
     """
-    # A saved time comes back through the clock of another process: alike, but not to the bit.
+    # A saved time passes through the clock of another process and is not exactly equal.
     since = None if change.since is None else round(change.since, 3)
     seen = repr((change.target.name, since, change.before.value, change.after.value))
     return hashlib.sha256(seen.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def signature(secret: bytes, body: bytes, at: float) -> str:
-    """What a webhook's signature says: when, and the HMAC of that moment and the body."""
+    """The signature of a webhook: the time, and the HMAC of that time and the body."""
     moment = int(at)
     code = hmac.new(secret, f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={moment},v1={code}"
 
 
 def is_signed(secret: str | bytes, header: str, body: bytes, now: float) -> bool:
-    """For the receiver: whether a webhook was signed with this secret, not long ago.
+    """For the receiver: True if a webhook was signed with this secret, recently.
 
-    header: X-Pollwise-Signature. body: as it came, before anything was parsed. now: the time, in
-    seconds since 1970; an old request that somebody sends once more is not taken.
+    header: X-Pollwise-Signature. body: the raw body, before parsing. now: the time in seconds since
+    1970; an old request that is sent again is refused.
     """
     found = _SIGNATURE.fullmatch(header.strip())
     if found is None or abs(now - int(found[1])) > TOLERANCE:
@@ -223,12 +223,12 @@ def _checked_headers(headers: object) -> dict[str, str]:
         for each in pair
     )
     if not isinstance(headers, Mapping) or not sound:
-        raise ConfigError("the headers of a webhook must be a table of plain texts")
+        raise ConfigError("the headers of a webhook must be a table of printable ASCII texts")
     return {name.lower(): each for name, each in headers.items()}
 
 
 def _checked_url(url: object) -> str:
-    """The scheme and host of a webhook's URL, which is all that is ever shown of it."""
+    """The scheme and host of a webhook's URL; nothing else of it is ever shown."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
         host = parts and parts.hostname
@@ -236,5 +236,5 @@ def _checked_url(url: object) -> str:
     except ValueError:
         parts, host, port = None, None, None
     if parts is None or not host or parts.scheme not in ("http", "https"):
-        raise ConfigError("the URL of a webhook must begin with https:// (or http://) and a host")
+        raise ConfigError("the URL of a webhook must start with https:// (or http://) and a host")
     return f"{parts.scheme}://{host}{f':{port}' if port else ''}"

@@ -1,20 +1,20 @@
-"""The fleet over HTTP: how it fares, orders for its targets, and the settings of its polling.
+"""The HTTP API of a fleet: its state, orders for its targets, and its polling settings.
 
-    GET   /api/fleet/state                      all figures, each target's last success and error
+    GET   /api/fleet/state                       all figures, each target's last success and error
     GET   /api/fleet/targets/NAME                one target
     POST  /api/fleet/targets/NAME/ORDER          retry, close-breaker, pause, resume, poll-now
-    POST  /api/fleet/ORDER {"targets": [names]}  the same, of many
-    GET   /api/fleet/polling                     the settings of polling, and where each came from
-    GET   /api/fleet/audit                       who changed what, the newest first
+    POST  /api/fleet/ORDER {"targets": [names]}  the same for several targets
+    GET   /api/fleet/polling                     the polling settings, and where each comes from
+    GET   /api/fleet/audit                       who changed what, newest first
     PATCH /api/fleet/polling {"group": null, "enabled": false, "base_interval": "10s", …}
 
-`application` is a Starlette application to be mounted at /api/fleet, wherever there is one already;
-`served` is one that stands alone, with /healthz, which says that the process lives: it stays 200
-however many targets are broken.
+`application` is a Starlette application to mount at /api/fleet in an existing one; `served` is
+a standalone one with /healthz, which says that the process is alive: it stays 200 however many
+targets are broken.
 
-Who may do what is asked of an `authorise`, which raises a `Refusal` (or any HTTPException) when
-they may not, and tells who it is. Whatever they change is written into the audit. Errors are as
-the controller's: `{"error": {"code", "message", "what_to_do"}}`.
+An `authorise` function decides who may do what: it raises a `Refusal` (or any HTTPException), or
+returns who the caller is. All changes go to the audit log. Errors have the controller's format:
+`{"error": {"code", "message", "what_to_do"}}`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pollwise.errors import ConfigError, MissingExtra, PollwiseError, StoreError
 from pollwise.fleet import report
 from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget, note, note_order
 from pollwise.fleet.stores.base import ORDERS, TARGET_STATES
-from pollwise.fleet.views import TargetState
+from pollwise.fleet.views import TargetState, saved_state
 from pollwise.settings.values import shown
 
 try:
@@ -48,24 +48,24 @@ try:
 except ImportError as error:
     raise MissingExtra("the fleet's HTTP API", "serve") from error
 
-#: The largest body of a request, in bytes.
+#: Maximum size of a request's body, in bytes.
 BODY_MAX = 1024 * 1024
-#: How many targets an answer lists, unless it is asked for more; the most; and how many are looked
-#: at before others get their turn.
+#: Default and maximum number of targets in an answer; default number of audit entries; and number
+#: of targets that are processed before other tasks get a turn.
 PAGE = 1000
 PAGE_MAX = 10_000
 AUDIT_PAGE = 100
 PORTION = 200
 
 Scope = Literal["read", "operate"]
-#: Raises a `Refusal` (401, 403) when whoever asks may not do this; else tells who it is, for the
-#: audit, if it knows.
+#: Raises a `Refusal` (401, 403) if the caller may not do this; else returns the caller's name for
+#: the audit log, if known.
 Authorise = Callable[[Request, Scope], Awaitable[str | None]]
 
 _HASH = "sha256:"
 
 
-#: What the errors of the web framework, and of an `authorise` of one's own, are called.
+#: Codes of the errors that the web framework or an `authorise` function raises.
 _CODES = {
     400: "invalid",
     401: "unauthorized",
@@ -79,7 +79,7 @@ _CORRECT = "Correct the request and send it again."
 
 
 class Refusal(HTTPException):
-    """A request that is answered with an error: what was wrong, and what to do."""
+    """An error answer: what was wrong, and what to do."""
 
     def __init__(
         self,
@@ -96,27 +96,27 @@ class Refusal(HTTPException):
 
 
 class Bearer:
-    """Lets in who has the one token, of which a file holds the hash."""
+    """Accepts one token, whose hash is in a file."""
 
     def __init__(self, hashed: str) -> None:
         self._hashed = hashed.encode()
 
     async def __call__(self, request: Request, scope: Scope) -> str:
         kind, _, token = request.headers.get("authorization", "").partition(" ")
-        # Hashed before it is compared, so the time this takes says nothing about the token.
+        # The hash is compared, so that the time this takes reveals nothing about the token.
         given = _hash_of(token.strip()).encode()
         if kind.lower() != "bearer" or not hmac.compare_digest(given, self._hashed):
             raise Refusal(
                 401,
-                "this needs the token of this fleet",
+                "a valid token of this fleet is required",
                 "Send the header `Authorization: Bearer <token>`.",
                 {"WWW-Authenticate": "Bearer"},
             )
-        return "token"  # there is one
+        return "token"  # there is only one
 
     @classmethod
     def from_file(cls, path: Path) -> tuple[Bearer, str | None]:
-        """By the hash in a file; where there is none it is made, and the new token returned."""
+        """Use the hash in a file; if the file is missing, create a token and return it too."""
         token = None
         try:
             text = path.read_text("ascii").strip()
@@ -125,10 +125,11 @@ class Bearer:
             text = _hash_of(token)
             _write_private(path, text)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} cannot be read as the hash of a token: {error}") from None
+            raise ConfigError(f"{path}: the token's hash cannot be read: {error}") from None
         if len(text) != len(_hash_of("")) or not text.startswith(_HASH):
             raise ConfigError(
-                f"{path} holds no hash of a token (sha256:…); delete it, and a new token is made"
+                f"{path} does not contain the hash of a token (sha256:…); delete it to create a "
+                "new token"
             )
         return cls(text), token
 
@@ -144,13 +145,13 @@ def _write_private(path: Path, text: str) -> None:
             file.write(f"{text}\n")
     except OSError as error:
         raise ConfigError(
-            f"the hash of a new token cannot be written to {path}: {error.strerror}; name another "
-            "file by fleet.api_token_file"
+            f"the hash of a new token cannot be written to {path}: {error.strerror}; set "
+            "fleet.api_token_file to another file"
         ) from None
 
 
 def served(control: Control, authorise: Authorise) -> Starlette:
-    """An application that stands alone: the API, and /healthz for whoever restarts processes."""
+    """A standalone application: the API, and /healthz for process supervisors."""
     return Starlette(
         routes=[
             Route("/healthz", _alive, methods=["GET"]),
@@ -161,7 +162,7 @@ def served(control: Control, authorise: Authorise) -> Starlette:
 
 
 def application(control: Control, authorise: Authorise) -> Starlette:
-    """The API, to be mounted at /api/fleet."""
+    """The API, to mount at /api/fleet."""
     api = _Api(control, authorise)
     return Starlette(
         routes=[
@@ -197,7 +198,7 @@ class _Api:
             if name > after and group in (None, fleet.definition(name).group)
         )
         page: list[TargetState] = []
-        # By portions: a fleet may be large, and its polls shall not wait for this.
+        # In portions: a fleet may be large, and its polls must not wait for this.
         while len(page) <= limit and (names := list(islice(left, PORTION))):
             found = await self._states(names)
             page += [each for each in found if state in (None, each.state)]
@@ -206,28 +207,28 @@ class _Api:
         return _answer(
             {
                 **await self._figures(),
-                "target_list": [report.told(each) for each in page],
+                "target_list": [report.target_json(each) for each in page],
                 "next": page[-1].name if more and page else None,
             }
         )
 
     async def _figures(self) -> dict[str, Any]:
-        """How this node fares; where several share, the targets of all of them are counted."""
+        """The figures of this node; with several nodes, the targets of all are counted."""
         fleet = self._control.fleet
         figures = fleet.state(targets=False).as_dict()
         if fleet.store is not None and fleet.store.shared:
             held = sum(fleet.is_held(name) for name in fleet.names())
             figures |= {**await fleet.store.figures(), "node": fleet.node, "held": held}
-        # The states of the breakers: a target that is confirmed or backs off still has it closed.
+        # The breaker of a target that is confirming or backing off is still closed.
         states = figures["states"]
         opened, half = states["open"], states["half-open"]
         closed = sum(states.values()) - opened - half - states["dead"]
         return {**figures, "breakers": {"closed": closed, "open": opened, "half-open": half}}
 
     async def _states(self, names: list[str]) -> list[TargetState]:
-        """How these fare; those that other nodes poll by what they saved."""
+        """The states of these targets; for those of other nodes, the saved states."""
         fleet = self._control.fleet
-        # While others were waited for, one may have been removed.
+        # One may have been removed in the meantime.
         found = {name: fleet.target(name) for name in names if name in fleet}
         elsewhere = [name for name, each in found.items() if not each.held]
         if fleet.store is not None and fleet.store.shared and elsewhere:
@@ -235,14 +236,14 @@ class _Api:
             for kept in await fleet.store.load(elsewhere):
                 if kept.name in fleet:
                     target = fleet.definition(kept.name)
-                    found[kept.name] = report.state(target, kept, now, held=False)
+                    found[kept.name] = saved_state(target, kept, now, held=False)
         return list(found.values())
 
     async def target(self, request: Request) -> Response:
         await self._authorise(request, "read")
         name = request.path_params["name"]
         for each in await self._states([name]):
-            return _answer(report.told(each))
+            return _answer(report.target_json(each))
         raise NoSuchTarget([name])
 
     async def order_one(self, request: Request) -> Response:
@@ -268,7 +269,7 @@ class _Api:
     async def _ordered(self, who: _Operator, what: str, names: list[str]) -> Response:
         if what not in ORDERS:
             raise Refusal(
-                404, f"there is no order {shown(what)}", f"Choose one of {', '.join(ORDERS)}."
+                404, f"{shown(what)} is not an order", f"Choose one of {', '.join(ORDERS)}."
             )
         await self._control.order(what, names, who.by)
         await note_order(self._control.fleet.store, who.who, what, names, who.address)
@@ -284,11 +285,11 @@ class _Api:
         group = body.pop("group", None)
         if group is not None and (not isinstance(group, str) or not group):
             raise Refusal(
-                400, f"group = {shown(group)} must be the name of one, or null for all targets"
+                400, f"group = {shown(group)} must be a group's name, or null for all targets"
             )
         if not body:
             raise Refusal(
-                400, "nothing shall change", f"Give one or more of {', '.join(CHANGEABLE)}."
+                400, "no setting to change", f"Give one or more of {', '.join(CHANGEABLE)}."
             )
         await self._control.change(group, body, who.by)
         changes = ", ".join(f"{name} = {shown(value)}" for name, value in body.items())
@@ -316,7 +317,7 @@ class _Api:
 
 @dataclass(frozen=True, slots=True)
 class _Operator:
-    """Who changes something, and from where."""
+    """Who makes a change, and from where."""
 
     who: str
     address: str
@@ -339,9 +340,9 @@ async def _body(request: Request) -> dict[str, Any]:
     try:
         found = json.loads(raw or b"{}")
     except (ValueError, RecursionError):
-        raise Refusal(400, "the body is no JSON") from None
+        raise Refusal(400, "the body is not JSON") from None
     if not isinstance(found, dict):
-        raise Refusal(400, "the body is no JSON object")
+        raise Refusal(400, "the body is not a JSON object")
     return found
 
 
@@ -355,7 +356,7 @@ def _limit(request: Request, default: int = PAGE) -> int:
 def _before(request: Request) -> int | None:
     text = request.query_params.get("before")
     if text is not None and (not text.isascii() or not text.isdigit() or len(text) > 15):
-        raise Refusal(400, "before must be the id of an entry: the `next` of an answer")
+        raise Refusal(400, "before must be the id of an entry: `next` of the last answer")
     return None if text is None else int(text)
 
 
@@ -364,7 +365,7 @@ def _answer(content: Any, status: int = 200) -> Response:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON can say it: it has no infinity, and facts of probes may hold anything."""
+    """A value for JSON: without infinities, and with other types as text."""
     if isinstance(value, dict):
         return {str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, (list, tuple)):
@@ -376,15 +377,15 @@ def _plain(value: Any) -> Any:
 
 async def _refused(_: Request, error: Exception) -> Response:
     if isinstance(error, NoSuchTarget):
-        error = Refusal(404, str(error), "See GET /api/fleet/state for those there are.")
+        error = Refusal(404, str(error), "GET /api/fleet/state lists all targets.")
     elif isinstance(error, StoreError):
         error = Refusal(503, str(error), "Try again in a few seconds; the fleet's log says more.")
     elif not isinstance(error, HTTPException):
         error = Refusal(400, str(error))
     code = getattr(error, "code", _CODES.get(error.status_code, "refused"))
     what_to_do = getattr(error, "what_to_do", "")
-    told = {"code": code, "message": error.detail, "what_to_do": what_to_do}
-    response = JSONResponse({"error": told}, error.status_code, {"Cache-Control": "no-store"})
+    content = {"code": code, "message": error.detail, "what_to_do": what_to_do}
+    response = JSONResponse({"error": content}, error.status_code, {"Cache-Control": "no-store"})
     response.headers.update(error.headers or {})
     return response
 

@@ -1,12 +1,11 @@
-"""Reports: how a fleet fares by what its store says, for whoever does not run it; and its goals.
+"""The state of a fleet as its store has it, for other processes; and the goals of a fleet.
 
-A fleet saves at most once a second, so what the store says is that old. A target whose time has
-come a moment ago is being polled, as far as one can tell from outside.
+A fleet saves at most once a second, so the store is that far behind. A target that became due a
+moment ago is probably being polled.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,25 +14,21 @@ from typing import Any
 from pollwise.durations import short
 from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget
 from pollwise.fleet.targets import Target
-from pollwise.fleet.views import NAMES_MAX, STALE_INTERVALS, TargetState
+from pollwise.fleet.views import NAMES_MAX, TargetState, saved_state
 
-#: A target is overdue so many seconds after its time: until then its poll, or the saving of it, is
-#: under way.
+#: A target is overdue this many seconds after its due time: until then it is being polled or saved.
 OVERDUE = 5.0
-#: The type, and the timeout, of a target that only the store knows.
-UNKNOWN = "?"
-TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Goals:
-    """What a fleet should keep to.
+    """The goals of a fleet.
 
-    max_due: so many polls are due and not begun at the most. (How many are planned, the queue
-        depth, is no goal: a fleet that is well has as many as it has targets.)
-    max_staleness: no target's last success is older; None allows each twice its interval and its
-        timeout.
-    max_dead: so many targets are dead letters at the most; paused ones do not count.
+    max_due: maximum number of polls that are overdue. (The queue depth is not a goal: a healthy
+        fleet has one planned poll for each target.)
+    max_staleness: maximum age of a target's last success; None allows each target twice its
+        interval plus its timeout.
+    max_dead: maximum number of dead targets; paused ones do not count.
     """
 
     max_due: int = 50
@@ -44,58 +39,15 @@ class Goals:
 def states(
     targets: Iterable[Target], saved: Iterable[SavedTarget], now: float
 ) -> list[TargetState]:
-    """How each target fares, by what was saved; those never saved were never polled."""
+    """The saved state of each target; targets without a saved state were never polled."""
     kept = {each.name: each for each in saved}
     known = {target.name: target for target in targets}
-    names = known or kept  # without a file of targets, what the store has
-    return [state(known.get(name), kept.get(name, SavedTarget(name)), now) for name in names]
-
-
-def state(
-    target: Target | None, kept: SavedTarget, now: float, *, held: bool = True
-) -> TargetState:
-    """How one target fares; `now` is in seconds since 1970, as all times."""
-    reading = kept.more.get("reading") or {}
-    changes = kept.more.get("changes")
-    age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
-    interval = kept.interval or 0.0
-    timeout = TIMEOUT if target is None else target.timeout
-    state = kept.state
-    due = kept.due if kept.due is not None and math.isfinite(kept.due) else None
-    if state == "open" and due is not None and due <= now:
-        state = "half-open"
-    quiet = target is not None and target.quiet is not None
-    stale = kept.failures > 0 if age is None else age > STALE_INTERVALS * interval + timeout
-    if kept.paused or (quiet and not kept.failures):
-        stale = False
-    return TargetState(
-        name=kept.name,
-        type=UNKNOWN if target is None else target.type,
-        group=None if target is None else target.group,
-        state=state,
-        paused=kept.paused,
-        polling=False,
-        waiting=False,
-        held=held,
-        next_at=None if kept.paused else due,
-        interval=interval,
-        failures=kept.failures,
-        error=kept.error,
-        permanent=bool(kept.more.get("permanent")),
-        polled_at=kept.polled_at,
-        succeeded_at=kept.succeeded_at,
-        failed_at=kept.failed_at,
-        changed_at=kept.changed_at,
-        staleness=age,
-        stale=stale,
-        changes_per_second=changes[0] if changes else None,
-        summary=reading.get("summary"),
-        facts=reading.get("facts") or {},
-    )
+    names = known or kept  # without a file of targets, those in the store
+    return [saved_state(known.get(name), kept.get(name, SavedTarget(name)), now) for name in names]
 
 
 def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
-    """How they fare together."""
+    """Figures over all targets."""
     states = Counter(each.state for each in every)
     dead = [each.name for each in every if each.state == "dead"]
     ages = [each for each in every if each.staleness is not None and not each.paused]
@@ -116,12 +68,12 @@ def summary(every: Sequence[TargetState], now: float) -> dict[str, Any]:
 
 
 def overdue(each: TargetState, now: float) -> bool:
-    """Whether its poll should have been seen by now; of one never planned, nobody knows."""
+    """True if its poll should have happened by now; False if none is planned."""
     return each.next_at is not None and each.next_at < now - OVERDUE
 
 
 def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:
-    """What deserves a look first: the oldest success, never before all, paused ones last."""
+    """The targets by the age of their last success: never first, then the oldest; paused last."""
 
     def order(each: TargetState) -> tuple[bool, float, str]:
         never = float("inf") if each.staleness is None else each.staleness
@@ -131,17 +83,21 @@ def stalest_first(every: Iterable[TargetState]) -> list[TargetState]:
 
 
 def unpolled(every: Iterable[TargetState], now: float, start: str) -> str:
-    """That nobody polls: how old the figures are, and the command that mends it."""
+    """Warning that no node polls: how old the figures are, and the command to start one."""
     latest = last_poll(every)
     if latest is None:
-        told = "no target was ever polled"
+        age = "no target was ever polled"
     else:
-        told = f"the figures are of {about(now - latest)} ago"
-    return f"no node polls this fleet; {told}; start: {start}"
+        age = f"the figures are {about(now - latest)} old"
+    return f"no node polls this fleet; {age}; start one with: {start}"
 
 
 def about(age: float) -> str:
-    """An age for a glance, in its largest unit: nobody needs the seconds of a day."""
+    """An age in its largest unit.
+
+    >>> about(7300)
+    '2h'
+    """
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if age >= 2 * length:
             return f"{int(age // length)}{unit}"
@@ -149,26 +105,26 @@ def about(age: float) -> str:
 
 
 def last_poll(every: Iterable[TargetState]) -> float | None:
-    """When the last poll of all was; None when there was none."""
+    """Time of the last poll of any target; None if there was none."""
     return max((each.polled_at for each in every if each.polled_at is not None), default=None)
 
 
 def shortfalls(
     every: Sequence[TargetState], goals: Goals, now: float, notice: str | None = None
 ) -> list[str]:
-    """Where a fleet misses its goals, each as a sentence; none when it keeps to them.
+    """The goals that a fleet misses, each as a sentence; empty if it meets them.
 
-    Dead letters have a goal of their own, so how stale they are does not count. Paused targets
-    count nowhere. A fleet of which no target was ever polled keeps to nothing, nor does one that
-    nobody polls: `notice` says so, where it is known.
+    Dead targets have a goal of their own, so their staleness does not count. Paused targets never
+    count. A fleet that no node polls (`notice` says so), or whose targets were never polled, misses
+    its goals.
     """
     found = [] if notice is None else [notice]
     late = sum(overdue(each, now) for each in every)
     if late > goals.max_due:
-        are = "poll is due and was" if late == 1 else "polls are due and were"
+        are = "poll is" if late == 1 else "polls are"
         found.append(
-            f"{late} {are} not made for more than {short(OVERDUE)}; the goal (fleet.max_due) is "
-            f"{goals.max_due} at the most"
+            f"{late} {are} overdue by more than {short(OVERDUE)}; the goal (fleet.max_due) is at "
+            f"most {goals.max_due}"
         )
     asked = [each for each in every if not each.paused]
     dead = sorted(each.name for each in asked if each.state == "dead")
@@ -176,29 +132,29 @@ def shortfalls(
         are = "target is dead" if len(dead) == 1 else "targets are dead"
         listed = ", ".join(map(repr, dead[:3])) + (", …" if len(dead) > 3 else "")
         found.append(
-            f"{len(dead)} {are} ({listed}); the goal (fleet.max_dead) is {goals.max_dead} at the "
-            "most, and `pollwise fleet dead` tells why"
+            f"{len(dead)} {are} ({listed}); the goal (fleet.max_dead) is at most {goals.max_dead}; "
+            "`pollwise fleet dead` shows why"
         )
     live = [each for each in asked if each.state != "dead"]
     stale = [each for each in live if _is_stale(each, goals)]
     if stale:
         first = stalest_first(stale)[0]
         age = (
-            "which never had a success"
+            "which never succeeded"
             if first.staleness is None
             else f"whose last success was {short(round(first.staleness))} ago"
         )
         limit = (
-            "twice their interval and their timeout"
+            "twice their interval plus their timeout"
             if goals.max_staleness is None
             else short(goals.max_staleness)
         )
         found.append(
-            f"{len(stale)} of {len(every)} targets are staler than {limit} (fleet.max_staleness); "
+            f"{len(stale)} of {len(every)} targets are older than {limit} (fleet.max_staleness); "
             f"the stalest is {first.name!r}, {age}"
         )
     if notice is None and every and last_poll(every) is None:
-        found.append("no target was polled yet; if `pollwise fleet run` has just started, wait")
+        found.append("no target was polled yet; wait if `pollwise fleet run` has just started")
     return found
 
 
@@ -210,8 +166,8 @@ def _is_stale(each: TargetState, goals: Goals) -> bool:
     return each.staleness > goals.max_staleness
 
 
-def told(each: TargetState) -> Mapping[str, Any]:
-    """One target for the API and for scripts: what happened last, and when; null when never."""
+def target_json(each: TargetState) -> Mapping[str, Any]:
+    """A target for the API and for scripts."""
     return {
         **each.as_dict(),
         "last_success_at": each.succeeded_at,

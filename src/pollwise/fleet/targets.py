@@ -1,7 +1,7 @@
-"""Targets and readings: what a fleet polls, how, and what came back.
+"""Targets and readings: what a fleet polls, how, and what comes back.
 
-A target is a plan, immutable and checked when it is made. Everything that changes while it is
-polled (when it is due, how it fares, its last reading) belongs to the fleet.
+A target is an immutable definition, checked when it is created. Everything that changes while it is
+polled (its due time, its state, its last reading) belongs to the fleet.
 """
 
 from __future__ import annotations
@@ -24,13 +24,12 @@ from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 from pollwise.fleet.engine.quiet import Quiet
 
-#: A longer value is kept, and compared, as its digest.
+#: Longer values are kept and compared as their digest.
 VALUE_MAX = 256
-#: The longest name, and the longest poll.
+#: Maximum length of a name, and maximum timeout in seconds.
 NAME_MAX = 255
 TIMEOUT_MAX = 3600.0
-#: The most failures in a row until a target is a dead letter: with a breaker that lets a poll
-#: through every five minutes, ten years.
+#: Maximum of `dead_after`: ten years, with a breaker that lets a poll through every five minutes.
 DEAD_AFTER_MAX = 1_000_000
 
 Value = bytes | str | None
@@ -40,13 +39,13 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one poll of a target brought back.
+    """The result of one poll of a target.
 
-    value: what is compared with the last reading; one of more than 256 bytes is kept as its digest.
-    changed_at: when the source changed last, in seconds since 1970, where it tells.
-    facts: plain values for views: a status, milliseconds, the days a certificate is valid.
+    value: compared with the last reading; a value above 256 bytes is kept as its digest.
+    changed_at: when the source last changed, in seconds since 1970, if it says so.
+    facts: plain values for views: a status code, milliseconds, days left of a certificate.
     summary: one line for people.
-    validators: what lets the next poll ask for news only: an ETag, a Last-Modified.
+    validators: for a conditional next poll: an ETag, a Last-Modified.
     """
 
     value: Value = None
@@ -63,7 +62,7 @@ class Reading:
 
     @classmethod
     def of(cls, answer: object) -> Reading:
-        """What a probe returned, as a reading: text, bytes, None, or what JSON can write."""
+        """The reading of a probe's return value: text, bytes, None, or anything JSON can encode."""
         if isinstance(answer, Reading):
             return answer
         if answer is None or isinstance(answer, (str, bytes)):
@@ -71,7 +70,7 @@ class Reading:
         return cls(json.dumps(answer, sort_keys=True, default=str))
 
     def kept(self) -> dict[str, Any]:
-        """As plain values, for a store."""
+        """The reading as plain values, for a store."""
         value: object = self.value
         if isinstance(value, bytes):
             value = {"base64": base64.b64encode(value).decode()}
@@ -86,7 +85,7 @@ class Reading:
 
     @classmethod
     def restored(cls, kept: Mapping[str, Any]) -> Reading:
-        """The reading that `kept` wrote."""
+        """The reading with these values of `kept()`."""
         value = kept.get("value")
         if isinstance(value, Mapping):
             try:
@@ -104,11 +103,11 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ProbeContext:
-    """What a probe may want to know besides its target.
+    """The circumstances of a poll.
 
-    last: the reading before, with its validators; None at the first poll.
+    last: the previous reading, with its validators; None at the first poll.
     deadline: when the poll is cancelled, in the event loop's time.
-    epoch: the time now, in seconds since 1970, by the fleet's clock.
+    epoch: the current time in seconds since 1970, by the fleet's clock.
     """
 
     last: Reading | None
@@ -118,19 +117,19 @@ class ProbeContext:
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A reading that is another than the one before, as handlers of changes get it."""
+    """A changed reading, as passed to actions."""
 
     target: Target
     before: Reading
     after: Reading
-    at: float  # when it was seen, in seconds since 1970
-    since: float | None = None  # when the one before was seen first; None for the very first
+    at: float  # time of the poll, in seconds since 1970
+    since: float | None = None  # time of the previous change; None if there was none
 
 
-#: How a target is polled. It raises when the poll failed; an error with `permanent = True` (no
-#: such page, not allowed) sends the target to the dead letters at once.
+#: Polls a target. It raises if the poll failed; after an error with `permanent = True` (no such
+#: page, not allowed) the target is dead at once.
 Probe = Callable[["Target", ProbeContext], Awaitable[Any]]
-#: What is called with a change.
+#: Called with a change.
 Action = Callable[[Changed], Any]
 
 
@@ -138,25 +137,24 @@ Action = Callable[[Changed], Any]
 class Target:
     """One thing a fleet polls.
 
-    name: names it in views, events and metrics; unique in its fleet.
-    probe: an async function of (target, context), or the name of a probe's type ("http"), with
-        its `options`.
-    interval: a duration is kept exactly, without jitter or drift; a strategy paces the target by
-        itself; None takes the fleet's strategy.
-    base_interval, min_interval, max_interval: what differs from the fleet's `Freshness`.
-    weight: how much a change here counts against one elsewhere, where a budget is shared.
-    priority: of those that are due together, the higher goes first.
-    timeout: the whole poll, connecting and reading included, ends after so long.
-    host: polls of targets with the same host are limited together.
-    group: its name in settings, where groups are paced apart.
+    name: its name in views, events and metrics; unique in its fleet.
+    probe: an async function of (target, context), or a probe type ("http"), with its `options`.
+    interval: a duration is an exact interval, without jitter or drift; a strategy paces this target
+        alone; None uses the fleet's strategy.
+    base_interval, min_interval, max_interval: where it differs from the fleet's `Freshness`.
+    weight: importance of a change here compared with other targets, when a budget is shared.
+    priority: of targets that are due together, the highest is polled first.
+    timeout: time limit of the whole poll, connecting and reading included.
+    host: the number of polls at a time of targets with the same host is limited.
+    group: its group in settings, where groups are paced separately.
     quiet: hours in which it is not polled: "22:00-06:00 Europe/Berlin".
-    dead_after: so many transient failures in a row make it a dead letter, which is polled every
-        half hour only; None goes by the fleet's rules (5, some 100 seconds). Until then its breaker
-        lets a poll through every 5 minutes at the least.
-    type: the type of its probe, in metrics and views.
-    labels: plain text for views.
-    options: for the probe, where that is named by its type.
-    actions: called with each change of this target, before the fleet's own.
+    dead_after: number of transient failures in a row after which it is dead, and polled only every
+        half hour; None uses the fleet's rules (5, about 100 seconds). Until then its breaker lets a
+        poll through at least every 5 minutes.
+    type: its probe type in metrics and views.
+    labels: text for views.
+    options: options of the probe type.
+    actions: called with each change of this target, before the fleet's own actions.
     """
 
     name: str
@@ -202,7 +200,7 @@ class Target:
         if not (callable(probe) or (isinstance(probe, str) and probe)):
             raise ConfigError(
                 f"target {name!r}: probe = {shown(probe)} is neither an async function of "
-                "(target, context) nor the name of a probe's type such as 'http'"
+                "(target, context) nor a probe type such as 'http'"
             )
         bounds = (
             ("base_interval", base_interval),
@@ -226,7 +224,7 @@ class Target:
         ):
             raise ConfigError(
                 f"target {name!r}: dead_after = {shown(dead_after)} must be a whole number from 1 "
-                f"to {DEAD_AFTER_MAX}: so many failures in a row make a dead letter"
+                f"to {DEAD_AFTER_MAX}: the failures in a row after which a target is dead"
             )
         limit = _duration(name, "timeout", timeout)
         if limit > TIMEOUT_MAX:
@@ -252,33 +250,22 @@ class Target:
         put(self, "options", MappingProxyType(dict(options)) if options else _NOTHING)
         put(self, "actions", tuple(actions))
         if given:
-            self.strategy(Freshness())  # what contradicts itself is refused now
+            self.strategy(Freshness())  # refuses contradictions now
 
     def strategy(self, fleets: Strategy) -> Strategy:
-        """What paces this target in a fleet with the strategy `fleets`."""
+        """The strategy of this target in a fleet with the strategy `fleets`."""
         if self.interval is not None:
             return self.interval
         if self.base_interval is None and self.min_interval is None and self.max_interval is None:
             return fleets
         over = fleets if isinstance(fleets, Freshness) else Freshness()
-        min_interval = over.min_interval if self.min_interval is None else self.min_interval
-        max_interval = over.max_interval if self.max_interval is None else self.max_interval
-        if self.min_interval is not None and self.max_interval is None:
-            max_interval = max(max_interval, min_interval)
-        if self.max_interval is not None and self.min_interval is None:
-            min_interval = min(min_interval, max_interval)
-        base_interval = (
-            min(max(over.base_interval, min_interval), max_interval)
-            if self.base_interval is None
-            else self.base_interval
-        )
         try:
-            return Freshness(base_interval, min_interval, max_interval)
+            return over.adjusted(self.base_interval, self.min_interval, self.max_interval)
         except ConfigError as error:
             raise ConfigError(f"target {self.name!r}: {error}") from None
 
     def __repr__(self) -> str:
-        # Not its options: a URL there may hold a password.
+        # Without its options: a URL there may contain a password.
         return f"Target({self.name!r}, {self.type!r})"
 
 

@@ -1,29 +1,35 @@
-"""What a fleet shows of itself, as plain values: times in seconds since 1970, null when never."""
+"""The state of a fleet and of its targets as plain values. Times are in seconds since 1970, None if
+never."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.running_target import FLIGHT, WAITING, RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.stores.base import TARGET_STATES
+from pollwise.fleet.stores.base import TARGET_STATES, SavedTarget
+from pollwise.fleet.targets import Target
 
-#: A target is stale when its last success is older than so many of its planned intervals, and its
-#: timeout.
+#: A target is stale if its last success is older than this many intervals plus its timeout.
 STALE_INTERVALS = 2.0
-#: The most names that a health report lists.
+#: Type and timeout of a target that only the store knows.
+UNKNOWN = "?"
+TIMEOUT = 30.0
+#: Maximum number of names in `dead_targets`.
 NAMES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """How one target fares.
+    """The state of one target.
 
     state: closed, confirming, backing off, open, half-open or dead.
-    next_at: when it is polled next; null while it is paused or polled elsewhere.
-    staleness: the age of its last success; null when it never had one.
+    next_at: time of the next poll; None while it is paused or polled by another node.
+    staleness: age of its last success; None if it never succeeded.
     """
 
     name: str
@@ -55,11 +61,13 @@ class TargetState:
 
 @dataclass(frozen=True, slots=True)
 class FleetState:
-    """How a fleet fares. A broken target shows here and makes nothing else red.
+    """The state of a fleet.
 
-    queue_depth: targets whose next poll is planned, due or not. due: those of them whose time has
-        come, and that wait for a place or for their host.
-    states: how many targets fare how. stale: how many are older than they should be.
+    targets: number of targets. target_list: the state of each, sorted by name.
+    queue_depth: targets whose next poll is planned, due or not. due: those that are due and wait
+        for a slot or for their host.
+    states: number of targets in each state. stale: number of targets that are older than they
+        should be. never: number that never succeeded.
     problems: what is wrong with the fleet itself, for people.
     """
 
@@ -89,50 +97,69 @@ class FleetState:
         return asdict(self)
 
 
-def target_state(entry: RunningTarget, scheduler: Scheduler, now: float) -> TargetState:
-    """How one target fares now."""
-    offset = scheduler.offset
-
-    def epoch(at: float | None) -> float | None:
-        return None if at is None else at + offset
-
-    held = entry.until > now
-    parked = entry.paused or not held
-    reading, learner = entry.reading, entry.learner
-    age = staleness(entry, now)
+def saved_state(
+    target: Target | None, kept: SavedTarget, now: float, *, held: bool = True
+) -> TargetState:
+    """The state of one target; all times are in seconds since 1970."""
+    reading = kept.more.get("reading") or {}
+    changes = kept.more.get("changes")
+    age = None if kept.succeeded_at is None else max(now - kept.succeeded_at, 0.0)
+    interval = kept.interval or 0.0
+    timeout = TIMEOUT if target is None else target.timeout
+    state = kept.state
+    due = kept.due if kept.due is not None and math.isfinite(kept.due) else None
+    if state == "open" and due is not None and due <= now:
+        state = "half-open"
+    quiet = target is not None and target.quiet is not None
+    stale = kept.failures > 0 if age is None else age > STALE_INTERVALS * interval + timeout
+    if kept.paused or (quiet and not kept.failures):
+        stale = False
     return TargetState(
-        name=entry.target.name,
-        type=entry.target.type,
-        group=entry.target.group,
+        name=kept.name,
+        type=UNKNOWN if target is None else target.type,
+        group=None if target is None else target.group,
+        state=state,
+        paused=kept.paused,
+        polling=False,
+        waiting=False,
+        held=held,
+        next_at=None if kept.paused else due,
+        interval=interval,
+        failures=kept.failures,
+        error=kept.error,
+        permanent=bool(kept.more.get("permanent")),
+        polled_at=kept.polled_at,
+        succeeded_at=kept.succeeded_at,
+        failed_at=kept.failed_at,
+        changed_at=kept.changed_at,
+        staleness=age,
+        stale=stale,
+        changes_per_second=changes[0] if changes else None,
+        summary=reading.get("summary"),
+        facts=reading.get("facts") or {},
+    )
+
+
+def target_state(entry: RunningTarget, scheduler: Scheduler, now: float) -> TargetState:
+    """The state of one target now."""
+    held, offset = entry.until > now, scheduler.offset
+    kept = saved_state(entry.target, saved(entry, scheduler), now + offset, held=held)
+    return replace(
+        kept,
         state=scheduler.state(entry, now),
-        paused=entry.paused,
         polling=entry.place == FLIGHT,
         waiting=entry.place == WAITING,
-        held=held,
-        next_at=None if parked else epoch(entry.due),
-        interval=entry.interval,
-        failures=entry.failures,
-        error=entry.error,
-        permanent=entry.permanent,
-        polled_at=epoch(entry.polled_at),
-        succeeded_at=epoch(entry.succeeded_at),
-        failed_at=epoch(entry.failed_at),
-        changed_at=epoch(entry.changed_at),
-        staleness=age,
-        stale=is_stale(entry, now),
-        changes_per_second=None if learner is None else learner.changes.rate,
-        summary=None if reading is None else reading.summary,
-        facts={} if reading is None else dict(reading.facts),
+        next_at=entry.due + offset if held and not entry.paused else None,
     )
 
 
 def staleness(entry: RunningTarget, now: float) -> float | None:
-    """The age of the last success; None when there was none."""
+    """Age of the last success; None if there was none."""
     return None if entry.succeeded_at is None else max(now - entry.succeeded_at, 0.0)
 
 
 def is_stale(entry: RunningTarget, now: float) -> bool:
-    """Whether it is older than its own plan allows; one that never was polled is not."""
+    """True if it is older than its interval allows; a target that was never polled is not."""
     if entry.paused or (entry.target.quiet is not None and not entry.failures):
         return False
     age = staleness(entry, now)
@@ -152,7 +179,7 @@ def fleet_state(
     unsaved: int,
     save_error: str | None,
 ) -> FleetState:
-    """How the whole fleet fares now; walks over all its targets."""
+    """The state of the whole fleet now, without `target_list`; walks over all targets."""
     states: Counter[str] = Counter()
     dead: list[str] = []
     paused = stale = never = 0
@@ -172,12 +199,11 @@ def fleet_state(
     if save_error is not None:
         problems.append(f"state is not saved: {save_error}")
     if stuck:
-        problems.append(f"{stuck} poll(s) go on though they were cancelled at their deadline")
+        problems.append(f"{stuck} poll(s) still run after their cancellation at the deadline")
     if budget is not None and budget.asked > budget.polls:
         problems.append(
-            f"fixed intervals, rechecks and max_intervals ask for {budget.asked:.3g} polls a "
-            f"second, "
-            f"the budget is {budget.polls:.3g}: raise it, or the max_intervals"
+            f"fixed intervals, rechecks and max_intervals need {budget.asked:.3g} polls a second, "
+            f"but the budget is {budget.polls:.3g}: raise it, or the max_intervals"
         )
     return FleetState(
         name=name,

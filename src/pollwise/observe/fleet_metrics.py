@@ -1,4 +1,4 @@
-"""The metrics of fleets. A target that is gone takes its label sets with it."""
+"""The metrics of fleets. The label sets of a removed target are removed too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Key = tuple[str, str, str]  # fleet, type, target
 
 
 class FleetMetrics:
-    """The part of the Prometheus sink that knows fleets."""
+    """The fleet metrics of the Prometheus sink."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class FleetMetrics:
         self._shown: set[str] = set()
         self._now = now
         self._succeeded_at: dict[Key, float] = {}
-        self._states: dict[Key, str] = {}  # of those that are not closed
-        self._under_way: Tally[tuple[str, str]] = Tally()
+        self._states: dict[Key, str] = {}  # of targets that are not closed
+        self._in_progress: Tally[tuple[str, str]] = Tally()
         self._depths: dict[str, tuple[int, int]] = {}  # planned, due
         self.react: dict[type[Event], Callable[[Any], None]] = {
             TargetAdded: self._known,
@@ -76,17 +76,17 @@ class FleetMetrics:
         return now - self._succeeded_at.get(key, now)
 
     def _polling(self, event: TargetPolling) -> None:
-        self._under_way[event.source, event.type] += 1
-        self._show_under_way(event.type)
+        self._in_progress[event.source, event.type] += 1
+        self._show_in_progress(event.type)
         if self._states.get(_key(event)) in _BREAKERS:
             self._breaker(event, HALF_OPEN)
 
     def _polled(self, event: TargetPolled) -> None:
-        self._under_way[event.source, event.type] -= 1
-        self._show_under_way(event.type)
+        self._in_progress[event.source, event.type] -= 1
+        self._show_in_progress(event.type)
         self._depths[event.source] = event.depth, event.due
         self._show_depths()
-        if event.result not in RESULTS:  # dropped: it may be gone
+        if event.result not in RESULTS:  # dropped: it may have been removed
             return
         self._known(event)
         if event.result != "failed":
@@ -114,8 +114,8 @@ class FleetMetrics:
     def _count(self, name: str, event: TargetEvent) -> None:
         self._metrics[name].labels(event.type, event.target).inc()
 
-    def _show_under_way(self, kind: str) -> None:
-        count = sum(n for (_, each), n in self._under_way.items() if each == kind)
+    def _show_in_progress(self, kind: str) -> None:
+        count = sum(n for (_, each), n in self._in_progress.items() if each == kind)
         self._metrics["pollwise_fleet_inflight"].labels(kind).set(count)
 
     def _show_dead(self) -> None:
@@ -140,11 +140,11 @@ class FleetMetrics:
     def _stopped(self, event: FleetStopped) -> None:
         for key in [key for key in self._succeeded_at if key[0] == event.source]:
             self._delete(key)
-        for source, kind in list(self._under_way):
+        for source, kind in list(self._in_progress):
             if source == event.source:
-                del self._under_way[source, kind]
-                self._show_under_way(kind)
-                if not any(each == kind for _, each in self._under_way):
+                del self._in_progress[source, kind]
+                self._show_in_progress(kind)
+                if not any(each == kind for _, each in self._in_progress):
                     self._metrics["pollwise_fleet_inflight"].remove(kind)
         self._depths.pop(event.source, None)
         if not self._depths:

@@ -1,8 +1,8 @@
 """Polling of groups of targets: `[fleet.groups.NAME.polling]`, so that a rollout can be staged.
 
-What a group sets beats what `[fleet.polling]` sets for all, wherever either was written; for one
-key, the layers decide as everywhere. The groups are named by whoever writes them, so their keys and
-variables are known by their form.
+The settings of a group override those of `[fleet.polling]`, wherever either is written; for one
+key, the layers decide as everywhere. Users choose the names of groups, so their keys and variables
+are recognised by their form.
 """
 
 from __future__ import annotations
@@ -24,14 +24,11 @@ if TYPE_CHECKING:
 TABLE = "fleet.groups"
 FLEET = "fleet.polling"
 _START = f"{TABLE}."
-#: What a group can have of its own.
+#: The settings that a group can have.
 READERS: Mapping[str, ValueReader] = {
-    "enabled": BooleanReader(),
-    "base_interval": DurationReader(),
-    "min_interval": DurationReader(),
-    "max_interval": DurationReader(),
-}
-#: How many groups are listed where none is meant for sure.
+    "enabled": BooleanReader(), "base_interval": DurationReader(), "min_interval": DurationReader(), "max_interval": DurationReader(),
+}  # fmt: skip
+#: Maximum number of groups listed in an error.
 LISTED = 10
 _NAMES = "|".join(READERS)
 _KEY = re.compile(rf"fleet\.groups\.(?P<group>.+)\.polling\.(?P<name>{_NAMES})(?P<ms>_ms)?")
@@ -43,7 +40,7 @@ _VARIABLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class GroupPolling:
-    """What a group sets for its targets; None where it goes with the fleet."""
+    """What a group sets for its targets; None where it uses the fleet's setting."""
 
     enabled: bool | None = None
     base_interval: float | None = None
@@ -51,23 +48,14 @@ class GroupPolling:
     max_interval: float | None = None
 
     def strategy(self, fleets: Strategy) -> Strategy:
-        """What paces the targets of this group."""
+        """The strategy of the targets of this group."""
         if self.base_interval is self.min_interval is self.max_interval is None:
             return fleets
         over = fleets if isinstance(fleets, Freshness) else Freshness()
-        min_interval = over.min_interval if self.min_interval is None else self.min_interval
-        max_interval = over.max_interval if self.max_interval is None else self.max_interval
-        if self.max_interval is None:
-            max_interval = max(max_interval, min_interval)
-        if self.min_interval is None:
-            min_interval = min(min_interval, max_interval)
-        base_interval = self.base_interval
-        if base_interval is None:
-            base_interval = min(max(over.base_interval, min_interval), max_interval)
-        return Freshness(base_interval, min_interval, max_interval)
+        return over.adjusted(self.base_interval, self.min_interval, self.max_interval)
 
     def rows(self, group: str) -> Iterator[tuple[str, str]]:
-        """What it sets, by key, as text."""
+        """Its settings, as pairs of key and text."""
         for name, reader in READERS.items():
             value = getattr(self, name)
             if value is not None:
@@ -79,7 +67,7 @@ def key_of(group: str, name: str) -> str:
 
 
 def parsed_key(written: str) -> tuple[str, bool] | None:
-    """The key that is written, and whether in milliseconds; None when it is no group's."""
+    """The key, and whether it is in milliseconds; None if it does not belong to a group."""
     found = _KEY.fullmatch(written)
     if found is None or (found["ms"] and found["name"] == "enabled"):
         return None
@@ -91,14 +79,14 @@ def is_table(written: str) -> bool:
 
 
 def advice(written: str) -> str | None:
-    """What to write in a group's table instead; None when it is no group's."""
+    """A correction of a wrong key in a group's table; None if it does not belong to a group."""
     if not written.startswith(_START):
         return None
     return f"is not a setting; [{TABLE}.NAME.polling] has {', '.join(READERS)}"
 
 
 def parsed_variable(name: str, groups: Sequence[str]) -> str | None:
-    """The key that a variable stands for. Of groups known by then it means the one so spelt."""
+    """The key of an environment variable; a known group with this spelling is preferred."""
     found = _VARIABLE.fullmatch(name)
     if found is None or (found["ms"] and found["name"] == "ENABLED"):
         return None
@@ -108,7 +96,7 @@ def parsed_variable(name: str, groups: Sequence[str]) -> str | None:
 
 
 def groups_in(layers: Sequence[Layer]) -> list[str]:
-    """The names of the groups that some layer sets something for, in their order."""
+    """The names of the groups with settings in any layer, in their order."""
     found: dict[str, None] = {}
     for layer in layers:
         for key in layer:
@@ -125,7 +113,7 @@ def is_of_group(key: str) -> bool:
 def resolve_groups(
     layers: Sequence[Layer], fleets: Strategy | None, problems: list[str]
 ) -> tuple[dict[str, GroupPolling], dict[str, GivenValue]]:
-    """Each group's polling, and what was used for it; what is wrong is added to `problems`."""
+    """The polling of each group, and the values used for it; errors are added to `problems`."""
     used: dict[str, GivenValue] = {}
     for layer in layers:
         used.update({key: given for key, given in layer.items() if is_of_group(key)})
@@ -155,9 +143,9 @@ def resolve_groups(
 def unknown_groups(
     groups: Iterable[str], known: Iterable[str], origins: Mapping[str, str]
 ) -> list[str]:
-    """What to say of each of `groups` that is not known: nothing it sets would ever be used.
+    """An error for each of `groups` that is not known: its settings would have no effect.
 
-    origins: where each setting came from, by its key.
+    origins: where each setting comes from, by its key.
     """
     listed = sorted(set(known))
     found = []
@@ -172,7 +160,7 @@ def unknown_groups(
 
 
 def no_group(group: str, known: Sequence[str]) -> str:
-    """That there is no such group, and which was meant."""
+    """An error for an unknown group, with the nearest known one."""
     near = difflib.get_close_matches(group, known, 1)
     if near:
         hint = f"did you mean {near[0]!r}?"
@@ -184,7 +172,7 @@ def no_group(group: str, known: Sequence[str]) -> str:
 
 
 def _in_settings_words(error: str, group: str, used: Mapping[str, GivenValue]) -> str:
-    """Put the full key and its origin in place of each argument that an error names."""
+    """Replace each argument named in an error by its full key and origin."""
 
     def word(found: re.Match[str]) -> str:
         name = found[1]

@@ -68,7 +68,7 @@ def test_a_status_that_was_not_expected_is_a_failure_with_its_last_word() -> Non
     code = "import sys; print('first\\nlast word', file=sys.stderr); sys.exit(3)"
     error = failure("command", run=python(code))
     assert not error.permanent
-    assert "ended with 3: last word" in str(error)
+    assert "exited with 3: last word" in str(error)
     found = reading("command", run=python(code), expect=[0, 3])
     assert str(found.value).startswith("exit 3 ")
     killed = failure("command", run=python("import os; os.kill(os.getpid(), 9)"))
@@ -144,10 +144,10 @@ def test_a_child_that_keeps_the_output_open_holds_nothing_up(tmp_path: Path) -> 
 
 def test_options_of_commands_are_checked() -> None:
     assert "run is missing" in refusal("command")
-    assert "names no program" in refusal("command", run=[])
+    assert "has no program" in refusal("command", run=[])
     assert "cannot be split" in refusal("command", run="echo 'a")
     assert "must be a list of texts" in refusal("command", run=["a", 1])
-    assert "is no folder" in refusal("command", run="a", folder="/nowhere")
+    assert "is not a folder" in refusal("command", run="a", folder="/nowhere")
     said = refusal("command", run="a", env={"TOKEN": 7})
     assert "no text for 'TOKEN'" in said
 
@@ -276,7 +276,7 @@ def test_a_server_that_is_gone_may_pass_and_no_password_is_told(own_postgres: Ow
 def test_options_of_sql_are_checked() -> None:
     said = refusal("sql", url="mysql://app:hunter2@db/x")
     assert "query is missing" in said
-    assert "must begin with postgresql:// or sqlite://" in said
+    assert "must start with postgresql:// or sqlite://" in said
     assert "hunter2" not in said
     assert "has no scheme" in refusal("sql", url="shop.db", query="SELECT 1")
     assert "sqlite:////absolute.db" in refusal("sql", url="sqlite://shop.db", query="SELECT 1")
@@ -330,12 +330,12 @@ def test_any_function_is_a_probe(name: str, value: object) -> None:
         ("nonsense", "must be written as 'module:function'"),
         ("no.such.module:x", "ModuleNotFoundError"),
         (f"{__name__}:nothing", "AttributeError"),
-        (f"{__name__}:NOT_CALLABLE", "is no function"),
-        (f"{__name__}:of_three", "it must take (target, context)"),
+        (f"{__name__}:NOT_CALLABLE", "is not a function"),
+        (f"{__name__}:of_three", "must take (target, context)"),
         ("", "call is missing"),
     ],
 )
-def test_a_function_that_cannot_be_had_is_refused(call: str, said: str) -> None:
+def test_a_function_that_cannot_be_imported_is_refused(call: str, said: str) -> None:
     assert said in refusal("function", call=call)
 
 

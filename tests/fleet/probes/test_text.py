@@ -149,17 +149,17 @@ def test_a_bomb_is_refused_at_once(bomb: str) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "no XML"),
-        (b"<html><body>", "no feed but <html>"),
-        (b"<rss><channel>", "no XML"),
-        (b"\x00\x01\x02", "no XML"),
+        (b"", "not XML"),
+        (b"<html><body>", "not a feed but <html>"),
+        (b"<rss><channel>", "not XML"),
+        (b"\x00\x01\x02", "not XML"),
         ("<rss>" + "<a>" * 1000, "nested more than"),
         ("<rss>" + "<item/>" * 10_001 + "</rss>", "more than 10,000 entries"),
-        (b'<?xml version="1.0" encoding="nonsense"?><rss/>', "not known"),
-        ("<rss>&undefined;</rss>", "no XML"),
+        (b'<?xml version="1.0" encoding="nonsense"?><rss/>', "unknown encoding"),
+        ("<rss>&undefined;</rss>", "not XML"),
     ],
 )
-def test_what_is_no_feed_is_a_failure(body: Any, said: str) -> None:
+def test_an_invalid_feed_is_a_failure(body: Any, said: str) -> None:
     assert said in failure("feed", body)
 
 

@@ -1,1 +1,1 @@
-"""`pollwise fleet …`."""
+"""The commands `pollwise fleet …`."""

@@ -1,4 +1,4 @@
-"""`pollwise fleet …`: poll the targets of a file, look at them, and tell them what to do."""
+"""`pollwise fleet …`: poll the targets of a file, show their state, and give them orders."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import typer
 from pollwise.cli.fleet.opening import (
     asker,
     chosen,
-    look_at,
-    looked,
     named,
-    read_for,
+    read_checked,
     settings_for,
+    snapshot_of,
     store_of,
+    take_snapshot,
     targets_of,
     with_store,
 )
@@ -42,7 +42,7 @@ from pollwise.cli.running import overrides_of
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.fleet.control import note_order
-from pollwise.fleet.report import Goals, shortfalls, stalest_first, told
+from pollwise.fleet.report import Goals, shortfalls, stalest_first, target_json
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.views import TargetState
 from pollwise.observe import logs
@@ -55,13 +55,13 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-File = Annotated[Path | None, typer.Option("--file", help="The targets; else fleet.toml.")]
+File = Annotated[Path | None, typer.Option("--file", help="File of targets; default fleet.toml.")]
 Store = Annotated[
-    str | None, typer.Option("--store", help="Where state is kept: sqlite:///fleet.db")
+    str | None, typer.Option("--store", help="Store of the fleet's state: sqlite:///fleet.db")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Names = Annotated[list[str] | None, typer.Argument(help="The names of targets.")]
-All = Annotated[bool, typer.Option("--all", help="All targets that it makes sense for.")]
+All = Annotated[bool, typer.Option("--all", help="All targets that the order applies to.")]
 
 
 @app.command("run")
@@ -69,17 +69,19 @@ def run(
     file: File = None,
     store: Store = None,
     budget: Annotated[float | None, typer.Option(help="Polls a second over all targets.")] = None,
-    concurrency: Annotated[int | None, typer.Option(help="Polls at a time.")] = None,
+    concurrency: Annotated[
+        int | None, typer.Option(help="Maximum number of polls at a time.")
+    ] = None,
     api_port: Annotated[
-        int | None, typer.Option(help="Serve the HTTP API on this port; 0 takes any free one.")
+        int | None, typer.Option(help="Serve the HTTP API on this port; 0 for any free port.")
     ] = None,
     api_tokens: Annotated[
         str | None,
-        typer.Option(help="A controller's store, whose tokens the API lets in: sqlite:///farm.db."),
+        typer.Option(help="Controller store whose tokens the API accepts: sqlite:///farm.db."),
     ] = None,
     metrics_port: MetricsPort = None,
     node: Annotated[
-        str | None, typer.Option(help="What this node is called, where several share a fleet.")
+        str | None, typer.Option(help="Name of this node, if several share a fleet.")
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
@@ -87,7 +89,7 @@ def run(
         list[str] | None, typer.Option("--set", help="Any setting: fleet.lease=30s")
     ] = None,
 ) -> None:
-    """Poll until SIGTERM or Ctrl-C; then finish the polls under way and save the state.
+    """Poll until SIGTERM or Ctrl-C; then finish the polls in progress and save the state.
 
     Example: pollwise fleet run --file fleet.toml --store sqlite:///fleet.db --api-port 8765
     """
@@ -106,17 +108,17 @@ def run(
     overrides |= {key: value for key, value in given.items() if value is not None}
     settings = load(overrides=overrides)
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
-    targets = read_for(settings, overrides, "Nothing was started.")
+    targets = read_checked(settings, overrides, "Nothing was started.")
     asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
 
 
 @app.command("check")
 def check(file: File = None, store: Store = None, as_json: Json = False) -> None:
-    """Tell whether the fleet keeps to its goals: exit code 0 if so, 1 if not.
+    """Check whether the fleet meets its goals: exit code 0 if it does, 1 if not.
 
-    The goals are fleet.max_due (polls that are due and were not made), fleet.max_dead (dead
-    letters) and fleet.max_staleness (the age of a last success) of the settings. Paused targets do
-    not count. A fleet that no node polls keeps to no goal.
+    The goals are the settings fleet.max_due (overdue polls), fleet.max_dead (dead targets) and
+    fleet.max_staleness (age of a target's last success). Paused targets do not count. A fleet that
+    no node polls misses its goals.
 
     Example: pollwise fleet check --store sqlite:///fleet.db || page-somebody
     """
@@ -124,21 +126,21 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
     kept_to = settings.fleet
     goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
     if settings.is_set("fleet.file") or Path(kept_to.file).exists():
-        # What the store alone knows is no reason to say that all is well.
-        read_for(settings, chosen(file, store), "Nothing was checked.")
-    look = look_at(settings)
-    missed = shortfalls(look.targets, goals, look.now, look.notice)
+        # The store alone does not show whether all targets of the file are well.
+        read_checked(settings, chosen(file, store), "Nothing was checked.")
+    snapshot = snapshot_of(settings)
+    missed = shortfalls(snapshot.targets, goals, snapshot.now, snapshot.notice)
     if as_json:
-        print_json({"ok": not missed, "missed": missed, **look.facts()})
+        print_json({"ok": not missed, "missed": missed, **snapshot.facts()})
     elif missed:
         for each in missed:
             fail(each)
     else:
-        facts = look.facts()
+        facts = snapshot.facts()
         oldest = facts["staleness"]
         age = "no success yet" if oldest is None else f"the stalest is {rounded(oldest)} old"
-        told_dead = f", {facts['dead']} dead" if facts["dead"] else ""
-        say(("within its goals", "green"), f": {facts['targets']} targets{told_dead}, {age}")
+        dead_too = f", {facts['dead']} dead" if facts["dead"] else ""
+        say(("meets its goals", "green"), f": {facts['targets']} targets{dead_too}, {age}")
     if missed:
         raise typer.Exit(1)
 
@@ -148,43 +150,43 @@ def status(
     names: Names = None,
     file: File = None,
     store: Store = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many targets.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of targets.")] = 50,
     as_json: Json = False,
 ) -> None:
-    """Show how the fleet fares, the stalest targets first; or the targets named, in full.
+    """Show the state of the fleet, the stalest targets first; or the named targets in full.
 
     Example: pollwise fleet status --store sqlite:///fleet.db --limit 10
     """
-    look = look_at(settings_for(file, store))
+    snapshot = snapshot_of(settings_for(file, store))
     if names:
-        found = [named(look.targets, name) for name in names]
+        found = [named(snapshot.targets, name) for name in names]
         if as_json:
-            print_json([told(each) for each in found])
-            _say_unpolled(look)
+            print_json([target_json(each) for each in found])
+            _warn_unpolled(snapshot)
             return
         for each in found:
-            _show_one(each, look.now)
-        _say_unpolled(look)
+            _show_one(each, snapshot.now)
+        _warn_unpolled(snapshot)
         return
     if as_json:
-        print_json(_facts(look, stalest_first(look.targets)[:limit]))
+        print_json(_facts(snapshot, stalest_first(snapshot.targets)[:limit]))
         return
-    print_wide(frame(look, limit, out.size.width if out.is_terminal else None))
+    print_wide(frame(snapshot, limit, out.size.width if out.is_terminal else None))
 
 
 @app.command("top")
 def top(
     file: File = None,
     store: Store = None,
-    every: Annotated[str, typer.Option(help="How often to look again: 1s.")] = "1s",
+    every: Annotated[str, typer.Option(help="Time between two updates.")] = "1s",
     lasting: Annotated[
-        str | None, typer.Option("--for", help="End after so long; else q or Ctrl-C ends it.")
+        str | None, typer.Option("--for", help="End after this time; else with q or Ctrl-C.")
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one look as a JSON document, and end.")
+        bool, typer.Option("--json", help="Print one JSON document and end.")
     ] = False,
 ) -> None:
-    """Watch the fleet live: the stalest first, how each target fares, and its next poll. q quits.
+    """Watch the fleet live: the stalest targets first, with state and next poll. q quits.
 
     Example: pollwise fleet top --store sqlite:///fleet.db
     """
@@ -192,16 +194,16 @@ def top(
     left = None if lasting is None else seconds(lasting, "for")
     settings = settings_for(file, store)
     if as_json:
-        look = look_at(settings)
-        print_json(_facts(look, stalest_first(look.targets)))
+        snapshot = snapshot_of(settings)
+        print_json(_facts(snapshot, stalest_first(snapshot.targets)))
         return
-    if not out.is_terminal:  # one look, for a pipe
-        print_wide(frame(look_at(settings), None))
+    if not out.is_terminal:  # print once, for a pipe
+        print_wide(frame(snapshot_of(settings), None))
         return
     targets = targets_of(settings)
 
     async def live(store: FleetStore) -> int:
-        return await watch(lambda: looked(store, settings, targets), max(pause, 0.1), left)
+        return await watch(lambda: take_snapshot(store, settings, targets), max(pause, 0.1), left)
 
     try:
         code = with_store(settings, live)
@@ -212,15 +214,15 @@ def top(
 
 @app.command("dead")
 def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
-    """List the dead letters: targets given up on, and polled every half hour all the same.
+    """List the dead targets. They are polled every half hour, and a success brings them back.
 
     Example: pollwise fleet dead --store sqlite:///fleet.db
     """
-    look = look_at(settings_for(file, store))
-    _say_unpolled(look)
-    found = [each for each in look.targets if each.state == "dead"]
+    snapshot = snapshot_of(settings_for(file, store))
+    _warn_unpolled(snapshot)
+    found = [each for each in snapshot.targets if each.state == "dead"]
     if as_json:
-        print_json([told(each) for each in found])
+        print_json([target_json(each) for each in found])
         return
     print_table(
         ("target", "type", "failures", "last success", "last error", "error"),
@@ -242,7 +244,7 @@ def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
 
 
 def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, names: str) -> None:
-    """Add the command that gives targets an order; with --all those that it fits."""
+    """Add the command for an order; --all gives it to all targets for which `fits` is true."""
     example = f"pollwise fleet {what} {names} --store sqlite:///fleet.db"
 
     @app.command(what, help=f"{help}\n\nExample: {example}")
@@ -272,7 +274,7 @@ _order_command(
 _order_command(
     "pause",
     lambda each: not each.paused,
-    "Do not poll targets until they are resumed; that survives restarts. --all: every target.",
+    "Do not poll targets until they are resumed; survives restarts. --all: every target.",
     '"front page"',
 )
 _order_command(
@@ -304,9 +306,9 @@ def remove(
         )
 
     async def work(opened: FleetStore) -> None:
-        look = await looked(opened, settings, ())
+        snapshot = await take_snapshot(opened, settings, ())
         for name in names:
-            named(look.targets, name)
+            named(snapshot.targets, name)
         await opened.remove(names)
         await note_order(opened, asker(), "remove", names, "the command line")
 
@@ -323,7 +325,7 @@ def migrate(
     sql: Sql = False,
     as_json: Json = False,
 ) -> None:
-    """Make or renew the tables of a fleet on Postgres; SQLite makes its own.
+    """Create or upgrade the tables of a fleet on Postgres. SQLite does so by itself.
 
     Example: pollwise fleet migrate --store postgresql://app@db/shop
     """
@@ -332,22 +334,22 @@ def migrate(
     if sql:
         print_sql(script, settings.fleet.store or "", as_json=as_json)
         return
-    # SQLite makes its file when it is first used, and not before.
+    # SQLite creates its file when it is first used.
     applied = [] if script is None else with_store(settings, lambda opened: opened.migrate())
     tell_applied(applied, as_json=as_json, by_itself=script is None)
 
 
-# What they share
+# Helpers
 
 
-def _say_unpolled(look: FleetSnapshot) -> None:
-    """Beside what is printed: figures of a fleet that nobody polls are of the past."""
-    if look.notice is not None:
-        warn(look.notice)
+def _warn_unpolled(snapshot: FleetSnapshot) -> None:
+    """Warn if no node polls the fleet, so that the figures are old."""
+    if snapshot.notice is not None:
+        warn(snapshot.notice)
 
 
-def _facts(look: FleetSnapshot, listed: list[TargetState]) -> dict[str, Any]:
-    return {**look.facts(), "target_list": [told(each) for each in listed]}
+def _facts(snapshot: FleetSnapshot, listed: list[TargetState]) -> dict[str, Any]:
+    return {**snapshot.facts(), "target_list": [target_json(each) for each in listed]}
 
 
 def _show_one(each: TargetState, now: float) -> None:
@@ -387,11 +389,11 @@ def _order(
     targets = targets_of(settings)
 
     async def work(opened: FleetStore) -> list[str]:
-        look = await looked(opened, settings, targets)
+        snapshot = await take_snapshot(opened, settings, targets)
         meant = (
-            [each for each in look.targets if fits(each)]
+            [each for each in snapshot.targets if fits(each)]
             if every
-            else [named(look.targets, name) for name in names or ()]
+            else [named(snapshot.targets, name) for name in names or ()]
         )
         if meant:
             ordered = [each.name for each in meant]
@@ -404,6 +406,9 @@ def _order(
         print_json({"order": what, "targets": ordered})
     elif ordered:
         listed = ", ".join(map(visible, ordered[:5])) + (", …" if len(ordered) > 5 else "")
-        say(f"{what}: {listed}; whoever polls takes it within seconds, or when it next runs")
+        say(
+            f"{what}: {listed}. Queued. The polling node applies it within seconds, or at its next "
+            "start."
+        )
     else:
-        say(f"there is nothing to {what}")
+        say(f"nothing to {what}")

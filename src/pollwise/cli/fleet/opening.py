@@ -1,4 +1,4 @@
-"""How the commands of a fleet look at it: its file, its settings, and what its store has."""
+"""Opens a fleet for the commands: its file, its settings and its store."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pollwise.settings.groups import unknown_groups
 
 T = TypeVar("T")
 
-#: What needs not be named.
+#: The default file of targets.
 FILE = "fleet.toml"
 
 
@@ -47,8 +47,8 @@ def store_of(settings: Settings) -> FleetStore:
     url = settings.fleet.store
     if url is None:
         raise ConfigError(
-            "no store is named, and without one only the process that polls knows how a fleet "
-            "fares; give --store sqlite:///fleet.db, here and to `pollwise fleet run`"
+            "no store is given, and without one only the polling process knows the state of the "
+            "fleet; give --store sqlite:///fleet.db, here and to `pollwise fleet run`"
         )
     return open_store(url, create=False)
 
@@ -64,9 +64,9 @@ def with_store(settings: Settings, work: Callable[[FleetStore], Awaitable[T]]) -
     return asyncio.run(main())
 
 
-def read_for(settings: Settings, overrides: Mapping[str, object], otherwise: str) -> FleetFile:
-    """The file of targets; when it, or a group of the settings, is wrong, `otherwise` says what
-    that led to."""
+def read_checked(settings: Settings, overrides: Mapping[str, object], otherwise: str) -> FleetFile:
+    """The file of targets; if the file or a group in the settings is wrong, the error ends with
+    `otherwise`."""
     import_from_here()
     try:
         found = read(settings.fleet.file)
@@ -80,9 +80,9 @@ def read_for(settings: Settings, overrides: Mapping[str, object], otherwise: str
 
 
 def targets_of(settings: Settings) -> tuple[Target, ...]:
-    """The targets of the file; none where there is no file, and nobody named one.
+    """The targets of the file; none if there is no file and none was named.
 
-    A file that is wrong stops nobody from looking at what runs: then the store has to do.
+    A wrong file is only a warning: the store still has the state of what runs.
     """
     if not settings.is_set("fleet.file") and not Path(settings.fleet.file).exists():
         return ()
@@ -90,12 +90,12 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
     try:
         found: FleetFile = read(settings.fleet.file)
     except FleetFileError as error:
-        warn(f"{error}\nSo only what the store has is known.")
+        warn(f"{error}\nSo only the targets in the store are used.")
         return ()
     return found.targets
 
 
-async def looked(
+async def take_snapshot(
     store: FleetStore, settings: Settings, targets: tuple[Target, ...]
 ) -> FleetSnapshot:
     saved = await store.load()
@@ -109,13 +109,13 @@ async def looked(
     return FleetSnapshot(start, states(targets, saved, now), now, nodes)
 
 
-def look_at(settings: Settings) -> FleetSnapshot:
+def snapshot_of(settings: Settings) -> FleetSnapshot:
     targets = targets_of(settings)
-    return with_store(settings, lambda store: looked(store, settings, targets))
+    return with_store(settings, lambda store: take_snapshot(store, settings, targets))
 
 
 def asker() -> str:
-    """Who gives orders here, for the log of whoever carries them out."""
+    """The user and host of this command, for the log of the node that carries out an order."""
     try:
         user = getpass.getuser()
     except (KeyError, OSError):  # a container may run as a user without a name
@@ -129,7 +129,7 @@ def named(targets: Any, name: str) -> TargetState:
     if found is None:
         near = difflib.get_close_matches(name, known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        fail(f"there is no target {name!r} in this fleet{hint}")
+        fail(f"this fleet has no target {name!r}{hint}")
         raise typer.Exit(1)
     assert isinstance(found, TargetState)  # noqa: S101 - for the type checker
     return found

@@ -1,4 +1,4 @@
-"""`pollwise fleet run` at work: the fleet, its API and its metrics in one event loop."""
+"""`pollwise fleet run`: the fleet, its API and its metrics in one event loop."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollwise")
 
-#: How long the API finishes answers when the fleet stops, in seconds.
+#: Seconds that the API has to finish its answers when the fleet stops.
 API_GRACE = 2
 
 
 def note(level: int, action: str, text: str, **fields: object) -> None:
-    """Log what the command itself does, in the shape that events are logged in."""
+    """Log what the command itself does, in the format of logged events."""
     logger.log(level, "%s", text, extra={"action": action, "fields": fields})
 
 
 def loader(
     overrides: Mapping[str, object], groups: frozenset[str]
 ) -> Callable[[Mapping[str, Any], str], Settings]:
-    """What gives the settings again when something was changed."""
+    """A function that loads the settings again after a change."""
 
     def again(stored: Mapping[str, Any], where: str) -> Settings:
         return load(overrides=overrides, stored=stored, stored_in=where, groups=groups)
@@ -51,7 +51,7 @@ def loader(
 async def run(
     settings: FleetSettings, file: FleetFile, overrides: Mapping[str, object], node: str | None
 ) -> None:
-    """Poll the targets of a file until told to stop."""
+    """Poll the targets of a file until stopped."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(file.close)
         store = None if settings.store is None else open_store(settings.store)
@@ -82,7 +82,7 @@ async def run(
         if settings.metrics_port is not None:
             stack.callback(_serve_metrics(events, settings))
         if settings.api_tokens is not None and settings.api_port is None:
-            raise ConfigError("fleet.api_tokens is for the API; say where it is: --api-port 8765")
+            raise ConfigError("fleet.api_tokens needs the API; give --api-port 8765")
         if settings.api_port is not None:
             authorise = await _authorise(settings, stack)
             stop = await _serve_api(control, settings, authorise)
@@ -92,8 +92,8 @@ async def run(
 
 
 def _tell_unknown_groups(control: Control) -> None:
-    """A setting that the store keeps for a group that is gone stops nothing; those of the file and
-    the environment were refused before."""
+    """Warn of settings in the store for a group that no longer exists; those of the file and the
+    environment were refused before."""
     settings = control.settings
     if settings is not None:
         for each in unknown_groups(settings.fleet.groups, control.groups(), settings.origins()):
@@ -111,7 +111,7 @@ def _serve_metrics(events: Events, settings: FleetSettings) -> Callable[[], None
 
 
 async def _authorise(settings: FleetSettings, stack: AsyncExitStack) -> Authorise:
-    """Who the API lets in: whom a controller does, or who has the one token of this fleet."""
+    """Who may use the API: holders of a controller's tokens, or of the one token of this fleet."""
     if settings.api_tokens is not None:
         from pollwise.controller.opening import opened_state
         from pollwise.controller.security.auth import Auth, fleet_tokens
@@ -125,15 +125,15 @@ async def _authorise(settings: FleetSettings, stack: AsyncExitStack) -> Authoris
     path = Path(settings.api_token_file)
     bearer, token = Bearer.from_file(path)
     if token is not None:
-        # Not into the log, which is kept.
-        say_aside(f"token of the API, shown this once: {token} (its hash is in {path})")
+        # Not to the log, which is kept.
+        say_aside(f"token of the API, shown only once: {token} (its hash is in {path})")
     return bearer
 
 
 async def _serve_api(
     control: Control, settings: FleetSettings, authorise: Authorise
 ) -> Callable[[], Awaitable[None]]:
-    """Serve the API beside the fleet, in its event loop; returns what ends that."""
+    """Serve the API in the event loop of the fleet; returns a function that ends it."""
     from pollwise.fleet.api import served
 
     try:
@@ -143,7 +143,7 @@ async def _serve_api(
 
     class Server(uvicorn.Server):
         def capture_signals(self) -> Any:
-            return nullcontext()  # the fleet has them, and ends this too
+            return nullcontext()  # the fleet handles signals, and stops this too
 
     listening = _listening(settings.api_host, settings.api_port or 0)
     try:
@@ -179,11 +179,11 @@ def _listening(host: str, port: int) -> socket.socket:
         if os.name == "posix":
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
-        found.listen()  # who is told of it may come at once
+        found.listen()  # clients may connect as soon as the address is logged
     except OSError as error:
         found.close()
         raise ConfigError(
             f"the API cannot be served on {host}:{port}: {error.strerror or error}; choose another "
-            "--api-port, or 0 for any that is free"
+            "--api-port, or 0 for any free port"
         ) from None
     return found

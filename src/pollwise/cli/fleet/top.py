@@ -1,8 +1,7 @@
-"""`pollwise fleet top` at work: a live view that leaves the terminal as it found it, however it
-ends.
+"""`pollwise fleet top`: a live view that restores the terminal however it ends.
 
-The key q, Ctrl-C, SIGTERM, SIGHUP and the end of its time all lead out by the same door, where the
-screen and the terminal's settings are given back.
+The key q, Ctrl-C, SIGTERM, SIGHUP and the end of its time all take the same way out, which restores
+the screen and the terminal's settings.
 """
 
 from __future__ import annotations
@@ -26,17 +25,17 @@ from pollwise.errors import StoreError
 try:
     import termios
     import tty
-except ImportError:  # no keys there, but Ctrl-C
+except ImportError:  # without termios, only Ctrl-C ends it
     KEYS = False
 else:
     KEYS = True
 
-#: A shell's way to tell by which signal a process ended.
+#: Exit code of a process that a signal ended, minus the signal's number, as shells have it.
 BY_SIGNAL = 128
 
 
 class ViewEnding:
-    """What ended a view: nothing yet, a key (0), or a signal."""
+    """The end of a live view: none yet, by a key (code 0), or by a signal."""
 
     def __init__(self) -> None:
         self._over = asyncio.Event()
@@ -47,7 +46,7 @@ class ViewEnding:
         self._over.set()
 
     async def within(self, seconds: float) -> bool:
-        """Whether it ended, or does in so many seconds."""
+        """True if it ended, or ends within this time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._over.wait()
@@ -55,14 +54,14 @@ class ViewEnding:
 
 
 async def watch(
-    look: Callable[[], Awaitable[FleetSnapshot]], pause: float, left: float | None
+    take: Callable[[], Awaitable[FleetSnapshot]], pause: float, left: float | None
 ) -> int:
-    """Show look after look; the exit code.
+    """Show the fleet until it ends; returns the exit code.
 
-    pause: between two looks, in seconds. left: how long it lasts; None until somebody ends it.
+    pause: seconds between two updates. left: seconds until it ends by itself; None for no limit.
     """
     until = None if left is None else time.monotonic() + left
-    first = await look()
+    first = await take()
     with (
         ended_by_hand() as ending,
         Live(_fitting(first), console=out, screen=True, auto_refresh=False) as live,
@@ -71,20 +70,20 @@ async def watch(
             if await ending.within(pause):
                 break
             try:
-                shown = _fitting(await look())
+                shown = _fitting(await take())
             except StoreError as error:
                 shown = Text(visible(str(error)), "red")
             live.update(shown, refresh=True)
     return ending.code
 
 
-def _fitting(look: FleetSnapshot) -> Any:
-    return frame(look, max(out.size.height - FRAME, 1), out.size.width, live=True)
+def _fitting(snapshot: FleetSnapshot) -> Any:
+    return frame(snapshot, max(out.size.height - FRAME, 1), out.size.width, live=True)
 
 
 @contextmanager
 def ended_by_hand() -> Iterator[ViewEnding]:
-    """Note the key q and the signals that end processes; afterwards all is as it was."""
+    """End the view on the key q or a signal; restores handlers and terminal afterwards."""
     ending, loop = ViewEnding(), asyncio.get_running_loop()
     with ExitStack() as stack:
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", None)):
@@ -98,14 +97,14 @@ def ended_by_hand() -> Iterator[ViewEnding]:
             def read() -> None:
                 try:
                     typed = os.read(keyboard, 64)
-                except OSError:  # the terminal is gone
+                except OSError:  # the terminal was closed
                     typed = b""
                 if not typed or b"q" in typed.lower():
                     loop.remove_reader(keyboard)
                     ending.now()
 
             stack.callback(termios.tcsetattr, keyboard, termios.TCSADRAIN, _settings(keyboard))
-            tty.setcbreak(keyboard)  # each key at once, and not shown; Ctrl-C stays what it is
+            tty.setcbreak(keyboard)  # keys arrive at once and are not echoed; Ctrl-C still works
             loop.add_reader(keyboard, read)
             stack.callback(loop.remove_reader, keyboard)
         yield ending

@@ -1,4 +1,4 @@
-"""What `pollwise fleet status` and `top` show: the stalest first, its state, and its next poll."""
+"""The output of `pollwise fleet status` and `top`: the stalest targets first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from pollwise.fleet.report import last_poll, overdue, stalest_first, summary, un
 from pollwise.fleet.stores.base import FleetNode
 from pollwise.fleet.views import TargetState
 
-#: What people see of a state. A breaker that is closed is one that lets polls through: beside
-#: ports that are open because they work, that reads like the opposite.
+#: Words shown for states. A closed breaker lets polls through, but next to open ports "closed"
+#: reads like a failure.
 WORDS = {"closed": "healthy", "open": "broken"}
 #: The same in full, for one target.
 PHRASES = {
@@ -25,7 +25,7 @@ PHRASES = {
     "backing off": "backing off",
     "open": "broken (its breaker is open: it is polled less and less often)",
     "half-open": "half-open (one poll is let through to see whether it is back)",
-    "dead": "dead (given up on; it is polled seldom, and a success brings it back)",
+    "dead": "dead (it is polled rarely, and a success brings it back)",
 }
 STYLES = {
     "healthy": "green",
@@ -37,23 +37,23 @@ STYLES = {
     "paused": "dim",
     "new": "dim",
 }
-COLUMNS = ("target", "type", "state", "last success", "next", "every", "told")
-#: Those that a screen of fewer columns than WIDE has room for.
+COLUMNS = ("target", "type", "state", "last success", "next", "every", "reading")
+#: The columns on a screen that is narrower than WIDE.
 NARROW = ("state", "last success", "next", "target")
 WIDE = 72
 NUMERIC = ("last success", "next", "every")
-#: The most columns of the screen that a name takes.
+#: Maximum width of a name.
 NAME_WIDTH = 32
-#: The lines of a live frame that are no targets: figures, nodes or that there are none, the table's
-#: head, how many more, and how to leave.
+#: Lines of a live view that are not targets: figures, nodes, the table's head, how many more
+#: targets, and the key to quit.
 FRAME = 6
 
 
 @dataclass(frozen=True)
 class FleetSnapshot:
-    """One look at a fleet: its targets, its nodes, and when.
+    """The state of a fleet at one time: its targets and its nodes.
 
-    start: the command that polls it. nodes: None where the store cannot tell.
+    start: the command that polls it. nodes: None if the store does not know.
     """
 
     start: str
@@ -63,7 +63,7 @@ class FleetSnapshot:
 
     @property
     def notice(self) -> str | None:
-        """That nobody polls, if so."""
+        """Warning if no node polls, else None."""
         return (
             None
             if self.nodes or self.nodes is None
@@ -81,23 +81,23 @@ class FleetSnapshot:
 
 
 def frame(
-    look: FleetSnapshot, rows: int | None, width: int | None = None, *, live: bool = False
+    snapshot: FleetSnapshot, rows: int | None, width: int | None = None, *, live: bool = False
 ) -> RenderableType:
-    """A whole look: figures, then the table of as many targets as there is room for.
+    """A whole view: figures, then the table with at most `rows` targets.
 
-    width: of the screen, where that is narrow. live: it has to fit, and a key ends it.
+    width: width of the screen. live: it must fit the screen, and a key ends it.
     """
-    parts: list[RenderableType] = [headline(look)]
-    if look.notice is not None:
+    parts: list[RenderableType] = [headline(snapshot)]
+    if snapshot.notice is not None:
         cut: Any = {"no_wrap": True, "overflow": "ellipsis"} if live else {}
-        parts.append(Text(look.notice, "bold red", **cut))
-    if look.nodes:
-        listed = ", ".join(f"{visible(name)} ({held})" for name, _, held in look.nodes)
+        parts.append(Text(snapshot.notice, "bold red", **cut))
+    if snapshot.nodes:
+        listed = ", ".join(f"{visible(name)} ({held})" for name, _, held in snapshot.nodes)
         parts.append(Text(f"nodes: {listed}", no_wrap=True, overflow="ellipsis"))
-    ordered = stalest_first(look.targets)
+    ordered = stalest_first(snapshot.targets)
     shown = ordered if rows is None else ordered[: max(rows, 1)]
     narrow = width is not None and width < WIDE
-    parts.append(table(shown, look.now, NARROW if narrow else COLUMNS))
+    parts.append(table(shown, snapshot.now, NARROW if narrow else COLUMNS))
     if len(shown) < len(ordered):
         parts.append(Text(f"… and {len(ordered) - len(shown)} more", "dim"))
     if live:
@@ -105,8 +105,8 @@ def frame(
     return Group(*parts)
 
 
-def headline(look: FleetSnapshot) -> Text:
-    figures = summary(look.targets, look.now)
+def headline(snapshot: FleetSnapshot) -> Text:
+    figures = summary(snapshot.targets, snapshot.now)
     states = figures["states"]
     broken = states["open"] + states["half-open"]
     parts: list[tuple[str, str]] = [
@@ -126,7 +126,7 @@ def headline(look: FleetSnapshot) -> Text:
 
 
 def table(targets: Sequence[TargetState], now: float, columns: Sequence[str] = COLUMNS) -> Table:
-    """One line a target; what it told gives way where there is no room."""
+    """One line for each target; the last column is cut if there is no room."""
     every = (dict(zip(COLUMNS, cells(each, now), strict=True)) for each in targets)
     rows = [[cell[column] for column in columns] for cell in every]
     made = Table(box=None, pad_edge=False, header_style="bold", expand=True)
@@ -162,7 +162,7 @@ def cells(each: TargetState, now: float) -> list[Text]:
 
 
 def word(each: TargetState) -> str:
-    """How it fares, in a word."""
+    """Its state in one word."""
     if each.paused:
         return "paused"
     if each.polled_at is None and each.state == "closed":
@@ -171,7 +171,7 @@ def word(each: TargetState) -> str:
 
 
 def phrase(each: TargetState) -> str:
-    """How it fares, for who may not know the words."""
+    """Its state, explained."""
     known = word(each)
     fares = PHRASES.get(each.state, each.state)
     if each.paused:
@@ -189,7 +189,7 @@ def coming(each: TargetState, now: float) -> str:
 
 
 def rounded(seconds: float) -> str:
-    """A duration for a glance: two digits or so of it."""
+    """A duration with about two significant digits."""
     if 0 < seconds < 10 and seconds != round(seconds):
         return f"{seconds:.1f}s"
     whole = max(round(seconds), 0)

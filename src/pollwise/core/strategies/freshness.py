@@ -76,6 +76,23 @@ class Freshness(Strategy):
     def longest_hold(self) -> float:
         return 0.0
 
+    def adjusted(
+        self,
+        base_interval: float | None = None,
+        min_interval: float | None = None,
+        max_interval: float | None = None,
+    ) -> Freshness:
+        """This strategy with other intervals; those not given stay, as far as the given allow."""
+        low = self.min_interval if min_interval is None else min_interval
+        high = self.max_interval if max_interval is None else max_interval
+        if max_interval is None:
+            high = max(high, low)
+        if min_interval is None:
+            low = min(low, high)
+        if base_interval is None:
+            base_interval = min(max(self.base_interval, low), high)
+        return Freshness(base_interval, low, high)
+
     def pacer(self) -> FreshnessPacer:
         return FreshnessPacer(self)
 

@@ -1,3 +1,3 @@
-"""The engine of a fleet: which target is polled when, what its state is, and what survives
-a restart.
+"""The engine of a fleet decides which target is polled when, tracks the state of each target, and
+saves what must survive a restart.
 """

@@ -1,7 +1,7 @@
-"""The budget of a fleet: so many polls a second over all its targets.
+"""The budget of a fleet: polls a second over all its targets.
 
-Those with an interval of their own, and the rechecks of dead letters, take theirs first. The rest
-is shared out among the others by how often their readings change.
+Targets with an interval of their own and the rechecks of dead targets take their part first. The
+rest is shared out among the others by how often their readings change.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from pollwise.core.forecast.changes import ChangeRate
 from pollwise.core.shares import Shares
 from pollwise.fleet.engine.running_target import RunningTarget
 
-#: What is shared out at the very least, as a part of the budget; each max_interval holds anyway.
-LEAST = 1e-6
-#: Shares are found anew when what is left for them has moved by so much.
+#: Minimum part of the budget that is shared out; max_intervals are respected anyway.
+SHARED_MIN = 1e-6
+#: Shares are computed again when the part left for them changed by this fraction.
 MOVED = 0.01
 
 
@@ -20,7 +20,7 @@ class FleetBudget:
     """Polls a second, shared out among the targets of a fleet."""
 
     def __init__(self, polls: float) -> None:
-        #: Of all nodes together, and of this one.
+        #: Polls a second of all nodes together, and of this one.
         self.whole = polls
         self.polls = polls
         self._shares = Shares(polls)
@@ -29,13 +29,13 @@ class FleetBudget:
 
     @property
     def asked(self) -> float:
-        """The polls a second that cannot be saved: fixed intervals, rechecks and max_intervals."""
+        """Polls a second that are needed in any case: fixed intervals, rechecks, max_intervals."""
         return self._outside + self._shares.least
 
     def join(self, entry: RunningTarget, others: int) -> None:
-        """Take part, with the belief about its changes that it has, or else an even share.
+        """Give a target its share, by its learned rate of changes, or else an even one.
 
-        others: how many share, as far as is known.
+        others: number of targets that share, as far as known.
         """
         learner = entry.learner
         if learner is None:
@@ -57,7 +57,7 @@ class FleetBudget:
         self.take(entry, 0.0)
 
     def take(self, entry: RunningTarget, rate: float) -> None:
-        """This target, which does not share, is polled so many times a second."""
+        """Record that a target that does not share is polled `rate` times a second."""
         before = self._taken.pop(entry, 0.0)
         if rate:
             self._taken[entry] = rate
@@ -67,19 +67,19 @@ class FleetBudget:
         self._share_out()
 
     def allot(self, part: float) -> None:
-        """This node has so large a part of the budget: that of the targets it holds."""
+        """Use this part of the budget: that of the targets that this node holds."""
         polls = self.whole * part
         if polls > 0 and abs(polls - self.polls) > MOVED * self.polls:
             self.polls = polls
             self._share_out()
 
     def _share_out(self) -> None:
-        left = max(self.polls - self._outside, self.polls * LEAST)
+        left = max(self.polls - self._outside, self.polls * SHARED_MIN)
         if abs(left - self._shares.budget) > MOVED * self._shares.budget:
             self._shares.budget = left
 
     def even(self, entry: RunningTarget) -> float:
-        """The interval if all that share were polled alike: for a target not known yet."""
+        """The interval if all targets that share were polled alike, for a new target."""
         interval = len(self._shares) / self._shares.budget
         return min(max(interval, entry.strategy.min_interval), entry.strategy.max_interval)
 

@@ -1,4 +1,4 @@
-"""Condition: how a target fares, as arithmetic on its failures in a row.
+"""The state of a target, computed from its failures in a row.
 
     closed ──failed──▶ confirming ──third failure──▶ open ──its delay──▶ half-open (one probe)
       ▲                     │                          ▲                     │
@@ -6,12 +6,12 @@
                                                        │
                             fifth failure, or a permanent one ──▶ dead, rechecked every 30 min
 
-A target that just failed is confirmed sooner, not later: two quick polls tell an outage from a
-hiccup. Only then it is asked less often. A dead letter is not forgotten: it is asked every half
-hour, and one success brings it back.
+A target that just failed is polled sooner, not later: two quick polls tell an outage from a hiccup.
+Only then is it polled less often. A dead target is still polled every half hour, and one success
+brings it back.
 
-Nothing here has a clock or a state: how often a target failed in a row, and whether it is dead,
-says all; the rest is when it is polled next.
+Nothing here has a clock or keeps state: the number of failures in a row and whether the target is
+dead decide everything.
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ from pollwise.durations import seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.redact import without_hidden
 
-#: A half-open delay is drawn from its last fifth: never later, so that a recovery is seen in time.
+#: The delay of an open breaker is drawn from its last fifth: never later, so that a recovery is
+#: noticed in time.
 OPEN_JITTER = 0.2
 
 
 class FailureDecision(NamedTuple):
-    """What follows from a failure: the next poll after `delay` seconds, as a dead letter or not."""
+    """What follows a failure: the next poll after `delay` seconds, as a dead target or not."""
 
     delay: float
     dead: bool
@@ -39,14 +40,14 @@ class FailureDecision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FailureRules:
-    """How failures are answered.
+    """What happens after failed polls.
 
-    confirmations: so many failures in a row are each followed by a quick poll, after `confirm`
-        seconds at most.
+    confirmations: the first failures in a row, up to this number, are each followed by a quick
+        poll, after at most `confirm` seconds.
     breaker: opens after its `failures` in a row, for longer each time.
-    backoff: between the confirmations and the opening of the breaker, where there is room.
-    dead_after: so many transient failures in a row make a dead letter.
-    recheck: how often a dead letter is polled all the same, in seconds.
+    backoff: used between the confirmations and the opening of the breaker, if there is room.
+    dead_after: number of transient failures in a row that make a target dead.
+    recheck: seconds between two polls of a dead target.
     """
 
     confirm: float = 5.0
@@ -61,7 +62,7 @@ class FailureRules:
     def __post_init__(self) -> None:
         seconds(self.confirm, "confirm", positive=True)
         seconds(self.recheck, "recheck", positive=True)
-        check_count(self.dead_after, "dead_after", "so many failures in a row make a dead letter")
+        check_count(self.dead_after, "dead_after", "failures in a row that make a target dead")
         if isinstance(self.confirmations, bool) or self.confirmations < 0:
             raise ConfigError(f"confirmations = {self.confirmations!r} must be 0 or more")
 
@@ -75,12 +76,12 @@ class FailureRules:
         u: float,
         dead_after: int | None = None,
     ) -> FailureDecision:
-        """What follows from the failure number `failures` in a row (1 is the first).
+        """The decision after failure number `failures` in a row (1 is the first).
 
-        dead: it was a dead letter already.
-        soon: how long the target's own pace would wait at the least, in seconds.
+        dead: the target was dead already.
+        soon: minimum interval of the target, in seconds.
         u: places the delay within its jitter, 0 ≤ u < 1.
-        dead_after: the target's own, where it has one.
+        dead_after: the target's own number, if it has one.
         """
         if dead or permanent or failures >= (dead_after or self.dead_after):
             return FailureDecision(self.recheck, True)
@@ -92,7 +93,7 @@ class FailureRules:
         return FailureDecision(self.backoff.delay(failures - self.confirmations, u), False)
 
     def state(self, failures: int, *, dead: bool, asked: bool) -> str:
-        """How it fares, in a word; asked: its next poll is due or under way."""
+        """The state of a target; asked: its next poll is due or in progress."""
         if dead:
             return "dead"
         if not failures:
@@ -103,21 +104,21 @@ class FailureRules:
 
 
 def is_permanent(error: BaseException) -> bool:
-    """Whether asking again would not help: its author says so."""
+    """True if the error says that polling again would not help."""
     return getattr(error, "permanent", False) is True
 
 
 def wait_of(error: BaseException) -> float:
-    """How long the source asked not to be polled again, in seconds; mostly it asks nothing."""
+    """Seconds that the source asked to wait before the next poll; 0 if it did not ask."""
     asked = getattr(error, "retry_after", None)
     return float(asked) if isinstance(asked, (int, float)) and 0 < asked < math.inf else 0.0
 
 
 def text_of(error: BaseException) -> str:
-    """An error for people: its class and what it says, bounded."""
+    """An error for people: its class and its message, at most 500 characters."""
     try:
         said = str(error)
     except Exception:
-        said = "<an error that cannot be written>"
+        said = "<an error whose message cannot be printed>"
     name = type(error).__name__
     return f"{name}: {without_hidden(said)}"[:500] if said else name

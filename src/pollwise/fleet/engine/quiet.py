@@ -1,7 +1,7 @@
-"""Quiet hours: when a target is not polled, in the local time of a place.
+"""Quiet hours: when a target is not polled, in the local time of a time zone.
 
-By the clock on the wall there: "22:00-06:00 Europe/Berlin" ends at six in the morning, summer and
-winter, so the night of the change is an hour longer or shorter.
+"22:00-06:00 Europe/Berlin" ends at six in the morning there, in summer and in winter, so the night
+of a clock change is an hour longer or shorter.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ class Quiet:
         found = _FORM.fullmatch(text) if isinstance(text, str) else None
         if found is None:
             raise ConfigError(
-                f"quiet = {shown(text)} is not written as '22:00-06:00 Europe/Berlin'"
+                f"quiet = {shown(text)} must have the form '22:00-06:00 Europe/Berlin'"
             )
         first, second, third, fourth, zone = found.groups()
         try:
             start, end = time(int(first) % 24, int(second)), time(int(third) % 24, int(fourth))
         except ValueError:
-            raise ConfigError(f"quiet = {shown(text)} has an hour or minute that is none") from None
+            raise ConfigError(f"quiet = {shown(text)} has an invalid hour or minute") from None
         if max(int(first), int(third)) > 24:
-            raise ConfigError(f"quiet = {shown(text)} has an hour or minute that is none")
+            raise ConfigError(f"quiet = {shown(text)} has an invalid hour or minute")
         if start == end:
             raise ConfigError(
-                f"quiet = {shown(text)} begins when it ends; pause a target that is never polled"
+                f"quiet = {shown(text)} begins when it ends; to stop polling, pause the target"
             )
         _zone(zone or "UTC")
         return cls(start, end, zone or "UTC")
 
     def ends(self, at: float) -> float | None:
-        """When the quiet hours that `at` is in end, in seconds since 1970; None outside them."""
+        """End of the quiet hours around `at`, in seconds since 1970; None outside quiet hours."""
         zone = _zone(self.zone)
         local = datetime.fromtimestamp(at, zone)
         today = local.date()
@@ -62,7 +62,7 @@ class Quiet:
         if not inside:
             return None
         end = datetime.combine(day, self.end, zone).timestamp()
-        # Where clocks are put back over the end, it comes twice: the second time is meant.
+        # If clocks are set back over the end, it occurs twice: the second time is meant.
         return (
             end if end > at else datetime.combine(day, self.end, zone).replace(fold=1).timestamp()
         )
@@ -77,5 +77,5 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError):
         raise ConfigError(
-            f"quiet: {shown(name)} is no time zone known here; give one such as 'Europe/Berlin'"
+            f"quiet: {shown(name)} is not a known time zone; give one like 'Europe/Berlin'"
         ) from None

@@ -1,4 +1,4 @@
-"""What is kept of a target over a restart, and how it is taken up again."""
+"""The state of a target to save, and how it is restored after a restart."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import SavedTarget
 from pollwise.fleet.targets import Reading
 
-#: How often the last success is told to a new pacer: it smooths, and shall not begin anew.
-TOLD = 4
+#: How often a new pacer is given the last success: it smooths, and must not start from scratch.
+REPEATS = 4
 
 
 def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
-    """What is to be kept, with times in seconds since 1970 by the clock as it goes now."""
+    """The state to save, with times in seconds since 1970 by the current wall clock."""
     offset = scheduler.offset
 
     def epoch(at: float | None) -> float | None:
@@ -49,7 +49,7 @@ def saved(entry: RunningTarget, scheduler: Scheduler) -> SavedTarget:
 
 
 def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: float) -> None:
-    """Take up a target where it was left."""
+    """Give a target its saved state."""
     offset = scheduler.offset
 
     def local(at: float | None) -> float | None:
@@ -69,11 +69,10 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
     strategy = entry.strategy
     if kept.interval is not None:
         entry.interval = min(max(kept.interval, strategy.min_interval), strategy.max_interval)
-    _restore_belief(entry, kept)
+    _restore_rate(entry, kept)
     due = local(kept.due)
     if due is not None:
-        # An interval that was shortened meanwhile, or a clock that was set back, shall not keep a
-        # target waiting.
+        # A target must not wait because its interval was shortened or the clock set back.
         rules = scheduler.rules
         longest = (
             rules.recheck if entry.dead else max(strategy.max_interval, rules.breaker.max_delay)
@@ -83,12 +82,12 @@ def restore(entry: RunningTarget, kept: SavedTarget, scheduler: Scheduler, now: 
         entry.due = due
 
 
-def _restore_belief(entry: RunningTarget, kept: SavedTarget) -> None:
+def _restore_rate(entry: RunningTarget, kept: SavedTarget) -> None:
     learner, believed = entry.learner, kept.more.get("changes")
     if learner is None or not believed:
         return
     rate, weight = believed
     learner.changes = ChangeRate(rate, weight)
     if entry.succeeded_at is not None:
-        for _ in range(TOLD):
+        for _ in range(REPEATS):
             learner.after(Outcome(entry.succeeded_at, 0, 1))

@@ -1,4 +1,4 @@
-"""RunningTarget: the running state of one target in a fleet. A fleet may have a million of them."""
+"""The running state of one target. A fleet may have a million of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from pollwise.core.shares import Share
     from pollwise.fleet.targets import Probe, Reading, Target
 
-#: Where a target is. It is in one place at a time, so it has one next run, always.
+#: Where a target is. It is in one place at a time, so it always has one next poll.
 AGENDA: Final = 0  # on the agenda, or parked: paused, or held by another node
-WAITING: Final = 1  # due, and its host, or a namesake that is still being polled, is busy
+WAITING: Final = 1  # due, but its host is busy, or a removed target of its name is still polled
 FLIGHT: Final = 2  # being polled
-GONE: Final = 3  # removed; if it was being polled, what comes back is dropped
+GONE: Final = 3  # removed; the result of a poll in progress is dropped
 
 
 class RunningTarget:
-    """One target and how it fares. Times are of the event loop's clock."""
+    """A target and its running state. Times are of the event loop's clock."""
 
     __slots__ = (
         "changed_at", "dead", "due", "error", "failed_at", "failures", "grid", "host", "interval",
@@ -38,7 +38,7 @@ class RunningTarget:
         self.pacer: Pacer | None = None if isinstance(strategy, Fixed) else strategy.pacer()
         self.share: Share | None = None
         self.due = math.inf
-        #: A point of the grid that a fixed interval keeps to.
+        #: A point of the grid of a fixed interval.
         self.grid: float | None = None
         self.interval = strategy.min_interval
         self.failures = 0
@@ -52,7 +52,7 @@ class RunningTarget:
         self.failed_at: float | None = None
         self.changed_at: float | None = None
         self.error: str | None = None
-        #: Where nodes share: until when this one holds it, and by which token.
+        #: With several nodes: until when this node holds it, and the token of its claim.
         self.until = math.inf
         self.token: int | None = None
 
@@ -62,7 +62,7 @@ class RunningTarget:
 
     @property
     def learner(self) -> FreshnessPacer | None:
-        """Its pacer, where that learns how often the reading changes."""
+        """Its pacer, if that learns how often the reading changes."""
         return self.pacer if isinstance(self.pacer, FreshnessPacer) else None
 
     def __repr__(self) -> str:

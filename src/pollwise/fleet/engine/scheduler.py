@@ -1,9 +1,10 @@
-"""The scheduler: which target is polled next, and when again. No tasks, no timers: time is given.
+"""The scheduler decides which target is polled next, and when again. It has no tasks and no timers;
+callers pass the time.
 
 Every target is in one place: on the agenda, waiting for its host, being polled, or gone. Taking it
-off the agenda is what starts a poll, and only the end of that poll puts it back, so it cannot be
-polled twice at once, nor be forgotten. Moving a due time brings it nearer or is what a poll's end
-decides; nothing else pushes it away.
+off the agenda starts a poll, and only the end of that poll puts it back, so no target is polled
+twice at once, and none is lost. Only the end of a poll moves a due time further away; everything
+else moves it nearer.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from pollwise.fleet.engine.failures import FailureDecision, FailureRules
 from pollwise.fleet.engine.running_target import AGENDA, FLIGHT, GONE, WAITING, RunningTarget
 from pollwise.fleet.targets import Reading
 
-#: A new target is first polled within its interval, and within so many seconds.
+#: A new target is first polled within its interval, and within this many seconds.
 FIRST_WITHIN = 60.0
 
 
 def spread(name: str) -> float:
-    """A share of an interval, 0 ≤ u < 1, that is the same for this name at every start."""
+    """A fraction of an interval, 0 ≤ u < 1, that is always the same for this name."""
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=7).digest()
     return int.from_bytes(digest, "big") / 2**56
 
@@ -40,7 +41,7 @@ def _name_of(entry: RunningTarget) -> str:
 
 
 class _Host:
-    """What is going on at one host."""
+    """The polls at one host."""
 
     __slots__ = ("polled", "waiting")
 
@@ -50,7 +51,7 @@ class _Host:
 
 
 class Scheduler:
-    """All targets of a fleet, and when each of them is polled. Times are of the loop's clock."""
+    """All targets of a fleet and their due times. Times are of the loop's clock."""
 
     def __init__(
         self, rules: FailureRules, per_host: int | None, budget: FleetBudget | None, random: Random
@@ -58,35 +59,37 @@ class Scheduler:
         self.rules = rules
         self.budget = budget
         self.entries: dict[str, RunningTarget] = {}
-        #: Due, then priority, then name. Who is parked is not on it.
+        #: By due time, then priority, then name. Parked targets are not on it.
         self.agenda: Agenda[RunningTarget] = Agenda(ties=_name_of)
-        #: Seconds since 1970 less the loop's time, for quiet hours and what is stored.
+        #: Seconds since 1970 minus the loop's time, for quiet hours and saved times.
         self.offset = 0.0
-        #: How many are due and wait for a place, as whoever polls last counted.
+        #: Number of targets that are due and wait for a slot, as last counted by the run.
         self.queued = 0
-        #: How many are being polled, and the most that were at a time.
+        #: Number of polls in progress, and its maximum so far.
         self.flying = 0
-        self.most_flying = 0
+        self.flying_max = 0
         self.waiting = 0
-        #: Targets that quiet hours hold back, and when they would be due.
+        #: Targets that quiet hours defer, and when they would be due.
         self.deferred: dict[RunningTarget, float] = {}
         self._per_host = per_host or math.inf
         self._hosts: dict[str, _Host] = {}
-        #: Removed while being polled, by name, and the new target of that name that waits for it.
+        #: Targets removed during their poll, by name, and the new target of that name that waits.
         self._leaving: dict[str, RunningTarget | None] = {}
         self._random = random.random
 
-    # Coming and going
+    # Adding and removing
 
     def add(self, entries: Iterable[RunningTarget], now: float) -> None:
-        """Plan new targets, each on the grid of its name, and the first poll soon.
+        """Plan new targets, each on the grid of its name, with the first poll soon.
 
-        What has a due time already keeps it.
+        A target that already has a due time keeps it.
         """
         fresh = list(entries)
         for entry in fresh:
             if entry.target.name in self.entries:
-                raise ConfigError(f"there is a target {entry.target.name!r} already; names are one")
+                raise ConfigError(
+                    f"target {entry.target.name!r} already exists; names must be unique"
+                )
             self.entries[entry.target.name] = entry
         if self.budget is not None:
             others = len(self.entries)
@@ -103,7 +106,7 @@ class Scheduler:
             self._plan(entry, entry.due)
 
     def remove(self, name: str) -> RunningTarget:
-        """Forget a target. If it is being polled, what comes back is dropped."""
+        """Remove a target. If it is being polled, the result is dropped."""
         entry = self.entries.pop(name)
         if self.budget is not None:
             self.budget.leave(entry)
@@ -125,27 +128,27 @@ class Scheduler:
         return entry.pacer.first().delay
 
     def _soon(self, entry: RunningTarget, now: float) -> float:
-        """When a target of which nothing is known is polled at the latest: nobody waits an hour to
-        learn that it does not work. A budget is kept to all the same."""
+        """Latest time of the first poll of a new target, so that a mistake shows within a minute
+        and not within its interval. A budget is respected."""
         within = FIRST_WITHIN
         if self.budget is not None:
             within = max(within, len(self.entries) / self.budget.polls)
         if within >= entry.interval or entry.polled_at is not None:
-            return math.inf  # its grid is near enough
+            return math.inf  # its grid is soon enough
         return now + spread(entry.target.name) * within
 
     def _on_grid(self, entry: RunningTarget, now: float) -> float:
-        """The next of the points that a target's name gives it, one an interval."""
+        """The next point of a target's grid, which its name gives it: one an interval."""
         phase = spread(entry.target.name) * entry.interval
         return _point_after(phase - self.offset, entry.interval, now)
 
-    # From one poll to the next
+    # Polls
 
     def take(self, now: float) -> RunningTarget | None:
-        """The next target to poll, if one is due that may be polled: it is in flight now."""
+        """Take the next target that is due and may be polled; None if there is none."""
         while (first := self.agenda.pop_due(now)) is not None:
             entry = first.key
-            if entry.until <= now:  # its lease ran out, and could not be renewed
+            if entry.until <= now:  # its lease expired without renewal
                 entry.place = AGENDA
                 self.lose(entry)
                 continue
@@ -153,32 +156,32 @@ class Scheduler:
                 self._leaving[entry.target.name] = entry
                 self._promote(entry.host)
             elif entry.host is None:
-                return self._flies(entry)
+                return self._start(entry)
             else:
                 host = self._hosts.get(entry.host)
                 if host is None:
                     host = self._hosts[entry.host] = _Host()
                 if host.polled < self._per_host:
                     host.polled += 1
-                    return self._flies(entry)
+                    return self._start(entry)
                 host.waiting.upsert(entry, entry.due, entry.target.priority)
             entry.place = WAITING
             self.waiting += 1
         return None
 
-    def _flies(self, entry: RunningTarget) -> RunningTarget:
+    def _start(self, entry: RunningTarget) -> RunningTarget:
         entry.place = FLIGHT
         self.flying += 1
-        if self.flying > self.most_flying:
-            self.most_flying = self.flying
+        if self.flying > self.flying_max:
+            self.flying_max = self.flying
         return entry
 
     def changed(self, entry: RunningTarget, reading: Reading) -> bool:
-        """Whether a reading is another than the one before; the first of all is not."""
+        """True if the reading changed. The first reading never counts as a change."""
         return entry.reading is not None and entry.reading.value != reading.value
 
     def succeeded(self, entry: RunningTarget, reading: Reading, at: float, now: float) -> None:
-        """A poll came back at `at`. It is over now."""
+        """Record a poll that succeeded at `at` and whose actions ended now."""
         if self._landed(entry):
             return
         changed = self.changed(entry, reading)
@@ -223,7 +226,8 @@ class Scheduler:
     def failed(
         self, entry: RunningTarget, error: str, permanent: bool, at: float, wait: float = 0.0
     ) -> FailureDecision | None:
-        """A poll failed; None when its target is gone. wait: the source asked for so long."""
+        """Record a failed poll; None if its target was removed. wait: seconds that the source asked
+        to wait."""
         if self._landed(entry):
             return None
         entry.polled_at = entry.failed_at = at
@@ -247,7 +251,7 @@ class Scheduler:
                 self._join(entry, len(self.entries))
         due = at + decision.delay
         confirming = not decision.dead and entry.failures <= self.rules.confirmations
-        if confirming and entry.grid is not None:  # at the latest when it would be polled anyway
+        if confirming and entry.grid is not None:  # not later than its next regular poll
             due = min(due, _point_after(entry.grid, entry.interval, at))
         if due < at + wait:
             due, decision = at + wait, decision._replace(delay=wait)
@@ -255,12 +259,12 @@ class Scheduler:
         return decision
 
     def abandoned(self, entry: RunningTarget) -> None:
-        """A poll ended without a decision; it is due as before."""
+        """Record a poll that ended without a result; its due time stays."""
         if not self._landed(entry):
             self._plan(entry, entry.due)
 
     def _landed(self, entry: RunningTarget) -> bool:
-        """It is not in flight any more; whether it is gone altogether."""
+        """End the poll of a target; True if the target was removed."""
         self.flying -= 1
         if entry.host is not None:
             self._hosts[entry.host].polled -= 1
@@ -274,10 +278,10 @@ class Scheduler:
         return False
 
     def _promote(self, name: str | None) -> None:
-        """Let one more of those who wait for a host go, if it has room.
+        """Let one more target that waits for this host go, if the host has room.
 
-        After each end of a poll there; and after each one that was let go and then was not polled
-        (paused, removed, lost), lest the others wait for it for ever.
+        Called after each poll there, and after a target that was let go was not polled (paused,
+        removed, lost), or the others would wait forever.
         """
         host = None if name is None else self._hosts.get(name)
         if host is None or name is None or host.polled >= self._per_host:
@@ -294,7 +298,7 @@ class Scheduler:
         self._on_agenda(entry)
 
     def _unwait(self, entry: RunningTarget) -> None:
-        """Take a target from where it waits, if it does."""
+        """Stop a target's waiting, if it waits."""
         if entry.place != WAITING:
             return
         self.waiting -= 1
@@ -319,14 +323,14 @@ class Scheduler:
         self._on_agenda(entry)
 
     def _after_quiet(self, entry: RunningTarget, ends: float) -> float:
-        """Not all at once when the quiet hours end."""
+        """A time after quiet hours; spread out, so that not all targets are polled at once."""
         if entry.grid is None:
             return ends + spread(entry.target.name) * entry.interval
         point = _point_after(entry.grid, entry.interval, ends)
         return ends if point - ends >= entry.interval else point
 
     def _plan_fixed(self, entry: RunningTarget, now: float) -> None:
-        """The next point of its grid: previous due + interval; what was missed is skipped."""
+        """Plan the next point of its grid; missed points are skipped."""
         entry.interval = entry.strategy.min_interval
         if entry.grid is None:
             entry.grid = entry.due
@@ -349,22 +353,22 @@ class Scheduler:
         else:
             self.budget.join(entry, others)
 
-    # What people ask for
+    # Orders
 
     def pause(self, entry: RunningTarget) -> None:
-        """Poll it no more; a poll under way is finished."""
+        """Stop polling it; a poll in progress is finished."""
         if not entry.paused:
             entry.paused = True
             self._park(entry)
 
     def resume(self, entry: RunningTarget, now: float) -> None:
-        """Poll it again, at its old time if that is still to come."""
+        """Poll it again, at its planned time if that is still in the future."""
         if entry.paused:
             entry.paused = False
             self._unpark(entry, now)
 
     def poll_now(self, entry: RunningTarget, now: float) -> None:
-        """Poll it next, paused or not; if it is being polled, that is the poll asked for."""
+        """Poll it next, paused or not; a poll in progress counts as that poll."""
         if entry.place == FLIGHT or entry.until == -math.inf:
             return
         self.deferred.pop(entry, None)
@@ -373,7 +377,7 @@ class Scheduler:
             self.agenda.upsert(entry, entry.due, entry.target.priority)
 
     def close_breaker(self, entry: RunningTarget, now: float) -> None:
-        """Forget its failures, close its breaker, and poll it next."""
+        """Clear its failures, close its breaker, and poll it next."""
         entry.failures = 0
         entry.permanent = False
         if entry.dead:
@@ -385,7 +389,8 @@ class Scheduler:
             self.poll_now(entry, now)
 
     def repace(self, entry: RunningTarget, strategy: Strategy, now: float) -> None:
-        """Go by another strategy from now on, with what was learned; sooner, never later."""
+        """Use another strategy from now on, keeping what was learned; never polls later than
+        planned."""
         learner, succeeded_at = entry.learner, entry.succeeded_at
         if self.budget is not None:
             self.budget.leave(entry)
@@ -401,7 +406,7 @@ class Scheduler:
             entry.interval = min(max(entry.interval, strategy.min_interval), strategy.max_interval)
         entry.grid = None
         if entry.place != AGENDA:
-            return  # the end of its poll plans it
+            return  # it is planned when its poll ends
         due = self.deferred.get(entry, entry.due)
         if not failing and not math.isinf(due):
             due = min(due, self._on_grid(entry, now))
@@ -412,14 +417,14 @@ class Scheduler:
     # Nodes
 
     def hold(self, entry: RunningTarget, token: int, until: float, now: float) -> None:
-        """This node holds it until then."""
+        """Record that this node holds it until `until`."""
         lost = entry.until == -math.inf
         entry.token, entry.until = token, until
         if lost and not entry.paused:
             self._unpark(entry, now)
 
     def lose(self, entry: RunningTarget) -> None:
-        """Another node may hold it: it is not polled here."""
+        """Stop polling it here: another node may hold it."""
         if entry.until != -math.inf:
             entry.until = -math.inf
             self._park(entry)
@@ -442,7 +447,7 @@ class Scheduler:
     # Time
 
     def stepped(self, offset: float) -> None:
-        """The clock on the wall was set: only quiet hours go by it."""
+        """Apply an adjustment of the wall clock, which only quiet hours depend on."""
         self.offset = offset
         for entry in self.entries.values():
             if entry.target.quiet is not None and entry.place == AGENDA:
@@ -451,24 +456,24 @@ class Scheduler:
 
     @property
     def depth(self) -> int:
-        """How many polls are planned, due or not: on the agenda, or waiting for their host."""
+        """Number of planned polls, due or not: on the agenda, or waiting for their host."""
         return len(self.agenda) + self.waiting
 
-    def count_due(self, now: float, most: int = 1000) -> int:
-        """How many wait for a place, or for their host."""
-        return self.agenda.count_due(now, most) + self.waiting
+    def count_due(self, now: float, maximum: int = 1000) -> int:
+        """Number of targets that wait for a slot or for their host."""
+        return self.agenda.count_due(now, maximum) + self.waiting
 
     def state(self, entry: RunningTarget, now: float) -> str:
-        """How a target fares, in a word."""
+        """The state of a target."""
         asked = entry.place in (FLIGHT, WAITING) or entry.due <= now
         return self.rules.state(entry.failures, dead=entry.dead, asked=asked)
 
 
 def _point_after(origin: float, interval: float, after: float) -> float:
-    """The first of the points origin + k · interval that is later than `after`."""
+    """The first of the points origin + k · interval after `after`."""
     steps = math.floor((after - origin) / interval) + 1
     point = origin + steps * interval
-    while point <= after:  # rounded down
+    while point <= after:  # rounding error
         steps += 1
         point = origin + steps * interval
     return point

@@ -1,10 +1,10 @@
-"""Probes that are ready made, by the name of their type.
+"""The built-in probes, by their type.
 
-A maker turns a target's options into a probe, or raises ConfigError with all that is wrong with
-them. What a probe needs besides Pollwise is imported by its module, when the first target names it.
+A maker turns a target's options into a probe, or raises ConfigError with everything that is wrong
+with them. The module of a probe, and the extra it needs, are imported with its first target.
 
-Probes share connections: one pool of HTTP connections for all targets of a process. Whoever polls
-does so within `async with connections():`, at whose end they are closed.
+All targets of a process share one pool of HTTP connections. Polls run inside
+`async with connections():`, which closes them at its end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["MAKERS", "ReadyProbe", "connections", "made"]
 
 @dataclass(frozen=True, slots=True)
 class ReadyProbe:
-    """A probe for one target, and the host it asks, where the target names none."""
+    """A probe for one target, and its host, unless the target sets one."""
 
     probe: Probe
     host: str | None = None
@@ -38,7 +38,7 @@ def _maker(module: str) -> Callable[[Target], ReadyProbe]:
     return make
 
 
-#: How a probe is made from a target's options, by the name of its type.
+#: The makers of probes, by type.
 MAKERS: dict[str, Callable[[Target], ReadyProbe]] = {
     name.partition(".")[0]: _maker(name)
     for name in (
@@ -48,17 +48,15 @@ MAKERS: dict[str, Callable[[Target], ReadyProbe]] = {
 
 
 def make_probe(target: Target) -> ReadyProbe:
-    """The probe of a target that names its probe by type; ConfigError when it cannot be made."""
+    """The probe of a target; ConfigError if it cannot be created."""
     if not isinstance(target.probe, str):
         try:
             return ReadyProbe(as_probe(target.probe), target.host)
         except TypeError as error:
-            raise ConfigError(f"target {target.name!r}: its probe: {error}") from None
+            raise ConfigError(f"target {target.name!r}: its probe {error}") from None
     maker = MAKERS.get(target.probe)
     if maker is None:
         near = get_close_matches(target.probe.lower(), MAKERS, 1)
-        known = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(sorted(MAKERS))}"
-        raise ConfigError(
-            f"target {target.name!r}: there is no probe of type {target.probe!r}; {known}"
-        )
+        known = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(MAKERS))}"
+        raise ConfigError(f"target {target.name!r}: {target.probe!r} is not a probe type; {known}")
     return maker(target)

@@ -1,4 +1,4 @@
-"""Command: what a program prints, and whether it succeeds.
+"""Command: the output of a program, and whether it succeeds.
 
     [[target]]
     name = "certificates of the mesh"
@@ -6,8 +6,8 @@
     run = ["mesh", "certs", "--json"]
     json = "[0].serial"
 
-There is no shell unless `run` names one. The program leads a process group of its own: when its
-time is over, it and all its children are killed.
+No shell is used unless `run` names one. The program runs in its own process group: at the timeout,
+it and all its children are killed.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 OUTPUT_MAX = 1024 * 1024
-#: How long output is still read when the program has ended and a child of it holds on to it.
+#: Seconds that output is still read after the program ended, if a child keeps it open.
 LINGER = 0.5
-#: How much of what it says about its failure is kept, in bytes, and told, in characters.
+#: How much of stderr is kept, in bytes, and shown, in characters.
 _COMPLAINT_KEPT = 4096
 _COMPLAINT_MAX = 200
 
 
 class CommandProbe:
-    """Runs a program. Options: run (a list of words, or text that is split as a shell would),
-    expect (exit statuses, 0), json, regex, limit, folder, env (added to the process's own)."""
+    """Runs a program. Options: run (a list of words, or text that is split like in a shell),
+    expect (exit codes, 0), json, regex, limit, folder, env (added to the environment)."""
 
     __slots__ = ("_env", "_expect", "_extract", "_folder", "_limit", "_words")
 
@@ -47,7 +47,7 @@ class CommandProbe:
         self._limit = options.size("limit", OUTPUT_MAX)
         self._folder = options.text("folder") or None
         if self._folder is not None and not Path(self._folder).is_dir():
-            options.wrong("folder", f"= {self._folder!r} is no folder")
+            options.wrong("folder", f"= {self._folder!r} is not a folder")
         self._env = options.texts("env")
         options.finish()
 
@@ -68,7 +68,7 @@ class CommandProbe:
             )
         except (FileNotFoundError, PermissionError, NotADirectoryError) as error:
             raise failed(f"{name!r} cannot be run: {error.strerror}", permanent=True) from None
-        except OSError as error:  # too many processes, or files: that may pass
+        except OSError as error:  # too many processes or open files: transient
             raise failed(f"{name!r} could not be started: {error.strerror}") from None
         try:
             await program.settled.wait()
@@ -97,9 +97,9 @@ class CommandProbe:
 
 
 class _Program(asyncio.SubprocessProtocol):
-    """What a program says, bounded, and when it ended.
+    """The output of a program, bounded, and its end.
 
-    Not asyncio's own `Process`, whose `wait` waits for every child that holds a pipe of it.
+    asyncio's own `Process.wait` would wait for every child that keeps a pipe open.
     """
 
     def __init__(self, limit: int) -> None:
@@ -107,9 +107,9 @@ class _Program(asyncio.SubprocessProtocol):
         self.complaint = bytearray()
         self.too_much = False
         self.exited = asyncio.Event()
-        #: It exited, or it is to be ended.
+        #: It exited, or must be killed.
         self.settled = asyncio.Event()
-        #: Nobody will say more.
+        #: There will be no more output.
         self.silent = asyncio.Event()
         self._left = limit
         self._pipes = 2
@@ -138,18 +138,18 @@ class _Program(asyncio.SubprocessProtocol):
 
 
 async def _killed(transport: asyncio.SubprocessTransport, program: _Program) -> None:
-    """End what is left of the group, children that outlive the program included.
+    """Kill what is left of the process group, including children that outlive the program.
 
-    A group's number is not given away while any of it lives; of a group that is all gone it was
-    free for a moment only.
+    The id of a group is not reused while any process of it is alive; if all are gone, it was free
+    only for a moment.
     """
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(transport.get_pid(), signal.SIGKILL)
     try:
-        # What was killed is gone in no time, and who cancels again shall not leave it unreaped.
+        # A killed program ends at once; another cancellation must not leave it unreaped.
         await asyncio.shield(asyncio.ensure_future(program.exited.wait()))
     finally:
-        transport.close()  # the pipes, too, that somebody else may still hold
+        transport.close()  # also the pipes, which others may still hold open
 
 
 def _checked_words(options: ProbeOptions) -> tuple[str, ...]:
@@ -163,10 +163,10 @@ def _checked_words(options: ProbeOptions) -> tuple[str, ...]:
     else:
         words = options.words("run")
     if not words or not words[0]:
-        options.wrong("run", "is missing" if given is None else "names no program")
+        options.wrong("run", "is missing" if given is None else "has no program")
         return ("-",)
     if any("\0" in word for word in words):
-        options.wrong("run", "has a NUL, which no program can be given")
+        options.wrong("run", "contains a NUL character")
     return words
 
 
@@ -176,7 +176,7 @@ def _checked_statuses(options: ProbeOptions) -> frozenset[int]:
         return frozenset({0})
     listed = given if isinstance(given, (list, tuple)) else [given]
     if not listed or not all(type(each) is int and 0 <= each <= 255 for each in listed):
-        options.wrong("expect", "must be an exit status such as 0, or a list of them")
+        options.wrong("expect", "must be an exit code such as 0, or a list of them")
         return frozenset({0})
     return frozenset(listed)
 
@@ -184,8 +184,8 @@ def _checked_statuses(options: ProbeOptions) -> frozenset[int]:
 def _ended(status: int | None) -> str:
     if status is not None and status < 0:
         with suppress(ValueError):
-            return f"was ended by {signal.Signals(-status).name}"
-    return f"ended with {status}"
+            return f"was killed by {signal.Signals(-status).name}"
+    return f"exited with {status}"
 
 
 def _last_line(complaint: bytearray) -> str:

@@ -1,4 +1,4 @@
-"""DNS: what a name stands for.
+"""DNS: the records of a name.
 
     [[target]]
     name = "where mail goes"
@@ -6,9 +6,9 @@
     domain = "example.org"
     record = "MX"
 
-By dnspython rather than the system's resolver: what is watched is what name servers say. The
-system's knows addresses only, mixes in /etc/hosts and caches of its own, tells neither how long an
-answer holds nor "no such name" from "no answer", and waits in a thread that cannot be cancelled.
+dnspython is used instead of the system's resolver, which knows only addresses, mixes in /etc/hosts
+and caches, does not tell the TTL, does not tell "no such name" from "no answer", and blocks in
+a thread that cannot be cancelled.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ RECORDS = (
 class DnsProbe:
     """Resolves a name. Options: domain, record (A), server ("9.9.9.9" or "9.9.9.9:53"), tcp.
 
-    Its value is the sorted answers, so that their order does not count as a change. That there is
-    no such name is a permanent failure; that nobody answered is not.
+    Its value is the sorted answers, so that another order is not a change. "No such name" is a
+    permanent failure, "no answer" a transient one.
     """
 
     __slots__ = ("_domain", "_port", "_record", "_server", "_tcp", "host")
@@ -52,7 +52,7 @@ class DnsProbe:
         options = ProbeOptions(target)
         self._domain = options.text("domain", needed=True)
         if self._domain and not _is_name(self._domain):
-            options.wrong("domain", f"= {shown_url(self._domain)!r} is no name")
+            options.wrong("domain", f"= {shown_url(self._domain)!r} is not a domain name")
         folded = {word.lower(): word for word in RECORDS}
         self._record = folded[options.one_of("record", tuple(folded), "a")]
         self._server, self._port = _checked_server(options)
@@ -63,7 +63,7 @@ class DnsProbe:
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:
         loop = asyncio.get_running_loop()
         began = loop.time()
-        # The fleet ends what takes too long; that the resolver gives up first tells more.
+        # The fleet enforces the timeout; an error of the resolver itself says more.
         lifetime = max(context.deadline - began, 0.1)
         said = f"{self._domain} {self._record}"
         try:
@@ -91,7 +91,7 @@ class DnsProbe:
             resolver = dns.asyncresolver.Resolver(configure=False)
             resolver.nameservers = [self._server]
             resolver.port = self._port
-        resolver.timeout = min(2.0, lifetime)  # of one try; a datagram may be lost
+        resolver.timeout = min(2.0, lifetime)  # of one attempt: a datagram may be lost
         return resolver
 
 
@@ -99,14 +99,14 @@ _kept: tuple[float, dns.asyncresolver.Resolver] | None = None
 
 
 def _systems() -> dns.asyncresolver.Resolver:
-    """A resolver of the name servers that the system names; they are looked up again at times."""
+    """A resolver with the system's name servers, which are read again every minute."""
     global _kept
     now = time.monotonic()
     if _kept is None or now - _kept[0] > 60:
         try:
             _kept = (now, dns.asyncresolver.Resolver())
         except (dns.exception.DNSException, OSError) as error:
-            raise failed(f"the system names no name server: {_reason(error)}") from None
+            raise failed(f"the system has no name server: {_reason(error)}") from None
     return _kept[1]
 
 
@@ -134,7 +134,7 @@ def _checked_server(options: ProbeOptions) -> tuple[str | None, int]:
 
 
 def _is_name(domain: str) -> bool:
-    if "//" in domain or "@" in domain:  # a URL: dnspython takes any character for part of a name
+    if "//" in domain or "@" in domain:  # a URL: dnspython accepts any character in a name
         return False
     try:
         dns.name.from_text(domain)

@@ -1,10 +1,10 @@
-"""What of an answer is the reading: all of it (its digest), a value by JSON path, or a regex group.
+"""Extracts the reading from an answer: its digest, a value at a JSON path, or a regex group.
 
-A JSON path is a small thing here: names and numbers of elements, from the top.
+A JSON path consists of names and indexes, from the top:
 
     a.b[0].c        the member c of the first element of b in a
     items[-1].id    the last element's id
-    a["odd.name"]   a name that has dots, brackets or spaces
+    a["odd.name"]   a name with dots, brackets or spaces
     [2]             an element of a list at the top
 """
 
@@ -27,7 +27,7 @@ Path = tuple[str | int, ...]
 
 
 def json_path(text: str) -> Path:
-    """A path's steps; ConfigError when it is none.
+    """The steps of a path; ConfigError if it is not valid.
 
     >>> json_path('a.b[0]["odd.name"]')
     ('a', 'b', 0, 'odd.name')
@@ -37,10 +37,10 @@ def json_path(text: str) -> Path:
     while at < len(text):
         step = _STEP.match(text, at)
         named = step and step["name"] is not None
-        # A dot stands between two names, and nowhere else.
+        # A dot is only allowed between two names.
         if step is None or (named and bool(step["dot"]) != bool(steps)):
             raise ConfigError(
-                f'{shown(text)} is no path into JSON; write it as a.b[0].c or a["odd.name"]'
+                f'{shown(text)} is not a JSON path; write it as a.b[0].c or a["odd.name"]'
             )
         if named:
             steps.append(step["name"])
@@ -48,12 +48,12 @@ def json_path(text: str) -> Path:
             steps.append(int(step["index"]) if step["index"] is not None else step["quoted"])
         at = step.end()
     if not steps:
-        raise ConfigError("an empty path leads nowhere; write it as a.b[0].c")
+        raise ConfigError("the path is empty; write it as a.b[0].c")
     return tuple(steps)
 
 
 def follow(document: Any, path: Path) -> Any:
-    """What is at the end of a path; LookupError where it leads nowhere."""
+    """The value at a path; LookupError if there is none."""
     for step in path:
         fits = isinstance(document, list) if isinstance(step, int) else isinstance(document, dict)
         if not fits:
@@ -67,7 +67,7 @@ def digest(raw: bytes) -> str:
 
 
 class Extract:
-    """Takes the reading's value out of an answer, as `json` or `regex` say, or all of it."""
+    """Extracts the reading's value from an answer, by the options `json` or `regex`."""
 
     __slots__ = ("path", "pattern", "written")
 
@@ -83,7 +83,7 @@ class Extract:
                 options.wrong("json", f"= {error}")
 
     def __call__(self, raw: bytes, text: str) -> tuple[str, str]:
-        """The value, and a line about it for people."""
+        """The value, and a summary for people."""
         if self.path is not None:
             value = self._at_path(raw)
             return value, f"{self.written} = {value[:80]}"
@@ -96,8 +96,8 @@ class Extract:
         assert self.path is not None  # noqa: S101 (for the type checker)
         try:
             document = json.loads(raw)
-        except (ValueError, RecursionError):  # a million brackets are no JSON of ours
-            raise failed("the answer is no JSON that can be read") from None
+        except (ValueError, RecursionError):  # RecursionError: deeply nested brackets
+            raise failed("the answer is not valid JSON") from None
         try:
             found = follow(document, self.path)
         except LookupError:

@@ -1,13 +1,13 @@
-"""RSS and Atom: is there a new entry?
+"""RSS and Atom: does a feed have a new entry?
 
     [[target]]
     name = "news of the project"
     type = "feed"
     url = "https://project.example/news.xml"
 
-The reading is which entries there are, by their ids: another order, or an advertisement in a text,
-is no change. The standard library's parser reads it, told to take no declared entity at all, so
-that a small file cannot become a large one, and no other file is ever fetched.
+The reading is the set of entry ids: another order, or an advertisement in a text, is not a change.
+The standard library's parser reads the feed and refuses declared entities, so that a small file
+cannot expand to a large one, and no other file is ever loaded.
 """
 
 from __future__ import annotations
@@ -20,19 +20,11 @@ from xml.parsers import expat
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import digest
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.http.fetch import Fetch
-from pollwise.fleet.probes.http.probe import (
-    summary_of,
-    unchanged,
-    validators_for,
-    validators_of,
-)
-from pollwise.fleet.probes.options import ProbeOptions
-from pollwise.fleet.targets import ProbeContext, Reading, Target
+from pollwise.fleet.probes.http.fetch import HttpAnswer
+from pollwise.fleet.probes.http.probe import UrlProbe
 
-BODY_MAX = 8 * 1024 * 1024
 DEPTH_MAX = 100
-#: Of the texts that are looked at, so much is kept.
+#: Maximum length of a kept text.
 TEXT_MAX = 2000
 ENTRIES_MAX = 10_000
 
@@ -45,7 +37,7 @@ _KEPT = frozenset({*_IDS, *_DATES})
 
 @dataclass(slots=True)
 class FeedEntry:
-    """One entry: its texts, by the name of their element."""
+    """One entry: its texts by the name of their element."""
 
     texts: dict[str, str] = field(default_factory=dict)
 
@@ -61,24 +53,14 @@ class FeedEntry:
         )
 
 
-class FeedProbe:
-    """Reads a feed. Options: url, and those of the type http that say how it is asked."""
+class FeedProbe(UrlProbe):
+    """Reads a feed. Options: url, and the request options of http."""
 
-    __slots__ = ("_fetch", "host")
+    __slots__ = ()
 
-    def __init__(self, target: Target) -> None:
-        options = ProbeOptions(target)
-        self._fetch = Fetch(options)
-        if not options.has("limit"):
-            self._fetch.limit = BODY_MAX
-        self.host = self._fetch.host
-        options.finish()
+    limit = 8 * 1024 * 1024
 
-    async def __call__(self, target: Target, context: ProbeContext) -> Reading:
-        last = context.last
-        answer = await self._fetch(context.epoch, validators_of(last, target))
-        if answer.unchanged and last is not None:
-            return unchanged(last, answer)
+    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         try:
             entries = parsed(answer.body)
         except ValueError as error:
@@ -86,26 +68,26 @@ class FeedProbe:
         moments = [each.moment for each in entries]
         newest = max(range(len(entries)), key=lambda n: (moments[n] or 0.0, -n), default=None)
         title = "" if newest is None else entries[newest].texts.get("title", "")
-        facts: dict[str, Plain] = {**answer.facts, "entries": len(entries), "newest": title[:120]}
-        ids = sorted({each.id for each in entries})
-        return Reading(
-            digest("\n".join(ids).encode("utf-8", "replace")),
-            answer.changed_at if newest is None or moments[newest] is None else moments[newest],
+        facts: dict[str, Plain] = {"entries": len(entries), "newest": title[:120]}
+        ids = "\n".join(sorted({each.id for each in entries}))
+        changed_at = None if newest is None else moments[newest]
+        return (
+            digest(ids.encode("utf-8", "replace")),
+            answer.changed_at if changed_at is None else changed_at,
             facts,
-            summary_of(answer, title[:80] or f"{len(entries)} entries"),
-            validators_for(answer, target),
+            title[:80] or f"{len(entries)} entries",
         )
 
 
 def parsed(raw: bytes) -> list[FeedEntry]:
-    """The entries of a feed; ValueError says why it is none."""
+    """The entries of a feed; ValueError if it is not a valid feed."""
     reader = _FeedReader()
     parser = expat.ParserCreate(namespace_separator="}")
     parser.buffer_text = True
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
     parser.CharacterDataHandler = reader.text
-    # A document type may be named, as old feeds do; what it declares is what bombs are made of.
+    # Old feeds name a document type, which is harmless; declared entities are not.
     parser.EntityDeclHandler = reader.refuse
     parser.UnparsedEntityDeclHandler = reader.refuse
     parser.ExternalEntityRefHandler = reader.refuse
@@ -113,9 +95,9 @@ def parsed(raw: bytes) -> list[FeedEntry]:
     try:
         parser.Parse(raw, True)
     except expat.ExpatError as error:
-        raise ValueError(f"the body is no XML: {expat.ErrorString(error.code)}") from None
-    except (LookupError, UnicodeError):  # an encoding that nobody knows
-        raise ValueError("the body is in an encoding that is not known") from None
+        raise ValueError(f"the body is not XML: {expat.ErrorString(error.code)}") from None
+    except (LookupError, UnicodeError):  # an unknown encoding
+        raise ValueError("the body has an unknown encoding") from None
     return reader.entries
 
 
@@ -123,14 +105,14 @@ class _FeedReader:
     def __init__(self) -> None:
         self.entries: list[FeedEntry] = []
         self._path: list[str] = []
-        self._inside: int | None = None  # how deep the entry is that is being read
+        self._inside: int | None = None  # depth of the entry that is being read
         self._into: str | None = None
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         name = name.rpartition("}")[2]
         self._path.append(name)
         if len(self._path) == 1 and name not in _ROOTS:
-            raise ValueError(f"the body is no feed but <{name[:40]}>")
+            raise ValueError(f"the body is not a feed but <{name[:40]}>")
         if len(self._path) > DEPTH_MAX:
             raise ValueError(f"the elements of the feed are nested more than {DEPTH_MAX} deep")
         if self._inside is None:
@@ -161,7 +143,7 @@ class _FeedReader:
                 texts[self._into] += said[:TEXT_MAX]
 
     def refuse(self, *_: object) -> int:
-        raise ValueError("the feed declares entities, which are not read")
+        raise ValueError("the feed declares entities, which are refused")
 
 
 def _moment(text: str) -> float | None:

@@ -5,8 +5,8 @@
     type = "function"
     call = "shop.watch:open_orders"
 
-It takes (target, context), or only the target, or nothing; what it returns is the reading. A plain
-function runs in a thread: it is not stopped when its time is over, only no longer waited for.
+The function takes (target, context), or only the target, or nothing, and returns the reading.
+A plain function runs in a thread: at the timeout it is not stopped, but its result is ignored.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def make(target: Target) -> Probe:
         try:
             probe = as_probe(function)
         except TypeError as error:
-            options.wrong("call", f"= {options.text('call')!r}: {error}")
+            options.wrong("call", f"= {options.text('call')!r} {error}")
     options.finish()
     assert probe is not None  # noqa: S101 (else finish() raised)
     return probe
@@ -40,12 +40,12 @@ def make(target: Target) -> Probe:
 def as_probe(function: Callable[..., Any]) -> Probe:
     """A probe that calls any function, async or plain, of (target, context), (target) or ().
 
-    TypeError when it needs other arguments.
+    TypeError if it needs other arguments.
     """
     try:
-        return _adapted(function)  # one for all targets that share a function
+        return _adapted(function)  # targets with the same function share one
     except TypeError:
-        return _adapted.__wrapped__(function)  # it cannot be hashed, or raises the same again
+        return _adapted.__wrapped__(function)  # it is not hashable, or raises the same error again
 
 
 @lru_cache(1024)
@@ -71,10 +71,10 @@ def _adapted(function: Callable[..., Any]) -> Probe:
 
 def _arguments(function: Callable[..., Any]) -> int:
     if not callable(function):
-        raise TypeError("it is no function")
+        raise TypeError("is not a function")
     try:
         signature = inspect.signature(function)
-    except ValueError:  # some of those written in C do not tell
+    except ValueError:  # some functions written in C have no signature
         return 2
     for count in (2, 1, 0):
         try:
@@ -82,7 +82,7 @@ def _arguments(function: Callable[..., Any]) -> int:
         except TypeError:
             continue
         return count
-    raise TypeError("it must take (target, context), or (target), or nothing")
+    raise TypeError("must take (target, context), or (target), or nothing")
 
 
 def _named(options: ProbeOptions) -> Callable[..., Any] | None:
@@ -98,9 +98,9 @@ def _named(options: ProbeOptions) -> Callable[..., Any] | None:
         for part in name.split("."):
             found = getattr(found, part)
     except Exception as error:  # importing runs the module, which may raise anything
-        options.wrong("call", f"= {given!r} cannot be had: {type(error).__name__}: {error}")
+        options.wrong("call", f"= {given!r} cannot be imported: {type(error).__name__}: {error}")
         return None
     if not callable(found):
-        options.wrong("call", f"= {given!r} is no function")
+        options.wrong("call", f"= {given!r} is not a function")
         return None
     return found  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""The options of a probe, read and checked: everything that is wrong with them at once.
+"""Reads and checks the options of a probe; reports everything that is wrong at once.
 
-An option's value is never shown where it may be secret: of a URL what `shown_url` leaves, of
-headers and environments the names alone.
+Values that may be secret are never shown: of URLs what `shown_url` leaves, of headers and
+environments only the names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pollwise.errors import ConfigError
 from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import HIDDEN, is_secret, shown_url
 
-#: What a size may be written with: "512KiB".
+#: The units of a size: "512KiB".
 UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
 _SIZE = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
@@ -24,7 +24,7 @@ Problem = tuple[str, str]
 
 
 class BadOptions(ConfigError):
-    """ProbeOptions that cannot be. `problems` has each as the option's name and what is wrong."""
+    """Wrong options. `problems` has the name of each and what is wrong with it."""
 
     def __init__(self, target: str, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
@@ -33,7 +33,7 @@ class BadOptions(ConfigError):
 
 
 class ProbeOptions:
-    """Reads a target's options. `finish()` raises what was wrong; until then defaults stand in."""
+    """Reads a target's options. Wrong ones are replaced by defaults until `finish()` raises."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -42,7 +42,7 @@ class ProbeOptions:
         self._known: dict[str, None] = {}
 
     def wrong(self, key: str, what: str) -> None:
-        """Note what is wrong with an option: "must be …"."""
+        """Add an error for an option: "must be …"."""
         self.problems.append((key, what))
 
     def has(self, key: str) -> bool:
@@ -54,7 +54,7 @@ class ProbeOptions:
         return self._given.get(key)
 
     def text(self, key: str, default: str = "", *, needed: bool = False) -> str:
-        """Text; `needed` refuses that it is missing or empty."""
+        """Text; with `needed` it must be present and not empty."""
         given = self.raw(key)
         if given is None and not needed:
             return default
@@ -85,12 +85,14 @@ class ProbeOptions:
             return default
         return given
 
-    def whole(self, key: str, default: int, least: int, most: int) -> int:
+    def whole(self, key: str, default: int, minimum: int, maximum: int) -> int:
         given = self.raw(key)
         if given is None:
             return default
-        if isinstance(given, bool) or not isinstance(given, int) or not least <= given <= most:
-            self.wrong(key, f"= {_safe(key, given)} must be a whole number from {least} to {most}")
+        if isinstance(given, bool) or not isinstance(given, int) or not minimum <= given <= maximum:
+            self.wrong(
+                key, f"= {_safe(key, given)} must be a whole number from {minimum} to {maximum}"
+            )
             return default
         return given
 
@@ -114,7 +116,7 @@ class ProbeOptions:
         found = _SIZE.fullmatch(given) if isinstance(given, str) else None
         if found is not None and found[2].lower() in UNITS and int(found[1]) > 0:
             return int(found[1]) * UNITS[found[2].lower()]
-        self.wrong(key, f"= {_safe(key, given)} must be a number of bytes, or text as '512KiB'")
+        self.wrong(key, f"= {_safe(key, given)} must be a number of bytes, or text like '512KiB'")
         return default
 
     def words(self, key: str) -> tuple[str, ...]:
@@ -128,7 +130,7 @@ class ProbeOptions:
         return tuple(given)
 
     def texts(self, key: str) -> dict[str, str]:
-        """A table of texts. Of what is wrong with it only names are told: it may be secret."""
+        """A table of texts. Errors show only its names: values may be secret."""
         given = self.raw(key)
         if given is None:
             return {}
@@ -137,7 +139,7 @@ class ProbeOptions:
             return {}
         for name, each in given.items():
             if not isinstance(each, str):
-                self.wrong(key, f"has no text for {name!r}")
+                self.wrong(key, f"must have text for {name!r}")
         return {name: each for name, each in given.items() if isinstance(each, str)}
 
     def pattern(self, key: str) -> re.Pattern[str] | None:
@@ -148,7 +150,7 @@ class ProbeOptions:
         try:
             return re.compile(given, re.MULTILINE)
         except re.error as error:
-            self.wrong(key, f"= {shown(given)} is no regular expression: {error}")
+            self.wrong(key, f"= {shown(given)} is not a regular expression: {error}")
             return None
 
     def only_one(self, *keys: str) -> None:
@@ -158,7 +160,7 @@ class ProbeOptions:
             self.wrong(given[1], f"and {given[0]} contradict each other; give one of them")
 
     def finish(self) -> None:
-        """Raise what was wrong, unknown options included."""
+        """Raise all errors, unknown options included."""
         for key in self._given:
             if key not in self._known:
                 self.wrong(key, advice(key, self._known))
@@ -167,7 +169,7 @@ class ProbeOptions:
 
 
 def advice(key: str, known: Iterable[str]) -> str:
-    """What to write instead of a key that does not exist."""
+    """The error for an unknown key, with the nearest known one."""
     listed = sorted(known)
     near = get_close_matches(key, listed, 1)
     return (
@@ -182,7 +184,7 @@ def _safe(key: str, given: object) -> str:
 
 
 def _plain(given: object) -> object:
-    """What may be shown of a value, whatever it is."""
+    """The part of a value that may be shown."""
     if isinstance(given, str):
         return shown_url(given)
     if isinstance(given, (list, tuple)):

@@ -1,13 +1,13 @@
-"""Ping: does a host answer an ICMP echo?
+"""Ping: does a host answer ICMP echo requests?
 
     [[target]]
     name = "router"
     type = "ping"
     address = "192.0.2.1"
 
-Through ICMP's datagram sockets, which need no privilege where the kernel permits them (Linux:
-net.ipv4.ping_group_range), else through a raw socket where the process may have one (root,
-CAP_NET_RAW), else not at all: the error says how to permit it.
+It uses an ICMP datagram socket, which needs no privilege if the kernel permits it (Linux:
+net.ipv4.ping_group_range), or else a raw socket (root, CAP_NET_RAW). If both are refused, the error
+says how to permit them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pollwise.runtime.redact import shown_url
 
 ADVICE = (
     "this process may not send pings; permit it with "
-    "`sysctl -w net.ipv4.ping_group_range='0 2147483647'`, give it CAP_NET_RAW, or watch a port "
-    "of that host by a probe of type tcp"
+    "`sysctl -w net.ipv4.ping_group_range='0 2147483647'`, give it CAP_NET_RAW, or use a probe of "
+    "type tcp on a port of that host"
 )
 _HEADER = struct.Struct("!BBHHH")
 _COOKIE_BYTES = 16
@@ -50,7 +50,7 @@ _CODES = {
 class PingProbe:
     """Sends echo requests. Options: address, count (1), wait (1s for each answer).
 
-    One answer is enough; how many were lost is a fact. None is a failure.
+    One answer is enough; the number of lost ones is a fact. No answer at all is a failure.
     """
 
     __slots__ = ("_count", "_wait", "host")
@@ -59,9 +59,9 @@ class PingProbe:
         options = ProbeOptions(target)
         self.host = options.text("address", needed=True).strip().lower()
         if "/" in self.host or "@" in self.host:
-            # It may hold a password, and is part of all that is told of a target.
+            # It may contain a password, and is printed with the target.
             written = shown_url(self.host)
-            options.wrong("address", f"= {written!r} must be a host's name or address, no URL")
+            options.wrong("address", f"= {written!r} must be a host name or address, not a URL")
         self._count = options.whole("count", 1, 1, 100)
         self._wait = options.duration("wait", 1.0)
         options.finish()
@@ -71,7 +71,7 @@ class PingProbe:
         try:
             found = await loop.getaddrinfo(self.host, None, type=socket.SOCK_DGRAM)
         except (OSError, UnicodeError) as error:
-            raise failed(f"{self.host}: its address is not known ({error})") from None
+            raise failed(f"{self.host} cannot be resolved ({error})") from None
         family, _, _, _, address = next((each for each in found if each[0] in _CODES), found[0])
         times: list[float] = []
         with _socket(socket.AddressFamily(family)) as icmp:
@@ -107,7 +107,9 @@ def _socket(family: socket.AddressFamily) -> socket.socket:
         except PermissionError:
             continue
         except OSError as error:
-            raise failed(f"no socket for pings: {error.strerror}", permanent=True) from None
+            raise failed(
+                f"cannot open a socket for pings: {error.strerror}", permanent=True
+            ) from None
         icmp.setblocking(False)
         return icmp
     raise failed(ADVICE, permanent=True)
@@ -116,23 +118,23 @@ def _socket(family: socket.AddressFamily) -> socket.socket:
 async def _echo(
     loop: asyncio.AbstractEventLoop, icmp: socket.socket, address: tuple[object, ...]
 ) -> float:
-    """Send one echo request and wait for its own answer; how long it took, in seconds.
+    """Send one echo request and wait for its answer; returns the time it took, in seconds.
 
-    A raw socket hears the answers to everybody, and a datagram socket late ones: the random bytes
-    that are sent along tell which answer is meant.
+    A raw socket receives the answers to all processes, and a datagram socket late ones: random
+    bytes in the request identify its answer.
     """
     kind = _CODES[socket.AddressFamily(icmp.family)]
     cookie = os.urandom(_COOKIE_BYTES)
     number = next(_numbers) & 0xFFFF
     packet = _HEADER.pack(kind.request, 0, 0, os.getpid() & 0xFFFF, number) + cookie
-    if icmp.family == socket.AF_INET:  # the kernel sums up those of IPv6
+    if icmp.family == socket.AF_INET:  # the kernel computes that of IPv6
         packet = packet[:2] + struct.pack("!H", checksum(packet)) + packet[4:]
     began = loop.time()
     await loop.sock_sendto(icmp, packet, address)
     while True:
         heard, _ = await loop.sock_recvfrom(icmp, 2048)
         if icmp.type == socket.SOCK_RAW and icmp.family == socket.AF_INET and heard:
-            heard = heard[(heard[0] & 0x0F) * 4 :]  # the IP header comes along
+            heard = heard[(heard[0] & 0x0F) * 4 :]  # skip the IP header
         if heard[:1] == bytes([kind.reply]) and heard[_HEADER.size :].startswith(cookie):
             return loop.time() - began
 

@@ -19,23 +19,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra
 from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.http.fetch import Fetch
-from pollwise.fleet.probes.http.probe import (
-    summary_of,
-    unchanged,
-    validators_for,
-    validators_of,
-)
+from pollwise.fleet.probes.http.fetch import HttpAnswer
+from pollwise.fleet.probes.http.probe import UrlProbe
 from pollwise.fleet.probes.options import ProbeOptions
-from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 try:
     from prometheus_client.parser import text_string_to_metric_families
 except ImportError as error:
     raise MissingExtra("a probe of Prometheus endpoints", "fleet") from error
 
-#: Default maximum size of an answer, in bytes; the option `limit` overrides it.
-BODY_MAX = 16 * 1024 * 1024
 #: The longest line of a sample that is parsed, in characters.
 LINE_MAX = 64 * 1024
 AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
@@ -50,30 +42,22 @@ _AFTER_NAME = ("{", " ", "\t")
 _ACCEPT = "text/plain;version=0.0.4"
 
 
-class PrometheusProbe:
+class PrometheusProbe(UrlProbe):
     """Reads one number. Options: metric, match, aggregate, and the request options of http."""
 
-    __slots__ = ("_aggregate", "_fetch", "_match", "_metric", "host")
+    __slots__ = ("_aggregate", "_match", "_metric")
 
-    def __init__(self, target: Target) -> None:
-        options = ProbeOptions(target)
-        self._fetch = Fetch(options)
+    limit = 16 * 1024 * 1024
+
+    def _read_options(self, options: ProbeOptions) -> None:
         self._fetch.headers = {"accept": _ACCEPT, **self._fetch.headers}
-        if not options.has("limit"):
-            self._fetch.limit = BODY_MAX
-        self.host = self._fetch.host
         self._metric = options.text("metric", needed=True)
         if self._metric and not _NAME.fullmatch(self._metric):
             options.wrong("metric", f"= {self._metric!r} is not a metric name")
         self._match = options.texts("match")
         self._aggregate = options.one_of("aggregate", tuple(AGGREGATES), "sum")
-        options.finish()
 
-    async def __call__(self, target: Target, context: ProbeContext) -> Reading:
-        last = context.last
-        answer = await self._fetch(context.epoch, validators_of(last, target))
-        if answer.unchanged and last is not None:
-            return unchanged(last, answer)
+    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         values = [
             value
             for labels, value in samples(answer.text, self._metric)
@@ -87,16 +71,10 @@ class PrometheusProbe:
             )
         value = AGGREGATES[self._aggregate](values)
         text = repr(value) if not float(value).is_integer() else str(int(value))
-        facts: dict[str, Plain] = {**answer.facts, "samples": len(values)}
+        facts: dict[str, Plain] = {"samples": len(values)}
         if math.isfinite(value):
             facts["value"] = value
-        return Reading(
-            text,
-            None,
-            facts,
-            summary_of(answer, f"{self._metric} = {text}"),
-            validators_for(answer, target),
-        )
+        return text, None, facts, f"{self._metric} = {text}"
 
 
 def samples(text: str, metric: str) -> Iterator[tuple[Mapping[str, str], float]]:

@@ -1,4 +1,4 @@
-"""SQL: what a query answers.
+"""SQL: the result of a query.
 
     [[target]]
     name = "orders that wait"
@@ -7,8 +7,8 @@
     query = "SELECT count(*) FROM orders WHERE state = 'waiting'"
 
 The first rows are the reading. Nothing can be written: Postgres runs the query in a read-only
-transaction, and SQLite opens the file for reading. A query whose time is over is ended in the
-database, too. Each poll has a connection of its own: a database is not kept busy between polls.
+transaction, and SQLite opens the file read-only. At the timeout the query is cancelled in the
+database too. Each poll opens its own connection: none is kept open between polls.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from pollwise.runtime.redact import shown_url, without_secrets
 
-#: How long a SQLite database that somebody writes to is waited for, in seconds.
+#: Seconds to wait for a locked SQLite database.
 BUSY = 5.0
 _POSTGRES = ("postgresql", "postgres")
 
 
 class SqlProbe:
-    """Asks a database. Options: url (postgresql://… or sqlite:///file.db), query, rows (1)."""
+    """Queries a database. Options: url (postgresql://… or sqlite:///file.db), query, rows (1)."""
 
     __slots__ = ("_query", "_rows", "_shown", "_url", "host")
 
@@ -72,7 +72,7 @@ class SqlProbe:
     async def _from_sqlite(self) -> list[list[Any]]:
         path = _sqlite_path(self._url)
         if not path.is_file():
-            raise failed(f"{self._shown}: there is no such file", permanent=True)
+            raise failed(f"{self._shown}: the file does not exist", permanent=True)
         connection = await asyncio.to_thread(self._open_sqlite, path)
         asking = asyncio.ensure_future(asyncio.to_thread(self._ask_sqlite, connection))
         try:
@@ -95,7 +95,7 @@ class SqlProbe:
     def _ask_sqlite(self, connection: sqlite3.Connection) -> list[list[Any]]:
         with closing(connection):
             try:
-                # A query that attaches another file must not write to that one either.
+                # A query that attaches another file must not write there either.
                 connection.execute("PRAGMA query_only = ON")
                 cursor = connection.execute(self._query)
                 return [list(row) for row in cursor.fetchmany(self._rows)]
@@ -122,7 +122,7 @@ class SqlProbe:
             )
             try:
                 async with connection.cursor() as cursor:
-                    # Row by row, in one statement: what is not wanted is never fetched.
+                    # Row by row: rows that are not needed are never transferred.
                     stream = cursor.stream(self._query)
                     try:
                         async for row in stream:
@@ -149,12 +149,12 @@ def _psycopg() -> Any:
 
 
 def _is_permanent(sqlstate: str | None) -> bool:
-    """Wrong SQL, no such table, not allowed; not: too many connections, cancelled, restarting."""
+    """True for wrong SQL, no such table, not allowed; False for overload or a restart."""
     return bool(sqlstate) and sqlstate[:2] in ("0A", "22", "25", "28", "3D", "3F", "42")  # type: ignore[index]
 
 
 def _said(error: BaseException) -> str:
-    """What the database said; its first line, which holds no password."""
+    """The first line of the database's message, without passwords."""
     lines = str(error).strip().splitlines()
     return without_secrets(lines[0])[:200] if lines else type(error).__name__
 
@@ -164,7 +164,7 @@ def _checked_url(options: ProbeOptions, url: str, shown: str) -> str | None:
         parts = urlsplit(url)
         host = parts.hostname
     except ValueError:
-        options.wrong("url", f"= {shown!r} cannot be read")
+        options.wrong("url", f"= {shown!r} is not a valid URL")
         return None
     if "://" not in url:
         options.wrong(
@@ -177,7 +177,7 @@ def _checked_url(options: ProbeOptions, url: str, shown: str) -> str | None:
             options.wrong("url", f"= {shown!r}: {error}")
         return host or "postgresql"
     elif parts.scheme != "sqlite":
-        options.wrong("url", f"= {shown!r} must begin with postgresql:// or sqlite://")
+        options.wrong("url", f"= {shown!r} must start with postgresql:// or sqlite://")
     elif parts.netloc or not parts.path.strip("/"):
         options.wrong("url", f"= {shown!r} must be sqlite:///relative.db or sqlite:////absolute.db")
     return None

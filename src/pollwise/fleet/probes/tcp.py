@@ -1,4 +1,4 @@
-"""TCP: does somebody listen there, and what do they say first?
+"""TCP: does a port accept connections, and what is its first line?
 
 [[target]]
 name = "mail server"
@@ -21,14 +21,14 @@ from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from pollwise.runtime.redact import shown_url
 
-#: How much of what the other side says is read: a line, or so many bytes.
+#: Maximum number of bytes read: a line, or this many.
 GREETING_MAX = 4096
 TLS_WARNING = 14 * 86400.0
 
 
 class TcpProbe:
-    """Connects. Options: address ("host:port"), send, read (take a line as the reading), regex
-    (take what it finds in that line), tls, verify, ca, tls_warning."""
+    """Connects. Options: address ("host:port"), send, read (use the first line as the reading),
+    regex (use what it matches in that line), tls, verify, ca, tls_warning."""
 
     __slots__ = (
         "_ca",
@@ -49,14 +49,14 @@ class TcpProbe:
         self._pattern = options.pattern("regex")
         self._read = options.flag("read", self._pattern is not None)
         if self._pattern is not None and not self._read:
-            options.wrong("read", "= false contradicts regex, which looks into what is read")
+            options.wrong("read", "= false contradicts regex, which needs the first line")
         self._tls = options.flag("tls", False)
         if self._tls:
-            _certificates()  # needs an extra, which is asked for now
+            _certificates()  # a missing extra is reported now
         self._verify = options.flag("verify", True)
         self._ca = options.text("ca") or None
         if self._ca is not None and not Path(self._ca).is_file():
-            options.wrong("ca", f"= {self._ca!r} is no file; give one of certificates (PEM)")
+            options.wrong("ca", f"= {self._ca!r} is not a file; give a file of certificates (PEM)")
         self._warning = options.duration("tls_warning", TLS_WARNING)
         options.finish()
 
@@ -80,7 +80,7 @@ class TcpProbe:
                 writer.write(self._send)
                 await writer.drain()
             said = await _line(reader) if self._read else None
-        except (OSError, EOFError, UnicodeError) as error:  # ssl's errors are among them
+        except (OSError, EOFError, UnicodeError) as error:  # includes errors of ssl
             reason = " ".join(str(error).split())[:160] or type(error).__name__
             raise failed(f"{where}: {reason}") from None
         finally:
@@ -96,7 +96,7 @@ class TcpProbe:
             return text
         found = self._pattern.search(text)
         if found is None:
-            raise failed(f"{where}: what was said does not match regex: {text[:80]!r}")
+            raise failed(f"{where}: the first line does not match regex: {text[:80]!r}")
         return (found[1] if self._pattern.groups else found[0]) or ""
 
     def _context(self) -> ssl.SSLContext:
@@ -114,7 +114,7 @@ def _certificates() -> Any:
 
 
 async def _line(reader: asyncio.StreamReader) -> bytes:
-    """A line, or what came before the end, or as much as may be read."""
+    """The first line, or what came before the end, up to GREETING_MAX bytes."""
     try:
         said = await reader.readuntil(b"\n")
     except asyncio.IncompleteReadError as error:
@@ -124,7 +124,7 @@ async def _line(reader: asyncio.StreamReader) -> bytes:
             return await reader.readexactly(GREETING_MAX)
         return b""
     if not said:
-        raise EOFError("closed without a word")
+        raise EOFError("closed without sending anything")
     return said
 
 

@@ -11,7 +11,7 @@ from pollwise.runtime.events.base import Event
 
 @dataclass(frozen=True, slots=True)
 class FleetStarted(Event):
-    """A fleet starts to poll its targets. `source` names the fleet in all these events."""
+    """A fleet starts polling. `source` is the name of the fleet here and below."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -23,7 +23,7 @@ class FleetStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class FleetStopped(Event):
-    """A fleet stopped polling; `cancelled` polls were running and are repeated later."""
+    """A fleet stopped; `cancelled` polls were in progress and are repeated later."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -42,10 +42,10 @@ class BudgetShort(Event):
 
 @dataclass(frozen=True, slots=True)
 class FleetOrdered(Event):
-    """People asked something of targets, and it was done: retry, reset, pause, resume, poll-now.
+    """An order was carried out: retry, close-breaker, pause, resume or poll-now.
 
-    targets: their names, the first of them where it was asked of many. count: of how many.
-    by: who asked: `cli`, `api` or `view`, and what is known of the person.
+    targets: names of the targets, at most 20. count: number of targets.
+    by: who gave it: `cli`, `api` or `view`, and what is known of the person.
     """
 
     level: ClassVar[int] = logging.INFO
@@ -58,9 +58,9 @@ class FleetOrdered(Event):
 
 @dataclass(frozen=True, slots=True)
 class FleetSettingsChanged(Event):
-    """Settings of polling were changed while the fleet ran; `by` is as of `FleetOrdered`.
+    """Polling settings were changed while the fleet ran; `by` is as for `FleetOrdered`.
 
-    changes: each as key=value; a key that goes back to what else is set has no value.
+    changes: each as key=value; without a value, the change was undone.
     """
 
     level: ClassVar[int] = logging.INFO
@@ -71,7 +71,7 @@ class FleetSettingsChanged(Event):
 
 @dataclass(frozen=True, slots=True)
 class TargetEvent(Event):
-    """Something that happened to one target. `type` is that of its probe."""
+    """An event of one target. `type` is its probe type."""
 
     target: str
     type: str
@@ -89,7 +89,7 @@ class TargetRemoved(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetPolling(TargetEvent):
-    """A poll of a target begins, `late` seconds after it was due."""
+    """A poll of a target starts, `late` seconds after its due time."""
 
     late: float
 
@@ -98,8 +98,8 @@ class TargetPolling(TargetEvent):
 class TargetPolled(TargetEvent):
     """A poll of a target ended: `changed`, `unchanged`, `failed`, or `dropped` without a result.
 
-    delay: seconds until the next poll. depth: how many polls are planned. due: how many of those
-    waited for a slot when they were last counted.
+    delay: seconds until its next poll. depth: number of planned polls. due: number of those that
+    waited for a slot when last counted.
     """
 
     result: str
@@ -111,7 +111,7 @@ class TargetPolled(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetChanged(TargetEvent):
-    """A reading differs from the one before."""
+    """A reading changed."""
 
     level: ClassVar[int] = logging.INFO
 
@@ -120,7 +120,7 @@ class TargetChanged(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetFailed(TargetEvent):
-    """A poll failed, the last of `failures` in a row; the next follows after `delay`."""
+    """A poll failed, the last of `failures` in a row; the next poll is after `delay`."""
 
     level: ClassVar[int] = logging.WARNING
 
@@ -140,14 +140,14 @@ class TargetRecovered(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetStateChanged(TargetEvent):
-    """A target fares otherwise now: closed, confirming, backing off, open or dead."""
+    """The state of a target changed: closed, confirming, backing off, open or dead."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True)
 class TargetDead(TargetEvent):
-    """A target became a dead letter; it is still polled, after `delay`."""
+    """A target is dead; it is polled again after `delay`."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -158,7 +158,7 @@ class TargetDead(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class TargetStuck(TargetEvent):
-    """A poll was cancelled at its deadline but still runs; its slot was given to others."""
+    """A poll still runs after its cancellation at the deadline; its slot was replaced."""
 
     level: ClassVar[int] = logging.ERROR
 
@@ -167,7 +167,7 @@ class TargetStuck(TargetEvent):
 
 @dataclass(frozen=True, slots=True)
 class ActionFailed(TargetEvent):
-    """An action on a change raised, or took too long; the target itself is fine."""
+    """An action for a change raised or timed out; the target itself is fine."""
 
     level: ClassVar[int] = logging.WARNING
 

@@ -1,1 +1,1 @@
-"""HTTP probes: requests over kept connections, bounded answers, certificates."""
+"""The HTTP probe: requests over kept connections, bounded answers, certificates."""

@@ -1,8 +1,8 @@
-"""One pool of HTTP connections for all that a process polls, and none left open behind it.
+"""One pool of HTTP connections for all targets of a process, closed at its end.
 
-Not by httpx's client: that shares cookies between targets, writes every URL to the log with the
-secrets in it, and follows redirects with headers meant for another host. What a target wants of TLS
-makes a pool of its own, so most fleets have one. By way of a proxy, the pool is httpx's.
+httpx's client is not used: it shares cookies between targets, logs every URL with its secrets, and
+follows redirects with headers meant for another host. Each combination of TLS options has its own
+pool, so most fleets have one. Through a proxy, httpx's pool is used.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """What is asked of a server's certificate.
+    """Requirements for a server's certificate.
 
-    verify: refuse one that no authority signed, or that is for another host.
-    ca: a file of further authorities.
+    verify: refuse a certificate that no authority signed, or that is for another host.
+    ca: file of additional authorities.
     """
 
     verify: bool = True
@@ -51,12 +51,12 @@ class _Pool:
     )
 
 
-# By event loop: a connection belongs to the loop it was opened in.
+# By event loop: a connection belongs to the loop in which it was opened.
 _pools: WeakKeyDictionary[asyncio.AbstractEventLoop, _Pool] = WeakKeyDictionary()
 
 
 def transport(tls: Tls, scheme: str, host: str) -> Carrier | httpx.AsyncHTTPTransport:
-    """What carries requests to a host, by way of the proxy that the environment names for it."""
+    """The transport of requests to a host, through the environment's proxy for it, if any."""
     pool = _pool()
     proxy = pool.proxies.get(scheme) or pool.proxies.get("all") if pool.proxies else None
     if proxy and proxy_bypass(host):
@@ -82,7 +82,7 @@ def _made(tls: Tls, proxy: str | None) -> Carrier | httpx.AsyncHTTPTransport:
 
 @asynccontextmanager
 async def connections() -> AsyncIterator[None]:
-    """Hold the shared connections; who lets go last closes them."""
+    """Use the shared connections; the last user closes them."""
     pool = _pool()
     pool.users += 1
     try:

@@ -1,8 +1,8 @@
-"""One HTTP request of a probe: what it may cost, and what its answer means.
+"""One HTTP request of a probe: its limits, and the meaning of its answer.
 
-Everything a server sends is bounded: how many redirects, how many bytes, how many bytes those
-unpack to. An answer is a failure that may pass (408, 425, 429, 5xx, no connection, cut off) or one
-that asking again would not help (the other 3xx and 4xx). The fleet cuts off what takes too long.
+Everything is bounded: the number of redirects, the bytes of a body, and the bytes it unpacks to. A
+failure is transient (408, 425, 429, 5xx, no connection, cut off) or permanent (the other 3xx and
+4xx). The fleet enforces the timeout.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ try:
 except ImportError as error:
     raise MissingExtra("a probe over HTTP", "fleet") from error
 
-#: The most bytes of a body, unpacked, unless `limit` says otherwise.
+#: Default maximum size of a body, unpacked, in bytes; the option `limit` overrides it.
 BODY_MAX = 1024 * 1024
-#: How many redirects are followed unless `redirects` says otherwise.
+#: Default maximum number of redirects; the option `redirects` overrides it.
 REDIRECTS = 5
-#: The longest body that is read though nobody wants it, to keep the connection, in bytes.
+#: A body that is not needed is read up to this size, to keep the connection, in bytes.
 SKIM_MAX = 16 * 1024
-#: A certificate that ends sooner is warned of, in seconds.
+#: A certificate that expires sooner causes a warning, in seconds.
 TLS_WARNING = 14 * 86400.0
-#: The longest a server may ask not to be polled, in seconds: it asks, and does not command.
+#: Maximum of a server's Retry-After that is respected, in seconds.
 RETRY_AFTER_MAX = 86400.0
 
 TRANSIENT = frozenset({408, 425, 429})
@@ -54,7 +54,7 @@ _OWN = {"user-agent": "pollwise", "accept": "*/*", "accept-encoding": "gzip"}
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What a server answered. An `unchanged` one (304) has no body."""
+    """The answer of a server. If it is `unchanged` (304), it has no body."""
 
     status: int
     headers: Mapping[str, str]
@@ -67,7 +67,7 @@ class HttpAnswer:
 
     @property
     def text(self) -> str:
-        """The body as text, in the encoding that its headers name, else UTF-8."""
+        """The body as text, in the encoding of its headers, else UTF-8."""
         declared = self.headers.get("content-type", "").lower().partition("charset=")[2]
         encoding = declared.partition(";")[0].strip(" \"'") or "utf-8"
         try:
@@ -81,14 +81,19 @@ class HttpAnswer:
 
 
 class Fetch:
-    """How a target is asked, from its options."""
+    """The HTTP request of a target, from its options."""
 
     __slots__ = (
         "body", "expect", "headers", "host", "limit", "method", "redirects", "tls", "tls_warning",
         "url",
     )  # fmt: skip
 
-    def __init__(self, options: ProbeOptions, methods: tuple[str, ...] = ("GET",)) -> None:
+    def __init__(
+        self,
+        options: ProbeOptions,
+        methods: tuple[str, ...] = ("GET",),
+        limit: int = BODY_MAX,
+    ) -> None:
         self.url = _checked_url(options)
         parsed = httpx.URL(self.url) if self.url else httpx.URL("http://-")
         self.host: str | None = sys.intern(parsed.host.lower())
@@ -108,23 +113,23 @@ class Fetch:
                 options.wrong("body", f"is not sent with {self.method}; give method = 'post'")
         self.expect = _checked_statuses(options)
         self.redirects = options.whole("redirects", REDIRECTS, 0, 20)
-        self.limit = options.size("limit", BODY_MAX)
+        self.limit = options.size("limit", limit)
         ca = options.text("ca") or None
         if ca is not None and not Path(ca).is_file():
-            options.wrong("ca", f"= {ca!r} is no file; give one of certificates (PEM)")
+            options.wrong("ca", f"= {ca!r} is not a file; give a file of certificates (PEM)")
         tls = Tls(options.flag("verify", True), ca)
         self.tls = _USUAL_TLS if tls == _USUAL_TLS else tls
         self.tls_warning = options.duration("tls_warning", TLS_WARNING)
 
     @property
     def shown(self) -> str:
-        """The URL as it may be shown."""
+        """The URL without secrets."""
         return shown_url(self.url)
 
     async def __call__(self, epoch: float, validators: Mapping[str, str]) -> HttpAnswer:
-        """Ask. `validators`: the ETag and Last-Modified of the last answer, to be told news only.
+        """Send the request. `validators`: ETag and Last-Modified of the last answer.
 
-        Raises ProbeError; what it says holds no secret.
+        Raises ProbeError, without secrets in its message.
         """
         headers = {**_OWN, **self.headers}
         if "etag" in validators:
@@ -136,7 +141,7 @@ class Fetch:
         request = httpx.Request(self.method, self.url, headers=headers, content=self.body)
         left = self.redirects
         while True:
-            response = await self._sent(request)
+            response = await self._send(request)
             try:
                 status = response.status_code
                 location = response.headers.get("location")
@@ -144,7 +149,7 @@ class Fetch:
                     if not left:
                         raise failed(
                             f"{self._said()} was redirected more than {self.redirects} times; "
-                            "give the address it leads to, or raise redirects"
+                            "use the final URL, or raise redirects"
                         )
                     left -= 1
                     await self._skim(response)
@@ -163,16 +168,16 @@ class Fetch:
                 facts["ms"] = round((loop.time() - began) * 1000, 1)
                 return HttpAnswer(status, response.headers, body, facts)
             finally:
-                # A body that was not read to its end ends the connection, too.
+                # This closes the connection if the body was not read to its end.
                 await response.aclose()
 
     async def _skim(self, response: httpx.Response) -> None:
-        """Read past a body that nobody wants, if it is short: so the connection can be kept."""
+        """Read a short body that is not needed, so that the connection can be kept."""
         length = _length(response)
         if response.status_code == 304 or (length is not None and length <= SKIM_MAX):
             await self._read(response, unpacked=False)
 
-    async def _sent(self, request: httpx.Request) -> httpx.Response:
+    async def _send(self, request: httpx.Request) -> httpx.Response:
         url = request.url
         carrier = transport(self.tls, url.scheme, url.host)
         try:
@@ -188,8 +193,8 @@ class Fetch:
         except (httpx.InvalidURL, ValueError):
             url = httpx.URL("")
         if url.scheme not in ("http", "https") or not url.host:
-            raise failed(f"{self._said()} was redirected to what is no http(s) URL")
-        # What was meant for one host (a token, a cookie, a key) is not told another.
+            raise failed(f"{self._said()} was redirected to a URL that is not http(s)")
+        # Tokens, cookies and keys meant for one host are not sent to another.
         same = _origin(url) == _origin(httpx.URL(self.url))
         kept = headers if same else _OWN
         method, body = request.method, self.body
@@ -216,8 +221,8 @@ class Fetch:
             unpack = None
         else:
             raise failed(
-                f"{self._said()}: the body is packed with {encoding[:40]!r}, which was not asked "
-                "for and cannot be read"
+                f"{self._said()}: the body has the encoding {encoding[:40]!r}, which was not "
+                "requested and cannot be decoded"
             )
         length = _length(response)
         if unpacked and self.method != "HEAD" and length is not None and length > self.limit:
@@ -234,9 +239,9 @@ class Fetch:
         except (httpx.TransportError, ssl.SSLError, OSError) as error:
             raise failed(f"{self._said()}: {_reason(error)}") from None
         except zlib.error:
-            raise failed(f"{self._said()}: the body cannot be unpacked") from None
+            raise failed(f"{self._said()}: the body is not valid gzip") from None
         if unpack is not None and not unpack.ended and self.method != "HEAD":
-            raise failed(f"{self._said()}: the packed body was cut off")
+            raise failed(f"{self._said()}: the gzip body was cut off")
         return b"".join(parts)
 
     def _note_certificate(
@@ -249,8 +254,8 @@ class Fetch:
 
     def _too_large(self) -> ProbeError:
         return failed(
-            f"{self._said()}: the body has more than {self.limit:,} bytes; raise limit, or ask "
-            "for less",
+            f"{self._said()}: the body has more than {self.limit:,} bytes; raise limit, or request "
+            "less",
             permanent=True,
         )
 
@@ -259,7 +264,7 @@ class Fetch:
 
 
 class _BoundedGunzip:
-    """Unpacks gzip, never to more bytes than are allowed and one."""
+    """Unpacks gzip to at most one byte more than allowed."""
 
     def __init__(self) -> None:
         self._inner = zlib.decompressobj(31)
@@ -272,7 +277,7 @@ class _BoundedGunzip:
     def __call__(self, chunk: bytes, allowed: int) -> bytes:
         out = b""
         while chunk and len(out) <= allowed:
-            if self._inner.eof:  # gzip may have many members
+            if self._inner.eof:  # gzip data may have several members
                 self._inner = zlib.decompressobj(31)
             self._begun = True
             out += self._inner.decompress(chunk, allowed + 1 - len(out))
@@ -297,10 +302,10 @@ def _checked_url(options: ProbeOptions) -> str:
         sound = bool(parsed.host and urlsplit(url).hostname) and (
             parsed.port is None or 0 < parsed.port < 65536
         )
-    except (httpx.InvalidURL, ValueError, UnicodeError):  # whose message may hold a password
+    except (httpx.InvalidURL, ValueError, UnicodeError):  # whose message may contain a password
         sound = False
     if not sound:
-        options.wrong("url", f"= {shown!r} has no host that can be read")
+        options.wrong("url", f"= {shown!r} has no valid host")
         return ""
     return url
 
@@ -309,13 +314,13 @@ def _checked_headers(options: ProbeOptions) -> dict[str, str]:
     headers: dict[str, str] = {}
     for name, value in options.texts("headers").items():
         if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name):
-            options.wrong("headers", f"has {name!r}, which is no name of a header")
+            options.wrong("headers", f"has {name!r}, which is not a header name")
         elif not value.isascii() or not (value.isprintable()):
-            options.wrong("headers", f"has for {name!r} what a header cannot hold")
+            options.wrong("headers", f"has an invalid value for {name!r}")
         else:
             headers[name.lower()] = value
     if headers.get("accept-encoding", "gzip") not in ("gzip", "identity"):
-        options.wrong("headers", "may have 'gzip' or 'identity' as accept-encoding")
+        options.wrong("headers", "must have 'gzip' or 'identity' as accept-encoding")
     return headers or _NO_HEADERS
 
 
@@ -326,13 +331,13 @@ def _checked_statuses(options: ProbeOptions) -> frozenset[int]:
     listed = given if isinstance(given, (list, tuple)) else [given]
     for each in listed:
         if isinstance(each, bool) or not isinstance(each, int) or not 100 <= each <= 599:
-            options.wrong("expect", "must be a status such as 200, or a list of them")
+            options.wrong("expect", "must be a status code such as 200, or a list of them")
             return frozenset()
     return frozenset(listed)
 
 
 def _length(response: httpx.Response) -> int | None:
-    """How many bytes the body is said to have."""
+    """The Content-Length."""
     said: str = response.headers.get("content-length", "")
     return int(said[:18]) if said.isdecimal() else None
 
@@ -342,16 +347,16 @@ def _origin(url: httpx.URL) -> tuple[str, str, int]:
 
 
 def _reason(error: BaseException) -> str:
-    """Why there is no answer, in words; never a URL, which may hold secrets."""
+    """Why there is no answer; never a URL, which may contain secrets."""
     kinds: tuple[tuple[type[BaseException], str], ...] = (
         (httpx.ConnectError, "could not connect"),
         (httpx.ProxyError, "the proxy refused"),
-        (httpx.RemoteProtocolError, "the answer was cut off or is no HTTP"),
+        (httpx.RemoteProtocolError, "the answer was cut off or is not HTTP"),
         (httpx.TimeoutException, "no answer in time"),
     )
     said = next((words for kind, words in kinds if isinstance(error, kind)), "the connection broke")
     detail = " ".join(str(error).split())
-    # Messages of ssl and the system name hosts at the most.
+    # Messages of ssl and the system contain at most a host.
     return f"{said} ({detail[:160]})" if detail and "://" not in detail else said
 
 
@@ -360,7 +365,7 @@ def _phrase(status: int) -> str:
 
 
 def _retry_after(value: str | None, epoch: float) -> float | None:
-    """What Retry-After asks for, in seconds: a number of them, or a date."""
+    """Retry-After in seconds; the header has seconds or a date."""
     if not value:
         return None
     value = value.strip()

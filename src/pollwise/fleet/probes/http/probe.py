@@ -1,4 +1,4 @@
-"""HTTP(S): is it there, and what does it say?
+"""HTTP(S): is a URL reachable, and did its content change?
 
     [[target]]
     name = "status of the shop"
@@ -6,39 +6,36 @@
     url = "https://shop.example/health"
     json = "database.state"
 
-A server that gives an ETag or a Last-Modified is asked for news only: 304 is an unchanged reading
-for the price of a few headers.
+If a server sends an ETag or a Last-Modified, the next request is conditional: a 304 is an unchanged
+reading at the cost of a few headers.
 """
 
 from __future__ import annotations
 
 import hashlib
+from typing import ClassVar
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
-from pollwise.fleet.probes.http.fetch import Fetch, HttpAnswer
+from pollwise.fleet.probes.http.fetch import BODY_MAX, Fetch, HttpAnswer
 from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
-METHODS = ("GET", "HEAD", "POST")
 
+class UrlProbe:
+    """Base of the probes that read the answer of a URL."""
 
-class HttpProbe:
-    """Asks a URL. Options: url, method, headers, body, expect, reading ("body" or "status"), json,
-    regex, limit, redirects, verify, ca, tls_warning."""
+    __slots__ = ("_fetch", "host")
 
-    __slots__ = ("_extract", "_fetch", "_status_only", "host")
+    methods: ClassVar[tuple[str, ...]] = ("GET",)
+    #: Default maximum size of an answer, in bytes; the option `limit` overrides it.
+    limit: ClassVar[int] = BODY_MAX
 
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
-        self._fetch = Fetch(options, METHODS)
+        self._fetch = Fetch(options, self.methods, self.limit)
         self.host = self._fetch.host
-        self._extract = Extract(options)
-        self._status_only = options.one_of("reading", ("body", "status"), "body") == "status"
-        if self._status_only:
-            options.only_one("reading", "json", "regex")
-        if self._fetch.method == "HEAD" and (options.has("json") or options.has("regex")):
-            options.wrong("method", "= 'head' brings no body that json or regex could look into")
+        self._read_options(options)
         options.finish()
 
     async def __call__(self, target: Target, context: ProbeContext) -> Reading:
@@ -47,33 +44,58 @@ class HttpProbe:
         answer = await self._fetch(context.epoch, known)
         if answer.unchanged and last is not None:
             return unchanged(last, answer)
+        value, changed_at, facts, summary = self._read(answer)
+        return Reading(
+            value,
+            changed_at,
+            {**answer.facts, **facts},
+            summary_of(answer, summary),
+            validators_for(answer, target),
+        )
+
+    def _read_options(self, options: ProbeOptions) -> None:
+        """Read the options of this type."""
+
+    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
+        """The value of a reading, when it changed, its facts and its summary."""
+        raise NotImplementedError
+
+
+class HttpProbe(UrlProbe):
+    """Requests a URL. Options: url, method, headers, body, expect, reading ("body" or "status"),
+    json, regex, limit, redirects, verify, ca, tls_warning."""
+
+    __slots__ = ("_extract", "_status_only")
+
+    methods = ("GET", "HEAD", "POST")
+
+    def _read_options(self, options: ProbeOptions) -> None:
+        self._extract = Extract(options)
+        self._status_only = options.one_of("reading", ("body", "status"), "body") == "status"
+        if self._status_only:
+            options.only_one("reading", "json", "regex")
+        if self._fetch.method == "HEAD" and (options.has("json") or options.has("regex")):
+            options.wrong("method", "= 'head' has no body for json or regex")
+
+    def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         if self._status_only:
             value, summary = str(answer.status), ""
         elif self._fetch.method == "HEAD":
             value, summary = head_of(answer), ""
         else:
-            value, summary = self._extract(answer.body, answer.text if self._needs_text else "")
-        return Reading(
-            value,
-            answer.changed_at,
-            {**answer.facts, "bytes": len(answer.body)},
-            summary_of(answer, summary),
-            validators_for(answer, target),
-        )
-
-    @property
-    def _needs_text(self) -> bool:
-        return self._extract.pattern is not None
+            needs_text = self._extract.pattern is not None
+            value, summary = self._extract(answer.body, answer.text if needs_text else "")
+        return value, answer.changed_at, {"bytes": len(answer.body)}, summary
 
 
 def fingerprint(target: Target) -> str:
-    """Tells options apart: what another path took out of a body says nothing about this one's."""
+    """A digest of the options: a reading made with other options cannot be compared."""
     written = repr(sorted((key, repr(value)) for key, value in target.options.items()))
     return hashlib.sha256(f"{target.type} {written}".encode()).hexdigest()[:16]
 
 
 def validators_of(last: Reading | None, target: Target) -> dict[str, str]:
-    """What the last answer gave to ask for news only, unless the target was changed since."""
+    """The validators of the last answer, unless the target's options changed since."""
     if last is None or not last.validators or last.validators.get("of") != fingerprint(target):
         return {}
     return {key: each for key, each in last.validators.items() if key != "of"}
@@ -89,7 +111,7 @@ def validators_for(answer: HttpAnswer, target: Target) -> dict[str, str]:
 
 
 def unchanged(last: Reading, answer: HttpAnswer) -> Reading:
-    """The last reading again, with what is new about how it was had."""
+    """The last reading, with the facts of this answer."""
     facts: dict[str, Plain] = {**last.facts, **answer.facts}
     if "warning" not in answer.facts:
         facts.pop("warning", None)
@@ -103,7 +125,7 @@ def summary_of(answer: HttpAnswer, rest: str) -> str:
 
 
 def head_of(answer: HttpAnswer) -> str:
-    """What the headers alone tell of a body."""
+    """A value made of the headers that change with the body."""
     told = (answer.headers.get(key, "") for key in ("etag", "last-modified", "content-length"))
     return " ".join((str(answer.status), *told)).strip()
 

@@ -1,5 +1,5 @@
--- Version 2: who left an order (the command line and whose it was, the API and from where), and who
--- changed what.
+-- Version 2: who gave an order (the command line and its user, or the API and the client's address),
+-- and the audit log.
 ALTER TABLE {schema}.fleet_orders ADD COLUMN asked_by text NOT NULL DEFAULT '';
 
 CREATE TABLE {schema}.fleet_audit (

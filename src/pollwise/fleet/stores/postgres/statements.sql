@@ -38,7 +38,7 @@ FROM {schema}.fleet_claim($1, $2, $3, $4, $5, $6)
 SELECT {schema}.fleet_give_back($1, $2, $3)
 
 -- name: nodes
--- Who lives, how much it holds, and for how long its lease lasts.
+-- The living nodes, the remaining time of their leases, and how many targets they hold.
 WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($2::double precision) AS now)
 SELECT n.node, n.until - now,
        (SELECT count(*) FROM {schema}.fleet_targets AS t WHERE t.fleet = $1 AND t.holder = n.id)
@@ -51,7 +51,7 @@ SELECT $1, given.name, $3::text, $4::text, {schema}.fleet_now($5::double precisi
 FROM unnest($2::text[]) AS given (name)
 
 -- name: orders
--- What was asked of the targets that this node holds. What nobody took for a day is dropped.
+-- Take the orders for the targets that this node holds. Orders older than a day are dropped.
 WITH taken AS (
     DELETE FROM {schema}.fleet_orders AS o
     WHERE o.fleet = $1 AND (
@@ -70,7 +70,7 @@ WHERE at >= {schema}.fleet_now($3::double precision) - 86400 ORDER BY seq
 SELECT key, value FROM {schema}.fleet_settings WHERE fleet = $1 ORDER BY key
 
 -- name: keep_settings
--- Those whose value is NULL are forgotten.
+-- A value of NULL deletes the setting.
 WITH given AS (
     SELECT * FROM unnest($2::text[], $3::text[]) AS g (key, value)
 ), gone AS (
@@ -89,7 +89,7 @@ SELECT version FROM {schema}.fleet_migrations
 SELECT max(version), current_setting('transaction_isolation') FROM {schema}.fleet_migrations
 
 -- name: audit
--- What is older than is kept goes with each new entry.
+-- Each new entry also deletes the expired ones.
 WITH clock AS MATERIALIZED (SELECT {schema}.fleet_now($8::double precision) AS now), pruned AS (
     DELETE FROM {schema}.fleet_audit
     WHERE fleet = $1 AND at <= (SELECT now FROM clock) - $7::double precision

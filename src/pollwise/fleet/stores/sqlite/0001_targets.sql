@@ -1,4 +1,4 @@
--- What is kept of the targets of fleets. Times are seconds since 1970.
+-- The saved state of targets. Times are seconds since 1970.
 CREATE TABLE pollwise_fleet_targets (
     fleet        TEXT NOT NULL,
     name         TEXT NOT NULL,
@@ -12,11 +12,11 @@ CREATE TABLE pollwise_fleet_targets (
     failed_at    REAL,
     changed_at   REAL,
     interval     REAL,
-    more         TEXT NOT NULL,  -- JSON: the last reading, what is believed about its changes
+    more         TEXT NOT NULL,  -- JSON: the last reading, the learned rate of changes
     PRIMARY KEY (fleet, name)
 ) WITHOUT ROWID;
 
--- What people ask of a fleet that another process runs.
+-- Orders for a fleet that another process runs.
 CREATE TABLE pollwise_fleet_orders (
     seq   INTEGER PRIMARY KEY AUTOINCREMENT,
     fleet TEXT NOT NULL,

@@ -1,7 +1,7 @@
--- Who left an order: the command line and whose it was, the API and from where.
+-- Who gave an order: the command line and its user, or the API and the client's address.
 ALTER TABLE pollwise_fleet_orders ADD COLUMN asked_by TEXT NOT NULL DEFAULT '';
 
--- Who changed what, by the command line and the API.
+-- The audit log: who changed what through the command line and the API.
 CREATE TABLE pollwise_fleet_audit (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
     fleet   TEXT NOT NULL,

@@ -1,4 +1,4 @@
--- The state of a fleet in SQLite. One row a target; a batch is one transaction.
+-- The state of a fleet in SQLite. One row for each target; a batch is one transaction.
 
 -- name: load
 SELECT name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
@@ -6,7 +6,7 @@ SELECT name, due, paused, state, failures, error, polled_at, succeeded_at, faile
 FROM pollwise_fleet_targets WHERE fleet = ?;
 
 -- name: save
--- Positional, for many rows at a time.
+-- Positional parameters, for executemany.
 INSERT OR REPLACE INTO pollwise_fleet_targets
     (fleet, name, due, paused, state, failures, error, polled_at, succeeded_at, failed_at,
      changed_at, interval, more)
