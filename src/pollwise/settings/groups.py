@@ -26,8 +26,11 @@ FLEET = "fleet.polling"
 _START = f"{TABLE}."
 #: The settings that a group can have.
 READERS: Mapping[str, ValueReader] = {
-    "enabled": BooleanReader(), "base_interval": DurationReader(), "min_interval": DurationReader(), "max_interval": DurationReader(),
-}  # fmt: skip
+    "enabled": BooleanReader(),
+    "base_interval": DurationReader(),
+    "min_interval": DurationReader(),
+    "max_interval": DurationReader(),
+}
 #: Maximum number of groups listed in an error.
 LISTED = 10
 _NAMES = "|".join(READERS)
