@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pollwise.core.retry import Retry
@@ -47,6 +47,18 @@ class Unfinished:
 
     delay: float | None
     error: str | None
+
+
+@dataclass(slots=True)
+class _Work:
+    """A record that one handler has to handle."""
+
+    record: Record
+    handler: RecordHandler
+    state: HandlerProgress
+    cut_short: Callable[[], object]
+    #: Whether this attempt decides if the handler's breaker closes.
+    trial: bool = False
 
 
 class Handling:
@@ -99,7 +111,7 @@ class Handling:
                 if not state.ended and (not state.due or state.due <= self._now() + SOON):
                     if cut_short():  # a handler ignored its cancellation; do not call the others
                         raise asyncio.CancelledError
-                    await self._attempt(record, handler, state, cut_short)
+                    await self._attempt(_Work(record, handler, state, cut_short))
         states = [progress.of(handler.name) for handler in handlers]
         took = self._clock.now() - began if timed else 0.0
         return self._result(record, states, handlers, took)
@@ -146,60 +158,41 @@ class Handling:
             self._emit(RecordUnhandled, record, delay)
         return Unfinished(delay, f"no handler matches the kind {record.kind!r}")
 
-    async def _attempt(
-        self,
-        record: Record,
-        handler: RecordHandler,
-        state: HandlerProgress,
-        cut_short: Callable[[], object],
-    ) -> None:
+    async def _attempt(self, work: _Work) -> None:
         """Call a handler once, unless its breaker is open; call its fallback if it gave up."""
+        state, name = work.state, work.handler.name
         if not state.last_resort:
-            trial = False
-            if handler.breaker is not None:
-                freely, trials, _ = self._breakers.claimable([handler.name])
+            if work.handler.breaker is not None:
+                freely, trials, _ = self._breakers.claimable([name])
                 if not freely and not trials:
-                    state.due = self._now() + self._breakers.until_trial(handler.name)
+                    state.due = self._now() + self._breakers.until_trial(name)
                     state.error = state.error or "its breaker is open"
                     return
-                trial = bool(trials)
-                if trial:
-                    self._breakers.begin_trial(handler.name)
-            await self._call(record, handler, state, cut_short, trial)
+                if trials:
+                    work.trial = True
+                    self._breakers.begin_trial(name)
+            await self._call(work)
         if state.last_resort:
-            await self._fall_back(record, handler, state, cut_short)
+            await self._fall_back(work)
 
-    async def _call(
-        self,
-        record: Record,
-        handler: RecordHandler,
-        state: HandlerProgress,
-        cut_short: Callable[[], object],
-        trial: bool,
-    ) -> None:
-        attempt = state.attempts + 1
-        main, breakers, name = handler.main, self._breakers, handler.name
+    async def _call(self, work: _Work) -> None:
+        main, name = work.handler.main, work.handler.name
         limit = main.timeout if main.timeout is not None else self._timeout
+        record = replace(work.record, attempt=work.state.attempts + 1)
         try:
-            await run_within(self._calls[name][0], _at(record, attempt), limit, main.plain)
+            await run_within(self._calls[name][0], record, limit, main.plain)
         except BaseException as error:  # SystemExit of a handler must not end the relay
-            if cut_short():
-                breakers.inconclusive(name, trial)
+            if work.cut_short():
+                self._breakers.inconclusive(name, work.trial)
                 raise
-            self._failed(record, handler, state, error, trial)
+            self._failed(work, error)
         else:
-            breakers.succeeded(name, trial)
-            state.ended = "done"
+            self._breakers.succeeded(name, work.trial)
+            work.state.ended = "done"
 
-    def _failed(
-        self,
-        record: Record,
-        handler: RecordHandler,
-        state: HandlerProgress,
-        error: BaseException,
-        trial: bool,
-    ) -> None:
-        retry, breakers, name = handler.retry, self._breakers, handler.name
+    def _failed(self, work: _Work, error: BaseException) -> None:
+        record, state, trial = work.record, work.state, work.trial
+        retry, breakers, name = work.handler.retry, self._breakers, work.handler.name
         if isinstance(error, Snooze):
             breakers.inconclusive(name, trial)
             state.due = self._now() + error.delay
@@ -221,33 +214,28 @@ class Handling:
         state.due = self._now() + delay
         self._emit(RecordRetried, record, name, state.attempts, state.error, delay, state.where)
 
-    async def _fall_back(
-        self,
-        record: Record,
-        handler: RecordHandler,
-        state: HandlerProgress,
-        cut_short: Callable[[], object],
-    ) -> None:
-        call, fallback = self._calls[handler.name][1], handler.fallback
+    async def _fall_back(self, work: _Work) -> None:
+        record, state, name = work.record, work.state, work.handler.name
+        call, fallback = self._calls[name][1], work.handler.fallback
         if call is None or fallback is None:
             state.ended = "gave up"
             return
         limit = fallback.timeout if fallback.timeout is not None else self._timeout
-        failed = FailedRecord(_at(record, state.attempts), state.error)
+        failed = FailedRecord(replace(record, attempt=state.attempts), state.error)
         try:
             await run_within(call, failed, limit, fallback.plain)
         except BaseException as error:
-            if cut_short():
+            if work.cut_short():
                 raise
             if isinstance(error, Snooze):
                 state.due = self._now() + error.delay
-                self._emit(RecordSnoozed, record, handler.name, error.delay)
+                self._emit(RecordSnoozed, record, name, error.delay)
                 return
             state.ended = "gave up"
             state.error += f"; its fallback: {text_of(error, bare=isinstance(error, Reject))}"
         else:
             state.ended = "fell back"
-            self._emit(RecordFellBack, record, handler.name, state.attempts, state.error)
+            self._emit(RecordFellBack, record, name, state.attempts, state.error)
 
     def _emit(self, kind: Any, record: Record, *values: Any) -> None:
         if self._events.wants(kind):
@@ -268,16 +256,3 @@ def _asked_for(error: BaseException) -> float:
     if isinstance(asked, bool) or not isinstance(asked, (int, float)):
         return 0.0
     return min(max(float(asked), 0.0), RETRY_AFTER_MAX)
-
-
-def _at(record: Record, attempt: int) -> Record:
-    return Record(
-        record.id,
-        record.outbox,
-        record.kind,
-        record.payload,
-        record.key,
-        record.headers,
-        record.created_at,
-        attempt,
-    )

@@ -15,8 +15,7 @@ from botocore.session import Session
 
 from pollwise.errors import ConfigError, PublishError
 from pollwise.outbox.publishers import CloudEvents, Publisher, SnsPublisher, SqsPublisher
-from pollwise.outbox.publishers.aws import AwsClient
-from pollwise.outbox.publishers.batching import Batcher
+from pollwise.outbox.publishers.aws import AwsClient, Batcher
 from tests.outbox.publishers.kit import attributes, event, failure, opened, publish, record, refusal
 from tests.support.clouds import CREDENTIALS, MiniStack
 from tests.support.proxy import Proxy
@@ -211,11 +210,11 @@ def test_what_is_wrong_with_the_record_itself_is_refused_for_good(
 ) -> None:
     async def main() -> None:
         async with opened(place.publisher(service)) as publisher:
-            assert "bytes, and" in str(await refusal(publisher(record(payload="x" * 1_100_000))))
+            assert "bytes; " in str(await refusal(publisher(record(payload="x" * 1_100_000))))
             many = {f"X-{n}": "x" for n in range(9)}
             assert "11 attributes" in str(await refusal(publisher(record(headers=many))))
             error = await refusal(publisher(record(headers={"a b": "x"})))
-            assert "no attribute of the name 'a b'" in str(error)
+            assert "no attribute with the name 'a b'" in str(error)
 
     asyncio.run(main())
 
@@ -231,7 +230,7 @@ def test_a_place_that_is_not_there_may_be_made_later(ministack: MiniStack, servi
             else SqsPublisher(name, endpoint=ministack.endpoint)
         )
         async with opened(publisher):
-            assert "there is no such" in str(await failure(publisher(record())))
+            assert "does not exist" in str(await failure(publisher(record())))
             if service == "sns":
                 client(ministack, "sns").create_topic(Name=name)
             else:
@@ -333,5 +332,5 @@ def test_only_what_is_wrong_with_the_record_is_permanent(
 
 @pytest.mark.parametrize("topic", ["orders", "arn:aws:sqs:eu-west-1:1:orders", "", None])
 def test_a_topic_is_named_by_its_arn(topic: Any) -> None:
-    with pytest.raises(ConfigError, match="is no ARN of a topic"):
+    with pytest.raises(ConfigError, match="is not the ARN of a topic"):
         SnsPublisher(topic)

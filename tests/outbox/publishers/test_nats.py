@@ -125,7 +125,7 @@ def test_a_subject_that_no_stream_takes_may_be_taken_later(nats: Nats) -> None:
         async with stream(nats) as (name, context):
             chosen: Any = lambda record: f"{name}x.{record.kind}"  # noqa: E731
             async with opened(NatsPublisher(nats.url(), subject=chosen)) as publisher:
-                assert "no stream takes" in str(await failure(publisher(record())))
+                assert "no stream includes" in str(await failure(publisher(record())))
                 await context.update_stream(name=name, subjects=[f"{name}.>", f"{name}x.>"])
                 await publisher(record())
             assert await count(context, name) == 1
@@ -150,7 +150,7 @@ def test_a_full_stream_refuses_and_may_take_it_later(nats: Nats) -> None:
             async with opened(NatsPublisher(nats.url(), subject=inside(name))) as publisher:
                 await publisher(record(1))
                 error = await failure(publisher(record(2)))
-                assert "did not take the message" in str(error)
+                assert "did not accept the message" in str(error)
                 await context.purge_stream(name)
                 await publisher(record(2))
 
@@ -178,7 +178,9 @@ def test_what_is_wrong_with_the_record_itself_is_refused_for_good(nats: Nats) ->
                     error = await refusal(publisher(record(payload="x" * size)))
                     assert "larger than" in str(error)
                 for kind in ("order placed", "order.*", "order..placed", "order.>"):
-                    assert "is no subject" in str(await refusal(publisher(record(kind=kind))))
+                    assert "is not a valid subject" in str(
+                        await refusal(publisher(record(kind=kind)))
+                    )
                 await publisher(record())
             assert await count(context, name) == 1
 
@@ -198,7 +200,7 @@ def test_a_server_that_does_not_answer_is_given_up_in_time(nats: Nats) -> None:
                     await publisher(record(2))
                     proxy.hold("answers")
                     error = await failure(publisher(record(3)))
-                    assert "may have the record or not" in str(error)
+                    assert "may or may not have the record" in str(error)
                     proxy.release()
                     await publisher(record(3))
                 assert await count(context, name) == 2  # the repeat was dropped

@@ -116,7 +116,7 @@ def test_a_broker_that_comes_back_gets_what_it_missed(outbox: Outbox, own_redis:
         with server.client() as client:
             found: Any = client.xrange("orders")
         assert [json.loads(fields["data"])["data"] for _, fields in found] == [3, 4, 5]
-        assert publisher._link is None  # closed with the relay
+        assert publisher._open_client is None  # closed with the relay
         await outbox.close()
 
     asyncio.run(main())

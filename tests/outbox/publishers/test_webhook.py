@@ -197,7 +197,7 @@ def test_a_connection_that_is_lost_or_cannot_be_had() -> None:
             async with receiving(port) as receiver:
                 await publisher(record(1))
                 receiver.answers = [b""]
-                assert "may have the record or not" in str(await failure(publisher(record(2))))
+                assert "may or may not have the record" in str(await failure(publisher(record(2))))
                 receiver.answers = [b"SMTP ready\r\n\r\n"]
                 await failure(publisher(record(2)))
                 receiver.answer("200 OK")
@@ -318,7 +318,7 @@ def test_nothing_tells_a_secret(caplog: pytest.LogCaptureFixture) -> None:
         (["https://u:hunter2@receiver:port"], {}, "cannot be read"),
         (["https://receiver", "hunter2"], {}, "can be guessed"),
         (["https://receiver", [SECRET, "hunter2"]], {}, "can be guessed"),
-        (["https://receiver", []], {}, "must be text or bytes"),
+        (["https://receiver", []], {}, "must be a string or bytes"),
         (["https://receiver"], {"headers": {"a b": "hunter2"}}, "the header 'a b'"),
         (["https://receiver"], {"headers": {"a": "hunter2\r\nX: 1"}}, "the header 'a'"),
         (["https://receiver"], {"proxy": "socks://u:hunter2@proxy"}, "http://, https://"),
@@ -354,15 +354,15 @@ def test_a_secret_is_changed_on_either_side_first() -> None:
     verify([OTHER, SECRET], signed(SECRET), BODY, now=NOW)
     verify(OTHER, signed(SECRET, OTHER), BODY, now=NOW)
     verify([SECRET.encode(), OTHER], signed(OTHER).items(), BODY, now=NOW)
-    with pytest.raises(SignatureError, match="does not fit"):
+    with pytest.raises(SignatureError, match="does not match"):
         verify(OTHER, signed(SECRET), BODY, now=NOW)
 
 
 def test_what_was_changed_on_its_way_does_not_fit() -> None:
-    with pytest.raises(SignatureError, match="does not fit"):
+    with pytest.raises(SignatureError, match="does not match"):
         verify(SECRET, signed(SECRET), BODY + b" ", now=NOW)
     header = sign(SECRET, BODY, NOW).replace("t=1767225600", "t=1767225601")
-    with pytest.raises(SignatureError, match="does not fit"):
+    with pytest.raises(SignatureError, match="does not match"):
         verify(SECRET, {"Pollwise-Signature": header}, BODY, now=NOW)
 
 
@@ -372,7 +372,7 @@ def test_an_old_signature_is_not_trusted(off: float, fits: bool) -> None:
         verify(SECRET, signed(SECRET), BODY, now=NOW + off)
     else:
         for now in (NOW + off, NOW - off):
-            with pytest.raises(SignatureError, match=r"301 s (ago|ahead), and 300 s"):
+            with pytest.raises(SignatureError, match=r"301 s (ago|ahead), but .* 300 s"):
                 verify(SECRET, signed(SECRET), BODY, now=now)
     verify(SECRET, signed(SECRET), BODY, "1h", now=NOW + off)
 
@@ -394,7 +394,7 @@ def test_a_request_without_a_signature_or_with_two() -> None:
     with pytest.raises(SignatureError, match="no header Pollwise-Signature"):
         verify(SECRET, {"Content-Type": "x"}, BODY)
     twice = [*signed(SECRET).items(), *signed(SECRET).items()]
-    with pytest.raises(SignatureError, match="there once"):
+    with pytest.raises(SignatureError, match="must appear once"):
         verify(SECRET, twice, BODY, now=NOW)
 
 

@@ -1,9 +1,9 @@
-"""Publishers: handlers that hand records to a broker or a receiver, and wait until it has them.
+"""Publishers: handlers that send records to a broker or a webhook and wait for its confirmation.
 
     outbox.handle("order.*")(RabbitPublisher("amqp://broker/", exchange="events"))
 
-Each needs an extra, and says which when it is first used: rabbitmq, nats, redis, sqs (SQS and SNS),
-kafka, webhook. `verify`, for those who receive webhooks, needs none.
+Each needs an extra, which is named when it is missing: rabbitmq, nats, redis, sqs (SQS and SNS),
+kafka, webhook. `verify`, for receivers of webhooks, needs none.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ from pollwise.outbox.publishers.base import Publisher
 from pollwise.outbox.publishers.signatures import sign, verify
 
 if TYPE_CHECKING:
+    from pollwise.outbox.publishers.aws import SnsPublisher, SqsPublisher
     from pollwise.outbox.publishers.kafka import KafkaPublisher
     from pollwise.outbox.publishers.nats import NatsPublisher
     from pollwise.outbox.publishers.rabbitmq import RabbitPublisher
     from pollwise.outbox.publishers.redis_streams import RedisStreamPublisher
-    from pollwise.outbox.publishers.sns import SnsPublisher
-    from pollwise.outbox.publishers.sqs import SqsPublisher
     from pollwise.outbox.publishers.webhook import WebhookPublisher
 
 __all__ = [
@@ -45,14 +44,14 @@ _MODULES = {
     "NatsPublisher": "nats",
     "RabbitPublisher": "rabbitmq",
     "RedisStreamPublisher": "redis_streams",
-    "SnsPublisher": "sns",
-    "SqsPublisher": "sqs",
+    "SnsPublisher": "aws",
+    "SqsPublisher": "aws",
     "WebhookPublisher": "webhook",
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Load a publisher on first use: nobody needs another's extra."""
+    """Import a publisher on first use, so that only its own extra is needed."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,13 +1,14 @@
-"""What all publishers share: opened by the first record, bounded in time, errors in our words.
+"""What all publishers share: the client is opened by the first record, calls have a time limit, and
+errors say what to do.
 
-A publisher does not try again: it raises, and the handler's retry policy decides. So it needs no
-client that reconnects behind its back either: a link that is lost is opened anew by the next
-record. A link that did not answer in time is doubted, where all records travel on one connection:
-no further record is given to it, and it is closed when those under way on it have ended.
+A publisher does not retry: it raises, and the handler's retry policy decides. So it uses no client
+that reconnects by itself: the next record opens a new client if the old one is lost. If all records
+use one connection and it did not answer in time, it is not used again, and it is closed when the
+records that still use it have ended.
 
-Only what is wrong with the record itself is permanent (`PublishRefused`). What is wrong with the
-other side (no exchange, no rights, a full disk) gets another attempt, because somebody may put it
-right, and because the next record would meet the same fate.
+Only an error of the record itself is permanent (`PublishRefused`). An error of the other side (no
+exchange, no permission, a full disk) is retried, because an operator may fix it, and because the
+next record would fail in the same way.
 """
 
 from __future__ import annotations
@@ -29,21 +30,21 @@ from pollwise.runtime.jobs import checked_name
 from pollwise.runtime.redact import HIDDEN, is_secret
 
 L = TypeVar("L")
-#: A text, or what makes one of a record.
+#: A string, or a function that returns one for a record.
 Chosen = str | Callable[[Record], str]
 
-#: How long closing a link may take, in seconds; what is not closed by then is left.
+#: How long closing a client may take, in seconds; then it is abandoned.
 CLOSE_WITHIN = 5.0
-#: The longest that a text of another's goes into an error.
+#: The maximum length of a client's error text in our errors.
 _TEXT_MAX = 500
 
 
 class PublisherOptions(TypedDict, total=False):
-    """What every publisher takes.
+    """The arguments of every publisher.
 
-    name: the handler's name, under which its progress is kept: keep it when the rest changes.
-    envelope: makes a message of a record; `CloudEvents()` unless given.
-    timeout: how long one record may take, the opening included; 10 s unless given.
+    name: the handler's name, under which its progress is stored; keep it when the rest changes.
+    envelope: makes a message from a record; `CloudEvents()` by default.
+    timeout: how long one record may take, including the connection; 10 s by default.
     """
 
     name: str | None
@@ -54,22 +55,22 @@ class PublisherOptions(TypedDict, total=False):
 
 @dataclass(slots=True, eq=False)
 class OpenClient(Generic[L]):
-    """A client that is open, and how many records are under way on it."""
+    """An open client, and how many records use it; a retired one is closed after the last."""
 
     client: L
     users: int = 0
-    doubted: bool = False
+    retired: bool = False
 
 
 class Publisher(ABC, Generic[L]):
     """A handler that publishes records; see the publisher of each transport for its arguments.
 
-    name: of the handler, under which the progress of records is kept.
-    where: the broker or receiver, as errors call it; without secrets.
+    name: the handler's name, under which the progress of records is stored.
+    where: the broker or receiver, for error messages; without secrets.
     """
 
-    #: Whether all records travel on one connection; else the client has one for each, and drops
-    #: those that did not answer itself.
+    #: True if all records use one connection. Otherwise the client has several, and itself drops
+    #: those that did not answer.
     one_connection = True
 
     def __init__(
@@ -82,8 +83,8 @@ class Publisher(ABC, Generic[L]):
         unknown = set(options) - set(PublisherOptions.__annotations__)
         if unknown:
             raise ConfigError(
-                f"{type(self).__name__} takes no argument {min(unknown)!r}; "
-                f"known besides its own: {', '.join(PublisherOptions.__annotations__)}"
+                f"{type(self).__name__} has no argument {min(unknown)!r}; besides its own it "
+                f"takes {', '.join(PublisherOptions.__annotations__)}"
             )
         self.name = checked_name(options.get("name") or name, "name", ConfigError)
         self.__name__ = self.name
@@ -92,17 +93,17 @@ class Publisher(ABC, Generic[L]):
         self.clock = options.get("clock") or Clock()
         self.envelope: Envelope = options.get("envelope") or CloudEvents()
         if not callable(self.envelope):
-            raise ConfigError(f"envelope = {self.envelope!r} must be one such as CloudEvents()")
-        # The longest first: one may be part of another.
+            raise ConfigError(f"envelope = {self.envelope!r} must be a function or CloudEvents()")
+        # The longest first, because one may be part of another.
         self._secrets = sorted({text for text in secrets if text}, key=len, reverse=True)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._link: OpenClient[L] | None = None
+        self._open_client: OpenClient[L] | None = None
         self._opening: asyncio.Task[OpenClient[L]] | None = None
         self._waiting = 0
         self._closing: set[asyncio.Task[None]] = set()
 
     async def __call__(self, record: Record) -> None:
-        """Publish a record; returns when the other side has it, raises `PublishError` else."""
+        """Publish a record; return when the other side has confirmed it. Raises PublishError."""
         message = self.envelope(record)
         try:
             with self.clock.outside():
@@ -110,8 +111,8 @@ class Publisher(ABC, Generic[L]):
                     await self._publish(record, message)
         except TimeoutError:
             raise PublishError(
-                f"{self.where} did not answer within {self.timeout:g} s, so it may have the record "
-                "or not. Look at its load, or raise `timeout`."
+                f"{self.where} did not answer within {self.timeout:g} s; it may or may not have "
+                "the record. Check its load, or raise `timeout`."
             ) from None
         except (PublishError, ConfigError):
             raise
@@ -119,13 +120,13 @@ class Publisher(ABC, Generic[L]):
             raise self._explained(error) from None
 
     async def aclose(self) -> None:
-        """Close what is open; a record that comes later opens it again."""
-        self._come_home()
+        """Close the client; the next record opens a new one."""
+        self._follow_loop()
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.wait([self._opening])
-        if self._link is not None:
-            self._doubt(self._link)
+        if self._open_client is not None:
+            self._retire(self._open_client)
         if self._closing:
             with self.clock.outside():
                 await asyncio.wait(self._closing, timeout=CLOSE_WITHIN)
@@ -135,53 +136,53 @@ class Publisher(ABC, Generic[L]):
 
     @abstractmethod
     async def _open(self) -> L:
-        """A client that is connected, as far as it needs to be."""
+        """A new client, connected if it needs a connection."""
 
     @abstractmethod
     async def _send(self, client: L, record: Record, message: Message) -> None:
-        """Hand a message over; return when the other side said that it has it."""
+        """Send a message; return when the other side has confirmed it."""
 
     @abstractmethod
     async def _close(self, client: L) -> None:
-        """Close a client; what it raises is of no interest."""
+        """Close a client; its errors are ignored."""
 
     @abstractmethod
     def _explained(self, error: Exception) -> PublishError:
-        """What a client raised, in our words: whether trying again helps, and what to do."""
+        """The error for what a client raised: whether a retry helps, and what to do."""
 
     def _alive(self, client: L) -> bool:
-        """Whether it can be used, as far as one knows without asking."""
+        """False if the client is known to be lost."""
         return True
 
     async def _publish(self, record: Record, message: Message) -> None:
-        link = await self._linked()
-        link.users += 1
+        opened = await self._client()
+        opened.users += 1
         try:
-            await self._send(link.client, record, message)
+            await self._send(opened.client, record, message)
         except (TimeoutError, asyncio.CancelledError) as error:
-            # Cancelled by the time limit, or by a relay that stops: either way nobody answered.
+            # Cancelled by the time limit, or by a relay that stops: in both cases without answer.
             if self.one_connection:
-                self._doubt(link)
+                self._retire(opened)
             if isinstance(error, asyncio.CancelledError) and not _cancelled():
-                # Some clients cancel what waits on a connection that is lost. The relay must not
-                # take that for its own doing.
+                # Some clients cancel calls on a lost connection. The relay must not mistake that
+                # for its own cancellation.
                 raise PublishError(
-                    f"{self.where} ended the connection, so it may have the record or not"
+                    f"{self.where} ended the connection; it may or may not have the record"
                 ) from None
             raise
         finally:
-            link.users -= 1
-            self._close_if_doubted(link)
+            opened.users -= 1
+            self._close_if_retired(opened)
 
-    async def _linked(self) -> OpenClient[L]:
-        self._come_home()
-        if self._link is not None:
-            if self._alive(self._link.client):
-                return self._link
-            self._doubt(self._link)
-        if self._opening is None:  # one opens for all who begin at once
+    async def _client(self) -> OpenClient[L]:
+        self._follow_loop()
+        if self._open_client is not None:
+            if self._alive(self._open_client.client):
+                return self._open_client
+            self._retire(self._open_client)
+        if self._opening is None:  # one task for all records that start at once
             self._opening = asyncio.get_running_loop().create_task(self._opened())
-            self._opening.add_done_callback(_looked_at)
+            self._opening.add_done_callback(_retrieve_error)
             self._waiting = 0
         opening = self._opening
         self._waiting += 1
@@ -194,29 +195,29 @@ class Publisher(ABC, Generic[L]):
         finally:
             if self._opening is opening:
                 self._waiting -= 1
-                if not self._waiting:  # all who waited have given up
+                if not self._waiting:  # all records that waited were cancelled
                     opening.cancel()
                     self._opening = None
 
     async def _opened(self) -> OpenClient[L]:
         try:
             async with asyncio.timeout(self.timeout):
-                self._link = OpenClient(await self._open())
-            return self._link
+                self._open_client = OpenClient(await self._open())
+            return self._open_client
         finally:
             if self._opening is asyncio.current_task():
                 self._opening = None
 
-    def _doubt(self, link: OpenClient[L]) -> None:
-        link.doubted = True
-        if self._link is link:
-            self._link = None
-        self._close_if_doubted(link)
+    def _retire(self, opened: OpenClient[L]) -> None:
+        opened.retired = True
+        if self._open_client is opened:
+            self._open_client = None
+        self._close_if_retired(opened)
 
-    def _close_if_doubted(self, link: OpenClient[L]) -> None:
-        if link.doubted and not link.users:
-            link.users = -1  # once
-            task = asyncio.get_running_loop().create_task(self._closed(link.client))
+    def _close_if_retired(self, opened: OpenClient[L]) -> None:
+        if opened.retired and not opened.users:
+            opened.users = -1  # once
+            task = asyncio.get_running_loop().create_task(self._closed(opened.client))
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
 
@@ -225,15 +226,15 @@ class Publisher(ABC, Generic[L]):
             async with asyncio.timeout(CLOSE_WITHIN):
                 await self._close(client)
 
-    def _come_home(self) -> None:
-        """Clients belong to an event loop; those of one that ended are gone."""
+    def _follow_loop(self) -> None:
+        """Forget the client of another event loop: clients cannot change their loop."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._link, self._opening = loop, None, None
+            self._loop, self._open_client, self._opening = loop, None, None
             self._closing = set()
 
     def _plain(self, error: object) -> str:
-        """The text of an error without our secrets, whoever wrote it."""
+        """The text of an error without our secrets, shortened."""
         text = str(error).strip() or type(error).__name__
         for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
@@ -241,36 +242,38 @@ class Publisher(ABC, Generic[L]):
 
 
 def _cancelled() -> bool:
-    """Whether somebody cancelled this task, rather than something that it waited for."""
+    """True if this task was cancelled, and not only something that it waited for."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def _looked_at(task: asyncio.Task[Any]) -> None:
-    """Whoever waited for it may be gone; asyncio then complains of an error nobody saw."""
+def _retrieve_error(task: asyncio.Task[Any]) -> None:
+    """Keep asyncio from logging an error that no record waits for any more."""
     if not task.cancelled():
         task.exception()
 
 
 def checked_choice(given: object, name: str) -> Chosen:
-    """A text that is not empty, or a function from a record to one."""
+    """Check that it is a non-empty string, or a function that returns one for a record."""
     if callable(given) or (isinstance(given, str) and given):
         return given
-    raise ConfigError(f"{name} = {given!r} must be a text, or a function from a record to one")
+    raise ConfigError(
+        f"{name} = {given!r} must be a string, or a function that returns one for a record"
+    )
 
 
 def choose(choice: Chosen, record: Record, name: str) -> str:
-    """The text for this record."""
+    """The string for this record."""
     if isinstance(choice, str):
         return choice
     chosen = choice(record)
     if not isinstance(chosen, str):
-        raise ConfigError(f"{name} is a function that returned {chosen!r}; it must return text")
+        raise ConfigError(f"the function {name} returned {chosen!r}; it must return a string")
     return chosen
 
 
 def label(choice: Chosen) -> str:
-    """What stands for a choice in a name."""
+    """The part of a publisher's default name for a choice."""
     if isinstance(choice, str):
         return choice
     name = "kind" if choice is kind_of else str(getattr(choice, "__name__", "chosen"))
@@ -278,14 +281,14 @@ def label(choice: Chosen) -> str:
 
 
 def kind_of(record: Record) -> str:
-    """The default of what is chosen by record."""
+    """The default function: the record's kind."""
     return record.kind
 
 
 def place_of(url: object, schemes: Iterable[str], example: str) -> tuple[str, list[str]]:
-    """Check a URL of a server; return it as it may be shown, and what in it is secret.
+    """Check the URL of a server; return a text of it that can be shown, and its secrets.
 
-    Shown are its scheme, host and port alone: a path may be a secret as well.
+    The text has only scheme, host and port, because a path may be a secret too.
     """
     schemes = tuple(schemes)
     if not isinstance(url, str) or url.partition("://")[0] not in schemes or "://" not in url:
@@ -298,7 +301,7 @@ def place_of(url: object, schemes: Iterable[str], example: str) -> tuple[str, li
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
-    except ValueError:  # whose message may show the password
+    except ValueError:  # its message may contain the password
         raise unreadable from None
     if not host:
         raise unreadable
@@ -307,7 +310,7 @@ def place_of(url: object, schemes: Iterable[str], example: str) -> tuple[str, li
 
 
 def secrets_in(url: str) -> list[str]:
-    """What in a URL is secret: its password (or token in place of one), and telling options."""
+    """The secrets in a URL: its password, or a token instead of one, and secret options."""
     parts = urlsplit(url)
     found = [parts.password] if parts.password else [parts.username]
     found += [value for name, value in parse_qsl(parts.query) if is_secret(name)]

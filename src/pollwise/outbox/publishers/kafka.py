@@ -1,4 +1,4 @@
-"""Kafka, by aiokafka: idempotent, acknowledged by all replicas in sync; a key has a partition."""
+"""Kafka, by aiokafka: idempotent, acknowledged by all in-sync replicas, one partition per key."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ except ImportError as error:
 
 _SERVER = re.compile(r"[^\s:/,@]+:\d{1,5}|\[[0-9a-fA-F:.]+\]:\d{1,5}|[^\s:/,@]+")
 _TOPIC = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}")
-#: What makes the promises of this publisher; the rest of aiokafka's options may be given.
+#: The options that this publisher sets to keep its guarantees; users can give the others.
 _OURS = ("bootstrap_servers", "acks", "enable_idempotence", "transactional_id", "loop")
 
 
 @dataclass(slots=True, eq=False)
 class _KafkaClient:
     producer: Any
-    #: An idempotent producer whose sequence was broken refuses everything from then on.
-    spoiled: bool = False
+    #: After an error, an idempotent producer refuses all further messages.
+    failed: bool = False
 
 
 class KafkaPublisher(Publisher[_KafkaClient]):
-    """Publishes records to a topic of Kafka, and waits until all replicas in sync have them.
+    """Publishes records to a Kafka topic, and waits until all in-sync replicas have them.
 
-    servers: "host:9092", several with commas between or as a list; the cluster tells the rest.
-    topic: a text, or a function from the record to one.
+    servers: "host:9092", or several, separated by commas or as a list.
+    topic: a string, or a function that returns one for a record.
     connect: more options for `AIOKafkaProducer`, such as `security_protocol="SASL_SSL"`,
         `sasl_plain_password`, `ssl_context`, `compression_type` or `max_request_size`.
 
-    The message's key is the record's, so that records of one key are in one partition, in order.
-    Consumers get repeats when a relay was killed at the wrong moment: drop them by source and id.
+    The message's key is the record's key, so records of one key are in one partition, in order.
+    Consumers can receive duplicates after a relay was killed: drop them by source and id.
     """
 
     def __init__(
@@ -65,18 +65,18 @@ class KafkaPublisher(Publisher[_KafkaClient]):
             raise ConfigError("servers must be like 'broker:9092' or ['one:9092', 'two:9092']")
         self._topic = checked_choice(topic, "topic")
         if isinstance(topic, str) and not _TOPIC.fullmatch(topic):
-            raise ConfigError(f"topic = {topic!r} is no name of a topic: {_ADVICE}")
+            raise ConfigError(f"topic = {topic!r} is not a valid topic: {_ADVICE}")
         self._options = dict(connect or {})
         for name in _OURS:
             if name in self._options:
-                raise ConfigError(f"connect: {name} is set by the publisher; leave it out")
+                raise ConfigError(f"connect: the publisher sets {name} itself; leave it out")
         secrets = [str(value) for name, value in self._options.items() if is_secret(name)]
         where = f"kafka://{','.join(self._servers)}"
         super().__init__(f"kafka:{label(topic)}", where, secrets, common)
 
     async def _open(self) -> _KafkaClient:
-        # Shorter than a record may take: what the client knows says more than a time limit, and
-        # one that is given up must not be sent later.
+        # Shorter than our timeout: the client's error says more, and a message that we gave up
+        # must not be sent later.
         limit = max(round(self.timeout * 800), 1)
         producer = AIOKafkaProducer(
             **{
@@ -97,7 +97,7 @@ class KafkaPublisher(Publisher[_KafkaClient]):
         return _KafkaClient(producer)
 
     def _alive(self, client: _KafkaClient) -> bool:
-        return not client.spoiled
+        return not client.failed
 
     async def _close(self, client: _KafkaClient) -> None:
         await client.producer.stop()
@@ -105,7 +105,9 @@ class KafkaPublisher(Publisher[_KafkaClient]):
     async def _send(self, client: _KafkaClient, record: Record, message: Message) -> None:
         topic = choose(self._topic, record, "topic")
         if not _TOPIC.fullmatch(topic):
-            raise PublishRefused(f"{topic!r}, of record {record.id}, is no topic: {_ADVICE}")
+            raise PublishRefused(
+                f"{topic!r}, of record {record.id}, is not a valid topic: {_ADVICE}"
+            )
         headers = {
             **message.headers,
             **message.prefixed("ce_"),
@@ -120,20 +122,20 @@ class KafkaPublisher(Publisher[_KafkaClient]):
                 timestamp_ms=round(record.created_at * 1000),
             )
         except trouble.KafkaError:
-            client.spoiled = True
+            client.failed = True
             raise
 
     def _explained(self, error: Exception) -> PublishError:
         where, text = self.where, self._plain(error)
         if isinstance(error, (trouble.MessageSizeTooLargeError, trouble.RecordListTooLargeError)):
             return PublishRefused(
-                f"{where}: the message is larger than max_request_size here, or than "
-                f"max.message.bytes of the topic: {text}"
+                f"{where}: the message is larger than this client's max_request_size or the "
+                f"topic's max.message.bytes: {text}"
             )
         if isinstance(error, trouble.InvalidTopicError):
-            return PublishRefused(f"{where}: the broker takes no topic of this name: {text}")
+            return PublishRefused(f"{where}: the broker does not accept this topic name: {text}")
         if isinstance(error, trouble.UnknownTopicOrPartitionError):
-            return PublishError(f"{where}: there is no such topic; create it, or correct it")
+            return PublishError(f"{where}: the topic does not exist; create it, or correct it")
         if isinstance(
             error,
             (
@@ -144,14 +146,14 @@ class KafkaPublisher(Publisher[_KafkaClient]):
             ),
         ):
             return PublishError(
-                f"{where} refuses this user ({type(error).__name__}); check the credentials, and "
-                "the right to write to the topic (idempotent writes included)"
+                f"{where} refuses this user ({type(error).__name__}); check the credentials and "
+                "the permission to write to the topic (including idempotent writes)"
             )
         if isinstance(error, (trouble.KafkaConnectionError, OSError)):
             return PublishError(
-                f"{where} cannot be reached: {text}. Is the broker running, and the host right?"
+                f"{where} cannot be reached: {text}. Check the host, and that the broker runs."
             )
         return PublishError(f"{where}: {type(error).__name__}: {text}")
 
 
-_ADVICE = "that has letters, digits, dots, dashes and underscores, 249 at most"
+_ADVICE = "use at most 249 letters, digits, dots, dashes and underscores"

@@ -1,4 +1,4 @@
-"""NATS JetStream, by nats-py: acknowledged by the stream, repeats dropped by Nats-Msg-Id."""
+"""NATS JetStream, by nats-py: acknowledged by the stream, duplicates dropped by Nats-Msg-Id."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ except ImportError as error:
     raise MissingExtra("publishing to NATS", "nats") from error
 
 EXAMPLE = "nats://user:password@broker:4222"
-#: Tokens between dots; a wildcard is for those who subscribe.
+#: Tokens separated by dots, without the wildcards of subscriptions.
 _SUBJECT = re.compile(r"[^\s.*>\x00-\x20]+(?:\.[^\s.*>\x00-\x20]+)*")
-#: What the server itself reads from headers: a record's own must not.
+#: Headers that the server itself interprets; a record must not set them.
 _RESERVED = re.compile(r"nats-|ce-|content-type$", re.IGNORECASE)
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-#: What nats-py calls a subject or a header that it does not send; some versions lack the second.
+#: nats-py's errors for invalid subjects and headers; some versions lack the second.
 _MALFORMED = (trouble.BadSubjectError, getattr(trouble, "BadHeaderError", trouble.BadSubjectError))
-#: JetStream's code for a message that is larger than its stream takes.
+#: JetStream's code for a message that is too large for its stream.
 _TOO_LARGE = 10054
 
 
 @dataclass(slots=True, eq=False)
 class _NatsClient:
-    """A connection, and the records that are under way on it, by the subjects they go to.
+    """A connection, and the subjects of the records that are being sent on it.
 
-    nats-py tells neither those whose connection is lost nor those who may not publish, and lets
-    them wait until their time is up.
+    nats-py does not fail calls when the connection is lost or when the user may not publish; they
+    would wait until the timeout.
     """
 
     client: Client = field(default_factory=Client)
@@ -75,14 +75,14 @@ class _NatsClient:
 class NatsPublisher(Publisher[_NatsClient]):
     """Publishes records to a JetStream stream of NATS, and waits for its acknowledgement.
 
-    url: nats://, tls:// or wss://, or several of one cluster.
-    subject: a text, or a function from the record to one; the record's kind unless given. A stream
-        has to take it: NATS alone would forget what nobody listens to.
-    stream: the stream that is expected to; another one that takes the subject is an error then.
+    url: nats://, tls:// or wss://, or a list of servers of one cluster.
+    subject: a string, or a function that returns one for a record; the record's kind by default. A
+        stream must include it, because plain NATS drops messages without subscribers.
+    stream: the expected stream; it is an error if another one includes the subject.
     connect: more options for `nats.connect`, such as `user_credentials` or `tls`.
 
-    The header Nats-Msg-Id makes the stream drop a repeat within its duplicate window (2 minutes by
-    default); a repeat that it dropped counts as published.
+    With the header Nats-Msg-Id the stream drops a duplicate within its duplicate window (2 minutes
+    by default); a dropped duplicate counts as published.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class NatsPublisher(Publisher[_NatsClient]):
         secrets += [str(value) for name, value in options.items() if is_secret(name)]
         self._subject = checked_choice(subject, "subject")
         if isinstance(subject, str) and not _SUBJECT.fullmatch(subject):
-            raise ConfigError(f"subject = {subject!r} is none to publish to: {_ADVICE}")
+            raise ConfigError(f"subject = {subject!r} is not a valid subject: {_ADVICE}")
         super().__init__(
             f"nats:{stream or label(subject)}",
             ",".join(shown for shown, _ in places),
@@ -122,7 +122,7 @@ class NatsPublisher(Publisher[_NatsClient]):
                     "servers": list(self._urls),
                     "name": f"pollwise {self.name}",
                     "allow_reconnect": False,
-                    # How often it tries to connect: once more than this, and at once.
+                    # It connects once more than this, without a pause.
                     "max_reconnect_attempts": 1,
                     "reconnect_time_wait": 0,
                     "connect_timeout": self.timeout,
@@ -136,7 +136,7 @@ class NatsPublisher(Publisher[_NatsClient]):
             with suppress(Exception):
                 await made.client.close()
             if isinstance(error, trouble.NoServersError) and made.last:
-                raise made.last from None  # why there is none
+                raise made.last from None  # the reason
             raise
         return made
 
@@ -150,7 +150,7 @@ class NatsPublisher(Publisher[_NatsClient]):
         subject = choose(self._subject, record, "subject")
         if not _SUBJECT.fullmatch(subject):
             raise PublishRefused(
-                f"{subject!r}, of record {record.id}, is no subject to publish to: {_ADVICE}"
+                f"{subject!r}, of record {record.id}, is not a valid subject: {_ADVICE}"
             )
         headers = {
             "Nats-Msg-Id": percent_encoded(unique_of(record)),
@@ -176,19 +176,19 @@ class NatsPublisher(Publisher[_NatsClient]):
         where, text = self.where, self._plain(error)
         if isinstance(error, NoStreamResponseError):
             return PublishError(
-                f"{where}: no stream takes this subject, or JetStream is off; add the subject to a "
-                "stream"
+                f"{where}: no stream includes this subject, or JetStream is off; add the subject "
+                "to a stream"
             )
         if isinstance(error, trouble.MaxPayloadError) or (
             isinstance(error, APIError) and error.err_code == _TOO_LARGE
         ):
             return PublishRefused(
                 f"{where}: the message is larger than the server (max_payload) or the stream "
-                "(max_msg_size) takes"
+                "(max_msg_size) allows"
             )
         if isinstance(error, APIError):
             return PublishError(
-                f"{where}: the stream did not take the message: {error.description} "
+                f"{where}: the stream did not accept the message: {error.description} "
                 f"({error.err_code})"
             )
         if isinstance(error, _MALFORMED):
@@ -196,20 +196,20 @@ class NatsPublisher(Publisher[_NatsClient]):
         if isinstance(error, trouble.AuthorizationError) or "uthorization" in text:
             return PublishError(f"{where} refuses these credentials; correct the URL or `connect`")
         if "permissions violation" in text:
-            return PublishError(f"{where}: this user may not publish: {text}; allow it to")
+            return PublishError(f"{where}: this user may not publish: {text}; allow it")
         if isinstance(error, (trouble.Error, OSError)):
             return PublishError(
-                f"{where} cannot be reached, or ended the connection: {text}. Is the server "
-                "running, and the host right?"
+                f"{where} cannot be reached, or ended the connection: {text}. Check the host, and "
+                "that the server runs."
             )
         return PublishError(f"{where}: {type(error).__name__}: {text}")
 
 
-_ADVICE = "write words with dots between, without spaces and wildcards, or give a function"
+_ADVICE = "write words separated by dots, without spaces and wildcards, or give a function"
 
 
 def _passed_on(headers: Mapping[str, str]) -> dict[str, str]:
-    """A record's own headers, but for those that the server would take for its own."""
+    """The record's headers, without those that the server would interpret."""
     return {
         name: percent_encoded(text)
         for name, text in headers.items()

@@ -1,4 +1,4 @@
-"""RabbitMQ, by aio-pika: persistent messages, publisher confirms, nothing unroutable lost."""
+"""RabbitMQ, by aio-pika: persistent messages, publisher confirms, an error if no queue is bound."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ except ImportError as error:
     raise MissingExtra("publishing to RabbitMQ", "rabbitmq") from error
 
 EXAMPLE = "amqp://user:password@broker:5672/vhost"
-#: The longest name and routing key, in bytes: AMQP counts them in one byte.
+#: The maximum length of names and routing keys in AMQP, in bytes.
 _SHORT_MAX = 255
-#: Before the names of attributes: what the AMQP binding of CloudEvents prefers, for JMS.
+#: The prefix of attributes that the AMQP binding of CloudEvents prefers, for JMS.
 _PREFIX = "cloudEvents_"
 
 
@@ -45,16 +45,15 @@ class RabbitPublisher(Publisher[_RabbitClient]):
     """Publishes records to an exchange of RabbitMQ, and waits for the broker's confirm.
 
     url: amqp:// or amqps://, with user, password and virtual host.
-    exchange: its name; it has to be there. "" is the default exchange, where the routing key is a
-        queue's name.
-    routing_key: a text, or a function from the record to one; the record's kind unless given.
-    mandatory: a message that no queue gets is an error, and so is tried again. Off, it is dropped
-        by the broker without a word.
+    exchange: its name; it must exist. "" is the default exchange, where the routing key is the name
+        of a queue.
+    routing_key: a string, or a function that returns one for a record; by default its kind.
+    mandatory: True raises an error, and so retries, if no queue receives the message. False lets
+        the broker drop it silently.
     connect: more options for `aio_pika.connect`, such as `ssl_context`.
 
-    The message's id is the record's, its type the kind. The confirm comes when all queues have the
-    message: on disk, if they are durable, and at a majority of the nodes, if they are quorum
-    queues.
+    The message's id is the record's id, its type the kind. The broker confirms when all queues have
+    the message: durable queues on disk, quorum queues on a majority of the nodes.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class RabbitPublisher(Publisher[_RabbitClient]):
     ) -> None:
         where, secrets = place_of(url, ("amqp", "amqps"), EXAMPLE)
         if not isinstance(exchange, str) or len(exchange.encode()) > _SHORT_MAX:
-            raise ConfigError(f"exchange = {exchange!r} must be a name of 255 bytes at most")
+            raise ConfigError(f"exchange = {exchange!r} must be a name of at most 255 bytes")
         super().__init__(f"rabbitmq:{exchange or 'default'}", where, secrets, common)
         self.exchange = exchange
         self.mandatory = mandatory
@@ -78,7 +77,7 @@ class RabbitPublisher(Publisher[_RabbitClient]):
         self._options = dict(connect or {})
 
     async def _open(self) -> _RabbitClient:
-        # Not `connect_robust`: that restores what was declared, and nothing is declared here.
+        # Not `connect_robust`: it restores declarations, and nothing is declared here.
         connection = await aio_pika.connect(
             self._url,
             client_properties={"connection_name": f"pollwise {self.name}"},
@@ -108,8 +107,8 @@ class RabbitPublisher(Publisher[_RabbitClient]):
         for name, text in (("routing key", routing_key), ("kind", record.kind)):
             if len(text.encode()) > _SHORT_MAX:
                 raise PublishRefused(
-                    f"the {name} of record {record.id} has {len(text.encode())} bytes; AMQP takes "
-                    f"{_SHORT_MAX} at most"
+                    f"the {name} of record {record.id} has {len(text.encode())} bytes; AMQP "
+                    f"accepts at most {_SHORT_MAX}"
                 )
         await client.exchange.publish(
             aio_pika.Message(
@@ -131,20 +130,20 @@ class RabbitPublisher(Publisher[_RabbitClient]):
         if isinstance(error, amqp.PublishError):
             key = getattr(error.frame, "routing_key", None) or error.args[1]
             return PublishError(
-                f"{where}: no queue gets what is sent to the exchange {exchange!r} with the "
-                f"routing key {key!r}: bind one, or give mandatory=False to drop such messages"
+                f"{where}: no queue receives messages of the exchange {exchange!r} with the "
+                f"routing key {key!r}; bind one, or give mandatory=False to drop such messages"
             )
         if isinstance(error, amqp.DeliveryError):
             return PublishError(
-                f"{where} did not take the message (nack): a queue of the exchange {exchange!r} is "
-                "full, or the broker is in trouble; see its log"
+                f"{where} did not accept the message (nack): a queue of the exchange {exchange!r} "
+                "is full, or the broker has a problem; see its log"
             )
         text = self._plain(error)
         if isinstance(error, amqp.ChannelNotFoundEntity):
             return PublishError(f"{where} has no exchange {exchange!r}: declare it, or correct it")
         if isinstance(error, ChannelAccessRefused):
             return PublishError(
-                f"{where}: this user may not write to the exchange {exchange!r}; allow it to"
+                f"{where}: this user may not write to the exchange {exchange!r}; allow it"
             )
         if isinstance(error, amqp.ChannelPreconditionFailed) and "size" in text:
             return PublishRefused(f"{where}: the message is too large: {text}")
@@ -152,15 +151,16 @@ class RabbitPublisher(Publisher[_RabbitClient]):
             return PublishError(
                 f"{where} refuses this user and password, or the virtual host; correct the URL"
             )
-        # What aiormq makes of it when the broker closes a connection that is being opened.
+        # aiormq's error when the broker closes a connection while it is being opened.
         if isinstance(error, ConnectionNotAllowed) or "Connection.OpenOk" in text:
             return PublishError(
-                f"{where}: this virtual host is not there, or not for this user; correct the URL"
+                f"{where}: the virtual host does not exist, or this user may not use it; correct "
+                "the URL"
             )
         if isinstance(error, (amqp.AMQPError, amqp.ChannelInvalidStateError, OSError)):
             return PublishError(
-                f"{where} cannot be reached, or ended the connection: {text}. Is the broker "
-                "running, and the host right?"
+                f"{where} cannot be reached, or ended the connection: {text}. Check the host, and "
+                "that the broker runs."
             )
         return PublishError(f"{where}: {type(error).__name__}: {text}")
 

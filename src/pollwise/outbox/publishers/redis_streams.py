@@ -1,4 +1,4 @@
-"""Redis Streams: XADD, by the connections that the queue in Redis has."""
+"""Redis Streams: XADD, on the same connections as queues in Redis."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class RedisStreamPublisher(Publisher[Connections]):
     """Publishes records to a stream of Redis or Valkey.
 
     url: redis:// or rediss://, as for a queue.
-    stream: the key of the stream, or a function from the record to one.
+    stream: the key of the stream, or a function that returns one for a record.
     maxlen: about how many entries to keep; the oldest are dropped, read or not. None keeps all.
-    exact: keep exactly so many, which costs the server more.
+    exact: keep exactly `maxlen` entries, which costs the server more.
 
-    An entry has the fields `id` (drop repeats by it: the same at each attempt), `content-type` and
-    `data`, the attributes of the envelope in binary mode as `ce_…`, and the record's own headers.
+    An entry has the fields `id` (the same at each attempt, to drop duplicates by), `content-type`
+    and `data`, the attributes of the envelope in binary mode as `ce_…`, and the record's headers.
 
-    Redis answers when it has the entry in memory; how soon it is on disk is the server's setting.
+    Redis answers when the entry is in memory; the server's settings decide when it is on disk.
     """
 
     one_connection = False
@@ -79,7 +79,7 @@ class RedisStreamPublisher(Publisher[Connections]):
     def _explained(self, error: Exception) -> PublishError:
         text = self._plain(error)
         if "WRONGTYPE" in text:
-            return PublishError(f"{self.where}: the key is there, and no stream; choose another")
+            return PublishError(f"{self.where}: the key exists and is not a stream; use another")
         if "permissions" in text:
             return PublishError(f"{self.where}: allow this user XADD on the stream: +xadd ~stream")
         if isinstance(error, StoreError):  # says where and what to do
@@ -88,4 +88,4 @@ class RedisStreamPublisher(Publisher[Connections]):
 
 
 async def _unchecked(_: Connections) -> None:
-    """A stream asks nothing of its server but XADD."""
+    """A stream needs only XADD, so the server is not checked."""

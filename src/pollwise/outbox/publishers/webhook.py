@@ -1,4 +1,4 @@
-"""HTTP webhooks, by httpx: signed, with an idempotency key; 2xx is the only yes."""
+"""HTTP webhooks, by httpx: signed, with an idempotency key; only 2xx is success."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ except ImportError as error:
 __all__ = ["WebhookPublisher", "sign", "verify"]
 
 EXAMPLE = "https://receiver.example/events"
-#: Statuses below 500 that may pass: a timeout, too early, too many requests.
+#: HTTP status codes below 500 that are retried: timeout, too early, too many requests.
 RETRY_ON = frozenset({408, 425, 429})
-#: The longest that a receiver may ask to be left alone, in seconds.
+#: The longest `Retry-After` of a receiver that is respected, in seconds.
 RETRY_AFTER_MAX = 24 * 3600.0
-#: How much of an answer is read, so that its connection can be used again; no more is.
+#: The maximum number of bytes that are read of an answer, so that its connection can be reused.
 _ANSWER_MAX = 64 * 1024
 _CONNECTIONS = 32
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-#: What a record's own headers may not set: how the request travels, who sends it, what we sign.
+#: HTTP headers that a record must not set: for the transport, the credentials and the signature.
 _RESERVED = re.compile(
     r"(accept|content|proxy|sec|ce|pollwise|transfer|x-forwarded)-.*"
     r"|accept|authorization|connection|cookie|expect|forwarded|host|idempotency-key|keep-alive"
@@ -45,8 +45,8 @@ _RESERVED = re.compile(
 class _WebhookConnections:
     """Connections to one receiver, each for one request at a time.
 
-    A transport for each, since httpcore's pool looks through all its requests and connections for
-    every request: with 64 under way it spent ten times longer on that than on the requests.
+    Each is a transport of its own, because httpcore's pool goes through all its requests and
+    connections for every request: with 64 at a time that took ten times longer than the requests.
     """
 
     def __init__(self, make: Callable[[], httpx.AsyncHTTPTransport]) -> None:
@@ -64,7 +64,7 @@ class _WebhookConnections:
                 yield line
                 keep = True
             except PublishError:
-                keep = True  # it was answered
+                keep = True  # the receiver answered
                 raise
             finally:
                 if keep and not self.closed:
@@ -81,18 +81,18 @@ class _WebhookConnections:
 class WebhookPublisher(Publisher[_WebhookConnections]):
     """Posts records to a URL.
 
-    url: where to; https:// in earnest.
-    secret: what both sides know; the request is signed with it (see `verify`, for the receiver).
-        Several sign with each of them, while one takes the place of another. None does not sign.
+    url: the receiver; use https:// in production.
+    secret: the shared secret that signs the request; the receiver checks it with `verify`. Several
+        secrets sign with each of them, for a rotation. None does not sign.
     headers: sent with each request, such as {"Authorization": "Bearer …"}.
-    retry_on: the statuses below 500 that are worth another attempt; 408, 425 and 429 unless given.
-    ssl: a context, for certificates of your own.
-    proxy: the URL of one. Those of the environment are not used.
+    retry_on: the status codes below 500 that are retried; 408, 425 and 429 by default.
+    ssl: a context, for your own certificates.
+    proxy: the URL of a proxy. Proxies of the environment are not used.
 
-    Sent are the headers `Pollwise-Signature`, `Idempotency-Key` (the same at each attempt), and the
-    record's own, unless they would change how the request travels. 2xx is success. 5xx and
-    `retry_on` may pass, after `Retry-After` at the soonest. Everything else never will: other 4xx,
-    and redirects, which are not followed, as they would lead to somebody else.
+    Each request has the headers `Pollwise-Signature`, `Idempotency-Key` (the same at each attempt)
+    and the record's headers, except those that control the transport. 2xx is success. 5xx and
+    `retry_on` are retried, not before `Retry-After`. All others are permanent errors: other 4xx,
+    and redirects, which are not followed because they lead to another receiver.
     """
 
     one_connection = False
@@ -114,7 +114,7 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
         self._headers = {str(name): str(text) for name, text in (headers or {}).items()}
         for name, text in self._headers.items():
             if not _TOKEN.fullmatch(name) or not (text.isascii() and text.isprintable()):
-                raise ConfigError(f"the header {name!r} is none that HTTP takes")
+                raise ConfigError(f"the header {name!r} is not a valid HTTP header")
         secrets += [key.decode(errors="replace") for key in self._keys or ()]
         secrets += [*self._headers.values(), parts.query]
         secrets += [parts.path] if len(parts.path) > 1 else []
@@ -133,12 +133,12 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
 
     async def _open(self) -> _WebhookConnections:
         secure = self._url.scheme == "https" or self._proxy is not None
-        if secure and self._ssl is None:  # reading all certificates takes a while
+        if secure and self._ssl is None:  # in a thread: it reads all certificates
             self._ssl = await asyncio.to_thread(httpx.create_ssl_context)
         return _WebhookConnections(self._transport)
 
     def _transport(self) -> httpx.AsyncHTTPTransport:
-        # The transport alone: a client would log URLs, which may be secrets, and keep cookies.
+        # Only the transport: a client would log URLs, which may be secret, and keep cookies.
         return httpx.AsyncHTTPTransport(
             verify=self._ssl if self._ssl is not None else False,
             proxy=self._proxy,
@@ -165,7 +165,7 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
                 await response.aclose()
 
     def _sent(self, record: Record, message: Message) -> dict[str, str]:
-        # A later one of the same name takes the place of an earlier one, however it is written.
+        # A later header replaces an earlier one of the same name, in upper or lower case.
         headers: dict[str, tuple[str, str]] = {}
 
         def add(name: str, text: str) -> None:
@@ -196,9 +196,9 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
             raise PublishError(said, retry_after=wait)
         if 300 <= status < 400:
             raise PublishRefused(
-                f"{said}: a redirect, which is not followed; give the URL that takes the events"
+                f"{said}: redirects are not followed; give the final URL of the receiver"
             )
-        raise PublishRefused(f"{said}: it will not take this record")
+        raise PublishRefused(f"{said}: it does not accept this record")
 
     def _explained(self, error: Exception) -> PublishError:
         text = self._plain(error)
@@ -210,14 +210,14 @@ class WebhookPublisher(Publisher[_WebhookConnections]):
             return PublishError(f"{self.where} cannot be reached: {text}")
         if isinstance(error, (httpx.TransportError, OSError)):
             return PublishError(
-                f"{self.where}: the connection was lost during the request ({text}), so it may "
-                "have the record or not"
+                f"{self.where}: the connection was lost during the request ({text}); it may or may "
+                "not have the record"
             )
         return PublishError(f"{self.where}: {type(error).__name__}: {text}")
 
 
 async def _read(response: httpx.Response) -> None:
-    """Read an answer to its end, if that is near; what it says is of no interest."""
+    """Read a short answer to its end; its content does not matter."""
     read = 0
     try:
         async with asyncio.timeout(1):
@@ -226,11 +226,11 @@ async def _read(response: httpx.Response) -> None:
                 if read > _ANSWER_MAX:
                     return
     except (TimeoutError, httpx.TransportError):
-        return  # the status was all that counts
+        return  # only the status code counts
 
 
 def _retry_after(text: str | None, now: float) -> float | None:
-    """Seconds to wait, as the header has them: a number, or a date."""
+    """The seconds to wait of a `Retry-After` header, which is a number or a date."""
     if not text:
         return None
     text = text.strip()
