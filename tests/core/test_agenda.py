@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pollwise.core import agenda as module
-from pollwise.core.agenda import STALE_LEAST, Agenda, AgendaEntry
+from pollwise.core.agenda import STALE_MIN, Agenda, AgendaEntry
 from pollwise.errors import ConfigError
 
 
@@ -160,11 +160,11 @@ priorities = st.integers(-1, 1).map(float)
 
 class AgendaIsASortedList(RuleBasedStateMachine):
     #: Sweeps come as seldom as ever, or as often as can be.
-    stale_least = STALE_LEAST
+    stale_min = STALE_MIN
 
     def __init__(self) -> None:
         super().__init__()
-        self.patch = mock.patch.object(module, "STALE_LEAST", self.stale_least)
+        self.patch = mock.patch.object(module, "STALE_MIN", self.stale_min)
         self.patch.start()
         self.agenda = self.empty()
         self.model: dict[int, tuple[float, float, int, int]] = {}
@@ -222,7 +222,7 @@ class AgendaIsASortedList(RuleBasedStateMachine):
 
     @invariant()
     def bounded_by_the_keys(self) -> None:
-        assert len(self.agenda._heap) <= 2 * len(self.model) + self.stale_least
+        assert len(self.agenda._heap) <= 2 * len(self.model) + self.stale_min
 
     @invariant()
     def same_as_the_model(self) -> None:
@@ -236,7 +236,7 @@ class AgendaIsASortedList(RuleBasedStateMachine):
 
 
 class SweptAgendaIsASortedList(AgendaIsASortedList):
-    stale_least = 0
+    stale_min = 0
 
 
 class AgendaWithTiesIsASortedList(SweptAgendaIsASortedList):
@@ -342,7 +342,7 @@ def test_memory_is_bounded_by_the_keys_not_by_the_changes() -> None:
     agenda, random = Agenda[int](), Random(1)
     for n in range(100_000):
         agenda.upsert(n % 10, random.random(), random.random())
-        assert len(agenda._heap) <= 2 * 10 + STALE_LEAST
+        assert len(agenda._heap) <= 2 * 10 + STALE_MIN
     assert len(agenda) == len(agenda._nodes) == 10
     held = sys.getsizeof(agenda._heap) + sys.getsizeof(agenda._nodes)
     assert held < 2_000
@@ -358,4 +358,4 @@ def test_what_is_gone_is_let_go(how: str) -> None:
     for key in range(1_000):
         assert agenda.remove(key) if how == "remove" else agenda.pop_due(1.0)
     assert len(agenda) == 0
-    assert len(agenda._heap) <= STALE_LEAST
+    assert len(agenda._heap) <= STALE_MIN

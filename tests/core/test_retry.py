@@ -315,7 +315,7 @@ def test_a_recipe_cannot_change_and_can_be_copied() -> None:
         (Retry.exponential, {"jitter": False}, "jitter = False"),
         (Retry.exponential, {"include": "OSError"}, "include = 'OSError'"),
         (Retry.exponential, {"include": 3}, "include = 3"),
-        (Retry.exponential, {"include": (OSError, int)}, "include = .*int.* is none"),
+        (Retry.exponential, {"include": (OSError, int)}, "include = .*int.* is not one"),
         (Retry.linear, {"exclude": OSError()}, r"exclude = OSError\(\)"),
         (Retry.linear, {"step": 0}, "step = 0 s"),
         (Retry.linear, {"step": "2m"}, "step = 120 s"),

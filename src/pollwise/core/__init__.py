@@ -1,3 +1,3 @@
-"""Decisions as arithmetic: strategies, forecasts, retries, breakers, the agenda. No clock, no
-randomness, no logging and no I/O in here: what a decision needs comes as an argument.
+"""Pure decisions: strategies, forecasts, retries, breakers, the agenda. No clock, randomness,
+logging or I/O in here: everything a decision needs is an argument.
 """

@@ -1,11 +1,11 @@
-"""Agenda: who is next.
+"""Agenda: which key is due next.
 
-Due times change far more often than they come due: each reading, failure or hint moves one. A heap
-that leaves the old node of a key behind and skips it later grows with the number of changes, and a
-node that is not skipped polls a target twice. Here each key knows its one node that counts; what
-else lies in the heap is stale, and swept out once it is more than half: memory is bounded by the
-keys. (A heap that moves its nodes in place leaves none behind, but it cannot be the standard
-library's, and costs two to three times as much.)
+Due times change far more often than keys come due: each reading, failure or hint moves one. A plain
+heap keeps the old node of a moved key and grows with the number of changes, and a stale node that
+is not skipped polls a target twice. Here each key knows its one valid node; other nodes in the heap
+are stale, and removed once they are more than half. So memory is bounded by the number of keys. (A
+heap that moves nodes in place needs no cleaning, but is not in the standard library, and costs two
+to three times as much.)
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pollwise.errors import ConfigError
 
 K = TypeVar("K", bound=Hashable)
 
-#: So few stale nodes are not worth a sweep.
-STALE_LEAST = 64
+#: Up to this many stale nodes are not worth a sweep.
+STALE_MIN = 64
 
 
 class AgendaEntry(NamedTuple, Generic[K]):
@@ -32,14 +32,14 @@ class AgendaEntry(NamedTuple, Generic[K]):
 
 
 class Agenda(Generic[K]):
-    """Keys in the order of their due times; together due, the higher priority goes first.
+    """Keys in the order of their due times; of keys due together, the higher priority goes first.
 
-    Where priorities are equal too, the key that has been here longest goes first: moving a key
-    keeps its place among ties, removing it and putting it back does not. A key due at infinity
-    is parked: it stays known and never comes due. Every change costs O(log n), amortised: now and
-    then one sweeps, in O(n).
+    With equal priorities, the key that was added first goes first. Moving a key keeps its place
+    among ties; removing and adding it again does not. A key due at infinity is parked: it stays
+    on the agenda and never comes due. Every change costs O(log n), amortised: a sweep now and
+    then costs O(n).
 
-    ties: given a key, what is compared before how long keys have been here, the least first.
+    ties: returns what to compare, for a key, before the order of adding; smaller goes first.
 
     >>> agenda = Agenda[str]()
     >>> agenda.upsert("b", due=5.0)
@@ -69,7 +69,7 @@ class Agenda(Generic[K]):
         if math.isnan(due) or math.isnan(priority):
             raise ConfigError(
                 f"due = {due!r} and priority = {priority!r} of {key!r} must be numbers: "
-                "NaN has no place in an order; park a key with due = inf"
+                "NaN cannot be ordered; park a key with due = inf"
             )
         node = self._nodes.get(key)
         if node is None:
@@ -83,7 +83,7 @@ class Agenda(Generic[K]):
         self._sweep()
 
     def remove(self, key: K) -> bool:
-        """Take `key` off the agenda; tell whether it was on it."""
+        """Remove `key`; return True if it was on the agenda."""
         if self._nodes.pop(key, None) is None:
             return False
         self._sweep()
@@ -99,29 +99,29 @@ class Agenda(Generic[K]):
         node = self._first()
         return math.inf if node is None else node[0]
 
-    def count_due(self, now: float, most: int) -> int:
-        """Count the keys due at `now`, up to `most`, without a look at many more."""
+    def count_due(self, now: float, limit: int) -> int:
+        """Count the keys due at `now`, up to `limit`, without visiting many more."""
         heap, nodes = self._heap, self._nodes
         count, places = 0, [0]
-        while places and count < most:
+        while places and count < limit:
             place = places.pop()
-            if place < len(heap) and heap[place][0] <= now:  # else nothing below it is due either
+            if place < len(heap) and heap[place][0] <= now:  # if not, nothing below it is due
                 node = heap[place]
                 count += nodes.get(node[4]) is node
                 places += (2 * place + 1, 2 * place + 2)
         return count
 
     def peek(self) -> AgendaEntry[K] | None:
-        """Return who is next, and leave it there; None if the agenda is empty."""
+        """Return the next entry without removing it; None if the agenda is empty."""
         node = self._first()
         return None if node is None else AgendaEntry(node[4], node[0], -node[1])
 
     def pop(self) -> AgendaEntry[K] | None:
-        """Take who is next, due or not; None if the agenda is empty."""
+        """Remove and return the next entry, due or not; None if the agenda is empty."""
         return self.pop_due(math.inf)
 
     def pop_due(self, now: float) -> AgendaEntry[K] | None:
-        """Take who is next, if it is due at `now`; else None."""
+        """Remove and return the next entry if it is due at `now`; else None."""
         node = self._first()
         if node is None or node[0] > now:
             return None
@@ -131,7 +131,7 @@ class Agenda(Generic[K]):
         return AgendaEntry(key, due, -rank)
 
     def _first(self) -> tuple[float, float, Any, int, K] | None:
-        """The first node that counts; stale ones before it are dropped."""
+        """The first valid node; stale ones before it are dropped."""
         heap, nodes = self._heap, self._nodes
         while heap:
             node = heap[0]
@@ -141,7 +141,7 @@ class Agenda(Generic[K]):
         return None
 
     def _sweep(self) -> None:
-        """Leave only what counts, where that is less than half."""
-        if len(self._heap) > 2 * len(self._nodes) + STALE_LEAST:
+        """Remove stale nodes once they are more than half."""
+        if len(self._heap) > 2 * len(self._nodes) + STALE_MIN:
             self._heap = list(self._nodes.values())
             heapify(self._heap)

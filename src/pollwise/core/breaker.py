@@ -1,17 +1,16 @@
-"""Breaker: stop asking what keeps failing, and ask again with one careful trial.
+"""Breaker: stop calling what keeps failing, and try again with a single trial.
 
-Without one, a dead downstream burns the attempts of every job that needs it, and each of them
-ends as a dead letter for a fault that was not its own.
+Without a breaker, a broken downstream uses up the attempts of every job that needs it, and each of
+them becomes dead through no fault of its own.
 
     closed ──`failures` in a row──▶ open ──after its delay──▶ half-open ──trial succeeded──▶ closed
                                      ▲                            │
                                      └───── failed, longer delay ─┘
 
-Three rules keep it honest. Asking changes nothing: `state` and `allows` are pure, only reports
-move the circuit, and half-open is read off the time. The delay of an opening is bounded without
-ever being shifted or multiplied past its max_delay, so the ten-thousandth failure protects as the
-first did. And only news of the present counts against an open circuit: work that began before it
-opened may report late, and then neither prolongs the opening nor ends it.
+Three rules keep it correct. Queries change nothing: `state` and `allows` are pure, only reports
+move the circuit, and half-open follows from the time. The delay is never computed beyond its
+max_delay, so it cannot overflow after ten thousand failures. And late reports do not count: work
+that began before the circuit opened neither prolongs the opening nor ends it.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Breaker:
         *,
         multiplier: float = 2.0,
     ) -> None:
-        check_count(failures, "failures", "so many in a row open the circuit")
+        check_count(failures, "failures", "this many in a row open the circuit")
         check_multiplier(multiplier)
         first, last = seconds(delay, "delay", positive=True), seconds(max_delay, "max_delay")
         if last < first:
@@ -65,7 +64,7 @@ class Breaker:
         object.__setattr__(self, "multiplier", multiplier)
 
     def circuit(self) -> Circuit:
-        """Return a new closed circuit, for one thing; never share it."""
+        """Return a new closed circuit for one thing; do not share it."""
         return Circuit(self)
 
     def open_for(self, openings: int) -> float:
@@ -83,9 +82,8 @@ class Breaker:
 class Circuit:
     """The running state of a `Breaker` for one thing. All times are of the caller's clock.
 
-    Ask `allows(now)`; if you go ahead, say `begin(now)`, and afterwards exactly one of
-    `succeeded`, `failed` or `abandoned`. Reports carry no name, so the first one after `begin`
-    is taken for the trial's own.
+    Ask `allows(now)`; before the work call `begin(now)`, and after it exactly one of `succeeded`,
+    `failed` or `abandoned`. The first report after `begin` counts as the trial's.
     """
 
     __slots__ = ("_failures", "_openings", "_retry_at", "_trial_at", "breaker")
@@ -95,7 +93,7 @@ class Circuit:
         self.reset()
 
     def reset(self) -> None:
-        """Close the circuit and forget everything, as an operator may ask."""
+        """Close the circuit and clear its counts."""
         self._failures = 0  # in a row
         self._openings = 0  # since it was last closed
         self._retry_at: float | None = None
@@ -103,28 +101,28 @@ class Circuit:
 
     @property
     def retry_at(self) -> float | None:
-        """When the present opening becomes half-open (or did); None while closed."""
+        """When the current opening becomes half-open, or became so; None while closed."""
         return self._retry_at
 
     def state(self, now: float) -> State:
-        """Tell the state at `now`; changes nothing."""
+        """Return the state at `now`; changes nothing."""
         if self._retry_at is None:
             return "closed"
         return "open" if now < self._retry_at else "half-open"
 
     def allows(self, now: float) -> bool:
-        """Tell whether to go ahead at `now`; changes nothing.
+        """Return True if work may begin at `now`; changes nothing.
 
-        A half-open circuit lets one trial through. A trial that never reports is given up after
-        as long as the opening lasted, and another may begin: nothing wedges the circuit.
+        A half-open circuit allows one trial. A trial that does not report within the length of
+        the opening is given up, and another may begin, so the circuit never gets stuck.
         """
         state = self.state(now)
         return state == "closed" or (state == "half-open" and not self._on_trial(now))
 
     def begin(self, now: float) -> None:
-        """Say that work starts; on a half-open circuit it is the trial.
+        """Report that work begins; on a half-open circuit it is the trial.
 
-        Elsewhere, or beside a trial under way, this changes nothing.
+        In other states, or during a trial, this changes nothing.
         """
         if self.state(now) == "half-open" and not self._on_trial(now):
             self._trial_at = now
@@ -132,8 +130,7 @@ class Circuit:
     def succeeded(self, now: float) -> None:
         """Report a success: it clears the count when closed, and closes the circuit after a trial.
 
-        Any other success is from work begun before the circuit opened, says nothing of the
-        present and changes nothing.
+        Any other success is from work that began before the circuit opened, and changes nothing.
         """
         if self._retry_at is None or self._trial_at is not None:
             self.reset()
@@ -141,8 +138,8 @@ class Circuit:
     def failed(self, now: float) -> None:
         """Report a failure: the last of `failures` in a row opens the circuit.
 
-        On a half-open circuit it opens again, for longer, even if nobody said `begin`: when in
-        doubt, protect. While open it is late news from work begun before, and changes nothing.
+        A half-open circuit opens again, for longer, even without `begin`. On an open circuit it is
+        a late report of work that began before, and changes nothing.
         """
         if self._trial_at is None and self.state(now) == "open":
             return
@@ -157,7 +154,7 @@ class Circuit:
         self._trial_at = None
 
     def snapshot(self, now: float) -> dict[str, object]:
-        """Return what a view shows of the circuit at `now`, as plain values."""
+        """Return the circuit at `now` as plain values, for views."""
         return {
             "state": self.state(now),
             "failures": self._failures,

@@ -1,8 +1,8 @@
-"""Jitter that survives at the max_interval.
+"""Jitter that also works at the max_interval.
 
-Idle pollers live at the max_interval. Jitter that is added and then cut off there leaves a fleet
-marching in step exactly when it is idle; jitter added after the cut exceeds the max_interval. So
-the range is cut first, and the draw is uniform over what is left of it.
+Idle pollers are at the max_interval. Jitter that is cut off there is lost, and all pollers poll in
+step while idle; jitter added after the cut exceeds the max_interval. So the range is cut first, and
+the draw is uniform over the rest.
 """
 
 from __future__ import annotations

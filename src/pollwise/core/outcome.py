@@ -1,4 +1,4 @@
-"""What one poll saw, and what a pacer answers to it."""
+"""What one poll found, and what a pacer answers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Plain = float | int | str | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one poll saw.
+    """What one poll found.
 
     at: when it ended, in seconds of the loop's clock. Never decreases from poll to poll.
     found: how many items it found.
     capacity: how many it could have found; None where the source has no limit.
     waits: how long each found item had waited, where the source knows it.
-    failed: the poll raised. It saw nothing, which is not the same as seeing that there is nothing.
+    failed: the poll raised. That is not the same as finding nothing.
     hinted: a hint ended the pause before it.
     """
 
@@ -29,13 +29,13 @@ class Outcome:
 
     @property
     def full(self) -> bool:
-        """It found all it could, so there may be more."""
+        """True if it found as much as it could, so there may be more."""
         return self.capacity is not None and self.found >= self.capacity > 0
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A turn in a pacer's course, worth an event.
+    """A change of a pacer's course that is worth an event.
 
     what: "back-off" (the interval grew), "speed-up" (it shrank a step), "reset" (it fell back
     to where it starts), "class" (another volume class) or "decay" (an average faded with time).
@@ -52,8 +52,7 @@ class Pause:
 
     delay: seconds of sleep before the next poll, within the strategy's min_interval and
     max_interval. hold: seconds the next poll may block at the server (long polling); 0 asks for a
-    short poll. changes: what turned in the pacer's course. It explains the pause and is not part
-    of it.
+    short poll. changes: how the pacer's course changed; an explanation, not part of the pause.
     """
 
     delay: float

@@ -1,11 +1,10 @@
 """Retry: how long to wait after a failure, which failures deserve it, and when to give up.
 
-Failing is not the same as finding nothing, so retries back off on their own and leave the
-pace of polling alone. Two mistakes are common enough to shape this module. A back-off that is
-computed as first · multiplierⁿ overflows once n is large, and then waits for ever or not at all:
-here the exponent stops at the max_delay, so any number of failures is safe. And jitter that is
-added before the cap is lost at the cap, which is where everybody waits in a long outage: here
-it is drawn from what the max_delay leaves of [(1 - jitter) · d, (1 + jitter) · d].
+Failing is not the same as finding nothing, so retries back off on their own and do not change the
+pace of polling. This module avoids two common mistakes. A back-off computed as first · multiplierⁿ
+overflows once n is large, and then waits for ever or not at all: here the exponent stops at the
+max_delay. And jitter added before the cap is lost at the cap, where all callers wait in a long
+outage: here it is drawn from the part of [(1 - jitter) · d, (1 + jitter) · d] below the max_delay.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ Errors = type[BaseException] | Iterable[type[BaseException]]
 
 _FIRST = {"exponential": "first", "linear": "step", "fixed": "delay"}
 _JITTER = {"exponential": 0.25, "linear": 0.25}
-_UTMOST_GROWTH = 1e300  # a ratio max_delay/first above this counts as this: powers stay finite
+_GROWTH_MAX = 1e300  # a ratio max_delay/first above this counts as this: powers stay finite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -35,7 +34,7 @@ class Retry:
 
     The constructors share these arguments:
 
-    - `attempts`: how often to run in all, the first run included; None is without limit.
+    - `attempts`: how many runs in total, the first included; None for no limit.
     - `jitter`: the share by which a delay may vary either way, in [0, 1), within the max_delay.
     - `include`: the errors worth another attempt; `exclude`: those among them that are not.
       One class or several. An error with an attribute `permanent = True` is never retried.
@@ -133,7 +132,7 @@ class Retry:
             )
         check_multiplier(self.multiplier)
         if self.attempts is not None:
-            check_count(self.attempts, "attempts", "the first run counts, None is without limit")
+            check_count(self.attempts, "attempts", "the first run counts; None for no limit")
         if not _is_number(self.jitter) or not 0 <= self.jitter < 1:
             raise ConfigError(f"jitter = {self.jitter!r} must be a share in [0, 1); 0.25 is ±25 %")
 
@@ -143,15 +142,17 @@ class Retry:
         `u` in [0, 1) places the pause within its jitter; 0.5 is the middle.
         """
         if failures < 1:
-            raise ConfigError(f"failures = {failures!r} must be 1 or more: a retry follows one")
+            raise ConfigError(
+                f"failures = {failures!r} must be 1 or more: a retry follows a failure"
+            )
         return jittered(self._pause(failures), 0.0, self.max_delay, u, self.jitter)
 
     def exhausted(self, failures: int) -> bool:
-        """Tell whether `failures` failures have used up all attempts."""
+        """Return True if `failures` failures have used up all attempts."""
         return self.attempts is not None and failures >= self.attempts
 
     def classify(self, error: BaseException) -> Classification:
-        """Tell whether trying again may help against `error`."""
+        """Return "transient" if trying again may help against `error`, else "permanent"."""
         if getattr(error, "permanent", False) is True or isinstance(error, self.exclude):
             return "permanent"
         return "transient" if isinstance(error, self.include) else "permanent"
@@ -160,7 +161,7 @@ class Retry:
         if self.shape == "exponential":
             return grown(self.first, self.multiplier, failures - 1, self.max_delay)
         if self.shape == "linear":
-            enough = min(self.max_delay / self.first, _UTMOST_GROWTH)
+            enough = min(self.max_delay / self.first, _GROWTH_MAX)
             return (
                 min(self.first * failures, self.max_delay) if failures < enough else self.max_delay
             )
@@ -194,24 +195,24 @@ def grown(first: float, multiplier: float, steps: int, max_delay: float) -> floa
     """
     if multiplier == 1:
         return first
-    enough = math.log(min(max_delay / first, _UTMOST_GROWTH)) / math.log(multiplier)
+    enough = math.log(min(max_delay / first, _GROWTH_MAX)) / math.log(multiplier)
     return min(first * multiplier**steps, max_delay) if steps < enough else max_delay
 
 
 def check_multiplier(multiplier: float) -> None:
-    """Refuse what a delay cannot be multiplied by."""
+    """Check that a delay can be multiplied by it."""
     if not _is_number(multiplier) or not 1 <= multiplier <= sys.float_info.max:
         raise ConfigError(f"multiplier = {multiplier!r} must be a number, 1 or more and finite")
 
 
 def check_count(count: object, name: str, remark: str) -> None:
-    """Refuse what is not a whole number from 1 on; `name` and `remark` go into the error."""
+    """Check for a whole number of 1 or more; `name` and `remark` go into the error."""
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
         raise ConfigError(f"{name} = {count!r} must be a whole number, 1 or more ({remark})")
 
 
 def duration_repr(value: float) -> str:
-    """Write seconds as people do ('1m30s') where that reads back exactly, else as a number."""
+    """Write seconds as '1m30s' if that reads back exactly, else as a number."""
     text = short(value)
     return repr(text) if seconds(text) == value else repr(value)
 
@@ -227,7 +228,7 @@ def _classes(errors: object, name: str) -> tuple[type[BaseException], ...]:
         if not (isinstance(each, type) and issubclass(each, BaseException)):
             raise ConfigError(
                 f"{name} = {errors!r} must be exception classes such as (OSError, TimeoutError); "
-                f"{each!r} is none"
+                f"{each!r} is not one"
             )
     return classes
 

@@ -3,19 +3,20 @@
 Polling each of n targets equally often wastes most of the budget on those that hardly change. The
 best rates are known for two goals, given each target's rate of change λ and weight w:
 
-- *delay*: a change shall stay unseen for as short as possible, on average over all changes, each by
-  its weight. r = √(wλ / κ): who changes a hundred times as often is polled ten times as often.
-- *freshness*: the last reading shall lag behind by as few changes as possible, where the second
-  change missed counts half of the first, the third a third, and so on.
+- *delay*: keep the time short until a change is seen, on average over all changes, by weight.
+  r = √(wλ / κ): a target that changes a hundred times as often is polled ten times as often.
+- *freshness*: keep the last reading as few changes behind as possible, where the second change
+  missed counts half of the first, the third a third, and so on.
   r = (-λ + √(λ² + 4wλ / κ)) / 2, the form of LambdaCrawl. Targets that change far faster than they
-  can be polled are all polled alike: a lost cause gets no more for being hopeless.
+  can be polled all get the same rate.
 
-κ is what one more poll a second would be worth, the same for everybody; it is found by bisection,
-so that all rates together make the budget. Each rate is kept within the target's own min_interval
-and max_interval: the max_interval is what keeps the quietest from starving.
+κ is the value of one more poll a second, the same for all targets. It is found by bisection, so
+that all rates add up to the budget. Each rate stays within the target's own min_interval and
+max_interval; the max_interval keeps the quietest targets from starving.
 
-Beliefs change with every poll, and a fleet may have a million targets, so nothing here walks over
-all of them: targets of about the same rate of change share a bucket, and κ is found over buckets.
+Estimates change with every poll, and a fleet may have a million targets, so nothing here iterates
+over all of them: targets with about the same rate of change share a bucket, and κ is found over
+buckets.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ Form = Literal["delay", "freshness"]
 
 #: Buckets for each doubling of the rate of change.
 FINENESS = 8
-#: κ is found anew after so many beliefs moved, as a share of the targets, and at least so many.
+#: κ is computed again after this share of the estimates, and at least this many, have changed.
 STALE_SHARE = 1 / 8
-STALE_LEAST = 16
-_KAPPA_LEAST, _KAPPA_MOST = 1e-30, 1e30
+STALE_MIN = 16
+_KAPPA_MIN, _KAPPA_MAX = 1e-30, 1e30
 
 
 def delay_rate(change: float, weight: float, kappa: float) -> float:
@@ -43,7 +44,7 @@ def delay_rate(change: float, weight: float, kappa: float) -> float:
 
 def freshness_rate(change: float, weight: float, kappa: float) -> float:
     """The polls a second that keep the reading the fewest changes behind."""
-    # As written in the head of this module, it would cancel where the root is hardly above λ.
+    # Rearranged from the formula above, which loses precision where the root is close to λ.
     return 2 * weight / kappa / (1 + math.sqrt(1 + 4 * weight / (kappa * change)))
 
 
@@ -79,7 +80,7 @@ class _Bucket:
         self.min_interval = share.min_interval
         self.max_interval = share.max_interval
         self.count = 0
-        self.change = 0.0  # of all together
+        self.change = 0.0  # sum over its targets
 
 
 class Shares:
@@ -94,7 +95,7 @@ class Shares:
 
     def __init__(self, budget: float, form: Form = "delay") -> None:
         if form not in RATES:
-            raise ConfigError(f"form = {form!r} is none of {', '.join(RATES)}")
+            raise ConfigError(f"form = {form!r} must be one of {', '.join(RATES)}")
         self.form = form
         self._rate = RATES[form]
         self._buckets: dict[tuple[float, float, float, int], _Bucket] = {}
@@ -120,13 +121,11 @@ class Shares:
 
     @property
     def least(self) -> float:
-        """The polls a second that the max_intervals ask for; more than the budget cannot be had."""
+        """The polls a second that the max_intervals need; a smaller budget cannot keep them."""
         return sum(bucket.count / bucket.max_interval for bucket in self._buckets.values())
 
     def join(self, weight: float, min_interval: float, max_interval: float, change: float) -> Share:
-        """Take part: with an interval from `min_interval` to `max_interval`, and `change`
-        changes a second.
-        """
+        """Add a target with these bounds of its interval and `change` changes a second."""
         share = Share(weight, min_interval, max_interval, change)
         self._enter(share)
         self._count += 1
@@ -139,16 +138,16 @@ class Shares:
         self._kappa = None
 
     def update(self, share: Share, change: float) -> None:
-        """It is now believed that this target changes so many times a second."""
+        """Set the estimated changes a second of this target."""
         self._exit(share)
         share.change = change
         self._enter(share)
         self._moved += 1
 
     def interval(self, share: Share) -> float:
-        """The seconds between two polls of this target, for now."""
+        """The current seconds between two polls of this target."""
         kappa = self._kappa
-        if kappa is None or self._moved > max(STALE_LEAST, self._count * STALE_SHARE):
+        if kappa is None or self._moved > max(STALE_MIN, self._count * STALE_SHARE):
             kappa = self._solved()
         rate = self._rate(share.change, share.weight, kappa)
         if rate * share.max_interval <= 1.0:
@@ -168,7 +167,7 @@ class Shares:
     def _exit(self, share: Share) -> None:
         bucket = share.bucket
         if bucket is None:
-            raise ConfigError("this share has left already")
+            raise ConfigError("this share was already removed")
         bucket.count -= 1
         bucket.change -= share.change
         share.bucket = None
@@ -176,11 +175,11 @@ class Shares:
             del self._buckets[bucket.key]
 
     def _solved(self) -> float:
-        low, high = _KAPPA_LEAST, _KAPPA_MOST
-        if self._kappa is not None:  # beliefs move little by little
+        low, high = _KAPPA_MIN, _KAPPA_MAX
+        if self._kappa is not None:  # estimates change slowly
             low, high = self._kappa / 16, self._kappa * 16
             if not self._spent(low) >= self._budget >= self._spent(high):
-                low, high = _KAPPA_LEAST, _KAPPA_MOST
+                low, high = _KAPPA_MIN, _KAPPA_MAX
         while high > low * (1 + 1e-6):
             middle = math.sqrt(low * high)
             if self._spent(middle) > self._budget:
@@ -192,7 +191,7 @@ class Shares:
         return high
 
     def _spent(self, kappa: float) -> float:
-        """The polls a second of all, if one more were worth `kappa`."""
+        """The polls a second of all targets at this `kappa`."""
         spent = 0.0
         for bucket in self._buckets.values():
             rate = self._rate(bucket.change / bucket.count, bucket.weight, kappa)

@@ -1,20 +1,19 @@
 """Forecasts of arrivals, from what polls found: the evidence behind `Worth`.
 
-Three small models, all deterministic, of constant size, and learned while they are used.
+Three small models, all deterministic, of constant size, that learn while they are used.
 
-`Regimes` believes that items come at one of a few rates, each twice the one below, and that the
-rate jumps now and then (a switching Poisson process). After each poll, Bayes' rule weighs the
-rates by how well they explain the count; how long each rate lasts, and which rates follow a jump,
-are learned by counting what the belief says happened. So one silent poll after a busy minute moves
-little, three say that the burst is over, and one batch in the silence says that it is back. Being
-a likelihood, it does not care why a poll was made when it was made: a hint that ended the pause
-biases nothing, nor does a gap that a failed poll left.
+`Regimes` assumes that items come at one of a few rates, each twice the one below, and that the rate
+jumps now and then (a switching Poisson process). After each poll, Bayes' rule weighs the rates by
+how well they explain the count. How long each rate lasts, and which rates follow a jump, is learned
+by counting. So one empty poll after a busy minute changes little, three mean that the burst is
+over, and one batch after the silence means that it is back. As a likelihood, it does not depend on
+why a poll was made: neither a hint nor the gap of a failed poll biases it.
 
-`Rhythm` and `Cycle` correct that forecast by the clock: by how long ago the last item came, and,
-once batches are seen to come at one period, by the phase of it. Each keeps how many items came and
-how many were forecast, and multiplies the forecast by their ratio, held near 1 until there is
-evidence. Batches that come every five minutes leave no items at two minutes and many at five: the
-ratio learns to wait, and when to look.
+`Rhythm` and `Cycle` correct that forecast by time: by how long ago the last item came, and, once
+batches come at one period, by its phase. Each counts how many items came and how many were
+forecast, and multiplies the forecast by their ratio, which stays near 1 until there is evidence.
+Batches that come every five minutes leave no items at two minutes and many at five: from the ratio
+it learns when to poll.
 """
 
 from __future__ import annotations
@@ -27,33 +26,33 @@ from operator import add, mul
 #: Regimes: how many rates there are, and how many of them lie above the long-run rate.
 RATES = 10
 ABOVE = 5
-#: Before there is evidence, a rate lasts as long as so many intervals, with the weight of so many
-#: jumps; and a jump leads to any rate alike, with the weight of so many jumps.
+#: The assumptions before there is evidence: a rate lasts LASTING intervals, with the weight of
+#: JUMPS jumps; a jump leads to any rate with equal chance, with the weight of LANDINGS jumps.
 LASTING = 100.0
 JUMPS = 0.3
 LANDINGS = 5.0
-#: Rhythm: each bin of the time since the last item is so much longer than the one before, and its
-#: ratio is held at 1 by so many items.
+#: Rhythm: the factor between the bins of the time since the last item, and the number of items that
+#: hold the ratio of a bin at 1.
 STEP = 1.15
 SHRINK = 4.0
-#: What was learned fades, by one part in so many at each poll, some polls at a time.
+#: What was learned fades by one part in MEMORY per poll, applied every FADE_EVERY polls.
 MEMORY = 2000.0
 FADE_EVERY = 200
 SETTLE_EVERY = 8
 
-TINY = 1e-300  # what keeps a division by nothing from being one
+TINY = 1e-300  # avoids a division by zero
 
 _LOG2 = log(2.0)
 _EDGES = tuple(1e-4 * STEP**n for n in range(ceil(log(1e12) / log(STEP))))
 
 
 class Regimes:
-    """A belief about the present rate of items, and how it changes."""
+    """An estimate of the current rate of items, and how it changes."""
 
     def __init__(self) -> None:
         self.items = 0.0
         self.age = 0.0
-        #: Items per second for as long as memory goes; one item is taken for granted.
+        #: Items per second over the whole memory; one item is assumed.
         self.long_run = 0.0
         self._exponent = 0  # of the long-run rate, as a power of 2
         self._rates = [1.0] * RATES
@@ -100,11 +99,11 @@ class Regimes:
             self._move_to(exponent)
 
     def forecast(self, price: float, interval: float) -> tuple[float, float]:
-        """The present rate, and the constant rate at which `price` buys the same interval.
+        """The current rate, and the constant rate at which `price` gives the same interval.
 
-        The forecast falls back from the present rate to the usual one, as fast as rates like the
-        present one were left. The constant rate is its mean up to the interval it leads to, items
-        weighted by their time, for which two thirds of the interval stand. `interval` is the unit
+        The forecast moves from the current rate to the usual one, as fast as rates like the
+        current one ended. The constant rate is its mean up to the resulting interval, items
+        weighted by their time, approximated at two thirds of the interval. `interval` is the unit
         in which rates last before there is evidence.
         """
         self._due -= 1
@@ -120,11 +119,10 @@ class Regimes:
         return now, rate
 
     def _settle(self, prior: float) -> None:
-        """Work out what follows from the counts; they move slowly, so not at every poll.
+        """Compute what follows from the counts; they change slowly, so not at every poll.
 
-        Rates that were not seen yet have their share in the usual one. So it errs on the high side
-        at first, and pauses on the short one, which is where errors cost less: what one does not
-        look at, one does not learn about.
+        Rates that were not seen yet have their share in the usual one. So it is too high at first
+        and pauses are too short, which costs less: without polls nothing is learned.
         """
         self._due = SETTLE_EVERY
         self._leave = [
@@ -140,7 +138,7 @@ class Regimes:
         self._ways = [*map(mul, self._far, self._leave)]
 
     def fade(self, left: float) -> None:
-        """Forget all but a share of what was learned; the belief stays."""
+        """Keep only this share of what was learned; the current estimate stays."""
         self.items *= left
         self.age *= left
         self._jumps = [left * each for each in self._jumps]
@@ -148,7 +146,7 @@ class Regimes:
         self._landed = [left * each for each in self._landed]
 
     def _move_to(self, exponent: int) -> None:
-        """Keep the rates around the long-run rate: what falls off one end joins the last there."""
+        """Keep the rates around the long-run rate; what falls off an end joins the last one."""
         shift = max(-RATES, min(exponent - self._exponent, RATES))
         for values in (self._belief, self._jumps, self._spent, self._landed):
             for _ in range(shift):
@@ -176,10 +174,10 @@ class Rhythm:
         self, times: Sequence[float], weight: float, rate: float, since: float, until: float,
         least: float,
     ) -> None:  # fmt: skip
-        """Compare what came with a forecast of `rate`, made for a while since the last item.
+        """Compare what came with a forecast of `rate` for the time from `since` to `until`.
 
-        All times are since the last item that was known to the forecast, those of the items as
-        well; each of these stands for `weight` of them. Up to `least`, times are one.
+        All times count from the last item known to the forecast; each item has this `weight`. Times
+        up to `least` share one bin.
         """
         seen, forecast = self._seen, self._forecast
         for time in times:
@@ -194,7 +192,7 @@ class Rhythm:
     def interval(
         self, price: float, rate: float, since: float, least: float, max_interval: float
     ) -> float:
-        """How long until waiting is expected to cost `price`; `max_interval` or more if longer."""
+        """How long until the expected waiting costs `price`; may stop at `max_interval`."""
         seen, forecast = self._seen, self._forecast
         held = SHRINK * max(1.0, sqrt(2.0 * price * rate))
         n = bisect_right(_EDGES, max(least, since))
@@ -211,6 +209,6 @@ class Rhythm:
             n += 1
 
     def fade(self, left: float) -> None:
-        """Forget all but a share of what was learned."""
+        """Keep only this share of what was learned."""
         self._seen = [left * each for each in self._seen]
         self._forecast = [left * each for each in self._forecast]

@@ -1,14 +1,14 @@
-"""Changes: how often a reading changes, learned from looks at irregular times.
+"""Changes: how often a reading changes, learned from polls at irregular times.
 
-A look that finds another reading than the last one tells only that it changed at least once in
-between, and the longer the gap, the less that says. Counting changes per second would thus take a
-target that changes all the time for one that changes once a look. Here each look is weighed by its
-gap: with changes at a rate λ, a gap of τ shows one with the chance 1 - exp(-λτ).
+A poll that finds a new reading shows only that it changed at least once since the last poll, and
+the longer the gap, the less that means. Simply counting changes per second would underestimate a
+target that changes all the time. Here each poll is weighed by its gap: with changes at a rate λ, a
+gap of τ shows one with the probability 1 - exp(-λτ).
 
-What is believed about λ is a Gamma distribution, two numbers. An unchanged look keeps it one
-exactly. A changed look does not, so it is replaced by the Gamma of the same mean and variance,
-which are known in closed form. Where the reading tells when it last changed, even that is exact.
-Old looks are forgotten little by little, so that a target may turn busy, or quiet.
+The estimate of λ is a Gamma distribution, two numbers. After an unchanged poll it is exactly a
+Gamma again. After a changed poll it is not, so it is replaced by the Gamma of the same mean and
+variance, which are known in closed form. If the reading says when it last changed, this is exact as
+well. Old polls fade slowly, so that the estimate follows a target that becomes busy or quiet.
 """
 
 from __future__ import annotations
@@ -16,56 +16,56 @@ from __future__ import annotations
 import math
 import sys
 
-#: What is believed at first counts as so many changes seen: little, for nothing is known, and a
-#: target that changes at every look has to be believed soon.
+#: The first estimate counts as this many changes seen: little, so that a target that changes at
+#: every poll is recognised soon.
 FIRST_WEIGHT = 0.15
-#: About so many looks count, the newest.
+#: About how many of the newest polls count.
 MEMORY = 50.0
-#: A change that comes as a surprise, so unlikely or more, makes the quiet before it count only so
-#: much: a target that was quiet for long and turns busy is followed within some twenty looks.
+#: After a change with at most the probability SURPRISE, the quiet time before it counts only by
+#: QUIET_KEPT: a target that becomes busy after a long quiet time is recognised in about 20 polls.
 SURPRISE = 0.1
 QUIET_KEPT = 0.7
 
-_LEAST, _MOST = 1e-12, 1e12
+_RATE_MIN, _RATE_MAX = 1e-12, 1e12
 _TINY = sys.float_info.min
 
 
 class ChangeRate:
-    """What is believed about the rate of change of one reading, in changes a second."""
+    """An estimate of the rate of change of one reading, in changes a second."""
 
     __slots__ = ("_changes", "_seconds")
 
     def __init__(self, expected: float, weight: float = FIRST_WEIGHT) -> None:
         """
-        expected: the rate that is expected before anything was seen.
-        weight: as how many changes that expectation counts.
+        expected: the rate to assume at first.
+        weight: as how many changes that assumption counts.
         """
-        expected = min(max(expected, _LEAST), _MOST)
+        expected = min(max(expected, _RATE_MIN), _RATE_MAX)
         self._changes = weight
         self._seconds = weight / expected
 
     @property
     def rate(self) -> float:
         """The changes a second to expect."""
-        return min(max(self._changes / self._seconds, _LEAST), _MOST)
+        return min(max(self._changes / self._seconds, _RATE_MIN), _RATE_MAX)
 
     @property
     def weight(self) -> float:
-        """As how many changes the belief counts; the more, the more certain it is."""
+        """As how many changes the estimate counts; the more, the more certain it is."""
         return self._changes
 
     def unchanged(self, gap: float) -> None:
-        """A look `gap` seconds after the last one found the same reading."""
+        """A poll `gap` seconds after the last one found the same reading."""
         if gap > 0:
             self._forget()
-            self._seconds = min(self._seconds + gap, self._changes / _LEAST)
+            self._seconds = min(self._seconds + gap, self._changes / _RATE_MIN)
 
     def changed(self, gap: float, age: float | None = None) -> None:
-        """A look found another reading than the one `gap` seconds before.
+        """A poll `gap` seconds after the last one found a new reading.
 
-        age: how long ago it changed last, where the reading tells.
+        age: how long ago it last changed, if the reading says so.
         """
-        if gap / self._seconds < _TINY:  # none, or too short to tell anything by
+        if gap / self._seconds < _TINY:  # zero, or too short to mean anything
             return
         self._forget()
         if age is not None:
@@ -75,7 +75,7 @@ class ChangeRate:
         if -math.expm1(-self.rate * gap) < SURPRISE:
             self._seconds *= QUIET_KEPT
         n, s = self._changes, self._seconds
-        # q^n is the chance that nothing changes within the gap.
+        # q^n is the probability that nothing changes within the gap.
         log_q = -math.log1p(gap / s)
         chance = -math.expm1(n * log_q)
         mean = n / s * -math.expm1((n + 1) * log_q) / chance

@@ -1,12 +1,12 @@
-"""Cycle: batches that come at one period, and what the phase of it foretells.
+"""Cycle: batches that come at one period, and a forecast by its phase.
 
 Cron jobs, timers and exports come every minute or every five. A forecast that only knows rates
-looks all through the silence between them, and is late when it ends. So the moments at which
-silence ends (onsets) are watched. Two intervals between them that agree within a twentieth make a
-guess of the period; onsets that come where the guess puts them confirm it and trim it, as a
-phase-locked loop does, others count against it. While it is confirmed, the forecast is multiplied
-by items seen ÷ items forecast at each phase. A guess that fails is dropped, and costs little: it
-takes three onsets in place to be used at all.
+polls all through the silence between them, and is late when it ends. So the moments at which
+silence ends (onsets) are recorded. Two intervals between them that agree within 5 % make a guess of
+the period. Onsets that come where the guess expects them confirm and correct it, as in a
+phase-locked loop; others count against it. While it is confirmed, the forecast is multiplied by
+items seen ÷ items forecast at each phase. A wrong guess is dropped and costs little: it is used
+only after three onsets in place.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-#: An onset is an item after a silence of so many mean gaps, once so many items have been seen.
+#: An onset is an item after a silence of SILENCE mean gaps, once ITEMS_MIN items have been seen.
 SILENCE = 4.0
 ITEMS_MIN = 10.0
-#: How far from its place an onset may be, in periods.
+#: How far from its expected time an onset may be, in periods.
 TOLERANCE = 0.05
-#: Confirmation: where a guess begins, from where it is used, and how far it can grow.
+#: Confidence: of a new guess, from which it is used, and its maximum.
 GUESSED, CONFIRMED, SURE = 2.0, 3.0, 6.0
-#: What an onset out of place, or one that did not come, takes from it.
+#: How much an unexpected onset, or a missing one, lowers it.
 DOUBT = 0.5
 #: How much of an onset's deviation moves the phase, and the period.
 TRIM_PHASE, TRIM_PERIOD = 0.5, 0.2
-#: Into how many bins a period is divided, and by how many items each ratio is held at 1.
+#: The number of bins of a period, and how many items hold each ratio at 1.
 PHASES = 48
 SHRINK = 0.3
 
@@ -35,7 +35,7 @@ class Cycle:
 
     def __init__(self) -> None:
         self._period = 0.0
-        self._tick = 0.0  # where the last onset belonged
+        self._tick = 0.0  # where the last onset was expected
         self._trust = 0.0
         self._onset = 0.0  # the last one
         self._between = 0.0  # the last two
@@ -73,7 +73,7 @@ class Cycle:
     def learn(
         self, times: Sequence[float], weight: float, rate: float, start: float, end: float
     ) -> None:
-        """Compare what came, each time standing for `weight` items, with a forecast of `rate`."""
+        """Compare what came, each time with this `weight`, with a forecast of `rate`."""
         width, tick = self._period / PHASES, self._tick
         for time in times:
             self._seen[math.floor((time - tick) / width + 0.5) % PHASES] += weight
@@ -87,7 +87,7 @@ class Cycle:
             place = n + 1.0
 
     def interval(self, price: float, rate: float, at: float) -> float:
-        """How long until waiting is expected to cost `price`; at most about two periods."""
+        """How long until the expected waiting costs `price`; at most about two periods."""
         width = self._period / PHASES
         held = SHRINK * max(1.0, math.sqrt(2.0 * price * rate))
         place = (at - self._tick) / width + 0.5
@@ -106,6 +106,6 @@ class Cycle:
             place = n + 1.0
 
     def fade(self, left: float) -> None:
-        """Forget all but a share of what was learned about the phases."""
+        """Keep only this share of what was learned about the phases."""
         self._seen = [left * each for each in self._seen]
         self._forecast = [left * each for each in self._forecast]

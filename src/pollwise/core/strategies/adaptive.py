@@ -22,8 +22,8 @@ class Adaptive(Strategy):
     """Back off from `min_interval` to `max_interval` by `backoff_multiplier` while polls are empty.
 
     min_interval: the delay after a poll that found something.
-    max_interval: the longest delay, and so the worst wait of an item that no hint announces.
-    backoff_multiplier: how fast an idle source is left alone; above 1.
+    max_interval: the longest delay, and so the longest wait of an item that no hint announces.
+    backoff_multiplier: the factor of each back-off; above 1.
     hold: how long each poll may block at the server.
     """
 

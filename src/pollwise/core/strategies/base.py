@@ -1,7 +1,7 @@
 """The contract of every strategy.
 
 A strategy is a recipe: immutable, comparable, printable, safe to share. Its pacer is the running
-state for one source and is never shared: one state for several queues is how one busy queue hides
+state for one source and is never shared: with one state for several queues, a busy queue would hide
 an idle one.
 """
 
@@ -18,7 +18,7 @@ from pollwise.errors import ConfigError
 
 
 class Pacer(ABC):
-    """A strategy at work on one source. Deterministic; never raises on a legal outcome."""
+    """The state of a strategy for one source. Deterministic; never raises on a legal outcome."""
 
     __slots__ = ()  # a fleet has a pacer for each of its targets
 
@@ -28,7 +28,7 @@ class Pacer(ABC):
 
     @abstractmethod
     def after(self, outcome: Outcome) -> Pause:
-        """The pause after a poll. A failed poll is no evidence and changes nothing."""
+        """The pause after a poll. A failed poll is not evidence and changes nothing."""
 
     @abstractmethod
     def state(self) -> dict[str, Plain]:
@@ -74,7 +74,7 @@ def bounds(min_interval: Duration, max_interval: Duration) -> tuple[float, float
 
 
 def number_within(value: float, name: str, above: float, to: float, why: str) -> float:
-    """Check a finite number in (above, to]; `why` tells what the number is for."""
+    """Check a finite number in (above, to]; `why` says what the number is for."""
     most = min(to, sys.float_info.max)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not above < value <= most:
         limit = "finite" if to == math.inf else f"at most {to:g}"
@@ -83,7 +83,7 @@ def number_within(value: float, name: str, above: float, to: float, why: str) ->
 
 
 def whole_number(value: int, name: str, why: str) -> int:
-    """Check a whole number of at least 1; `why` tells what it is for."""
+    """Check a whole number of at least 1; `why` says what it is for."""
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{name} = {shown(value)} must be a whole number of at least 1: {why}")
     return value

@@ -24,7 +24,7 @@ class BatchFill(Strategy):
 
     min_interval: the shortest delay, and the first one.
     max_interval: the longest delay, reached while batches are nearly empty.
-    batch_size: the capacity to measure by where a source does not state its own.
+    batch_size: the capacity to use if a source does not state its own.
     hold: how long each poll may block at the server.
     """
 

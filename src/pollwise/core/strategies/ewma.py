@@ -1,18 +1,18 @@
 """Ewma: pace by a moving average of the batch size.
 
-The idea of Arrakis, with its mistakes mended:
+The idea of Arrakis, with its mistakes fixed:
 
-- The average decays by the time since it was last true, and that time moves on with each decay, so
-  decaying for a and then for b is decaying for a + b.
+- The average decays by the time since it was last updated, and each decay updates that time, so
+  that decaying for a and then for b is the same as decaying for a + b.
 - "Very high" is reached by full batches, whatever the batch limit: an average of batches of 10 only
   ever approaches 10, so the class begins at 95 % of the capacity where that is less.
-- A lone spike is clamped to 3 × the average. The second in a row is no spike but a rise, and counts
-  in full; else traffic that starts after a trickle is mistaken for spikes many polls long.
-- Drop detection watches for an average that is out of date: low polls in a row while the average
-  says otherwise. It resets the average to what those polls found. It leaves a steady trickle alone,
-  whose average is right. Full polls are never low, and empty ones are left to the decay.
-- Only a poll that found something says what a full batch is. An empty one with little room would
-  else move the average into a busier class, and be followed by a shorter pause.
+- A single spike is clamped to 3 × the average. The second in a row is a rise and counts in full;
+  otherwise traffic that starts after a trickle would look like spikes for many polls.
+- Drop detection finds an outdated average: several low polls in a row while the average is higher.
+  It resets the average to what those polls found. A steady trickle, whose average is right, is not
+  reset. Full polls are never low, and empty ones are left to the decay.
+- Only a poll that found something says what a full batch is. Otherwise an empty poll with little
+  room could move the average into a busier class and shorten the pause.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SATURATED = 0.95
 SPIKE = 3.0
 NEGLIGIBLE = 0.2
 EMPTIES_BEFORE_DECAY = 2
-COUNTED_MAX = 2.0**53  # of items in a poll; no larger number is worth telling apart
+COUNTED_MAX = 2.0**53  # items in a poll; larger numbers count as this
 
 CLASSES = ("idle", "low", "medium", "high", "very_high")
 
@@ -111,12 +111,12 @@ class Ewma(Strategy):
 
     @classmethod
     def conservative(cls, *, held: bool = False) -> Ewma:
-        """Steady: a low alpha, the default intervals."""
+        """Steady: a low alpha and the default intervals."""
         return cls(alpha=0.2, drop_after=10, held=held)
 
     @classmethod
     def responsive(cls, *, held: bool = False) -> Ewma:
-        """Agile: a high alpha, shorter intervals, earlier resets."""
+        """Responsive: a high alpha, shorter intervals, earlier resets."""
         return cls(
             idle_interval=15,
             low_interval=10,
@@ -173,9 +173,9 @@ class EwmaPacer(Pacer):
     def __init__(self, strategy: Ewma) -> None:
         self._strategy = strategy
         self._average = 0.0
-        self._true_at = 0.0  # when the average was last true
+        self._true_at = 0.0  # when the average was last updated
         self._volume = "idle"
-        self._full = COUNTED_MAX  # how many items the latest batch had room for
+        self._full = COUNTED_MAX  # the capacity of the latest batch
         self._empties = 0
         self._low_polls = 0
         self._spiked = False
@@ -225,7 +225,7 @@ class EwmaPacer(Pacer):
         if self._low_polls < self._strategy.drop_after or self._classify() == "low":
             return ()
         before = self._average
-        self._average = float(outcome.found)  # and so many each of the low polls found
+        self._average = float(outcome.found)  # each of the low polls found this many
         self._low_polls = 0
         self._resets += 1
         return (Change("reset", before, self._average),)

@@ -1,15 +1,16 @@
 """Freshness: poll what changes or is stale sooner, what is quiet later.
 
-The rule of Pulse's scheduler, with its promises kept. A score says how stale a target is: the age
-of its last success as a share of the max_interval, 1 when there never was one. The staler, the
-nearer its interval is to the min_interval; errors of late shorten it, polls that wait for a place
-stretch it; it moves smoothly. In Pulse a target that answers is never stale, so all that is well
-drifts to the max_interval, and how often it changes, which was to count, does not.
+The rule of Pulse's scheduler, extended. A score says how stale a target is: the age of its last
+success as a share of the max_interval, or 1 if there never was one. The staler a target, the closer
+its interval is to the min_interval. Recent errors shorten it, polls that wait for a slot stretch
+it, and it moves smoothly. In Pulse a target that answers is never stale, so every healthy target
+drifts to the max_interval, however often it changes.
 
-Here it does. What a fresh target's interval goes to is learned from its readings: √(base / λ) for a
-reading that changes λ times a second. That is the interval at which the polls and the waiting cost
-the least together, up to a constant, and the constant is set so that a target which changes once in
-`base` is polled once in `base`: one that changes a hundred times less often, ten times less often.
+Here the rate of change counts. The interval of a fresh target approaches √(base / λ) for a reading
+that changes λ times a second, which is learned. Up to a constant, that is the interval at which
+polls and waiting together cost the least. The constant is set so that a target that changes once in
+`base` is polled once in `base`; one that changes a hundred times less often is polled ten times
+less often.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from pollwise.core.strategies.base import Pacer, Strategy, bounds
 from pollwise.durations import Duration, seconds, shown
 from pollwise.errors import ConfigError
 
-#: Each error of late shortens the interval: it is divided by 1 + ERROR_WEIGHT · errors.
+#: Recent errors shorten the interval: it is divided by 1 + ERROR_WEIGHT · errors.
 ERROR_WEIGHT = 0.6
-#: What is left of the errors of late after a success, and the most that count.
+#: The share of recent errors that is left after a success, and how many count at most.
 ERRORS_KEPT = 0.5
 ERRORS_MAX = 100.0
-#: Each poll that waits for a place, beyond the first, stretches the interval by this share.
+#: Each poll that waits for a slot, beyond the first, stretches the interval by this share.
 QUEUED_WEIGHT = 0.1
-#: The share of the new in a smoothed interval.
+#: The weight of the new value in a smoothed interval.
 SMOOTHING = 0.6
-#: How far the interval is drawn about its mean, either way.
+#: The jitter of the interval, either way.
 JITTER = 0.05
-#: A turn worth telling: the interval moved by this factor since the last one told.
+#: A change is reported when the interval moved by this factor since the last report.
 TURN = 2.0
 
 
@@ -43,7 +44,7 @@ TURN = 2.0
 class Freshness(Strategy):
     """Poll what changes or is stale sooner, what is quiet later.
 
-    base_interval: the interval of a target that changes about once in it, and of one not known yet.
+    base_interval: the interval of a new target, and of one that changes about once in it.
     min_interval: the shortest interval, however often the target changes.
     max_interval: the longest interval, however quiet the target is.
     """
@@ -65,8 +66,7 @@ class Freshness(Strategy):
         if not low <= middle <= high:
             raise ConfigError(
                 f"base_interval = {shown(base_interval)} must be from min_interval = "
-                f"{shown(min_interval)} to "
-                f"max_interval = {shown(max_interval)}"
+                f"{shown(min_interval)} to max_interval = {shown(max_interval)}"
             )
         object.__setattr__(self, "base_interval", middle)
         object.__setattr__(self, "min_interval", low)
@@ -102,21 +102,29 @@ class Freshness(Strategy):
 
 
 class FreshnessPacer(Pacer):
-    """Freshness at work on one target. A poll that finds something found a changed reading."""
+    """The running state for one target. A poll that found something found a changed reading."""
 
-    __slots__ = ("_errors", "_interval", "_looked_at", "_strategy", "_succeeded_at", "_told",
-                 "changes", "queued")  # fmt: skip
+    __slots__ = (
+        "_errors",
+        "_interval",
+        "_polled_at",
+        "_reported",
+        "_strategy",
+        "_succeeded_at",
+        "changes",
+        "queued",
+    )  # fmt: skip
 
     def __init__(self, strategy: Freshness) -> None:
         self._strategy = strategy
         self._interval = strategy.base_interval
-        self._told = strategy.base_interval
+        self._reported = strategy.base_interval
         self._errors = 0.0
-        self._looked_at: float | None = None
+        self._polled_at: float | None = None
         self._succeeded_at: float | None = None
-        #: How often the reading changes, as far as is known.
+        #: How often the reading changes, as estimated.
         self.changes = ChangeRate(1.0 / strategy.base_interval)
-        #: How many polls wait for a place, as whoever runs them last said.
+        #: How many polls wait for a slot; set by the fleet.
         self.queued = 0
 
     def first(self) -> Pause:
@@ -134,17 +142,17 @@ class FreshnessPacer(Pacer):
         return Pause(self._interval, 0.0, self._turns())
 
     def age(self, now: float) -> float | None:
-        """How long ago the last success was; None when there never was one."""
+        """How long ago the last success was; None if there never was one."""
         return None if self._succeeded_at is None else max(now - self._succeeded_at, 0.0)
 
     def _learn(self, outcome: Outcome) -> None:
-        if self._looked_at is not None:
-            gap = max(outcome.at - self._looked_at, 0.0)
+        if self._polled_at is not None:
+            gap = max(outcome.at - self._polled_at, 0.0)
             if outcome.found:
                 self.changes.changed(gap, min(outcome.waits, default=None))
             else:
                 self.changes.unchanged(gap)
-        self._looked_at = outcome.at
+        self._polled_at = outcome.at
 
     def _target(self, now: float) -> float:
         strategy = self._strategy
@@ -157,10 +165,10 @@ class FreshnessPacer(Pacer):
         return target * (1.0 + QUEUED_WEIGHT * max(self.queued - 1, 0))
 
     def _turns(self) -> tuple[Change, ...]:
-        before, now = self._told, self._interval
+        before, now = self._reported, self._interval
         if before / TURN < now < before * TURN:
             return ()
-        self._told = now
+        self._reported = now
         return (Change("back-off" if now > before else "speed-up", before, now),)
 
     def state(self) -> dict[str, Plain]:

@@ -1,10 +1,10 @@
-"""What `Worth` is to reach: a price ratio, or a controller that steers it to a budget or a latency.
+"""The goals of `Worth`: a price ratio, or a controller that steers it to a budget or a latency.
 
-`Worth` needs one number: how many item-seconds of waiting a poll is worth. A price says it at
-once. A budget or a latency target does not, so it is steered: from the ratio that would be right
-for steady traffic, up when polls overrun the budget (or items wait too little), down when they do
-not. Each goal keeps an account, in polls or in items, of how far ahead of its target it is, and
-steers by the balance: a balance that stays bounded is a target that is met in the long run.
+`Worth` needs one number: how many item-seconds of waiting a poll is worth. Prices give it directly.
+For a budget or a latency target it is steered: it starts at the ratio that fits steady traffic,
+goes up when polls exceed the budget (or items wait too little), and down when they do not. Each
+goal counts, in polls or in items, how far it is ahead of its target, and steers by that balance:
+while the balance stays bounded, the target is met in the long run.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from collections.abc import Sequence
 
 #: Steering multiplies the price ratio by at most this power of e, up or down.
 STEER_MAX = 6.0
-#: Budget: the account may be overdrawn by so many hours of polls, and hold so many unspent.
+#: Budget: how many hours of polls the balance may fall below zero, and how many it may save.
 OVERDRAFT, SAVINGS = 0.1, 0.1
-#: How far an hour's polls move the logarithm of the price ratio: while they are on the account, and
-#: for good.
+#: How far an hour's polls move the logarithm of the price ratio: while they are in the balance, and
+#: permanently.
 GAIN, DRIFT = 10.0, 2.0
-#: A smaller budget is steered as if it were so large: a single poll is no news.
+#: A smaller budget is steered as if it were this large, so that a single poll matters little.
 HOUR_MIN = 20.0
 #: Latency: how far one item that is late, or early, by as much as the target moves it; and for p95,
 #: how far one that is late at all does.
 MEAN_GAIN = 1.0 / 200.0
 P95_GAIN = 1.0 / 50.0
-#: p95 is aimed a little below its target, so that it is met and not straddled.
+#: The p95 goal aims a little below its target, so that the target is met.
 P95_AIM = 0.95
-#: Beyond these, a target is no different.
+#: Targets are clamped to these limits.
 SECONDS_MAX = 1e9
 PER_HOUR_MIN, PER_HOUR_MAX = 1e-6, 1e9
 
 
 class Goal(ABC):
-    """Says what a poll is worth, in item-seconds of waiting."""
+    """Decides what a poll is worth, in item-seconds of waiting."""
 
     steer = 0.0
 
     @abstractmethod
     def price(self, rate: float) -> float:
-        """The item-seconds that are worth a poll, where items come at `rate` in the long run."""
+        """The item-seconds that are worth a poll, if items come at `rate` in the long run."""
 
-    def polled(self, span: float) -> None:  # noqa: B027, not every goal minds
+    def polled(self, span: float) -> None:  # noqa: B027, optional
         """Take into account a poll, `span` seconds after the one before."""
 
     def waited(self, waits: Sequence[float], weight: float) -> None:  # noqa: B027
-        """Take into account items that waited so long, each standing for `weight` of them."""
+        """Take into account the waits of items, each with this weight."""
 
     def spread(self, found: float, span: float) -> None:  # noqa: B027
-        """Take into account items that came in `span` seconds, nobody knows when: evenly."""
+        """Take into account items that came in `span` seconds at unknown times: evenly."""
 
     def soonest(self) -> float:
-        """How long the next pause must be at least."""
+        """The minimum length of the next pause."""
         return 0.0
 
 
@@ -78,15 +78,15 @@ class SteeredGoal(Goal):
 
 
 class BudgetGoal(SteeredGoal):
-    """So many polls an hour."""
+    """A number of polls an hour."""
 
     def __init__(self, per_hour: float) -> None:
         per_hour = max(PER_HOUR_MIN, min(per_hour, PER_HOUR_MAX))
         super().__init__(3600.0 / per_hour)
         self._per_second = per_hour / 3600.0
         self._hour = max(per_hour, HOUR_MIN)
-        self._balance = 0.0  # hours of polls that were not made; old ones expire
-        self._trend = 0.0  # of the price ratio, by all of them
+        self._balance = 0.0  # hours of polls saved; old ones expire
+        self._trend = 0.0  # of the price ratio, over all polls
 
     def polled(self, span: float) -> None:
         unspent = (span * self._per_second - 1.0) / self._hour
@@ -99,7 +99,7 @@ class BudgetGoal(SteeredGoal):
 
 
 class MeanWaitGoal(SteeredGoal):
-    """So many seconds of waiting, on the average of all items."""
+    """A mean wait of all items, in seconds."""
 
     def __init__(self, mean: float) -> None:
         super().__init__(2.0 * mean)
@@ -116,7 +116,7 @@ class MeanWaitGoal(SteeredGoal):
 
 
 class P95WaitGoal(SteeredGoal):
-    """So many seconds of waiting for all but one item in twenty."""
+    """A wait in seconds that all but one item in twenty stay below."""
 
     def __init__(self, p95: float) -> None:
         super().__init__(p95 / 0.95)

@@ -1,6 +1,6 @@
-"""Strategies under the names of qo's page, in whole milliseconds.
+"""Strategies under the names that qo uses, in milliseconds.
 
-For code written against that page; new code reads better with `Adaptive("100ms", "30s")`.
+For code written for qo; new code reads better with `Adaptive("100ms", "30s")`.
 """
 
 from __future__ import annotations

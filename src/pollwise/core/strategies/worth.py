@@ -1,38 +1,36 @@
-"""Worth: look again when the waiting you expect is worth one poll.
+"""Worth: poll again when the expected waiting is worth one poll.
 
 **The rule.** A poll costs c; an item that waits costs w a second. With N(s) the number of items
 expected s seconds from now, a pause of T costs w·∫₀ᵀ N(s) ds of waiting. The next poll is due when
 that has reached c. For a steady rate λ it is w·λT²/2, so T = √(2c/(wλ)): the interval at which
 waiting and polling cost the same, which is the cheapest one. A forecast that is not steady keeps
 the balance from pause to pause. (∫₀ᵀ s·λ(s) ds ≥ c/w is the same for a steady rate. It is right if
-the forecast begins anew at every poll; where a batch is foreseen for a minute from now it polls
-just before the batch, again and again, while the rule here polls just after.)
+the forecast starts again at every poll; if a batch is expected in a minute, it polls just before
+the batch, again and again, while the rule here polls just after.)
 
-**The forecast** is all the rest; `pollwise.core.forecast.arrivals` and
-`pollwise.core.forecast.cycle` have it. A belief about the present rate, which may jump; corrected
-by how often items came so long after the last one; or, once batches are seen to come at one
-period, by its phase. Where the source tells how long items waited, the times are exact; else items
-are taken to have come evenly between two polls.
+**The forecast** is in `pollwise.core.forecast.arrivals` and `pollwise.core.forecast.cycle`: an
+estimate of the current rate, which may jump, corrected by the time since the last item, or by the
+phase once batches come at one period. If the source says how long items waited, their times are
+exact; otherwise items are assumed to have come evenly between two polls.
 
-**Evidence.** A failed poll is none: the next one covers its time as well. A full batch is a count
-that was cut off: its items are kept, the pause is halved, and the first batch that is not full
-closes the count over all the time since. A poll that a hint caused needs no care: the belief is a
-likelihood, and a likelihood does not ask why the observation ended. At the start no rate is known,
-and one item is taken for granted, so pauses begin at the min_interval and grow as the silence
-does; a long pause that ends in a large batch moves the belief at once.
+**Evidence.** A failed poll is not evidence: the next one covers its time as well. A full batch is
+an incomplete count: its items are kept, the pause is halved, and the first batch that is not full
+ends the count over the whole time. A poll caused by a hint needs no special care: a likelihood does
+not depend on why the observation ended. At the start no rate is known and one item is assumed, so
+pauses begin at the min_interval and grow with the silence; a large batch after a long pause changes
+the estimate at once.
 
-**Where it loses.** To the best fixed interval, chosen in hindsight: a little where traffic is
-steady, because it cannot know that it is; more where whole batches come at random, which it takes
-for bursts that go on; and much where batches come at just the period of
-that best interval, which then sits on every batch by foreknowledge. To the best of many back-offs,
-chosen in hindsight: where bursts begin and end at random and the
-silence between them is very long beside a pause. A max_interval that is lower than what the rule
-would choose is kept, and costs polls.
+**Where it loses.** To the best fixed interval, chosen in hindsight: a little with steady traffic,
+because it cannot know that it is steady; more if whole batches come at random, which look like
+bursts that go on; and much if batches come exactly at the period of that best interval. To the best
+of many back-offs, chosen in hindsight: if bursts begin and end at random and the silence between
+them is much longer than a pause. A max_interval below what the rule would choose is respected, and
+costs polls.
 
-**Held polls.** A poll that a server holds, for g seconds on average, looks all that time, and what
-comes then does not wait. The price of a poll buys the pause and the holding: c + w·λT²/2 for T + g
-seconds. That is cheapest at T = √(T₀² + g²) - g, with T₀ the pause of a poll that is not held: next
-to nothing where items come while polls are held, and T₀ again where so many come that none is.
+**Held polls.** While a server holds a poll, for g seconds on average, items do not wait. The price
+of a poll covers the pause and the hold: c + w·λT²/2 for T + g seconds. That is cheapest at T =
+√(T₀² + g²) - g, with T₀ the pause without a hold: close to zero if items come while polls are held,
+and T₀ again if so many come that no poll is held.
 
 **Goals.** Instead of prices, a budget or a latency may be given; `pollwise.core.strategies.goals`
 steers c/w.
@@ -63,16 +61,16 @@ GOALS = (
     ("mean_wait",),
     ("p95_wait",),
 )
-COUNTED_MAX = 1_000_000_000  # of items in a poll; no larger number is worth telling apart
-SPAN_MIN = 1e-6  # seconds; polls that are nearer count as one
-AT_MAX = 1e12  # seconds; a clock that shows more is taken to stand still
+COUNTED_MAX = 1_000_000_000  # items in a poll; larger numbers count as this
+SPAN_MIN = 1e-6  # seconds; closer polls count as one
+AT_MAX = 1e12  # seconds; later times count as this
 PRICE_MIN, PRICE_MAX = 1e-15, 1e30  # item-seconds
-SAMPLED = 8  # waiting times that are looked at in a batch
+SAMPLED = 8  # waits per batch that are used
 
 
 @dataclass(frozen=True, init=False, slots=True)
 class Worth(Strategy):
-    """Look again when the waiting you expect is worth one poll. Give one goal.
+    """Poll again when the expected waiting is worth one poll. Give one goal.
 
     poll_cost: what one poll costs; give `wait_cost` as well, in the same currency.
     wait_cost: what it costs that one item waits one second.
@@ -134,7 +132,7 @@ class Worth(Strategy):
         self._check_reach()
 
     def _check_goal(self) -> None:
-        """One goal, with all that belongs to it."""
+        """Check that there is exactly one goal, with all its values."""
         given = [key for keys in GOALS for key in keys if getattr(self, key) is not None]
         shown = " and ".join(f"{key} = {getattr(self, key)!r}" for key in given)
         goals = [keys for keys in GOALS if not {*keys}.isdisjoint(given)]
@@ -144,10 +142,10 @@ class Worth(Strategy):
         if len(goals) > 1:
             raise ConfigError(f"{shown} are {len(goals)} goals; give one of them")
         if missing := {*goals[0]}.difference(given):
-            raise ConfigError(f"{shown} is half a goal; give {missing.pop()} as well")
+            raise ConfigError(f"{shown} is only half of a goal; also give {missing.pop()}")
 
     def _check_reach(self) -> None:
-        """A goal that the min_interval and the max_interval allow."""
+        """Check that min_interval and max_interval allow the goal."""
         per_hour = self._polls_per_hour()
         if per_hour is not None and per_hour * self.max_interval < 3600.0:
             what = "polls_per_hour" if self.polls_per_hour else "dollars_per_month"
@@ -176,7 +174,7 @@ class Worth(Strategy):
         max_interval: Duration = MAX_INTERVAL,
         hold: Duration = 0,
     ) -> Worth:
-        """As little waiting as so many polls, or so many dollars at a price per poll, can buy."""
+        """As little waiting as a budget of polls, or of dollars at a price per poll, allows."""
         return cls(
             polls_per_hour=polls_per_hour,
             dollars_per_month=dollars_per_month,
@@ -215,7 +213,7 @@ class Worth(Strategy):
         return self.polls_per_hour
 
     def goal(self) -> Goal:
-        """What steers towards the goal, for one source."""
+        """A fresh goal, for one source."""
         if self.poll_cost is not None and self.wait_cost is not None:
             return PriceGoal(self.poll_cost / self.wait_cost)
         per_hour = self._polls_per_hour()
@@ -240,11 +238,11 @@ class WorthPacer(Pacer):
         self._delay = strategy.min_interval
         self._interval = strategy.min_interval  # the best one for the long-run rate
         self._price = 0.0  # item-seconds of waiting that are worth a poll
-        self._now = 0.0  # items per second, at present
+        self._now = 0.0  # items per second, now
         self._rate = 0.0  # items per second, forecast
         self._last_at: float | None = None  # the last poll
         self._from = 0.0  # the poll from which items are counted
-        self._open = 0  # items since then, of polls that were not the end of it
+        self._open = 0  # items since then, in polls that did not end the count
         self._item_at = 0.0  # the last item
         self._polls = 0
 
@@ -255,7 +253,7 @@ class WorthPacer(Pacer):
         if outcome.failed:
             return Pause(self._delay, self._strategy.hold)
         at = max(-AT_MAX, min(outcome.at, AT_MAX))
-        if self._last_at is None:  # what it found came in no time that is known
+        if self._last_at is None:  # it is unknown in what time these items came
             self._last_at = self._from = self._item_at = at
             return Pause(self._delay, self._strategy.hold)
         self._goal.polled(at - self._last_at)
@@ -290,7 +288,7 @@ class WorthPacer(Pacer):
         )
 
     def _before_a_hold(self, pause: float) -> float:
-        """How long to pause if the poll that follows looks on while it is held."""
+        """How long to pause if the next poll is held."""
         hold, rate = self._strategy.hold, self._rate
         if not hold:
             return pause
@@ -348,7 +346,7 @@ class WorthPacer(Pacer):
 
 
 def _sampled(waits: Sequence[float], found: int) -> tuple[Sequence[float], float, float, float]:
-    """Some waiting times, how many items each stands for, the shortest and the longest of all."""
+    """A sample of the waits, its weight per wait, and the shortest and longest of all waits."""
     newest, oldest = max(min(waits), 0.0), max(waits)
     if len(waits) > SAMPLED:
         waits = waits[:: -(-len(waits) // SAMPLED)]
@@ -356,7 +354,7 @@ def _sampled(waits: Sequence[float], found: int) -> tuple[Sequence[float], float
 
 
 def _turn(before: float, after: float) -> tuple[Change, ...]:
-    """A change is told when the interval halves or doubles; it moves a little at every poll."""
+    """Report a change when the interval halves or doubles; small moves happen at every poll."""
     if after >= 2.0 * before:
         return (Change("back-off", before, after),)
     if after <= 0.5 * before:
