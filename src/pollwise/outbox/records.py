@@ -222,19 +222,24 @@ class RelayInfo:
     newer: bool
 
 
-def decoded_payload(text: str) -> Any:
-    """The payload, or its text where Python cannot decode what the database accepted as JSON.
+def stored_record(
+    seq: int, outbox: str, kind: str, payload: str, key: str | None, headers: str | None, at: float
+) -> Record:
+    """A record from the columns of a store.
 
-    Any program can put records, and one bad payload must not block all others.
+    Any program can put records, and a bad one must not block all others: where Python cannot
+    decode a payload that the database accepted as JSON, the record has its text; headers that are
+    not a JSON object are left out.
     """
+    decoded: Any
     try:
-        return json.loads(text)
+        decoded = json.loads(payload)
     except (ValueError, RecursionError):  # numbers with too many digits, or nested too deep
-        return text
+        decoded = payload
+    return Record(str(seq), outbox, kind, decoded, key, _decoded_headers(headers), at)
 
 
-def decoded_headers(text: str | None) -> Mapping[str, str]:
-    """The headers of a stored record; empty where their text is not a JSON object."""
+def _decoded_headers(text: str | None) -> Mapping[str, str]:
     if not text or text == "{}":
         return _NO_HEADERS
     try:

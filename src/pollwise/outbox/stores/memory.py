@@ -34,6 +34,11 @@ class _StoredRecord:
     since: float = 0.0
     error: str | None = None
 
+    @property
+    def name(self) -> str:
+        """As `KeyClaim.name`."""
+        return f"#{self.seq}" if self.new.key is None else f"={self.new.key}"
+
 
 @dataclass(slots=True)
 class _KeyQueue:
@@ -75,8 +80,7 @@ class MemoryOutboxStore(OutboxStore):
         return ids
 
     def _enter(self, row: _StoredRecord) -> None:
-        name = f"#{row.seq}" if row.new.key is None else f"={row.new.key}"
-        line = self._lines.setdefault(name, _KeyQueue(row.new.key))
+        line = self._lines.setdefault(row.name, _KeyQueue(row.new.key))
         back = bool(line.rows) and row.seq < next(reversed(line.rows))
         line.rows[row.seq] = row
         if back:  # a dead record that is retried goes to its old place
@@ -197,11 +201,8 @@ class MemoryOutboxStore(OutboxStore):
             oldest_age=max(now - min(live), 0.0) if live else None,
         )
 
-    def _line_of(self, row: _StoredRecord) -> _KeyQueue | None:
-        return self._lines.get(f"#{row.seq}" if row.new.key is None else f"={row.new.key}")
-
     def _state_of(self, row: _StoredRecord, now: float) -> RecordState:
-        line = self._line_of(row)
+        line = self._lines.get(row.name)
         if row.state != "ready" or line is None or next(iter(line.rows)) != row.seq:
             return row.state
         return line.state if line.due > now else "ready"
@@ -244,10 +245,9 @@ class MemoryOutboxStore(OutboxStore):
         return page
 
     def _info(self, row: _StoredRecord, now: float) -> RecordInfo:
-        state, line = self._state_of(row, now), self._line_of(row)
-        special = state in ("leased", "waiting") and line is not None
-        since = line.due if special and line is not None else row.since
-        relay = line.relay if special and line is not None else None
+        state, since, relay = self._state_of(row, now), row.since, None
+        if state in ("leased", "waiting"):
+            since, relay = self._lines[row.name].due, self._lines[row.name].relay
         return RecordInfo(self._record(row), state, since, row.error, row.progress, relay)
 
     async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
@@ -261,12 +261,11 @@ class MemoryOutboxStore(OutboxStore):
         chosen = self._dead(ids, keys)
         for row in chosen:
             del self._rows[row.seq]
-            name = f"#{row.seq}" if row.new.key is None else f"={row.new.key}"
-            line = self._lines.get(name)
+            line = self._lines.get(row.name)
             if line is not None:
                 line.rows.pop(row.seq, None)
                 if not line.rows and line.state == "ready":
-                    del self._lines[name]
+                    del self._lines[row.name]
         return len(chosen)
 
     def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> list[_StoredRecord]:

@@ -71,6 +71,8 @@ _WRITERS: dict[tuple[str, str], tuple[str, str]] = {
     ("django", "ConnectionProxy"): ("django", "DjangoProxyWriter"),
 }
 
+_CURSOR = "give its connection: `cursor.connection`"
+_TRANSACTION = "give its connection: `transaction.connection`"
 #: Objects that are easily mistaken for a connection, and what to give instead.
 _INSTEAD: dict[tuple[str, str], str] = {
     ("sqlalchemy", "Engine"): "give a connection: `with engine.begin() as connection:`",
@@ -80,22 +82,19 @@ _INSTEAD: dict[tuple[str, str], str] = {
         "sqlalchemy",
         "async_sessionmaker",
     ): "give a session: `async with Session.begin() as session:`",
-    ("sqlalchemy", "RootTransaction"): "give its connection: `transaction.connection`",
+    ("sqlalchemy", "RootTransaction"): _TRANSACTION,
     ("sqlalchemy", "SessionTransaction"): "give its session: `transaction.session`",
-    ("sqlalchemy", "NestedTransaction"): "give its connection: `transaction.connection`",
-    ("psycopg", "Cursor"): "give its connection: `cursor.connection`",
-    ("psycopg", "AsyncCursor"): "give its connection: `cursor.connection`",
-    ("psycopg", "Transaction"): "give its connection: `transaction.connection`",
-    ("psycopg", "AsyncTransaction"): "give its connection: `transaction.connection`",
-    ("psycopg2", "cursor"): "give its connection: `cursor.connection`",
-    (
-        "psycopg_pool",
-        "ConnectionPool",
-    ): "give a connection: `with pool.connection() as connection:`",
+    ("sqlalchemy", "NestedTransaction"): _TRANSACTION,
+    ("psycopg", "Cursor"): _CURSOR,
+    ("psycopg", "AsyncCursor"): _CURSOR,
+    ("psycopg", "Transaction"): _TRANSACTION,
+    ("psycopg", "AsyncTransaction"): _TRANSACTION,
+    ("psycopg2", "cursor"): _CURSOR,
+    ("psycopg_pool", "ConnectionPool"): "give one of its connections: `with pool.connection()`",
     ("psycopg_pool", "AsyncConnectionPool"): (
-        "give a connection: `async with pool.connection() as connection:`"
+        "give one of its connections: `async with pool.connection()`"
     ),
-    ("asyncpg", "Pool"): "give a connection: `async with pool.acquire() as connection:`",
+    ("asyncpg", "Pool"): "give one of its connections: `async with pool.acquire()`",
     ("asyncpg", "Transaction"): "give the connection that the transaction was begun on",
     ("django", "Atomic"): "give `django.db.connection`",
     ("django", "BaseConnectionHandler"): "give one of them: `connections['default']`",

@@ -35,7 +35,7 @@ WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($6::double precision) AS 
     DELETE FROM {schema}.outbox_relays USING clock
     WHERE outbox = $1 AND CASE WHEN relay = $2 THEN $3::text IS NULL
                                ELSE seen_at < now - 10 * $5::double precision END
-), told AS (
+), announced AS (
     INSERT INTO {schema}.outbox_relays (outbox, relay, handlers, started_at, seen_at)
     SELECT $1, $2, $3::text, now - $4::double precision, now FROM clock WHERE $3::text IS NOT NULL
     ON CONFLICT (outbox, relay) DO UPDATE SET
@@ -44,7 +44,7 @@ WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($6::double precision) AS 
 )
 SELECT relay, handlers, started_at, seen_at,
        coalesce((started_at, relay COLLATE "C") > (began, $2 COLLATE "C"), false)
-FROM {schema}.outbox_relays CROSS JOIN clock LEFT JOIN told ON true
+FROM {schema}.outbox_relays CROSS JOIN clock LEFT JOIN announced ON true
 WHERE outbox = $1 AND relay <> $2 AND seen_at > now - $5::double precision
 ORDER BY started_at, relay
 

@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from pollwise.durations import Duration
@@ -24,12 +25,10 @@ from pollwise.outbox.records import (
     KeySettlement,
     NewRecord,
     OutboxStats,
-    Record,
     RecordInfo,
     RecordState,
     RelayInfo,
-    decoded_headers,
-    decoded_payload,
+    stored_record,
 )
 from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
 from pollwise.outbox.writers.common import OutboxTarget
@@ -150,28 +149,21 @@ class PostgresOutboxStore(OutboxStore):
         *_, again = rows.pop()
         if again is not None:
             self._hints.send_at(self.clock.now() + max(again, 0.0))
-        rows.sort(key=_by_key)
-        claims = [self._claim_of(relay, list(each)) for _, each in groupby(rows, key=_key_of)]
+        rows.sort(key=itemgetter(1, 0))  # by key, then in order
+        claims = [self._claim_of(relay, list(each)) for _, each in groupby(rows, itemgetter(1))]
         claims.sort(key=lambda claim: int(claim.records[0].record.id))
         return claims
 
     def _claim_of(self, relay: str, rows: list[tuple[Any, ...]]) -> KeyClaim:
-        outbox, load = self.name, decoded_payload
-        key = rows[0][1]
-        if key[0] == _ALONE:
-            key = None
+        key = None if rows[0][1][0] == _ALONE else rows[0][1]
         *_, lapses, token, until = rows[0]
         records = tuple(
-            [
-                HeldRecord(
-                    Record(
-                        str(seq), outbox, kind, load(payload), key, decoded_headers(headers), at
-                    ),
-                    progress or "",
-                    retried,
-                )
-                for seq, _, kind, payload, headers, at, progress, retried, *_ in rows
-            ]
+            HeldRecord(
+                stored_record(seq, self.name, kind, payload, key, headers, at),
+                progress or "",
+                retried,
+            )
+            for seq, _, kind, payload, headers, at, progress, retried, *_ in rows
         )
         return KeyClaim(key, token, relay, until, records, lapses)
 
@@ -326,18 +318,15 @@ class PostgresOutboxStore(OutboxStore):
             )
         return [
             RecordInfo(
-                Record(
-                    str(row[0]), self.name, row[1], decoded_payload(row[2]), row[3],
-                    decoded_headers(row[4]), row[5],
-                ),
-                RECORD_STATES[row[6]],
-                row[7],
-                row[8],
-                row[9] or "",
-                row[10],
+                stored_record(seq, self.name, kind, payload, key, headers, at),
+                RECORD_STATES[shown],
+                since,
+                error,
+                progress or "",
+                relay,
             )
-            for row in rows
-        ]  # fmt: skip
+            for seq, kind, payload, key, headers, at, shown, since, error, progress, relay in rows
+        ]
 
     async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         return await self._restart(ids, keys, drop=False)
@@ -394,14 +383,6 @@ def _line(claim: KeyClaim) -> str:
 def _next(end: KeySettlement) -> int | None:
     records = end.claim.records
     return int(records[end.done].record.id) if end.done < len(records) else None
-
-
-def _key_of(row: tuple[Any, ...]) -> Any:
-    return row[1]
-
-
-def _by_key(row: tuple[Any, ...]) -> Any:
-    return row[1], row[0]
 
 
 def _was_settled(end: KeySettlement, tokens: Mapping[str, int], live: Collection[str]) -> bool:

@@ -19,12 +19,10 @@ from pollwise.outbox.records import (
     KeySettlement,
     NewRecord,
     OutboxStats,
-    Record,
     RecordInfo,
     RecordState,
     RelayInfo,
-    decoded_headers,
-    decoded_payload,
+    stored_record,
 )
 from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
 from pollwise.outbox.stores.sqlite.connection import SqliteConnection
@@ -138,7 +136,7 @@ class SqliteCalls(SqliteConnection):
                 rows = self._rows("of_no_key", record=record)
             else:
                 rows = _fitting(self._rows("of_key", key=key, limit=per_key))
-            if not rows:  # somebody deleted them
+            if not rows:  # another program deleted them
                 self._run("remove_key", key=key, record=record)
                 continue
             [(lapses,)] = self._rows(
@@ -150,10 +148,8 @@ class SqliteCalls(SqliteConnection):
 
     def _held(self, row: tuple[Any, ...], key: str | None) -> HeldRecord:
         seq, kind, payload, headers, created_at, progress, retried = row
-        record = Record(
-            str(seq), self._outbox, kind, decoded_payload(payload), key, decoded_headers(headers),
-            _time(created_at),
-        )  # fmt: skip
+        at = _time(created_at)
+        record = stored_record(seq, self._outbox, kind, payload, key, headers, at)
         return HeldRecord(record, progress, bool(retried))
 
     def settle(
@@ -288,7 +284,8 @@ class SqliteCalls(SqliteConnection):
     def _info(self, row: tuple[Any, ...]) -> RecordInfo:
         seq, kind, payload, key, headers, created_at, code, due, since, error, progress, relay = row
         state = RECORD_STATES[code]
-        record = self._held((seq, kind, payload, headers, created_at, "", 0), key).record
+        at = _time(created_at)
+        record = stored_record(seq, self._outbox, kind, payload, key, headers, at)
         if state in ("leased", "waiting"):
             return RecordInfo(record, state, float(due), error, progress, relay)
         return RecordInfo(record, state, _time(since), error, progress)
