@@ -20,7 +20,7 @@ from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
-from pollwise.storage.channel import LOOK_AFTER, RIDE_EVERY, SEND_EVERY, Channel, Line
+from pollwise.storage.channel import RIDE_EVERY, SEND_EVERY, TURN_AFTER, Channel, HintTransport
 from tests.support.kit import Seen
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class Exchange:
         self.cut = asyncio.Event()
 
 
-class MemoryLine(Line):
+class MemoryTransport(HintTransport):
     advice = "look at the exchange"
 
     def __init__(self, exchange: Exchange) -> None:
@@ -97,7 +97,7 @@ class Process:
         self.busy = asyncio.Event()
         self.busy.set()
         # The system's clock in a virtual loop: virtual time need not stand still for a check.
-        self.channel = Channel(MemoryLine(exchange), Clock())
+        self.channel = Channel(MemoryTransport(exchange), Clock())
         options = LoopOptions(
             events=self.seen.events,
             hints=self.channel,
@@ -252,7 +252,7 @@ def test_a_poll_that_began_before_the_proof_is_not_trusted() -> None:
 def test_one_job_does_not_wake_a_herd(others: int) -> None:
     async def main() -> None:
         async with processes(others) as (exchange, started):
-            putter = Channel(MemoryLine(exchange), Clock())
+            putter = Channel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)  # each has heard the others' checks
             chosen = set()
             for _ in range(20):
@@ -260,10 +260,10 @@ def test_one_job_does_not_wake_a_herd(others: int) -> None:
                 message = putter.ride(1, {"job"})
                 assert message is not None
                 exchange.carry(message)
-                await asyncio.sleep(LOOK_AFTER / 2)
+                await asyncio.sleep(TURN_AFTER / 2)
                 [first] = woken_since(before, started)
                 chosen.add(first)
-                await asyncio.sleep(LOOK_AFTER)
+                await asyncio.sleep(TURN_AFTER)
                 looked = woken_since(before, started)
                 assert len(looked) == min(others, 2), "one more, should the chosen one be dead"
                 await asyncio.sleep(5)
@@ -282,11 +282,11 @@ def woken_since(before: list[int], started: list[Process]) -> list[int]:
 def test_news_of_many_jobs_wakes_as_many() -> None:
     async def main() -> None:
         async with processes(10) as (exchange, started):
-            putter = Channel(MemoryLine(exchange), Clock())
+            putter = Channel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             before = [process.loop.counts.hinted for process in started]
             exchange.carry(putter.message(4, {"job"}))
-            await asyncio.sleep(LOOK_AFTER / 2)
+            await asyncio.sleep(TURN_AFTER / 2)
             assert len(woken_since(before, started)) == 4
 
     under(main)
@@ -295,7 +295,7 @@ def test_news_of_many_jobs_wakes_as_many() -> None:
 def test_a_busy_process_passes_the_news_on() -> None:
     async def main() -> None:
         async with processes(12) as (exchange, started):
-            putter = Channel(MemoryLine(exchange), Clock())
+            putter = Channel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             *busy, free = started
             for process in busy:
@@ -306,7 +306,7 @@ def test_a_busy_process_passes_the_news_on() -> None:
             for _ in range(10):
                 began = now()
                 exchange.carry(putter.message(1, {"job"}))
-                await asyncio.sleep(LOOK_AFTER / 2)
+                await asyncio.sleep(TURN_AFTER / 2)
                 assert free.polls_since(began), "eleven are busy, and the one who sleeps is found"
                 await asyncio.sleep(5)
             passed = [json.loads(m) for m in exchange.sent if json.loads(m)[0] == "hint"]
@@ -318,7 +318,7 @@ def test_a_busy_process_passes_the_news_on() -> None:
 def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
     async def main() -> None:
         async with processes(7) as (exchange, started):
-            putter = Channel(MemoryLine(exchange), Clock())
+            putter = Channel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             for process in started[:6]:  # killed: without a word
                 process.task.cancel()
@@ -332,17 +332,17 @@ def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
                 exchange.carry(putter.message(1, {"job"}))
                 while alive.loop.counts.hinted == before:
                     await asyncio.sleep(0.01)
-                    assert now() < began + LOOK_AFTER * 6.5, (
+                    assert now() < began + TURN_AFTER * 6.5, (
                         "each has its turn, and this is the last"
                     )
                 waits.append(now() - began)
                 await asyncio.sleep(6)
-            assert max(waits) > LOOK_AFTER / 2, "somebody dead was chosen now and then"
+            assert max(waits) > TURN_AFTER / 2, "somebody dead was chosen now and then"
             await asyncio.sleep(180)
             for _ in range(10):
                 before = alive.loop.counts.hinted
                 exchange.carry(putter.message(1, {"job"}))
-                await asyncio.sleep(LOOK_AFTER / 2)
+                await asyncio.sleep(TURN_AFTER / 2)
                 assert alive.loop.counts.hinted > before, "they count as gone"
                 await asyncio.sleep(3)
 
@@ -352,14 +352,14 @@ def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
 def test_who_leaves_says_goodbye() -> None:
     async def main() -> None:
         async with processes(2) as (exchange, started):
-            putter = Channel(MemoryLine(exchange), Clock())
+            putter = Channel(MemoryTransport(exchange), Clock())
             await asyncio.sleep(120)
             await started.pop().end()
             assert exchange.words()[-1] == "bye"
             for _ in range(10):
                 began = now()
                 exchange.carry(putter.message(1, {"job"}))
-                await asyncio.sleep(LOOK_AFTER / 2)
+                await asyncio.sleep(TURN_AFTER / 2)
                 assert started[0].polls_since(began)
                 await asyncio.sleep(3)
 
@@ -367,7 +367,7 @@ def test_who_leaves_says_goodbye() -> None:
 
 
 def test_a_line_that_is_ready_only_when_the_channel_closes_is_not_checked() -> None:
-    class LateLine(MemoryLine):
+    class LateLine(MemoryTransport):
         async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
             try:
                 await asyncio.Event().wait()
@@ -393,12 +393,12 @@ def test_news_goes_to_those_who_want_it() -> None:
         exchange = Exchange()
         mail = [Process(exchange, frozenset({"mail"})) for _ in range(3)]
         pdf = Process(exchange, frozenset({"pdf"}))
-        putter = Channel(MemoryLine(exchange), Clock())
+        putter = Channel(MemoryTransport(exchange), Clock())
         await asyncio.sleep(120)
         for _ in range(10):
             began = now()
             exchange.carry(putter.message(1, {"pdf"}))
-            await asyncio.sleep(LOOK_AFTER / 2)
+            await asyncio.sleep(TURN_AFTER / 2)
             assert pdf.polls_since(began), "the only one who wants it"
             await asyncio.sleep(3)
         for process in (*mail, pdf):
@@ -427,7 +427,7 @@ def test_who_sleeps_here_takes_it_and_nobody_else_is_told() -> None:
 def test_news_is_coalesced() -> None:
     async def main() -> None:
         exchange = Exchange()
-        putter = Channel(MemoryLine(exchange), Clock())
+        putter = Channel(MemoryTransport(exchange), Clock())
         rode = 0
         for _ in range(1000):  # for a second
             if putter.ride(1, {"job"}) is None:
@@ -447,7 +447,7 @@ def test_news_is_coalesced() -> None:
 def test_a_process_that_only_puts_does_not_listen() -> None:
     async def main() -> None:
         exchange = Exchange()
-        putter = Channel(MemoryLine(exchange), Clock())
+        putter = Channel(MemoryTransport(exchange), Clock())
         putter.send_to_others(1, {"job"})
         await asyncio.sleep(SOON)
         assert exchange.words() == ["hint"]
@@ -460,7 +460,7 @@ def test_a_process_that_only_puts_does_not_listen() -> None:
 
 def test_very_many_kinds_become_any() -> None:
     async def main() -> None:
-        channel = Channel(MemoryLine(Exchange()), Clock())
+        channel = Channel(MemoryTransport(Exchange()), Clock())
         message = channel.message(1, [f"kind-{n}" for n in range(1000)])
         assert len(message) < 4000
         assert json.loads(message)[4] is None
@@ -469,7 +469,7 @@ def test_very_many_kinds_become_any() -> None:
 
 
 ANYTHING: list[Any] = [
-    *("hint", "check", "looked", "bye", "x", "\ud800"),
+    *("hint", "check", "polled", "bye", "x", "\ud800"),
     *(1, -1, True, 3 * 10**8, 10**400),
     *(None, [], ["k"], [[]], [1], ["\ud800"]),
 ]
@@ -495,7 +495,7 @@ def test_foreign_messages_change_nothing(text: str) -> None:
         async with processes() as (exchange, [process]):
             await asyncio.sleep(SOON)
             exchange.carry(text)
-            exchange.carry(Channel(MemoryLine(exchange), Clock()).message(1, ["job"]))
+            exchange.carry(Channel(MemoryTransport(exchange), Clock()).message(1, ["job"]))
             await asyncio.sleep(120)
             assert not process.task.done()
             assert not process.seen.of(HintsLost)
@@ -505,7 +505,7 @@ def test_foreign_messages_change_nothing(text: str) -> None:
 
 def test_the_channel_moves_to_another_event_loop() -> None:
     exchange, seen = Exchange(), Seen()
-    channel = Channel(MemoryLine(exchange), Clock())
+    channel = Channel(MemoryTransport(exchange), Clock())
     channel.report_to("jobs", seen.events)
 
     async def main() -> None:

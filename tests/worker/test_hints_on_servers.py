@@ -44,7 +44,7 @@ def test_a_listening_session_that_hangs(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its connection is open and says nothing: the first who notices gives it up for all."""
-    monkeypatch.setattr("pollwise.storage.postgres.line.PATIENCE", 0.5)
+    monkeypatch.setattr("pollwise.storage.postgres.notify.PATIENCE", 0.5)
     dsn = migrated(postgres.dsn())
 
     async def main() -> None:
@@ -69,7 +69,7 @@ def test_a_listening_session_that_hangs(
 
 
 def test_a_subscription_that_hangs(redis: Redis, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pollwise.storage.redis.line.SUBSCRIBE_TIMEOUT", 0.5)
+    monkeypatch.setattr("pollwise.storage.redis.pubsub.SUBSCRIBE_TIMEOUT", 0.5)
 
     async def main(proxy: Proxy) -> None:
         team = Team(redis.url(), Clock())

@@ -19,7 +19,7 @@ import redis as redis_client
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven, JobStarted, PollFinished
 from pollwise.runtime.jobs import NewJob
-from pollwise.storage.channel import LOOK_AFTER
+from pollwise.storage.channel import TURN_AFTER
 from tests.queues.benches import migrated
 from tests.support.daemons import wait_until
 from tests.support.kit import until, virtually
@@ -223,7 +223,7 @@ def test_one_put_does_not_wake_fifty_workers(watched: Watched) -> None:
                 with clock.outside():
                     await team.put(1)
                     await team.began.wait()
-                await clock.advance(1.1 * LOOK_AFTER)  # the next in turn looks too, and says so
+                await clock.advance(1.1 * TURN_AFTER)  # the next in turn looks too, and says so
                 with clock.outside():
                     await all_heard(team)
                 await clock.advance(0.5)
@@ -243,6 +243,6 @@ async def all_heard(team: Team) -> None:
     """Nobody waits for its turn to look any more; that travels in real time."""
     channels: list[Any] = [queue.hints() for queue in team.queues]
     deadline = time.monotonic() + 20
-    while any(channel._looks for channel in channels):
+    while any(channel._turns for channel in channels):
         assert time.monotonic() < deadline, "nobody said that it looked"
         await asyncio.sleep(0)

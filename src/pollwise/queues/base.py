@@ -109,7 +109,7 @@ class Queue(ABC):
 
     capabilities: ClassVar[Capabilities]
     #: `_put` tells other processes by itself, in the transaction of the put.
-    _tells_of_puts: ClassVar[bool] = False
+    _hints_of_puts: ClassVar[bool] = False
     #: The kind under which a claim delivers what is in the store and is no job of ours.
     foreign_kind: ClassVar[str | None] = None
     #: How long a worker gathers settlements for one call, in seconds, and how many at the most;
@@ -163,7 +163,7 @@ class Queue(ABC):
         ids, fresh = await self._put(batch)
         if fresh:
             kinds = {job.kind for job in batch}
-            if self._tells_of_puts:
+            if self._hints_of_puts:
                 self._hints.send(fresh, kinds)
             else:
                 self._announce(fresh, kinds)

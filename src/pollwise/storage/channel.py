@@ -1,6 +1,6 @@
 """Hints between processes, proven end to end: what every store with a message service shares.
 
-A store brings a `Line` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
+A store brings a `HintTransport` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
 
 - **Proven or not.** It sends itself a check the way hints travel, and only while that comes back
   does the loop trust it with the long interval. A pooler that swallows LISTEN, a cut connection, a
@@ -49,9 +49,9 @@ WIDER = 4
 PASSES_MAX = 3
 #: How long each in turn waits for the one before to look, in case a chosen one died; how many have
 #: a turn; and how many hints wait for that at a time.
-LOOK_AFTER = 0.25
+TURN_AFTER = 0.25
 TURNS_MAX = 40
-LOOKS_MAX = 100
+WAITING_MAX = 100
 #: Bounds of what a message may say: anybody may send one.
 MESSAGE_LENGTH_MAX = 8000
 WORD_LENGTH_MAX = 64
@@ -63,7 +63,7 @@ KINDS_LENGTH_MAX = 2000
 LISTEN_RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 
 
-class Line(ABC):
+class HintTransport(ABC):
     """How messages travel between the processes of a store."""
 
     #: What a person should look at when messages do not come back.
@@ -94,14 +94,14 @@ class Channel(Hints):
 
     def __init__(
         self,
-        line: Line,
+        transport: HintTransport,
         clock: Clock,
         *,
         check_every: float = CHECK_EVERY,
         check_timeout: float = 5.0,
     ) -> None:
         super().__init__()
-        self._line = line
+        self._transport = transport
         self._clock = clock
         self._check_every = check_every
         self._check_timeout = check_timeout
@@ -118,7 +118,7 @@ class Channel(Hints):
         self._standstill: AbstractContextManager[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         #: Hints that others were chosen for, and when our turn is to look.
-        self._looks: dict[str, asyncio.TimerHandle] = {}
+        self._turns: dict[str, asyncio.TimerHandle] = {}
         #: Other processes: until when they count as there, and the kinds they want (None: any).
         self._others: dict[str, tuple[float, frozenset[str] | None]] = {}
         self._rode_at = -math.inf
@@ -183,7 +183,7 @@ class Channel(Hints):
             message = self.message(self._unsent, self._unsent_kinds)
             self._unsent, self._unsent_kinds = 0, set()
             with suppress(Exception):  # a lost hint costs latency, and the check will tell
-                await self._line.send(message)
+                await self._transport.send(message)
             await self._clock.sleep(SEND_EVERY)
         self._sending_hints = None
 
@@ -202,13 +202,15 @@ class Channel(Hints):
     async def _keep_listening(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            self._turn = turn = loop.create_task(self._line.listen(self._received, self._ready))
+            self._turn = turn = loop.create_task(
+                self._transport.listen(self._received, self._ready)
+            )
             try:
                 await asyncio.wait([turn])
             finally:
                 turn.cancel()
                 await asyncio.wait([turn])
-            advice = self._line.advice
+            advice = self._transport.advice
             if turn.cancelled():
                 reason = f"a check did not come back within {self._check_timeout:g} s"
             else:
@@ -234,8 +236,8 @@ class Channel(Hints):
             self._received_check(sender, *rest)
         elif word == "bye":
             self._others.pop(sender, None)
-        elif word == "looked":
-            self._received_look(*rest)
+        elif word == "polled":
+            self._received_polled(*rest)
         elif sender != self._id:  # what was put here is known here
             self._received_hint(sender, *rest)
 
@@ -267,7 +269,7 @@ class Channel(Hints):
 
     async def _send_quietly(self, message: str) -> None:
         with suppress(Exception):  # then the check does not come back, which is noticed
-            await self._line.send(message)
+            await self._transport.send(message)
 
     def _received_check(self, sender: str, nonce: str, wants: list[str] | None) -> None:
         now = self._clock.now()
@@ -345,21 +347,21 @@ class Channel(Hints):
             self.send(math.ceil(count / min(candidates, farthest)), kinds)
             if rank == nearest and not able and farthest < candidates:
                 self._send_soon(_message("hint", sender, salt, count, kinds, passes + 1))
-        elif passes == 0 and rank < farthest + TURNS_MAX and len(self._looks) < LOOKS_MAX:
+        elif passes == 0 and rank < farthest + TURNS_MAX and len(self._turns) < WAITING_MAX:
             loop = asyncio.get_running_loop()
-            delay = LOOK_AFTER * (rank - farthest + 1)
-            self._looks[salt] = loop.call_later(delay, self._look_in_turn, salt, kinds)
+            delay = TURN_AFTER * (rank - farthest + 1)
+            self._turns[salt] = loop.call_later(delay, self._poll_in_turn, salt, kinds)
 
-    def _look_in_turn(self, salt: str, kinds: list[str] | None) -> None:
+    def _poll_in_turn(self, salt: str, kinds: list[str] | None) -> None:
         """Nobody said that it looked; or else, had we no time to, the next one shall."""
-        del self._looks[salt]
+        del self._turns[salt]
         if self._able(kinds):
             self.send(1, kinds)
-            self._send_soon(_message("looked", self._id, salt))
+            self._send_soon(_message("polled", self._id, salt))
 
-    def _received_look(self, salt: str) -> None:
+    def _received_polled(self, salt: str) -> None:
         """Somebody looked, so we need not."""
-        timer = self._looks.pop(salt, None)
+        timer = self._turns.pop(salt, None)
         if timer is not None:
             timer.cancel()
 
@@ -398,9 +400,9 @@ class Channel(Hints):
 
     def close(self) -> None:
         super().close()
-        for timer in self._looks.values():
+        for timer in self._turns.values():
             timer.cancel()
-        self._looks.clear()
+        self._turns.clear()
         if self._listening is not None and not _dead(self._listening):
             self._listening.cancel()
         self._listening = None
@@ -409,15 +411,15 @@ class Channel(Hints):
     async def aclose(self) -> None:
         """Say goodbye, so that nobody counts on this process any more, and let go."""
         there = self._proven_at is not None
-        listening, telling = self._listening, self._sending_hints
+        listening, sending = self._listening, self._sending_hints
         self.close()
-        if telling is not None and not _dead(telling):
-            await telling  # what was put shall be told
+        if sending is not None and not _dead(sending):
+            await sending  # what was put shall be told
         if listening is not None and not listening.get_loop().is_closed():
             await asyncio.gather(listening, return_exceptions=True)
         if there:
             await self._send_quietly(_message("bye", self._id))
-        await self._line.close()
+        await self._transport.close()
 
 
 def _message(*parts: object) -> str:
@@ -461,7 +463,7 @@ def _passes(part: object) -> bool:
 _SHAPES: dict[str, tuple[Callable[[object], bool], ...]] = {
     "check": (_word, _word, _word, _names),
     "hint": (_word, _word, _word, _count, _names, _passes),
-    "looked": (_word, _word, _word),
+    "polled": (_word, _word, _word),
     "bye": (_word, _word),
 }
 

@@ -493,7 +493,7 @@ def test_hints_that_are_refused_are_no_fault_of_a_proxy(served: Served, token: P
 
     async def main() -> None:
         async with HttpQueue(served.url, "mail", token_file=token) as queue:
-            line = queue._channel._line
+            line = queue._channel._transport
             with pytest.raises(RequestRefused) as refused:
                 await line.listen(lambda _: None, lambda: None)
             assert "token of the queue 'mail'" in refused.value.advice

@@ -16,7 +16,7 @@ from pollwise.runtime.events import Events, HintsLost
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob
 from pollwise.storage.postgres import connections as postgres_connections
-from pollwise.storage.postgres import line as postgres_line
+from pollwise.storage.postgres import notify
 from tests.queues.benches import migrated
 from tests.queues.postgres.kit import names, run
 from tests.support.daemons import wait_until
@@ -119,7 +119,7 @@ def test_closing_does_not_wait_for_a_server_that_stands_still(
     dsn = migrated(server.dsn())
     monkeypatch.setattr(postgres_connections, "CLOSE_PATIENCE", 0.2)
     monkeypatch.setattr(postgres_connections, "CANCEL_PATIENCE", 0.2)
-    monkeypatch.setattr(postgres_line, "SEND_TIMEOUT", 0.2)
+    monkeypatch.setattr(notify, "SEND_TIMEOUT", 0.2)
 
     async def main() -> None:
         queue = PostgresQueue(dsn, timeout="1h")
@@ -127,7 +127,7 @@ def test_closing_does_not_wait_for_a_server_that_stands_still(
         with server.paused():
             async with asyncio.timeout(PATIENCE):
                 with pytest.raises(StoreUnavailable, match=r"within timeout = 0\.2 s"):
-                    await queue._line.send("news")
+                    await queue._transport.send("news")
                 calls = [asyncio.ensure_future(queue.put(NewJob("job", n))) for n in range(9)]
                 given_up = asyncio.ensure_future(queue.stats())
                 await asyncio.sleep(0)

@@ -169,7 +169,7 @@ def test_who_cannot_connect_to_listen_is_told_why(name: str) -> None:
     async def main() -> None:
         async with RedisQueue("redis://:s3cret@127.0.0.1:1/0", name) as queue:
             with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
-                await queue._channel._line.listen(lambda _: None, lambda: None)
+                await queue._channel._transport.listen(lambda _: None, lambda: None)
         advice = getattr(caught.value, "advice", None)
         assert advice == "The listening connection could not be made; see the reason."
 

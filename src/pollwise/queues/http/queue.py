@@ -44,7 +44,7 @@ from pollwise.queues.http.client import (
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
-from pollwise.storage.channel import Channel, Line
+from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
 
 #: The longest that one request is held, in seconds: many proxies cut answers that take 30 s. A
@@ -69,7 +69,7 @@ class HttpQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True, hints="network")
-    _tells_of_puts: ClassVar[bool] = True
+    _hints_of_puts: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class HttpQueue(Queue):
             await self._http.close()
 
     def _make_hints(self) -> Hints:
-        self._channel = _HttpChannel(_HttpLine(self), self._clock)
+        self._channel = _HttpChannel(_HttpTransport(self), self._clock)
         return self._channel
 
     # Requests
@@ -365,14 +365,14 @@ _KINDS: dict[str, type[Exception]] = {
 class _HttpChannel(Channel):
     """A channel that trusts its line only while the controller hears of all puts itself."""
 
-    _line: _HttpLine
+    _transport: _HttpTransport
 
     @property
     def proven_at(self) -> float | None:
-        return super().proven_at if self._line.proven else None
+        return super().proven_at if self._transport.proven else None
 
 
-class _HttpLine(Line):
+class _HttpTransport(HintTransport):
     """Messages over one WebSocket to the controller."""
 
     advice = (

@@ -27,7 +27,7 @@ TRIES = 3
 #: Bodies that one claim reads before it claims, at the most: those of mixed puts.
 BODIES = 64
 #: For how long a look may serve for further claims, in seconds.
-LOOK_AGAIN = 1.0
+LISTING_FRESH = 1.0
 #: Of claims that see more than a page of ready jobs, every so many look for delayed ones too.
 DUE_EVERY = 4
 #: Claims that a handle remembers before it forgets those whose leases ended long ago.
@@ -89,12 +89,12 @@ class UnitClaimer:
     async def claim(
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
     ) -> tuple[list[Claim], LiveListing]:
-        look = self._look_before(limit, kinds) or await self.look(limit, kinds)
+        listing = self._spare_listing(limit, kinds) or await self.list_live(limit, kinds)
         clock, contention = self._core.clock, self.contention
         claims: list[Claim] = []
-        units, lost_tries = look.units, 0
+        units, lost_tries = listing.units, 0
         shares = 1  # more, as this call meets nobody
-        while len(claims) < limit and clock.now() - look.seen_at < ACT_WITHIN:
+        while len(claims) < limit and clock.now() - listing.seen_at < ACT_WITHIN:
             chosen, units = contention.choose(units, limit - len(claims), shares)
             if not chosen:
                 break
@@ -116,25 +116,25 @@ class UnitClaimer:
                 # What was seen does not show what the others took meanwhile.
                 if lost:
                     await clock.sleep(contention.pause(clock.now() - began))
-                look = await self.look(limit, kinds)
-                units = look.units
+                listing = await self.list_live(limit, kinds)
+                units = listing.units
         if lost_tries and units and not claims:
-            look.due = self._core.time.now() + LOOK_AGAIN  # there is something still
-        self._spare = None if lost_tries else (LiveListing(look.seen_at, units, None, []), kinds)
-        return sorted(self._live(claims), key=self._order), look
+            listing.due = self._core.time.now() + LISTING_FRESH  # there is something still
+        self._spare = None if lost_tries else (LiveListing(listing.seen_at, units, None, []), kinds)
+        return sorted(self._live(claims), key=self._order), listing
 
-    def _look_before(self, limit: int, kinds: Sequence[str] | None) -> LiveListing | None:
+    def _spare_listing(self, limit: int, kinds: Sequence[str] | None) -> LiveListing | None:
         """What the last look showed beyond what was claimed then, if it is fresh and enough: a
         backlog is not listed again for every claim."""
         spare, self._spare = self._spare, None
         if spare is None or spare[1] != kinds or self.contention.any:
             return None
-        look = spare[0]
-        if self._core.clock.now() - look.seen_at > LOOK_AGAIN:
+        listing = spare[0]
+        if self._core.clock.now() - listing.seen_at > LISTING_FRESH:
             return None
-        return look if sum(unit.left for unit in look.units) >= limit else None
+        return listing if sum(unit.left for unit in listing.units) >= limit else None
 
-    def look_again(self) -> None:
+    def relist(self) -> None:
         """Something came in that may go first."""
         self._spare = None
 
@@ -159,11 +159,11 @@ class UnitClaimer:
 
     # Looking
 
-    async def look(self, limit: int, kinds: Sequence[str] | None) -> LiveListing:
+    async def list_live(self, limit: int, kinds: Sequence[str] | None) -> LiveListing:
         """List until there is enough to choose from: mostly one page, one request."""
         core = self._core
         enough = limit + (self.contention.places if self.contention.any else 0)
-        look = LiveListing(core.clock.now(), [], None, [])
+        listing = LiveListing(core.clock.now(), [], None, [])
         begun: list[ListedObject] = []  # the last folder of a page, which may go on in the next
         async for page in core.pages("live"):
             items = [*begun, *page]
@@ -172,32 +172,32 @@ class UnitClaimer:
                 last = items[-1].name.rpartition("/")[0] + "/"
                 while items and items[-1].name.startswith(last):
                     begun.insert(0, items.pop())
-            await self._read(look, read_roots(items), kinds)
-            if sum(unit.left for unit in look.units) >= enough:
+            await self._read(listing, read_roots(items), kinds)
+            if sum(unit.left for unit in listing.units) >= enough:
                 if len(page) >= PAGE:
-                    await self._read_due(look, kinds)
+                    await self._read_due(listing, kinds)
                 break
-        look.units.sort(key=self._rank)
-        return look
+        listing.units.sort(key=self._rank)
+        return listing
 
-    async def _read_due(self, look: LiveListing, kinds: Sequence[str] | None) -> None:
+    async def _read_due(self, listing: LiveListing, kinds: Sequence[str] | None) -> None:
         """A long backlog hides the delayed jobs, which are listed behind it: look there at times,
         so that what falls due takes its turn."""
         self._hidden += 1
         if self._hidden % DUE_EVERY:
             return
-        seen = {root.path for root in look.roots}
+        seen = {root.path for root in listing.roots}
         async for page in self._core.pages("live", after="1"):
             roots = [root for root in read_roots(page) if root.path not in seen]
-            await self._read(look, roots[:-1] if len(page) >= PAGE else roots, kinds)
+            await self._read(listing, roots[:-1] if len(page) >= PAGE else roots, kinds)
             break
 
     async def _read(
-        self, look: LiveListing, roots: list[RootObject], kinds: Sequence[str] | None
+        self, listing: LiveListing, roots: list[RootObject], kinds: Sequence[str] | None
     ) -> None:
         """Add to a look what these roots have to claim."""
         core = self._core
-        look.roots += roots
+        listing.roots += roots
         tags = None if kinds is None else {tag_of(kind) for kind in kinds}
         wanted = [
             root
@@ -217,9 +217,9 @@ class UnitClaimer:
                     continue
                 opens, over = self.opens(unit, now, surely)
                 if over:
-                    look.units.append(unit)
-                elif look.due is None or opens < look.due:
-                    look.due = opens
+                    listing.units.append(unit)
+                elif listing.due is None or opens < listing.due:
+                    listing.due = opens
 
     async def _units(self, root: RootObject) -> list[ClaimUnit]:
         """The units of a root; rarely, an entry has to be read to tell them."""

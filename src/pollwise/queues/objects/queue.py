@@ -169,7 +169,7 @@ class ObjectQueue(Queue):
     # Putting
 
     async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
-        self._claiming.look_again()
+        self._claiming.relist()
         return await self._whole(self._put_all(jobs))
 
     async def _put_all(self, jobs: list[NewJob]) -> tuple[list[str], int]:
@@ -236,15 +236,15 @@ class ObjectQueue(Queue):
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
         await self._core.ready()
-        claims, look = await self._claiming.claim(worker, limit, lease, kinds)
-        self._settling.sweep(look.roots, look.seen_at)
-        if len(claims) < limit and look.due is not None:
-            self._hint_when_due(self._core.time.local(look.due))
+        claims, listing = await self._claiming.claim(worker, limit, lease, kinds)
+        self._settling.sweep(listing.roots, listing.seen_at)
+        if len(claims) < limit and listing.due is not None:
+            self._hint_when_due(self._core.time.local(listing.due))
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         if any(settlement.action == "retry" for settlement in settlements):
-            self._claiming.look_again()
+            self._claiming.relist()
         return await self._whole(self._settling.settle(settlements))
 
     async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
@@ -262,7 +262,7 @@ class ObjectQueue(Queue):
         return await self._whole(self._views.page(state, kind, limit, after))
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
-        self._claiming.look_again()
+        self._claiming.relist()
         return await self._whole(self._views.retry(ids))
 
     async def _drop(self, ids: Sequence[str] | None) -> int:

@@ -43,7 +43,7 @@ except ImportError as error:  # also where it is installed without the library t
 
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import ConnectionLost, refused_here
-from pollwise.storage.postgres.line import PostgresLine
+from pollwise.storage.postgres.notify import PostgresTransport
 from pollwise.storage.postgres.params import (
     PUT_TYPES,
     Param,
@@ -76,7 +76,7 @@ class PostgresQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
-    _tells_of_puts = True
+    _hints_of_puts = True
 
     def __init__(
         self,
@@ -192,7 +192,7 @@ class PostgresQueue(Queue):
             unless_all(None, [job.key for job in jobs], texts),
             unless_all(None, [job.unique for job in jobs], texts),
             flag(alone),
-            text(self._line.channel),
+            text(self._transport.channel),
             text(message),
             self.database.now(),
         ]
@@ -208,7 +208,7 @@ class PostgresQueue(Queue):
                 number(limit),
                 number(lease),
                 None if kinds is None else texts(kinds),
-                text(self._line.channel),
+                text(self._transport.channel),
                 text(self._channel.check()),
                 self.database.now(),
             ],
@@ -358,7 +358,7 @@ class PostgresQueue(Queue):
             await self.database.close()
 
     def _make_hints(self) -> Hints:
-        self._line = PostgresLine(
+        self._transport = PostgresTransport(
             self.database.connections,
             self.database.sql["send"],
             self._listen,
@@ -366,7 +366,7 @@ class PostgresQueue(Queue):
             self.name,
             self.clock,
         )
-        self._channel = Channel(self._line, self.clock)
+        self._channel = Channel(self._transport, self.clock)
         return self._channel
 
 

@@ -22,7 +22,7 @@ from pollwise.storage.channel import Channel
 try:
     from pollwise.queues.redis.store import RedisStore, check_server, tag_of
     from pollwise.storage.redis.connections import Connections, RedisAddress
-    from pollwise.storage.redis.line import RedisLine
+    from pollwise.storage.redis.pubsub import RedisTransport
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "redis":
         raise
@@ -43,7 +43,7 @@ class RedisQueue(Queue):
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
-    _tells_of_puts: ClassVar[bool] = True
+    _hints_of_puts: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -146,7 +146,7 @@ class RedisQueue(Queue):
             await self._connections.close()
 
     def _make_hints(self) -> Hints:
-        line = RedisLine(
+        line = RedisTransport(
             self._address, self._store.channel, self._connections, self._clock_of_calls
         )
         self._channel = Channel(line, self._clock_of_calls)

@@ -33,8 +33,8 @@ class WatchedFile(Hints):
         self._path = database.with_name(database.name + "-hint")
         self._every = every
         self._seen = self._stamp()
-        self._next_look: asyncio.TimerHandle | None = None
-        self._looking: asyncio.AbstractEventLoop | None = None
+        self._next_check: asyncio.TimerHandle | None = None
+        self._checking: asyncio.AbstractEventLoop | None = None
         self._watch: int | None = None  # inotify's file descriptor
         self._opened = False
         self._cannot_watch = not sys.platform.startswith("linux")
@@ -44,8 +44,8 @@ class WatchedFile(Hints):
         super().asleep(hint)
         if not self._every or self._read_watch():
             return
-        if self._next_look is None or self._looking is not asyncio.get_running_loop():
-            self._look_later()  # a look planned on an event loop that ended never happens
+        if self._next_check is None or self._checking is not asyncio.get_running_loop():
+            self._check_later()  # a look planned on an event loop that ended never happens
 
     def awake(self, hint: Hint) -> None:
         super().awake(hint)
@@ -56,7 +56,7 @@ class WatchedFile(Hints):
         super().close()
         self._every = 0.0
         self._end_watch()
-        self._look_no_more()
+        self._stop_checking()
 
     def opened(self) -> None:
         """The database is one, and ours: only now may a file be put beside it."""
@@ -88,9 +88,9 @@ class WatchedFile(Hints):
             return False
         loop = asyncio.get_running_loop()
         if self._reading is not loop and self._watch is not None:
-            loop.add_reader(self._watch, self._told)
+            loop.add_reader(self._watch, self._on_touch)
             self._reading = loop
-            self._look()  # it may have been touched while nobody listened
+            self._check()  # it may have been touched while nobody listened
         return True
 
     def _stop_reading(self) -> None:
@@ -110,10 +110,10 @@ class WatchedFile(Hints):
         except (OSError, AttributeError):
             self._cannot_watch = True  # no rights, no watch left, no inotify: look instead
             return False
-        self._look_no_more()
+        self._stop_checking()
         return True
 
-    def _told(self) -> None:
+    def _on_touch(self) -> None:
         if self._watch is None:
             return
         try:
@@ -123,7 +123,7 @@ class WatchedFile(Hints):
         if not self._path.exists():  # somebody removed it: watch its successor
             self._end_watch()
             self._read_watch()
-        self._look()
+        self._check()
 
     def _end_watch(self) -> None:
         self._stop_reading()
@@ -133,23 +133,23 @@ class WatchedFile(Hints):
 
     # Looking
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         loop = asyncio.get_running_loop()
-        self._next_look = loop.call_later(self._every, self._look_again)
-        self._looking = loop
+        self._next_check = loop.call_later(self._every, self._check_again)
+        self._checking = loop
 
-    def _look_no_more(self) -> None:
-        if self._next_look is not None:
-            self._next_look.cancel()
-            self._next_look = None
+    def _stop_checking(self) -> None:
+        if self._next_check is not None:
+            self._next_check.cancel()
+            self._next_check = None
 
-    def _look_again(self) -> None:
-        self._next_look = None
-        self._look()
+    def _check_again(self) -> None:
+        self._next_check = None
+        self._check()
         if self._asleep:
-            self._look_later()
+            self._check_later()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         stamp = self._stamp()
         if stamp != self._seen:
             self._seen = stamp

@@ -46,7 +46,7 @@ except ImportError as error:  # also raised if libpq is missing
 
 from pollwise.storage.postgres.database import Database
 from pollwise.storage.postgres.errors import ConnectionLost
-from pollwise.storage.postgres.line import PostgresLine
+from pollwise.storage.postgres.notify import PostgresTransport
 from pollwise.storage.postgres.params import Param, flag, number, numbers, text, texts
 from pollwise.storage.postgres.schema import TableSet, quoted
 
@@ -356,7 +356,7 @@ class PostgresOutboxStore(OutboxStore):
             await self.database.close()
 
     def _make_hints(self) -> Hints:
-        self._line = PostgresLine(
+        self._transport = PostgresTransport(
             self.database.connections,
             self.database.sql["send"],
             self._listen,
@@ -365,7 +365,7 @@ class PostgresOutboxStore(OutboxStore):
             self.clock,
             channel_of(self.schema, self.name),
         )
-        self._channel = Channel(self._line, self.clock)
+        self._channel = Channel(self._transport, self.clock)
         return self._channel
 
 

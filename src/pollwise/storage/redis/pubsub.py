@@ -17,7 +17,7 @@ from redis import exceptions as trouble
 
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.clock import Clock
-from pollwise.storage.channel import Line
+from pollwise.storage.channel import HintTransport
 from pollwise.storage.redis.connections import Connections, RedisAddress, explained, pack
 
 Heard = Callable[[str], None]
@@ -33,7 +33,7 @@ class NotConnected(StoreUnavailable):
     advice = "The listening connection could not be made; see the reason."
 
 
-class RedisLine(Line):
+class RedisTransport(HintTransport):
     """The messages of one pub/sub channel."""
 
     def __init__(

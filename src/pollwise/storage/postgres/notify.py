@@ -12,7 +12,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.clock import Clock
-from pollwise.storage.channel import Line
+from pollwise.storage.channel import HintTransport
 from pollwise.storage.postgres.connections import Connections, WireConnection
 from pollwise.storage.postgres.conninfo import shown
 from pollwise.storage.postgres.errors import (
@@ -44,7 +44,7 @@ class ListeningLost(StoreUnavailable):
     advice = "It will be made again; should this go on, look at the server's log and the network."
 
 
-class PostgresLine(Line):
+class PostgresTransport(HintTransport):
     """The messages of one queue; or of one outbox, whose `channel` is named by its functions."""
 
     advice = (

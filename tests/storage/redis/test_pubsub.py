@@ -15,7 +15,7 @@ from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven, PollFinished
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Job, NewJob
-from pollwise.storage.redis.line import SEND_TIMEOUT
+from pollwise.storage.redis.pubsub import SEND_TIMEOUT
 from tests.support.kit import Seen, options, until, virtually, working
 from tests.support.proxy import Proxy
 from tests.support.servers import OwnRedis, Redis
