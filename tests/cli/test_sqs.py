@@ -48,7 +48,7 @@ def test_dead_jobs_by_hand(ministack: MiniStack, monkeypatch: pytest.MonkeyPatch
     for words in (["queue", "list", "sqs://jobs"], ["queue", "show", "sqs://jobs", "1"]):
         refused = _pollwise(*words)
         assert refused.returncode == 2
-        assert "shows a job only to who claims it" in refused.stderr.replace("\n", " ")
+        assert "shows a job only to the worker that claims it" in refused.stderr.replace("\n", " ")
     missing = _pollwise("queue", "stats", "sqs://nowhere")
     assert missing.returncode != 0
     assert "there is no queue 'nowhere'" in missing.stderr

@@ -64,17 +64,17 @@ def test_the_clock_is_passed_on() -> None:
         (None, "is not a queue URL"),
         ("sqlite://[", "is not a queue URL"),
         ("kafka://broker", "no queue has the scheme 'kafka'; known: memory, sqlite"),
-        ("sqlite://", "names no file"),
-        ("sqlite:///", "names no file"),
+        ("sqlite://", "does not name a file"),
+        ("sqlite:///", "does not name a file"),
         ("sqlite://jobs.db", "sqlite:///relative.db"),
-        ("sqlite://host/jobs.db", "names no file"),
+        ("sqlite://host/jobs.db", "does not name a file"),
         ("sqlite:///:memory:", "use memory://"),
-        ("sqlite:///a%00b", "names no file"),
+        ("sqlite:///a%00b", "does not name a file"),
         ("sqlite:///jobs.db#1", "write it as %23"),
         ("memory://mail", "memory://?queue=name"),
         ("memory:///mail", "memory://?queue=name"),
         ("memory://?que=mail", "did you mean 'queue'?"),
-        ("memory://?synchronous=off", "take no option 'synchronous'"),
+        ("memory://?synchronous=off", "do not take 'synchronous'"),
         ("sqlite:///jobs.db?timeout=5", "known: queue, keep, max_payload_bytes, synchronous"),
         ("sqlite:///jobs.db?queue=a&queue=b", "queue is given twice: 'a' and 'b'"),
         ("sqlite:///jobs.db?queue=", "queue = ''"),
@@ -82,7 +82,7 @@ def test_the_clock_is_passed_on() -> None:
         ("sqlite:///jobs.db?keep=soon", "keep = 'soon' is not a duration"),
         ("sqlite:///jobs.db?keep=0", "keep = '0' must be above 0"),
         ("sqlite:///jobs.db?watch=-1s", "watch = '-1s' must be 0 or more"),
-        ("sqlite:///jobs.db?synchronous=fast", "none of full, normal, off"),
+        ("sqlite:///jobs.db?synchronous=fast", "not one of full, normal, off"),
         ("sqlite:///jobs.db?max_payload_bytes=1MB", "max_payload_bytes = '1MB'"),
         ("sqlite:///jobs.db?max_payload_bytes=0", "at least 1"),
     ],
@@ -101,7 +101,7 @@ names = st.text(st.characters(categories=["L", "N", "P", "S"]), min_size=1, max_
 @example(name="0", path="..")
 def test_a_queue_can_be_opened_again_by_its_url(name: str, path: str) -> None:
     if Path(path).name in ("", ".."):
-        with pytest.raises(ConfigError, match="names no file"):
+        with pytest.raises(ConfigError, match="is not a file name"):
             SqliteQueue(path, name)
     elif path != ":memory:":
         queue = SqliteQueue(path, name)

@@ -223,7 +223,7 @@ def test_one_put_does_not_wake_fifty_workers(watched: Watched) -> None:
                 with clock.outside():
                     await team.put(1)
                     await team.began.wait()
-                await clock.advance(1.1 * TURN_AFTER)  # the next in turn looks too, and says so
+                await clock.advance(1.1 * TURN_AFTER)  # the next in turn polls too, and says so
                 with clock.outside():
                     await all_heard(team)
                 await clock.advance(0.5)
@@ -231,7 +231,7 @@ def test_one_put_does_not_wake_fifty_workers(watched: Watched) -> None:
                 hinted = sum(event.hinted for event in polls)
                 assert 1 <= hinted <= 3, polls
                 # At the server: the put, a claim for each poll, of which some were due anyway, and
-                # the word of the one that looked.
+                # the message of the one that polled.
                 assert len(polls) + 1 <= sent.total() <= len(polls) + 2, sent
                 await clock.advance(120)
         assert team.story.ran.keys() == set(team.ids)
@@ -244,5 +244,5 @@ async def all_heard(team: Team) -> None:
     channels: list[Any] = [queue.hints() for queue in team.queues]
     deadline = time.monotonic() + 20
     while any(channel._turns for channel in channels):
-        assert time.monotonic() < deadline, "nobody said that it looked"
+        assert time.monotonic() < deadline, "no process said that it polled"
         await asyncio.sleep(0)

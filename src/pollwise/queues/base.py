@@ -4,8 +4,8 @@ At least once, never lost, never two live leases on one job: every claim carries
 and a settlement with an old token is refused with `LeaseLost` and changes nothing. All calls take
 batches, and a batch is one round trip.
 
-A store implements the methods with a leading underscore; the public ones check what they are given
-first, so that every store refuses the same things in the same words.
+A store implements the methods with a leading underscore. The public methods check their arguments
+first, so that every store refuses the same things with the same messages.
 `pollwise.testing.conformance` tests any implementation of this contract.
 """
 
@@ -19,13 +19,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Self
 
 from pollwise.durations import Duration, seconds
-from pollwise.errors import (
-    ConfigError,
-    JobError,
-    LeaseLost,
-    PayloadError,
-    Unsupported,
-)
+from pollwise.errors import ConfigError, JobError, LeaseLost, PayloadError, Unsupported
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
@@ -39,37 +33,37 @@ from pollwise.runtime.jobs import (
     checked_name,
 )
 
-#: The largest payload, in bytes of JSON.
+#: The maximum size of a payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
-#: The most jobs in one put, claim or settle.
+#: The maximum number of jobs in one put, claim or settle.
 MAX_BATCH = 10_000
-#: The most jobs that `jobs` returns at once.
+#: The maximum number of jobs that `jobs` returns at once.
 MAX_PAGE = 1_000
-#: How long closing waits for what is being given back, in seconds; then its leases run out.
+#: How long `close` waits for jobs that are being given back, in seconds; then their leases run out.
 GIVE_BACK_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a store can do; asking for what it cannot is an error at the call that asks.
+    """What a store can do. Asking for what it cannot do is an error at the call that asks.
 
     keys: jobs with the same key run one at a time, in order.
-    priorities, delay, unique: as `NewJob` has them.
-    exact_unique: a `unique` holds until its job is done, and another payload under it is refused;
-        else repeats are recognised for a while only.
-    ordered: jobs are claimed in the order they fell due, and were put; else nearly so.
+    priorities, delay, unique: the fields of `NewJob` with these names.
+    exact_unique: a `unique` is taken until its job is done, and another payload under it is
+        refused; if False, repeats are recognised for a limited time only.
+    ordered: jobs are claimed in the order they fell due and were put; if False, roughly so.
     kinds: a claim can ask for some kinds only.
-    views: `get` and `jobs` show any job; else `jobs("dead")` shows the dead ones, and no others.
-    keep: finished jobs can be kept for a look back.
+    views: `get` and `jobs` show any job; if False, only `jobs("dead")` works.
+    keep: finished jobs can be kept.
     uncounted: a job that is given back has not used up an attempt.
-    fenced: the store itself refuses a settlement under an old token; else one that comes after
-        its lease ran out may pass unnoticed.
-    atomic_put, atomic_settle: a batch is stored as a whole or not at all, whatever fails; else
-        a part of it may be, and an error says so.
-    long_poll: a claim may block at the store until something arrives.
-    hints: how news of a put reaches the workers: "none", "process", "machine" or "network".
-    next_due: an empty claim learns when the next job falls due, and ends the pause then.
-    exact_depth: `stats` counts, it does not estimate.
+    fenced: the store refuses a settlement with an old token; if False, a settlement after the end
+        of its lease may go unnoticed.
+    atomic_put, atomic_settle: a batch is stored as a whole or not at all; if False, part of it may
+        be stored when an error is raised.
+    long_poll: a claim may block at the store until a job arrives.
+    hints: how far the hints of a put reach: "none", "process", "machine" or "network".
+    next_due: an empty claim learns when the next job falls due, and the pause ends then.
+    exact_depth: `stats` counts; if False, it estimates.
     """
 
     keys: bool = True
@@ -93,7 +87,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """How many jobs are in which state, and how long the oldest ready one has waited."""
+    """The number of jobs in each state, and how long the oldest ready one has waited."""
 
     ready: int
     delayed: int
@@ -108,12 +102,12 @@ class Queue(ABC):
     """Jobs in a store. Open one with `pollwise.open(url)`."""
 
     capabilities: ClassVar[Capabilities]
-    #: `_put` tells other processes by itself, in the transaction of the put.
+    #: `_put` sends hints to other processes itself, in the transaction of the put.
     _hints_of_puts: ClassVar[bool] = False
-    #: The kind under which a claim delivers what is in the store and is no job of ours.
+    #: The kind under which a claim delivers messages in the store that are not Pollwise jobs.
     foreign_kind: ClassVar[str | None] = None
-    #: How long a worker gathers settlements for one call, in seconds, and how many at the most;
-    #: not at all, unless each call is billed.
+    #: How long a worker gathers settlements for one call, in seconds, and how many at most. Only
+    #: stores that bill each call gather.
     gather: ClassVar[float] = 0.0
     gather_up_to: ClassVar[int] = 1
 
@@ -127,9 +121,9 @@ class Queue(ABC):
     ) -> None:
         """
         name: the queue inside its store.
-        keep: how long finished jobs are kept for a look back; None deletes them at once.
-        max_payload_bytes: larger payloads are refused; put large data elsewhere and a reference
-            to it into the payload.
+        keep: how long finished jobs are kept; None deletes them at once.
+        max_payload_bytes: larger payloads are refused; store large data elsewhere and put a
+            reference to it into the payload.
         """
         self.name = checked_name(name, "queue", ConfigError)
         self.clock = clock or Clock()
@@ -148,15 +142,15 @@ class Queue(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """Where the queue is, safe to print: without credentials."""
+        """Where the queue is, without credentials, so that it is safe to print."""
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
-        """Put jobs, all or none, and return their ids; news of them goes out as a hint."""
+        """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
         ids, _ = await self.put_counted(jobs)
         return ids
 
     async def put_counted(self, jobs: NewJob | Iterable[NewJob]) -> tuple[list[str], int]:
-        """As `put`; and how many of the jobs are new, not there already by their `unique`."""
+        """As `put`; also returns how many jobs are new, not repeats of a `unique`."""
         batch = self._checked_jobs(jobs)
         if not batch:
             return [], 0
@@ -179,8 +173,8 @@ class Queue(ABC):
     ) -> list[Claim]:
         """Take up to `limit` jobs that may run now, each under a lease for `worker`.
 
-        hold: how long to wait for something when there is nothing.
-        kinds: only jobs of these kinds; all, when None.
+        hold: how long to wait for a job when there is none.
+        kinds: only jobs of these kinds; None means all.
         A call that is cancelled leaves nothing claimed.
         """
         checked_name(worker, "worker", ConfigError)
@@ -198,7 +192,7 @@ class Queue(ABC):
         if wanted is not None and not self.capabilities.kinds:
             raise Unsupported(
                 f"{self.url} cannot pick jobs by kind (kinds = {wanted[:3]!r}); claim without "
-                "kinds and give back what is not yours"
+                "kinds and give back the jobs that are not for you"
             )
         limit = min(limit, MAX_BATCH)
         claims = await self._claim_or_give_back(worker, limit, lease_s, hold_s, wanted)
@@ -207,10 +201,10 @@ class Queue(ABC):
         return claims
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:
-        """End claims. Those whose lease is lost are refused; the others of the batch count.
+        """End claims. Claims whose lease is lost are refused; the others in the batch are settled.
 
-        Raises `LeaseLost` with the ids of the refused ones, after the others are settled. Of two
-        settlements of one claim in a batch the first counts, and the second is refused.
+        Raises `LeaseLost` with the ids of the refused claims, after the others are settled. If a
+        batch settles one claim twice, the first settlement counts and the second is refused.
         """
         batch = list(settlements)
         check_batch(batch, "settle")
@@ -229,7 +223,7 @@ class Queue(ABC):
             raise LeaseLost(lost)
 
     async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
-        """Renew the leases of claims, from now. Raises `LeaseLost` for those that are lost."""
+        """Renew the leases of claims, from now. Raises `LeaseLost` for those already lost."""
         batch = list(claims)
         check_batch(batch, "renew")
         if not batch:
@@ -240,11 +234,11 @@ class Queue(ABC):
 
     @abstractmethod
     async def stats(self) -> Stats:
-        """How many jobs are in which state."""
+        """The number of jobs in each state."""
 
     @abstractmethod
     async def get(self, job_id: str) -> JobInfo | None:
-        """One job, or None when there is none with this id (any more)."""
+        """One job, or None if no job has this id (any more)."""
 
     async def jobs(
         self,
@@ -254,9 +248,9 @@ class Queue(ABC):
         limit: int = 50,
         after: str | None = None,
     ) -> list[JobInfo]:
-        """A page of jobs in the order they were put; `after` is the last id of the page before."""
+        """A page of jobs in put order; `after` is the last id of the previous page."""
         if state is not None and state not in STATES:
-            raise ConfigError(f"state = {state!r} is none of {', '.join(STATES)}")
+            raise ConfigError(f"state = {state!r} is not one of {', '.join(STATES)}")
         if not 1 <= limit <= MAX_PAGE:
             raise ConfigError(f"limit = {limit!r} must be from 1 to {MAX_PAGE}")
         if state != "dead" and not self.capabilities.views:
@@ -264,39 +258,39 @@ class Queue(ABC):
         return await self._list_jobs(state, kind, limit, after)
 
     async def retry(self, ids: Sequence[str] | None = None) -> int:
-        """Make dead jobs ready again with fresh attempts (all, when None); return how many."""
+        """Make dead jobs ready again with fresh attempts (None: all); return how many."""
         count = await self._retry(distinct(ids, "ids"))
         if count:
             self._announce(count)
         return count
 
     async def drop(self, ids: Sequence[str] | None = None) -> int:
-        """Delete dead jobs for good (all, when None); return how many."""
+        """Delete dead jobs permanently (None: all); return how many."""
         return await self._drop(distinct(ids, "ids"))
 
     async def prune(self) -> int:
-        """Delete finished jobs that were kept long enough, a bounded number; return how many."""
+        """Delete a bounded number of finished jobs that were kept long enough; return how many."""
         if self.keep is None:
             return 0
         return await self._prune(self.keep)
 
     async def migrate(self) -> list[int]:
-        """Make or renew the store's tables; return the versions that were applied.
+        """Create or update the store's tables; return the versions that were applied.
 
-        Nothing to do for a store that sees to it by itself.
+        Does nothing for a store that has no tables or updates them itself.
         """
         return []
 
     def migration(self) -> str | None:
-        """What `migrate` would run, as SQL; None for a store that sees to it by itself."""
+        """The SQL that `migrate` would run; None for a store where it does nothing."""
         return None
 
     def hints(self) -> Hints:
-        """What ends the pauses of this queue's pollers early."""
+        """The hints that end the pauses of this queue's pollers early."""
         return self._hints
 
     async def close(self) -> None:
-        """Let go of the store. A closed queue cannot be used again."""
+        """Release the store. A closed queue cannot be used again."""
         if self._giving_back:
             await asyncio.wait(self._giving_back, timeout=GIVE_BACK_WITHIN)
         await self._hints.aclose()
@@ -325,11 +319,11 @@ class Queue(ABC):
 
     @abstractmethod
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        """Settle those whose lease holds; return the ids of the others."""
+        """Settle the claims whose lease is valid; return the ids of the others."""
 
     @abstractmethod
     async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        """Renew the leases that hold; return the ids of the others."""
+        """Renew the leases that are valid; return the ids of the others."""
 
     @abstractmethod
     async def _list_jobs(
@@ -349,12 +343,12 @@ class Queue(ABC):
         return Hints()
 
     def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
-        """Tell whoever sleeps, here and elsewhere, that `count` jobs came in."""
+        """Send a hint of `count` jobs to sleepers in this process and in others."""
         self._hints.send_to_others(count, kinds)  # first: it asks who sleeps here
         self._hints.send(count, kinds)
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
-        """What came back may run again, and what stood behind a finished key may run now."""
+        """Hint at jobs that came back, and at jobs that a finished key no longer blocks."""
         delays = [s.delay for s in settled if s.action == "retry"]
         at_once = delays.count(0.0)
         if at_once:
@@ -367,7 +361,7 @@ class Queue(ABC):
             self._hints.send(behind)
 
     def _hint_when_due(self, due: float | None) -> None:
-        """A claim that took all there was knows when the next job is due: wake somebody then."""
+        """Wake a poller when the next job falls due, as reported by a claim that found no more."""
         if due is not None:
             self._hints.send_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
 
@@ -379,14 +373,14 @@ class Queue(ABC):
         hold: float,
         kinds: Sequence[str] | None,
     ) -> list[Claim]:
-        """Claim so that a cancellation cannot strand what the store hands out meanwhile."""
+        """Claim; if the caller is cancelled meanwhile, give back what the store hands out."""
         call = asyncio.ensure_future(self._claim(worker, limit, lease, hold, kinds))
         try:
             return await asyncio.shield(call)
         except asyncio.CancelledError:
             if hold:
-                call.cancel()  # a held claim has its own way to end without claiming
-            # A task of its own: a second cancellation must not strand the claims either.
+                call.cancel()  # a held claim can end without claiming
+            # In a task of its own: a second cancellation must not strand the claims either.
             task = asyncio.ensure_future(self._give_back(call))
             self._giving_back.add(task)
             task.add_done_callback(self._giving_back.discard)
@@ -394,15 +388,15 @@ class Queue(ABC):
             raise
 
     async def _give_back(self, call: asyncio.Future[list[Claim]]) -> None:
-        """Give back what a claim that nobody waits for any more brings in."""
-        # Errors are no news to whoever cancelled; should giving back fail, the leases run out.
+        """Give back the jobs of a claim that nobody waits for any more."""
+        # The caller is gone, so errors are dropped; if giving back fails, the leases run out.
         with suppress(asyncio.CancelledError, Exception):
             await self.settle([Settlement.give_back(claim) for claim in await call])
 
     def _no_views(self, what: str) -> Unsupported:
         return Unsupported(
-            f"{self.url} cannot {what}: its store shows a job only to who claims it. `stats` "
-            'counts them, and `jobs("dead")` shows the dead ones'
+            f"{self.url} cannot {what}: its store shows a job only to the worker that claims it. "
+            '`stats` counts the jobs, and `jobs("dead")` shows the dead ones'
         )
 
     def _checked_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
@@ -414,7 +408,7 @@ class Queue(ABC):
 
     def _check(self, job: NewJob) -> None:
         if not isinstance(job, NewJob):
-            raise JobError(f"{job!r} is no job; put NewJob(kind, payload)")
+            raise JobError(f"expected a NewJob, got {job!r}; put NewJob(kind, payload)")
         can = self.capabilities
         asked = {
             "key": (job.key is not None, can.keys),
@@ -425,7 +419,7 @@ class Queue(ABC):
         for what, (wanted, able) in asked.items():
             if wanted and not able:
                 raise Unsupported(
-                    f"{self.url} cannot do `{what}`, which the job of kind {job.kind!r} asks for; "
+                    f"{self.url} does not support `{what}`, used by the job of kind {job.kind!r}; "
                     "leave it out or choose a store that can"
                 )
         if job.size > self.max_payload_bytes:
@@ -456,7 +450,7 @@ def checked_lease(lease: Duration) -> float:
 
 
 def distinct(names: Sequence[str] | None, what: str) -> Sequence[str] | None:
-    """Each name once. One string is refused: it would be taken apart into its letters."""
+    """Each name once. A single string is refused: it would be split into its letters."""
     if isinstance(names, str):
         raise ConfigError(f"{what} = {names!r} is one string; give a list: [{names!r}]")
     return None if names is None else list(dict.fromkeys(names))

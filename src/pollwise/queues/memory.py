@@ -1,6 +1,6 @@
-"""A queue in this process's memory, for tests and for work that may die with the process.
+"""A queue in this process's memory, for tests and for work that may be lost with the process.
 
-It is also the model that the others are compared with: plain dictionaries and heaps, no SQL.
+It is also the model that the other stores are compared with: plain dictionaries and heaps, no SQL.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ class _MemoryJob:
     token: int = 0
     worker: str | None = None
     error: str | None = None
-    version: int = field(default=0)  # tells stale heap entries from the current one
+    version: int = field(default=0)  # distinguishes stale heap entries from the current one
 
 
 class MemoryQueue(Queue):
-    """Jobs in memory: everything a queue can do, nothing that survives the process."""
+    """Jobs in memory: everything a queue can do, but nothing survives the process."""
 
     capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True)
 
@@ -53,7 +53,7 @@ class MemoryQueue(Queue):
         self._records: dict[int, _MemoryJob] = {}
         self._last = 0
         self._ready: dict[str, list[tuple[int, float, int, int]]] = {}
-        self._due: list[tuple[float, int, int]] = []  # delayed and leased, by when that ends
+        self._due: list[tuple[float, int, int]] = []  # delayed and leased, by the time that ends
         self._keys: dict[str, deque[int]] = {}  # live jobs of a key; the first is not blocked
         self._unique: dict[str, _MemoryJob] = {}
         self._holding: dict[Hint, Sequence[str] | None] = {}  # held claims and the kinds they want
@@ -85,7 +85,7 @@ class MemoryQueue(Queue):
         return ids, len(fresh)
 
     def _twin(self, job: NewJob, in_batch: dict[str, _MemoryJob]) -> _MemoryJob | None:
-        """The job that holds `unique` already, if it is the same job."""
+        """The job that already has this `unique`, if it is the same job."""
         if job.unique is None:
             return None
         twin = self._unique.get(job.unique) or in_batch.get(job.unique)
@@ -96,7 +96,7 @@ class MemoryQueue(Queue):
     async def _claim_or_give_back(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
-        return await self._claim(worker, limit, lease, hold, kinds)  # nothing here can strand
+        return await self._claim(worker, limit, lease, hold, kinds)  # nothing to give back here
 
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
@@ -115,16 +115,16 @@ class MemoryQueue(Queue):
                 self._hints.awake(hint)
                 claims = self._take(worker, limit, lease, kinds)
                 if not claims:
-                    self._wake_who_wants()
+                    self._pass_wake_up_on()
         finally:
             self._hints.leave(hint)
             del self._holding[hint]
             if not claims:  # cancelled, perhaps just as it was woken
-                self._wake_who_wants()
+                self._pass_wake_up_on()
         return claims
 
-    def _wake_who_wants(self) -> None:
-        """What woke one held claim was not for it: wake one that wants what is ready."""
+    def _pass_wake_up_on(self) -> None:
+        """Pass a wake-up on: wake a held claim that wants a kind that is ready."""
         for hint, kinds in self._holding.items():
             if self._best_heap(kinds):
                 self._hints.awake(hint)
@@ -148,7 +148,7 @@ class MemoryQueue(Queue):
         return claims
 
     def _promote(self, now: float) -> None:
-        """Make ready what is due: delayed jobs, and leased ones whose lease ran out."""
+        """Make due jobs ready: delayed ones, and leased ones whose lease ran out."""
         while (due := self._next_due()) is not None and due <= now:
             _, seq, _ = heapq.heappop(self._due)
             record = self._records[seq]
@@ -171,7 +171,7 @@ class MemoryQueue(Queue):
         return None if best is None else self._records[heapq.heappop(best)[2]]
 
     def _best_heap(self, kinds: Sequence[str] | None) -> list[tuple[int, float, int, int]] | None:
-        """The heap of the kind whose first is the best of all."""
+        """The heap whose first job comes first of all."""
         best = None
         for kind in self._ready if kinds is None else kinds:
             heap = self._ready.get(kind, [])
@@ -194,7 +194,7 @@ class MemoryQueue(Queue):
             heapq.heappush(self._due, (since, record.seq, record.version))
 
     def _enter(self, record: _MemoryJob, now: float) -> None:
-        """Queue a record up: behind its key, or until it is due, or ready."""
+        """Enter a job: blocked behind its key, delayed until it is due, or ready."""
         if record.key is not None:
             line = self._keys.setdefault(record.key, deque())
             if line:
@@ -206,14 +206,14 @@ class MemoryQueue(Queue):
 
     @staticmethod
     def _line_up(line: deque[int], seq: int) -> None:
-        """Behind the head, which may be running, in the order of the puts."""
+        """Insert behind the head, which may be running, in put order."""
         at = len(line)
         while at > 1 and line[at - 1] > seq:
             at -= 1
         line.insert(at, seq)
 
     def _unblock_behind(self, record: _MemoryJob) -> None:
-        """The head of a key ended: its successor may run when it is due."""
+        """Unblock the next job of a key whose head ended."""
         if record.key is None:
             return
         line = self._keys[record.key]
@@ -256,7 +256,7 @@ class MemoryQueue(Queue):
             del self._unique[record.unique]
 
     def _held(self, claim: Claim) -> _MemoryJob | None:
-        """The record, if this claim is its newest and it was not settled since."""
+        """The job, if this claim is its newest and was not settled yet."""
         record = self._records.get(number_of(claim.job.id))
         if record is None or record.token != claim.token:
             return None

@@ -1,4 +1,4 @@
-"""Jobs with the same `unique`: one job, if they are the same; else the later one is refused."""
+"""Jobs with the same `unique`: equal jobs count as one; a different job is refused."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from pollwise.runtime.jobs import NewJob, same_payload
 
 
 def check_twin(job: NewJob, job_id: object, kind: str, payload: str) -> None:
-    """Refuse a job whose `unique` stands for another: its id, its kind, its payload as JSON."""
+    """Refuse a job whose `unique` is taken by a job with another kind or payload (JSON)."""
     if kind != job.kind or not same_payload(payload, job.encoded):
         raise conflict(job, f"job {job_id} of kind {kind!r}")
 
 
 def conflict(job: NewJob, other: str) -> UniqueConflict:
     return UniqueConflict(
-        f"unique = {job.unique!r} stands for {other} with another kind or payload; nothing was put"
+        f"unique = {job.unique!r} is taken by {other} with another kind or payload; nothing was put"
     )
 
 
 def first_places(jobs: Sequence[NewJob]) -> list[int]:
-    """For each job of a batch its place, or that of the first with the same `unique`."""
+    """For each job of a batch its index, or the index of the first with the same `unique`."""
     places: dict[str, int] = {}
     return [
         place if job.unique is None else places.setdefault(job.unique, place)

@@ -1,8 +1,8 @@
 """From a queue URL to a queue: `pollwise.open("sqlite:///jobs.db?queue=mail")`.
 
-A scheme is an entry of `SCHEMES`: what opens it. The opener says which options it takes; a store is
-imported when its scheme is first used, so that nobody needs another's extra; what is missing then
-is told by the store's own module.
+`SCHEMES` maps each scheme to the function that opens it and knows its options. A store is imported
+when its scheme is first used, so that nobody needs the extras of other stores. If an extra is
+missing, the store's own module says so.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _SQS = ("region", "endpoint", "dead", "timeout", "linger", "keep", "max_payload_
 
 
 def open_queue(url: str, *, clock: Clock | None = None, create: bool = True) -> Queue:
-    """Open the queue at `url`. Nothing is touched before its first call.
+    """Open the queue at `url`. The store is first contacted at the first call.
 
-    create: make a missing store (a database file); off, a missing one is an error.
+    create: create a missing store (a database file); if False, a missing one is an error.
 
     `memory://`, `sqlite:///relative.db` and `sqlite:////absolute.db` with `?queue=name`,
     `keep=7d`, `max_payload_bytes=65536`, and for SQLite `synchronous=normal` and `watch=50ms`.
     `postgresql://user@host/database` with `schema=pollwise`, `timeout=30s`, `connections=4`,
-    `listen` and what libpq takes (`sslmode=…`); `redis://host/0` and `rediss://` with
+    `listen` and the options of libpq (`sslmode=…`); `redis://host/0` and `rediss://` with
     `prefix=pollwise`, `allow_eviction=true` and `timeout=30s`.
     `s3://bucket/prefix` with `region=eu-west-1` and `endpoint=https://…`, `gs://bucket/prefix`,
     `az://container/prefix` with `account=name`, each with `timeout=10s`; `file:///folder`.
@@ -64,7 +64,7 @@ def parse_url(
     create: bool = True,
     what: str = "queue",
 ) -> StoreUrl:
-    """A URL in its parts; its scheme is one of these. `what`: a queue, or an outbox."""
+    """Split and check a URL. schemes: those allowed. what: the noun for errors, such as queue."""
     schemes = SCHEMES if schemes is None else schemes
     if not isinstance(url, str) or "://" not in url:
         raise ConfigError(
@@ -73,10 +73,10 @@ def parse_url(
         )
     try:
         parts = urlsplit(url)
-    except ValueError:  # whose message may hold the password
+    except ValueError:  # its message may contain the password
         raise ConfigError(
-            f"{_shown(url)} is not {_a(what)} URL: its host cannot be read; write what is special "
-            "in a user or a password as %XX"
+            f"{_shown(url)} is not {_a(what)} URL: its host cannot be read; write special "
+            "characters in a user or a password as %XX"
         ) from None
     if parts.scheme not in schemes:
         raise ConfigError(
@@ -84,7 +84,7 @@ def parse_url(
             f"(for example {examples[0]})"
         )
     if parts.fragment:
-        raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 where it belongs to a name")
+        raise ConfigError(f"{_shown(url)} has a '#'; write it as %23 if it is part of a name")
     return StoreUrl(url, parts, clock, create, what)
 
 
@@ -94,7 +94,7 @@ def _a(what: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreUrl:
-    """A URL in its parts, and how what it names shall be opened: a queue, or an outbox."""
+    """A URL in its parts, with the clock and the `create` flag for opening its queue or outbox."""
 
     url: str
     parts: SplitResult
@@ -103,7 +103,7 @@ class StoreUrl:
     what: str = "queue"
 
     def options(self, known: Iterable[str]) -> dict[str, Any]:
-        """The options of the URL, each once and each known; `name` is its own."""
+        """The options of the URL, each known and given once; `name` is the name of the queue."""
         known = tuple(known)
         options: dict[str, Any] = {"name": "default"}
         for key, value in self.query():
@@ -111,14 +111,14 @@ class StoreUrl:
                 near = difflib.get_close_matches(key, known, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
                 raise ConfigError(
-                    f"{self.what} URLs of {self.parts.scheme} take no option {key!r}; {hint}"
+                    f"{self.what} URLs of {self.parts.scheme} do not take {key!r}; {hint}"
                 )
             name = "name" if key == self.what else key
             options[name] = _whole(key, value) if key in _WHOLE else value
         return options
 
     def query(self) -> list[tuple[str, str]]:
-        """What stands behind the question mark, in order."""
+        """The options behind the question mark, in order."""
         given: dict[str, str] = {}
         for key, value in parse_qsl(self.parts.query, keep_blank_values=True):
             if key in given:
@@ -143,7 +143,7 @@ def _memory(at: StoreUrl) -> Queue:
 
     options = at.options(_COMMON)
     if at.parts.netloc or at.parts.path:
-        raise ConfigError(f"{at.shown}: memory has no places; name a queue by memory://?queue=name")
+        raise ConfigError(f"{at.shown}: memory has no path; name a queue by memory://?queue=name")
     return MemoryQueue(clock=at.clock, **options)
 
 
@@ -159,11 +159,12 @@ def sqlite_place(at: StoreUrl) -> tuple[str, dict[str, Any]]:
     options = at.options((*_COMMON, "synchronous", "watch"))
     if at.parts.netloc or len(at.parts.path) < 2:
         raise ConfigError(
-            f"{at.shown} names no file; write sqlite:///relative.db or sqlite:////absolute/path.db"
+            f"{at.shown} does not name a file; write sqlite:///relative.db or "
+            "sqlite:////absolute/path.db"
         )
     path = unquote(at.parts.path[1:])
     if path == ":memory:" or "\0" in path:
-        raise ConfigError(f"{at.shown} names no file; for a queue in memory, use memory://")
+        raise ConfigError(f"{at.shown} does not name a file; for a queue in memory, use memory://")
     return path, options
 
 
@@ -175,7 +176,7 @@ def _postgres(at: StoreUrl) -> Queue:
 
 
 def postgres_place(at: StoreUrl) -> tuple[str, dict[str, Any]]:
-    """The conninfo, and the options that are ours."""
+    """The conninfo, and Pollwise's own options."""
     from pollwise.storage.postgres.conninfo import connection_options
 
     theirs = connection_options()
@@ -207,30 +208,30 @@ def _sqs(at: StoreUrl) -> Queue:
     from pollwise.queues.sqs.queue import open_sqs
 
     options = at.options(_SQS)
-    del options["name"]  # the queue is the place
+    del options["name"]  # the URL already names the queue
     return open_sqs(at.parts, at.clock, options)
 
 
 def is_sqs(parts: SplitResult) -> bool:
-    """Is this a queue of SQS? The URL of one ends in an account and a name."""
+    """True for an SQS queue. The URL of one ends in an account and a name."""
     *_, account, _ = ("", "", *parts.path.rstrip("/").split("/"))
     theirs = (parts.hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn"))
     return parts.scheme == "sqs" or theirs or (account.isascii() and account.isdigit())
 
 
 def _http(at: StoreUrl) -> Queue:
-    """A controller, or a queue of SQS by its URL."""
+    """Open a controller's queue, or an SQS queue given by its URL."""
     if is_sqs(at.parts):
         return _sqs(at)
     if "token" in dict(at.query()):
         raise ConfigError(
-            f"{at.shown}: a token does not belong into a URL, which ends in logs; write "
+            f"{at.shown}: a token does not belong in a URL, because URLs end up in logs; write "
             "token_file=path, or set POLLWISE_TOKEN_FILE or POLLWISE_TOKEN"
         )
     given = [key for key, _ in at.query() if key in _SQS and key not in _HTTP]
     if given:
         raise ConfigError(
-            f"{at.shown} is the URL of a controller, and {given[0]!r} is an option of SQS; the URL "
+            f"{at.shown} is the URL of a controller, but {given[0]!r} is an option of SQS; the URL "
             "of an SQS queue ends in an account and a name, like "
             "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
         )

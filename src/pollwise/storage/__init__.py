@@ -1,4 +1,4 @@
-"""What all stores share: connections, schemas and migrations, SQL and Lua as files, and hints
-between processes. One folder per database; what is kept there is the business of `queues`,
-`outbox`, `fleet` and `controller`.
+"""What all stores share: connections, schemas, migrations, SQL and Lua files, and hints between
+processes. One folder per database. What is stored there is up to `queues`, `outbox`, `fleet` and
+`controller`.
 """

@@ -1,17 +1,17 @@
-"""Hints between processes, proven end to end: what every store with a message service shares.
+"""Hints between processes, checked end to end, for every store with a message service.
 
 A store brings a `HintTransport` (LISTEN/NOTIFY, pub/sub); the channel does the rest:
 
-- **Proven or not.** It sends itself a check the way hints travel, and only while that comes back
-  does the loop trust it with the long interval. A pooler that swallows LISTEN, a cut connection, a
-  paused server: the check does not return, sleepers are woken to poll for themselves, a person is
-  told once, and the channel keeps trying. The check rides on a poll, so it costs no statement.
-- **No herd.** Checks tell the processes of each other. A hint of n jobs is for n of them, which all
-  agree upon without a word (rendezvous hashing); whoever is chosen and busy passes it on to four
-  times as many. Should a chosen one have died, the next in turn looks a moment later, and says so;
-  if it does not, the next, and so on.
-- **Coalesced.** Hints of puts that follow each other closely go out as one message; and where
-  somebody asleep in this very process takes the job, none goes out at all.
+- **Proven or not.** The channel sends itself a check the way hints travel. Only while checks come
+  back does the loop use the long interval. If one does not (a pooler swallows LISTEN, a connection
+  is cut, a server is paused), sleepers are woken to poll, it is logged once, and the channel keeps
+  trying. A check travels with a poll, so it costs no statement.
+- **No herd.** Processes learn of each other from checks. A hint of n jobs is for n of them, and
+  all choose the same ones without a message (rendezvous hashing). A chosen process that is busy
+  passes the hint on to four times as many. In case a chosen one has died, the next in turn polls a
+  moment later and says so; if it does not, the next one does, and so on.
+- **Coalesced.** Hints of puts in quick succession are sent as one message. If a sleeper in the same
+  process takes the job, none is sent.
 """
 
 from __future__ import annotations
@@ -31,64 +31,64 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Event, Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hint, Hints
 
-#: How often a channel is proven, in seconds; and the share of that after which a poll carries the
-#: check. However idle, polls come once a minute, so one of them always comes in between, and no
-#: statement has to be sent for the check alone.
+#: How often a channel is checked, in seconds; and the share of that time after which a poll carries
+#: the check. Even idle workers poll once a minute, so a poll always comes in time, and no statement
+#: has to be sent for the check alone.
 CHECK_EVERY = 75.0
 CHECK_EARLY = 0.2
-#: After how many check intervals without a word another process counts as gone.
+#: After this many check intervals without a message another process counts as gone.
 GONE_AFTER = 2.4
-#: Messages that ride in the transaction of a put: at most one in so many seconds and process. A
-#: NOTIFY makes commits queue up behind one lock of the whole server, so a busy writer sends its
-#: hints apart, where no disk is waited for under that lock.
+#: The minimum time between two hints in the transaction of a put, per process, in seconds. A NOTIFY
+#: makes commits wait for one lock of the whole server, so a busy writer sends its hints separately,
+#: where no disk write happens under that lock.
 RIDE_EVERY = 0.1
-#: Messages sent apart: at most one in so many seconds.
+#: The minimum time between two hints sent separately, in seconds.
 SEND_EVERY = 0.05
-#: A hint that a busy process passes on reaches so many times more processes, and so often.
+#: A busy process passes a hint on to this many times more processes, up to this many times.
 WIDER = 4
 PASSES_MAX = 3
-#: How long each in turn waits for the one before to look, in case a chosen one died; how many have
-#: a turn; and how many hints wait for that at a time.
+#: How long each process in turn waits for the one before to poll, in case that one died; how many
+#: processes have a turn; and how many hints wait for a turn at a time.
 TURN_AFTER = 0.25
 TURNS_MAX = 40
 WAITING_MAX = 100
-#: Bounds of what a message may say: anybody may send one.
+#: Limits for the content of a message, because anybody may send one.
 MESSAGE_LENGTH_MAX = 8000
 WORD_LENGTH_MAX = 64
 COUNT_MAX = 1_000_000
 OTHERS_MAX = 10_000
-#: The longest list of kinds in a message, in characters; longer ones count as "any".
+#: The maximum length of the kinds in a message, in characters; a longer list means "any".
 KINDS_LENGTH_MAX = 2000
-#: How a lost line is opened again.
+#: The pauses before a lost connection is opened again.
 LISTEN_RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 
 
 class HintTransport(ABC):
     """How messages travel between the processes of a store."""
 
-    #: What a person should look at when messages do not come back.
+    #: What to check when messages do not come back.
     advice: str
 
     @abstractmethod
     async def listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
         """Subscribe, call `ready`, then `heard` with each message, this process's own included.
 
-        Runs until it is cancelled; raises when the connection is lost or cannot be had.
+        Runs until it is cancelled; raises when the connection is lost or cannot be opened.
         """
 
     @abstractmethod
     async def send(self, message: str) -> None:
-        """Send a message to everybody who listens, this process included."""
+        """Send a message to all listeners, this process included."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of the connections."""
+        """Release the connections."""
 
 
 class Channel(Hints):
-    """Hints that cross processes over a line.
+    """Hints that cross processes over a transport.
 
-    check_every: how often the channel is proven anew, in seconds.
+    check_every: how often the channel is checked, in seconds.
     check_timeout: how long a check may take to come back.
     """
 
@@ -107,19 +107,19 @@ class Channel(Hints):
         self._check_timeout = check_timeout
         self._id = secrets.token_hex(6)
         self._listening: asyncio.Task[None] | None = None
-        self._turn: asyncio.Task[None] | None = None  # of listening, from connect to loss
+        self._turn: asyncio.Task[None] | None = None  # one listening, from connect to loss
         self._sending: set[asyncio.Task[None]] = set()
         self._subscribed = False
         self._proven_at: float | None = None
         self._lost = False
         self._failures = 0
-        self._awaited: str | None = None  # the check that is under way
+        self._awaited: str | None = None  # the check that was sent and did not return yet
         self._sent_at = 0.0
         self._standstill: AbstractContextManager[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        #: Hints that others were chosen for, and when our turn is to look.
+        #: Hints for which others were chosen, with the timer of our turn to poll.
         self._turns: dict[str, asyncio.TimerHandle] = {}
-        #: Other processes: until when they count as there, and the kinds they want (None: any).
+        #: Other processes: until when they count as alive, and the kinds they want (None: any).
         self._others: dict[str, tuple[float, frozenset[str] | None]] = {}
         self._rode_at = -math.inf
         self._unsent = 0
@@ -138,13 +138,13 @@ class Channel(Hints):
         super().asleep(hint)
         self._begin()
 
-    # Telling
+    # Sending
 
     def ride(self, count: int, kinds: Iterable[str]) -> str | None:
-        """The message that a put shall send inside its own transaction.
+        """The message that a put sends inside its own transaction.
 
-        None when it need not: somebody asleep here takes the jobs, or a message rode a moment ago,
-        and `send_to_others` sends this one apart.
+        None if it need not: a sleeper here takes the jobs, or a message was sent this way a moment
+        ago; then `send_to_others` sends this one separately.
         """
         now = self._clock.now()
         kinds = set(kinds)
@@ -154,10 +154,10 @@ class Channel(Hints):
         return self.message(count, kinds)
 
     def message(self, count: int, kinds: Iterable[str] | None, *, later: bool = False) -> str:
-        """The message that tells of new jobs.
+        """The message that hints at new jobs.
 
-        later: they are not there yet, but will be when the message is heard: whoever sleeps here
-            cannot be told now, and so heeds it as if it came from another process.
+        later: the jobs do not exist yet, but will when the message arrives. Sleepers here cannot be
+            woken now, so they treat the message as one of another process.
         """
         listed = None if kinds is None else sorted(kinds)
         if listed is not None and sum(map(len, listed)) + 3 * len(listed) > KINDS_LENGTH_MAX:
@@ -166,7 +166,7 @@ class Channel(Hints):
         return _message("hint", sender, secrets.token_hex(4), count, listed, 0)
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
-        """Send a hint apart from any transaction, together with what comes in meanwhile."""
+        """Send a hint outside any transaction, together with others that arrive meanwhile."""
         kinds = None if kinds is None else set(kinds)
         if self._enough_here(count, kinds):
             return
@@ -182,13 +182,13 @@ class Channel(Hints):
         while self._unsent:
             message = self.message(self._unsent, self._unsent_kinds)
             self._unsent, self._unsent_kinds = 0, set()
-            with suppress(Exception):  # a lost hint costs latency, and the check will tell
+            with suppress(Exception):  # a lost hint costs latency, and the check will notice
                 await self._transport.send(message)
             await self._clock.sleep(SEND_EVERY)
         self._sending_hints = None
 
     def _enough_here(self, count: int, kinds: Iterable[str] | None) -> bool:
-        """Do as many sleep here as that takes? Then nobody else need hear of it."""
+        """True if enough sleepers are here; then other processes need no hint."""
         groups = self._groups(kinds)
         return sum(hint.wants in groups for hint in self._asleep) >= count
 
@@ -216,13 +216,13 @@ class Channel(Hints):
             else:
                 error = turn.exception()
                 reason = f"{type(error).__name__}: {error}" if error else "the connection ended"
-                advice = getattr(error, "advice", advice)  # the error may know better
+                advice = getattr(error, "advice", advice)  # the error may know more
             self._note_lost(reason, advice)
             self._failures += 1
             await self._clock.sleep(LISTEN_RETRY.delay(self._failures, secrets.randbelow(100) / 99))
 
     def _ready(self) -> None:
-        if self._listening is None:  # closed while the answer was on its way
+        if self._listening is None:  # closed meanwhile
             return
         self._subscribed = True
         self._check_apart()
@@ -238,13 +238,13 @@ class Channel(Hints):
             self._others.pop(sender, None)
         elif word == "polled":
             self._received_polled(*rest)
-        elif sender != self._id:  # what was put here is known here
+        elif sender != self._id:  # this process knows of its own puts
             self._received_hint(sender, *rest)
 
     # Checking
 
     def check(self) -> str | None:
-        """The message that the claim about to be made shall carry, when a check is due."""
+        """The message that the next claim carries, if a check is due; else None."""
         if not self._subscribed or self._awaited is not None:
             return None
         due = self._sent_at + CHECK_EARLY * self._check_every
@@ -258,13 +258,13 @@ class Channel(Hints):
         return _message("check", self._id, self._awaited, self._wants())
 
     def _check_apart(self) -> None:
-        """Send a check by itself: at the start, and when no poll came to carry it."""
+        """Send a check on its own: at the start, and when no poll came to carry it."""
         if self._subscribed and self._awaited is None:
             self._send_soon(self._new_check())
 
     def _send_soon(self, message: str) -> None:
         sending = asyncio.get_running_loop().create_task(self._send_quietly(message))
-        self._sending.add(sending)  # a task that nobody holds may vanish
+        self._sending.add(sending)  # a task without a reference may be collected
         sending.add_done_callback(self._sending.discard)
 
     async def _send_quietly(self, message: str) -> None:
@@ -289,7 +289,7 @@ class Channel(Hints):
                 self._report(HintsProven, now - self._sent_at)
 
     def _no_answer(self) -> None:
-        """Begin anew: the line may be half-open, which only a new connection cures."""
+        """Reconnect: the connection may be half-open, which only a new one cures."""
         if self._turn is not None:
             self._turn.cancel()
 
@@ -298,11 +298,11 @@ class Channel(Hints):
         if not self._lost:
             self._lost = True
             self._report(HintsLost, reason, advice)
-        # Hints may have been lost: everybody polls, and then goes by its strategy's own interval.
+        # Hints may have been lost: all sleepers poll, and then use their strategy's own interval.
         self.send_to_all()
 
     def _forget(self) -> None:
-        """What was known of the line no longer holds."""
+        """Reset what was known of the connection."""
         self._subscribed = False
         self._proven_at = None
         self._awaited = None
@@ -331,7 +331,7 @@ class Channel(Hints):
             event: Event = kind(source, *values)  # type: ignore[arg-type]
             events.emit(event)
 
-    # Whose hint it is
+    # Which process takes a hint
 
     def _received_hint(
         self, sender: str, salt: str, count: int, kinds: list[str] | None, passes: int
@@ -353,28 +353,28 @@ class Channel(Hints):
             self._turns[salt] = loop.call_later(delay, self._poll_in_turn, salt, kinds)
 
     def _poll_in_turn(self, salt: str, kinds: list[str] | None) -> None:
-        """Nobody said that it looked; or else, had we no time to, the next one shall."""
+        """Poll, because the chosen process did not; if all are busy here, leave it to the next."""
         del self._turns[salt]
         if self._able(kinds):
             self.send(1, kinds)
             self._send_soon(_message("polled", self._id, salt))
 
     def _received_polled(self, salt: str) -> None:
-        """Somebody looked, so we need not."""
+        """Another process polled, so we need not."""
         timer = self._turns.pop(salt, None)
         if timer is not None:
             timer.cancel()
 
     def _able(self, kinds: Iterable[str] | None) -> bool:
-        """Will somebody here look soon: is one asleep, or in a poll that is repeated?"""
+        """True if a poller here will poll soon: one sleeps, or will repeat its poll."""
         groups = self._groups(kinds)
         members = (hint for hint in self._members if hint.wants in groups)
         return any(hint in self._asleep or hint.polling for hint in members)
 
     def _order(self, sender: str, salt: str, kinds: Iterable[str] | None) -> list[str]:
-        """Those who want these kinds, in the order in which all of them would name each other.
+        """The processes that want these kinds, in the same order in each of them.
 
-        The sender is none of them: whoever slept there would have taken the job without a word.
+        The sender is left out: a sleeper there would have taken the job without a message.
         """
         now = self._clock.now()
         named = None if kinds is None else {_short(kind) for kind in kinds}
@@ -387,7 +387,7 @@ class Channel(Hints):
         return sorted(wanting, key=lambda process: _draw(salt, process))
 
     def _wants(self) -> list[str] | None:
-        """What this process tells the others it wants."""
+        """The kinds that this process tells the others it wants; None for any."""
         wanted: set[str] = set()
         for hint in self._members:
             if hint.wants is None:
@@ -409,12 +409,12 @@ class Channel(Hints):
         self._forget()
 
     async def aclose(self) -> None:
-        """Say goodbye, so that nobody counts on this process any more, and let go."""
+        """Say goodbye, so that nobody counts on this process any more, and close."""
         there = self._proven_at is not None
         listening, sending = self._listening, self._sending_hints
         self.close()
         if sending is not None and not _dead(sending):
-            await sending  # what was put shall be told
+            await sending  # the hints of jobs that were put
         if listening is not None and not listening.get_loop().is_closed():
             await asyncio.gather(listening, return_exceptions=True)
         if there:
@@ -427,7 +427,7 @@ def _message(*parts: object) -> str:
 
 
 def _parsed(text: str) -> list[Any] | None:
-    """A message's parts; None for what is none of ours, which anybody may send."""
+    """A message's parts; None for a message that is not ours, which anybody may send."""
     if len(text) > MESSAGE_LENGTH_MAX:
         return None
     try:
@@ -446,7 +446,7 @@ def _word(part: object) -> bool:
 
 
 def _names(part: object) -> bool:
-    """A list of kinds, or none."""
+    """A list of kinds, or None."""
     if not isinstance(part, list):
         return part is None
     return all(isinstance(name, str) and name.isprintable() for name in part)
@@ -477,7 +477,7 @@ def _draw(salt: str, process: str) -> bytes:
 
 
 def _dead(task: asyncio.Task[None]) -> bool:
-    """It ended, or its event loop did."""
+    """True if the task or its event loop has ended."""
     return task.done() or task.get_loop().is_closed() or task.get_loop() is not _running()
 
 

@@ -1,6 +1,6 @@
-"""SQL as files beside the code that runs them, read once: named statements, and migrations.
+"""SQL files beside the code that runs them, read once: named statements and migrations.
 
-A statement begins with `-- name: <name>` and may be followed by comments that describe it.
+A statement begins with `-- name: <name>`; comments that describe it may follow.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def migrations(package: str) -> tuple[tuple[int, str], ...]:
 
 
 def incomplete_record(table: str, found: Sequence[int], package: str) -> str:
-    """What to say where tables are there of versions that their record, `table`, lacks."""
+    """Advice for tables that exist although their record of versions, `table`, lacks them."""
     has = f"it has {', '.join(map(str, found))}" if found else "it has none"
     missing = ", ".join(f"({v})" for v, _ in migrations(package) if v not in found)
-    mend = f"INSERT INTO {table} (version) VALUES {missing};"  # noqa: S608 - shown, never run
+    fix = f"INSERT INTO {table} (version) VALUES {missing};"  # noqa: S608 - shown, never run
     return (
-        f"The tables are there already, and the record of their versions, {table}, is incomplete: "
-        f"{has}. Restore its rows from a backup; or, if the tables were up to date, run {mend}"
+        f"The tables exist already, but the record of their versions, {table}, is incomplete: "
+        f"{has}. Restore its rows from a backup; or, if the tables were up to date, run {fix}"
     )
 
 

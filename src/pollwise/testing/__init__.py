@@ -1,4 +1,4 @@
-"""What users' own tests may use: a virtual clock, stores in memory, the conformance suite.
+"""For users' own tests: a virtual clock, stores in memory, and the conformance suite.
 
     from pollwise.testing import MemoryQueue, VirtualClock
 
@@ -7,7 +7,7 @@
         queue = MemoryQueue(clock=clock)
         clock.run(my_program(queue))  # an idle hour takes no time
 
-`pollwise.testing.conformance` tests an implementation of a queue; it loads when first asked for.
+`pollwise.testing.conformance` tests an implementation of a queue; it is imported at first use.
 """
 
 from __future__ import annotations

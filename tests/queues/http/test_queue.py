@@ -105,16 +105,16 @@ def test_the_url_of_an_sqs_queue(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("http://host?token=hunter2", "a token does not belong into a URL"),
+        ("http://host?token=hunter2", "a token does not belong in a URL"),
         ("http://hunter2@host", "credentials"),
         ("http://me:hunter2@host", "credentials"),
         ("http://host?region=eu", "is an option of SQS"),
         ("http://host/?que=a", "did you mean 'queue'?"),
-        ("http://", "no address of a controller"),
+        ("http://", "not the address of a controller"),
         ("http://host:x", "port"),
         ("http://host?queue=agents", "the controller's own jobs"),
         ("http://host?queue=", "queue = ''"),
-        ("https://sqs.eu-west-1.amazonaws.com/jobs", "no URL of an SQS queue"),
+        ("https://sqs.eu-west-1.amazonaws.com/jobs", "not the URL of an SQS queue"),
     ],
 )
 def test_addresses_that_are_refused(url: str, says: str) -> None:
@@ -139,8 +139,8 @@ def test_where_the_token_comes_from(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [(None, "cannot be read"), ("", "holds no token"), ("hun ter2", "holds no token"),
-     ("hunter2\nhunter2", "holds no token"), ("hunter2" * 200, "holds no token"),
+    [(None, "cannot be read"), ("", "does not hold a token"), ("hun ter2", "does not hold a token"),
+     ("hunter2\nhunter2", "does not hold a token"), ("hunter2" * 200, "does not hold a token"),
      ("hunter2\u00e9", "not ASCII")],
 )  # fmt: skip
 def test_a_file_without_a_token(tmp_path: Path, text: str | None, says: str) -> None:
@@ -209,7 +209,7 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
         api = make_api(None, clock)
         async with inside(api, token, clock) as queue:
             await queue.put(NewJob("a", 1, unique="u"))
-            with pytest.raises(UniqueConflict, match="stands for job"):
+            with pytest.raises(UniqueConflict, match="is taken by job"):
                 await queue.put(NewJob("a", 2, unique="u"))
             [claim] = await queue.claim("w", 1, 30)
             await queue.settle([Settlement.done(claim)])
@@ -232,11 +232,11 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
 @pytest.mark.parametrize(
     ("status", "body", "headers", "error", "says"),
     [
-        (200, b"<html>", {}, StoreError, "not a JSON object"),
-        (200, b"[]", {}, StoreError, "not a JSON object"),
-        (301, b"", {"Location": "https://u:hunter2@x/"}, StoreError, "points to https://u:"),
-        (404, b"<html>", {}, StoreError, "whether the address is that of a controller"),
-        (413, b"<html>", {}, PayloadError, "a proxy before it"),
+        (200, b"<html>", {}, StoreError, "other than a JSON object"),
+        (200, b"[]", {}, StoreError, "other than a JSON object"),
+        (301, b"", {"Location": "https://u:hunter2@x/"}, StoreError, "redirects to https://u:"),
+        (404, b"<html>", {}, StoreError, "check that the address is that of a controller"),
+        (413, b"<html>", {}, PayloadError, "a proxy in front of it"),
         (418, b"te\x1b[31ma\npot", {}, StoreError, "te [31ma pot"),
         (429, b"{}", {"Retry-After": "7"}, StoreUnavailable, "429"),
         (500, b"oops", {}, StoreUnavailable, "500: oops"),
@@ -286,7 +286,7 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
         ("put", [], "not a JSON object"),
         ("put", {"jobs": 1}, "must be a list"),
         ("put", {"jobs": [{}]}, "with a `kind`"),
-        ("put", {"jobs": [{"kind": "a", "x": 1}]}, "no field 'x'"),
+        ("put", {"jobs": [{"kind": "a", "x": 1}]}, "unknown field 'x'"),
         ("put", {"jobs": [{"kind": "a", "delay": "soon"}]}, "delay"),
         ("put", {"jobs": [{"kind": "a"}], "nonce": "x"}, "nonce"),
         ("claim", {"limit": 1}, "worker"),
@@ -480,7 +480,7 @@ def test_a_token_that_holds_no_longer_ends_a_worker_with_what_to_do(
         assert type(error.value) is StoreError, "as from any other queue"
         said = str(error.value)
         assert "answered 401" in said
-        assert "The token of the queue 'mail' holds no longer" in said
+        assert "The token of the queue 'mail' is not valid" in said
         assert "token_file" in said
         assert "nobodys" not in said
         await queue.close()

@@ -123,8 +123,8 @@ def test_who_is_not_trusted_is_told_so(certificate: Callable[..., Path], ask: As
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"host": "DNS:builds.example.com"}, "another host's"),
-        ({"host": "IP:192.0.2.1"}, "another host's"),
+        ({"host": "DNS:builds.example.com"}, "for another host"),
+        ({"host": "IP:192.0.2.1"}, "for another host"),
         ({"days": -1}, "has expired"),
     ],
     ids=["another name", "another address", "expired"],
@@ -145,7 +145,7 @@ def test_what_is_wrong_with_a_certificate_is_said(
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
 def test_a_port_that_speaks_no_tls(ask: Ask) -> None:
     async def main(base: str) -> None:
-        assert "does not speak TLS; write http://" in await told(base, ask)
+        assert "does not use TLS; write http://" in await told(base, ask)
 
     on_server(None, main)
 
@@ -156,7 +156,7 @@ def test_http_to_a_port_that_speaks_tls(certificate: Callable[..., Path]) -> Non
         client = ControllerClient(plain, Clock())
         with pytest.raises(StoreUnavailable) as error:
             await ASKS["a request"](client)
-        assert f"does it speak TLS? Then write {base}" in str(error.value)
+        assert f"if it uses TLS, write {base}" in str(error.value)
         await client.close()
 
     on_server(certificate(), main)
@@ -165,7 +165,7 @@ def test_http_to_a_port_that_speaks_tls(certificate: Callable[..., Path]) -> Non
 def test_a_proxy_that_says_it_speaks_tls() -> None:
     text = "<html><h1>400</h1>The plain HTTP request was sent to HTTPS port</html>"
     error = error_of(httpx.Response(400, text=text), "http://builds:443")
-    assert "it speaks TLS; write https://builds:443" in str(error)
+    assert "it uses TLS; write https://builds:443" in str(error)
     assert "TLS" not in str(error_of(httpx.Response(400, text="no"), "http://builds"))
 
 

@@ -391,7 +391,7 @@ def bucket_storm(server: MiniStack, seed: int, jobs: int, workers: int) -> HttpP
     ) as proxy:
         clock.run(main())
     left = [meta["path"] for page in server.store().list(prefix) for meta in page]
-    assert not [name for name in left if "/probe/" not in name and "/unique/" not in name], left
+    assert not [name for name in left if "/check/" not in name and "/unique/" not in name], left
     return proxy
 
 

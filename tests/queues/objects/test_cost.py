@@ -33,7 +33,7 @@ async def at_rest(queue: ObjectQueue) -> None:
         await asyncio.sleep(0)
 
 
-def test_start_up_probe() -> None:
+def test_start_up_check() -> None:
     async def main(clock: VirtualClock) -> None:
         queue, store = counted(clock)
         await queue.claim("w", 1, 30)
@@ -101,7 +101,7 @@ def test_a_batch_costs_little_more_than_a_job() -> None:
         await worker.settle([Settlement.done(claim) for claim in claims])
         await at_rest(worker)
         assert store.take() == {"create": 10, "delete": 2}
-        assert put["create"] == 3  # and two of the other handle's probe
+        assert put["create"] == 3  # and two of the other handle's start-up check
         assert store.inner.objects == {}  # type: ignore[attr-defined]
 
     virtually(main)
@@ -170,12 +170,12 @@ def race(jobs: int, limit: int, seed: int, start: str, *, put: int = 1) -> Count
         queues = [ObjectQueue(store, clock=clock) for _ in range(16)]
         for queue in queues:
             queue._core.rng.seed(rng.random())
-        probes = [queue._core.ready() for queue in queues]
+        starts = [queue._core.ready() for queue in queues]
         if start == "as a fleet":
-            await asyncio.gather(*probes)
+            await asyncio.gather(*starts)
         else:
-            for probe in probes:
-                await probe
+            for ready in starts:
+                await ready
         store.take()
 
         async def work(queue: ObjectQueue, name: str) -> None:

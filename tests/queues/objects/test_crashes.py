@@ -55,7 +55,7 @@ class World:
             await self.clock.advance(61)
             await self.healthy.claim("healthy", 100, LEASE)
         await self.healthy.close()
-        return [n for n in self.bucket.objects if "/probe/" not in n]
+        return [n for n in self.bucket.objects if "/check/" not in n]
 
 
 Operation = Callable[[ObjectQueue, list[Claim]], Awaitable[Any]]
@@ -267,7 +267,7 @@ def test_a_failed_request_is_not_noticed() -> None:
         with pytest.raises(LeaseLost):
             await queue.settle([done(last)])
         await queue.close()
-        assert not [n for n in bucket.objects if "/probe/" not in n]
+        assert not [n for n in bucket.objects if "/check/" not in n]
         return store.left <= 0
 
     every_crash(lambda at, after: virtually(lambda clock: main(clock, at, after)))

@@ -353,7 +353,7 @@ def test_a_conflict_is_tried_again() -> None:
     ("answer", "message"),
     [
         ((404, "NoSuchBucket"), "bucket does not exist"),
-        ((403, "AccessDenied"), "somebody else's"),
+        ((403, "AccessDenied"), "somebody else"),
         ((403, "InvalidAccessKeyId"), "credentials are not accepted"),
         ((403, "SignatureDoesNotMatch"), "credentials are not accepted"),
         ((301, "PermanentRedirect"), "another region"),
@@ -401,8 +401,8 @@ def test_a_server_that_is_down_is_unavailable() -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://", "names no bucket"),
-        ("s3:///prefix", "names no bucket"),
+        ("s3://", "does not name a bucket"),
+        ("s3:///prefix", "does not name a bucket"),
         ("s3://user:hunter2@bucket/prefix", "holds credentials"),
         ("s3://bucket/a b", "prefix"),
         ("s3://bucket/../x", "prefix"),
@@ -410,8 +410,8 @@ def test_a_server_that_is_down_is_unavailable() -> None:
         ("s3://bucket?shards=4", r"has no shards.*\?queue=mail-0, \?queue=mail-1"),
         ("s3://bucket?endpoint=localhost:9000", "http"),
         ("s3://bucket?timeout=0", "timeout"),
-        ("file://", "names no folder"),
-        ("file://host/folder", "names no folder"),
+        ("file://", "does not name a folder"),
+        ("file://host/folder", "does not name a folder"),
     ],
 )
 def test_bad_urls(url: str, message: str) -> None:

@@ -116,7 +116,7 @@ def test_a_cut_is_noticed_told_once_and_healed(postgres: Postgres, dsn: str) -> 
                 assert await pause, "whoever sleeps is woken, to look for itself"
                 await sleeper.until(HintsProven, HintsLost, HintsProven)
                 lost = sleeper.seen[1]
-                assert "It will be made again" in lost.advice
+                assert "It will be opened again" in lost.advice
                 pause = asyncio.ensure_future(sleeper.pause())
                 async with PostgresQueue(dsn, queue.name) as other:
                     await other.put(NewJob("job"))

@@ -65,9 +65,9 @@ def test_a_conninfo_need_not_be_a_url() -> None:
         ("postgresql://u:hunter2@h/d?timeout=0", "timeout = '0'"),
         ("postgresql://u:hunter2@h/d?listen=nonsense%20hunter2", "listen cannot be read"),
         ("postgresql://u:hunter2@h/d#x", "write it as %23"),
-        ("postgresql://u:hunter2/x@h/d", "special in a user or a password"),
-        ("postgresql://u:hun@ter2@h/d", "special in a user or a password"),
-        ("postgresql://u:12/hunter2@h/d", "special in a user or a password"),
+        ("postgresql://u:hunter2/x@h/d", "special characters in a user or a password"),
+        ("postgresql://u:hun@ter2@h/d", "special characters in a user or a password"),
+        ("postgresql://u:12/hunter2@h/d", "special characters in a user or a password"),
         ("postgresql://u:hunter2\uff03@h/d", "is not a queue URL"),
     ],
 )

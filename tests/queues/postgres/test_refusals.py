@@ -60,8 +60,8 @@ def test_a_call_that_took_too_long_is_not_carried_out_later(
                     with pytest.raises(StoreUnavailable) as caught:
                         await queue.put(NewJob("job", 2))
                     assert str(caught.value).endswith(
-                        "did not answer within timeout = 0.3 s, so what was asked may have "
-                        "happened, or may yet. Look at its load and its locks, or raise `timeout`."
+                        "did not answer within timeout = 0.3 s, so the call may or may "
+                        "not be carried out. Check its load and its locks, or raise `timeout`."
                     )
                 with pytest.raises(StoreUnavailable):
                     await queue.claim("w", 1, 60)
@@ -324,7 +324,8 @@ def test_migrating_without_the_right_to_create_says_which_is_missing(postgres: P
                 with pytest.raises(StoreError) as caught:
                     await queue.migrate()
             assert str(caught.value).endswith(
-                f"Grant the role CREATE on the {what}, or print the SQL with --sql for one who may."
+                f"Grant the role CREATE on the {what}, or print the SQL with --sql for a role "
+                "that may."
             )
 
     run(main)
@@ -339,7 +340,9 @@ def test_migrating_over_tables_of_others_is_refused(postgres: Postgres, table: s
         async with PostgresQueue(dsn, schema="public") as queue:
             with pytest.raises(SchemaError) as caught:
                 await queue.migrate()
-        assert f"a table `{table}` that Pollwise did not make; choose another" in str(caught.value)
+        assert f"a table `{table}` that Pollwise did not create; choose another" in str(
+            caught.value
+        )
 
     run(main)
 
@@ -389,7 +392,7 @@ def test_who_cannot_connect_to_listen_is_not_told_of_poolers(dsn: str, postgres:
         ):
             async with PostgresQueue(dsn, next(names), listen=listen) as queue:
                 told = await loss(queue)
-            assert told.advice == "The listening connection could not be made; see the reason."
+            assert told.advice == "The listening connection could not be opened; see the reason."
             assert reason in told.reason
             assert "\n" not in told.reason
             assert "hunter" not in told.reason
@@ -411,6 +414,6 @@ def test_a_listening_connection_that_breaks_is_not_blamed_on_poolers(
                 told = await waiting
         assert "the listening connection broke (" in told.reason
         assert "\n" not in told.reason
-        assert told.advice.startswith("It will be made again")
+        assert told.advice.startswith("It will be opened again")
 
     run(main)

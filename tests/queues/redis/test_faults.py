@@ -130,7 +130,7 @@ def test_a_settle_cut_off_twice_is_unavailable(queue: RedisQueue, proxy: Proxy) 
             claims = await queue.claim("w", 10, 60)
             proxy.lose_request(call("settle"))
             proxy.lose_request(call("settle"))
-            with pytest.raises(StoreUnavailable, match="may have happened or not"):
+            with pytest.raises(StoreUnavailable, match="may or may not have been carried out"):
                 await queue.settle([Settlement.done(claim) for claim in claims])
             proxy.mend()
             await queue.settle([Settlement.done(claim) for claim in claims])

@@ -195,7 +195,7 @@ def test_a_conflict_in_ten_thousand_puts_nothing(redis: Redis, name: str) -> Non
     async def work(queue: Queue) -> None:
         await queue.put(NewJob("job", "mine", unique="u"))
         batch = [NewJob("job", n, unique=f"u{n}") for n in range(9_999)]
-        with pytest.raises(UniqueConflict, match="'u' stands for job 1"):
+        with pytest.raises(UniqueConflict, match="'u' is taken by job 1"):
             await queue.put([*batch, NewJob("job", "yours", unique="u")])
         assert (await queue.stats()).ready == 1
 

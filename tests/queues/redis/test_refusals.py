@@ -48,10 +48,10 @@ def refusal(url: str, **options: Any) -> PollwiseError:
         ("http://localhost", "begins with one of redis://"),
         ("localhost:6379", "begins with one of redis://"),
         ("redis://:s3cret@localhost:port/0", "cannot be read"),
-        ("redis://:s3cret@localhost/jobs", "'jobs' is no Redis database"),
-        ("redis://:s3cret@localhost/-1", "'-1' is no Redis database"),
+        ("redis://:s3cret@localhost/jobs", "'jobs' is not a Redis database"),
+        ("redis://:s3cret@localhost/-1", "'-1' is not a Redis database"),
         ("redis://localhost/0?db=1", "takes no '?'"),
-        ("unix://", "names no socket"),
+        ("unix://", "does not name a socket"),
     ],
 )
 def test_urls_that_are_wrong(url: str, words: str) -> None:
@@ -100,7 +100,7 @@ def test_passwords(own_redis: OwnRedis) -> None:
         assert "Correct the user and the password" in str(error)
     error = refusal(f"redis://127.0.0.1:{server.port}/0")
     assert type(error) is StoreError
-    assert "wants a password" in str(error)
+    assert "needs a password" in str(error)
 
 
 def test_a_password_where_none_is_wanted(redis: Redis) -> None:
@@ -141,7 +141,7 @@ def test_a_server_without_tls_where_tls_is_spoken(redis: Redis) -> None:
     async def main() -> None:
         url = redis.url().replace("redis://", "rediss://")
         async with RedisQueue(url, timeout="300ms") as queue:
-            with pytest.raises(StoreUnavailable, match="The server may not speak TLS there"):
+            with pytest.raises(StoreUnavailable, match="The server may not use TLS there"):
                 await queue.stats()
 
     asyncio.run(main())
@@ -171,7 +171,7 @@ def test_who_cannot_connect_to_listen_is_told_why(name: str) -> None:
             with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:
                 await queue._channel._transport.listen(lambda _: None, lambda: None)
         advice = getattr(caught.value, "advice", None)
-        assert advice == "The listening connection could not be made; see the reason."
+        assert advice == "The listening connection could not be opened; see the reason."
 
     asyncio.run(main())
 

@@ -73,7 +73,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
 
 
 def test_a_missing_folder(tmp_path: Path) -> None:
-    assert "no folder" in refused(tmp_path / "none" / "jobs.db", StoreError)
+    assert "does not exist" in refused(tmp_path / "none" / "jobs.db", StoreError)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -106,7 +106,7 @@ def test_a_path_with_odd_characters(tmp_path: Path) -> None:
 
 
 def test_an_unknown_synchronous_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="synchronous = 'fast' is none of full, normal, off"):
+    with pytest.raises(ConfigError, match="synchronous = 'fast' is not one of full, normal, off"):
         SqliteQueue(tmp_path / "jobs.db", synchronous="fast")
 
 
@@ -190,7 +190,7 @@ def test_a_table_of_our_name_that_is_not_ours(tmp_path: Path) -> None:
         path, "CREATE TABLE pollwise_jobs (mine TEXT)", "INSERT INTO pollwise_jobs VALUES ('x')"
     )
     message = refused(path, SchemaError)
-    assert "not as this version of pollwise made them" in message
+    assert "differ from those that this version creates" in message
     rows = execute(path, "SELECT * FROM pollwise_jobs", "SELECT name FROM sqlite_master")
     assert rows == [[("x",)], [("pollwise_jobs",)]], "something was changed"
 
@@ -221,7 +221,7 @@ def test_a_lock_held_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
                 queue.settle([Settlement.done(claim)]),
                 queue.renew([claim], 60),
             ):
-                with pytest.raises(StoreUnavailable, match="holds the write lock"):
+                with pytest.raises(StoreUnavailable, match="has held the write lock"):
                     await call
             assert (await queue.stats()).leased == 1, "reading needs no lock"
         await queue.settle([Settlement.done(claim)])
@@ -406,7 +406,7 @@ def test_a_database_without_a_queue_is_left_alone_unless_one_may_be_made(tmp_pat
 
 def test_a_page_after_no_job_is_refused(tmp_path: Path) -> None:
     async def main(queue: SqliteQueue) -> None:
-        with pytest.raises(ConfigError, match="after = 'zzz' is no job id"):
+        with pytest.raises(ConfigError, match="after = 'zzz' is not a job id"):
             await queue.jobs(after="zzz")
 
     use(tmp_path / "jobs.db", main)

@@ -15,7 +15,7 @@ from pollwise.errors import ConfigError
 )  # fmt: skip
 def test_a_url_that_is_no_queues_is_refused(url: str) -> None:
     right = "https://sqs.eu-west-1.amazonaws.com/123456789012/jobs"
-    with pytest.raises(ConfigError, match=f"no URL of an SQS queue.*{right}") as raised:
+    with pytest.raises(ConfigError, match=f"not the URL of an SQS queue.*{right}") as raised:
         pollwise.open(url)
     assert "hunter2" not in str(raised.value)
     for good in (right, "http://localhost:4566/queue/eu-west-1/000000000000/jobs"):
@@ -25,10 +25,10 @@ def test_a_url_that_is_no_queues_is_refused(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("sqs://", "names no SQS queue"),
-        ("sqs://no name", "names no SQS queue; write sqs://jobs"),
-        ("sqs://jobs/more", "names no SQS queue"),
-        ("sqs://me:hunter2@jobs", r"me:\*\*\*@jobs' names no SQS queue"),
+        ("sqs://", "does not name an SQS queue"),
+        ("sqs://no name", "does not name an SQS queue; write sqs://jobs"),
+        ("sqs://jobs/more", "does not name an SQS queue"),
+        ("sqs://me:hunter2@jobs", r"me:\*\*\*@jobs' does not name an SQS queue"),
         ("sqs://jobs?endpoint=http://me:hunter2@host", r"me:\*\*\*@host' holds credentials"),
     ],
 )

@@ -1,1 +1,1 @@
-"""A queue of a controller, over HTTP. `client` and `tls` also carry the agent's requests."""
+"""A queue of a controller, over HTTP. The agent uses `client`, `websocket` and `tls` too."""

@@ -1,7 +1,7 @@
-"""Requests to a controller: one connection reused, errors that say what to do, tokens never shown.
+"""Requests to a controller: one reused connection, clear errors, and tokens that are never shown.
 
-What a request may have done when its answer is lost differs from call to call, so nothing is sent
-twice here; `NoAnswer.sent` tells whether the controller may have got it.
+Nothing is sent twice here, because it depends on the call what a request may have done when its
+answer is lost. `NoAnswer.sent` says whether the controller may have received it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import json
 import os
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
@@ -29,27 +29,27 @@ except ImportError as error:
 
 from pollwise.queues.http import tls as http_tls
 
-#: HTTP/2 comes with an extra of httpx, which our extras name; without it, it is not offered.
+#: httpx offers HTTP/2 only with an extra, which our extras include.
 HAS_HTTP2 = find_spec("h2") is not None
-#: Where a token comes from when neither a file nor a token is named.
+#: Where a token is read from when no token file is given.
 TOKEN_VARIABLE = variables.TOKEN
 TOKEN_FILE_VARIABLE = variables.TOKEN_FILE
-#: The longest token, in characters.
+#: The maximum length of a token, in characters.
 TOKEN_LENGTH_MAX = 1024
-#: How long a connection may take to be made, in seconds.
+#: How long connecting may take, in seconds.
 CONNECT_TIMEOUT = 10.0
-#: The most connections at a time: one is enough but for held polls and uploads.
+#: The maximum number of connections; only held polls and uploads need more than one.
 CONNECTIONS_MAX = 100
 #: How long an idle connection is kept, in seconds; most proxies close theirs after 60 s or more.
 KEEP_ALIVE = 50.0
-#: As much of an answer that is no JSON is shown, in characters.
+#: How much of an answer that is not JSON is shown, in characters.
 SHOWN_MAX = 80
 
 
 class RequestRefused(StoreError):
-    """The controller said no, and would say no again."""
+    """The controller refused the request, and would refuse it again."""
 
-    #: What a person should do about it, where that is known.
+    #: What to do about it, if known.
     advice: str
 
     def __init__(
@@ -62,7 +62,7 @@ class RequestRefused(StoreError):
 
 
 class Busy(StoreUnavailable):
-    """The controller said no for now (429, 5xx); `retry_after` seconds if it said so."""
+    """The controller refused for now (429, 5xx). `retry_after`: its wish in seconds, if any."""
 
     def __init__(self, message: str, status: int, code: str, retry_after: float | None) -> None:
         super().__init__(message)
@@ -72,7 +72,7 @@ class Busy(StoreUnavailable):
 
 
 class NoAnswer(StoreUnavailable):
-    """No answer came. `sent`: the controller may have got the request all the same."""
+    """No answer came. `sent`: the controller may have received the request."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
@@ -80,11 +80,11 @@ class NoAnswer(StoreUnavailable):
 
 
 class CertificateNotTrusted(NoAnswer):
-    """The controller could not be reached, for its certificate is not trusted."""
+    """The controller's certificate is not trusted, so nothing was sent."""
 
 
 class TokenSource:
-    """Where the token is read from: each time anew, so that it can be rotated."""
+    """Where the token is read from. It is read each time, so that it can be rotated."""
 
     def __init__(self, file: str | Path | None = None, environ: Mapping[str, str] | None = None):
         self._file = None if file is None else Path(file)
@@ -98,8 +98,8 @@ class TokenSource:
                 return _checked_token(token.strip(), TOKEN_VARIABLE)
             if not (named := environ.get(TOKEN_FILE_VARIABLE)):
                 raise ConfigError(
-                    "a controller wants a token, and there is none: name a file that holds it, by "
-                    f"token_file or {TOKEN_FILE_VARIABLE}, or set {TOKEN_VARIABLE}"
+                    "a controller needs a token, and none is given: name a file that holds it, "
+                    f"by token_file or {TOKEN_FILE_VARIABLE}, or set {TOKEN_VARIABLE}"
                 )
             file = Path(named)
         try:
@@ -107,7 +107,7 @@ class TokenSource:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) else "it is not ASCII text"
             raise ConfigError(
-                f"the token file {str(file)!r} cannot be read: {why}; it shall hold one token"
+                f"the token file {str(file)!r} cannot be read: {why}; it must hold one token"
             ) from None
         return _checked_token(text.strip(), f"the token file {str(file)!r}")
 
@@ -117,8 +117,8 @@ def _checked_token(token: str, where: str) -> str:
     fits = token.isascii() and token.isprintable() and not any(map(str.isspace, token))
     if not token or len(token) > TOKEN_LENGTH_MAX or not fits:
         raise ConfigError(
-            f"{where} holds no token: that is one line of printable characters, as "
-            "`pollwise serve token` shows it once"
+            f"{where} does not hold a token: a token is one line of printable characters, as "
+            "`pollwise serve token` prints it"
         )
     return token
 
@@ -127,26 +127,22 @@ class Socket(Protocol):
     """One WebSocket."""
 
     async def receive(self) -> str:
-        """The next message; raises `NoAnswer` when the connection is over."""
+        """The next message; raises `NoAnswer` when the connection has ended."""
 
     async def send(self, message: str) -> None: ...
 
     async def close(self) -> None: ...
 
 
-#: Opens the WebSocket at a path with a token; tests have one that needs no network.
-Dial = Callable[[str, str], "asyncio.Future[Socket]"]
-
-
 class ControllerClient:
-    """What speaks to one controller.
+    """Sends requests to one controller.
 
     base: its address, such as https://builds.example.com/farm; without credentials.
     timeout: how long an answer may take, in seconds.
-    ca_file: certificates to trust besides those that everybody does, in PEM.
-    transport: what carries requests instead of the network, for tests: then the controller runs on
-        our own event loop, and by our own clock.
-    dial: what opens WebSockets instead of the network.
+    ca_file: certificates to trust in addition to the usual ones, in PEM.
+    transport: replaces the network in tests: the controller then runs on the same event loop, with
+        the same clock.
+    dial: opens WebSockets instead of the network.
     """
 
     def __init__(
@@ -181,7 +177,7 @@ class ControllerClient:
         headers: Mapping[str, str] | None = None,
         longer: float = 0.0,
     ) -> httpx.Response:
-        """One request and its answer, in full; raises for all that is no success.
+        """One request and its complete answer; raises for any status that is not a success.
 
         longer: how much longer than usual the answer may take, in seconds.
         """
@@ -204,7 +200,7 @@ class ControllerClient:
     async def stream(
         self, path: str, token: str, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Get something large, piece by piece."""
+        """Get a large body piece by piece."""
         client = self._opened()
         with self._outside(), _our_errors(self.base):
             async with client.stream(
@@ -219,7 +215,7 @@ class ControllerClient:
                 yield response.aiter_bytes(65536)
 
     async def dial(self, path: str, token: str) -> Socket:
-        """Open a WebSocket; raises `RequestRefused`, or `NoAnswer` where it cannot be had now."""
+        """Open a WebSocket; raises `RequestRefused`, or `NoAnswer` if it cannot be opened now."""
         if self._dial is not None:
             socket: Socket = await self._dial(path, token)
             return socket
@@ -239,7 +235,7 @@ class ControllerClient:
             raise StoreError(f"the connection to {self.base} is closed; open another")
         loop = asyncio.get_running_loop()
         if self._client is None or self._loop is not loop:
-            # One that belongs to an event loop that ended cannot even be closed.
+            # A client of an event loop that ended cannot even be closed.
             self._client = httpx.AsyncClient(
                 base_url=self.base,
                 http2=self._transport is None and self.base.startswith("https:") and HAS_HTTP2,
@@ -251,7 +247,7 @@ class ControllerClient:
                     keepalive_expiry=KEEP_ALIVE,
                 ),
                 headers={"User-Agent": "pollwise"},
-                follow_redirects=False,  # the token is for this place and no other
+                follow_redirects=False,  # the token is for this address only
             )
             self._loop = loop
         return self._client
@@ -278,18 +274,18 @@ def _no_answer(error: httpx.TransportError, base: str) -> NoAnswer:
     sent = not isinstance(
         error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout, httpx.ProxyError)
     )
-    told = http_tls.trouble(error) if isinstance(error, httpx.ConnectError) else None
-    if told is not None:
-        return CertificateNotTrusted(f"the controller {base} {told}", sent=False)
+    problem = http_tls.problem(error) if isinstance(error, httpx.ConnectError) else None
+    if problem is not None:
+        return CertificateNotTrusted(f"the controller {base} {problem}", sent=False)
     if isinstance(error, httpx.TimeoutException):
         what = "did not answer in time" if sent else "could not be reached in time"
     else:
         what = "went away before it answered" if sent else "cannot be reached"
     why = f" ({error})" if str(error) else ""
     if base.startswith("http:") and isinstance(error, (httpx.ProtocolError, httpx.ReadError)):
-        advice = f"does it speak TLS? Then write {_with_tls(base)}; else look whether it runs"
+        advice = f"if it uses TLS, write {_with_tls(base)}; else check that it is running"
     else:
-        advice = "look whether it runs, and the network"
+        advice = "check that it is running, and the network"
     return NoAnswer(f"the controller {base} {what}{why}; {advice}", sent=sent)
 
 
@@ -298,14 +294,13 @@ def _with_tls(base: str) -> str:
 
 
 def error_of(response: httpx.Response, base: str) -> RequestRefused | Busy:
-    """What an answer that is no success means."""
+    """The error for an answer that is not a success."""
     status = response.status_code
-    body = _object(response.content)
-    told = body.get("error")
-    told = told if isinstance(told, dict) else {}
-    code = str(told.get("code", ""))
-    if told:
-        message = f"{_line(told.get('message'))}. {_line(told.get('what_to_do'))}".rstrip(". ")
+    error = (_object(response.content) or {}).get("error")
+    error = error if isinstance(error, dict) else {}
+    code = str(error.get("code", ""))
+    if error:
+        message = f"{_line(error.get('message'))}. {_line(error.get('what_to_do'))}".rstrip(". ")
     else:
         message = _guess(status, response, base)
     said = f"the controller {base} answered {status}: {message}"
@@ -317,18 +312,18 @@ def error_of(response: httpx.Response, base: str) -> RequestRefused | Busy:
 
 
 def _guess(status: int, response: httpx.Response, base: str) -> str:
-    """What an answer that is not the controller's own may mean: a proxy's, or a stranger's."""
+    """The likely meaning of an answer that did not come from the controller itself."""
     if status == 400 and base.startswith("http:") and "HTTPS" in response.text[:1000]:
-        return f"it speaks TLS; write {_with_tls(base)}"
+        return f"it uses TLS; write {_with_tls(base)}"
     if status in (502, 503, 504):
         return "a proxy says that the controller is not there"
     if 300 <= status < 400:
         where = without_secrets(response.headers.get("location", "elsewhere"))[:SHOWN_MAX]
-        return f"it points to {_line(where)}; give that address, tokens do not follow"
+        return f"it redirects to {_line(where)}; give that address, since tokens are not forwarded"
     if status == 404:
-        return "there is no such thing: look whether the address is that of a controller"
+        return "not found: check that the address is that of a controller"
     if status == 413:
-        return "too large for the controller, or for a proxy before it"
+        return "too large for the controller, or for a proxy in front of it"
     return _line(response.text[:SHOWN_MAX]) or "without a word"
 
 
@@ -338,50 +333,48 @@ def _retry_after(response: httpx.Response) -> float | None:
 
 
 def decoded(response: httpx.Response, base: str) -> dict[str, Any]:
-    """The object in an answer."""
-    try:
-        body = json.loads(response.content)
-    except (ValueError, RecursionError):
-        body = None
-    if not isinstance(body, dict):
+    """The JSON object in an answer."""
+    body = _object(response.content)
+    if body is None:
         raise StoreError(
-            f"{base} answered {response.status_code} with what is no JSON object: look whether the "
-            "address is that of a controller"
+            f"{base} answered {response.status_code} with something other than a JSON object: "
+            "check that the address is that of a controller"
         )
     return body
 
 
 def checked_base(base: str) -> str:
-    """The address of a controller, without a slash at its end; refused if it holds credentials."""
+    """The address of a controller, without a trailing slash; refused if it holds credentials."""
     parts = urlsplit(base)
     shown = without_secrets(base)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
-            f"{shown!r} is no address of a controller; write one like http://localhost:8420 or "
-            "https://builds.example.com"
+            f"{shown!r} is not the address of a controller; write one like "
+            "http://localhost:8420 or https://builds.example.com"
         )
     if "@" in parts.netloc:
         raise ConfigError(
-            f"{shown!r} holds credentials; a token belongs into a file (token_file, "
-            f"{TOKEN_FILE_VARIABLE}) or into {TOKEN_VARIABLE}"
+            f"{shown!r} holds credentials; a token belongs in a file (token_file, "
+            f"{TOKEN_FILE_VARIABLE}) or in {TOKEN_VARIABLE}"
         )
     try:
         parts.port  # noqa: B018
     except ValueError:
-        raise ConfigError(f"{shown!r} has a port that is none; write a number") from None
+        raise ConfigError(f"{shown!r} has an invalid port; write a number") from None
     if parts.query or parts.fragment:
-        raise ConfigError(f"{shown!r}: the address of a controller ends before '?' and '#'")
+        raise ConfigError(f"{shown!r}: the address of a controller has no '?' and no '#'")
     return base.rstrip("/")
 
 
-def _object(content: bytes) -> dict[str, Any]:
+def _object(content: bytes) -> dict[str, Any] | None:
+    """The JSON object in a body, or None."""
     try:
         body = json.loads(content)
     except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}
+        return None
+    return body if isinstance(body, dict) else None
 
 
 def _line(text: object) -> str:
-    """What somebody else wrote, as it may stand in a log: one line, all of it printable."""
+    """Text from elsewhere made safe for a log: one line of printable characters."""
     return "".join(c if c.isprintable() else " " for c in str(text or ""))[:500].strip()

@@ -1,12 +1,12 @@
-"""A queue of a controller's store, over HTTP: for workers that can reach nothing else.
+"""A queue of a controller's store, over HTTP: for workers that cannot reach the store itself.
 
-`pollwise serve` has the store; this end has the same contract, call by call, each one request.
-Hints come by a WebSocket where one can be had, and are proven as everywhere: a proxy that blocks
-it costs latency and nothing else. What the store behind the controller cannot do, the controller
-refuses; and queues that its setting `controller.queues` does not name, to all but admins.
+`pollwise serve` has the store. This end has the same contract, and each call is one request. Hints
+come over a WebSocket where possible, and are checked as everywhere: a proxy that blocks WebSockets
+costs only latency. The controller refuses what its store cannot do, and refuses everybody but
+admins on queues that its setting `controller.queues` does not name.
 
-An answer may be lost on its way. Reading is simply tried again; a put or a claim is repeated under
-the same nonce, which the controller recognises; a settlement is fenced by its token.
+An answer may be lost. Reads are simply repeated; a put or a claim is repeated with the same nonce,
+which the controller recognises; a settlement is fenced by its token.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
 from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
 
-#: The longest that one request is held, in seconds: many proxies cut answers that take 30 s. A
+#: The longest hold of one request, in seconds, because many proxies cut answers that take 30 s. A
 #: longer hold is several requests.
 HOLD_AT_ONCE = 20.0
-#: How long to wait where the controller holds nothing, in seconds.
+#: How long to wait when the controller does not hold the request, in seconds.
 NOT_HELD = 1.0
-#: The queue of the controller's own jobs, which is not to be had this way.
+#: The queue of the controller's own jobs, which cannot be used this way.
 AGENTS = "agents"
-#: The longest id that is looked for, in characters of a URL.
+#: The maximum length of an id, in characters of a URL.
 ID_LENGTH_MAX = 1000
 INSTANCE = "X-Pollwise-Instance"
 
@@ -63,9 +63,9 @@ class HttpQueue(Queue):
     """Jobs in a queue of a controller's store.
 
     controller: the address of the controller.
-    token_file: the file that holds the token; else POLLWISE_TOKEN or POLLWISE_TOKEN_FILE say it.
-    ca_file: certificates to trust besides those that everybody does, in PEM.
-    timeout: how long an answer may take, besides the time that a claim is held.
+    token_file: the file that holds the token; by default POLLWISE_TOKEN or POLLWISE_TOKEN_FILE.
+    ca_file: certificates to trust in addition to the usual ones, in PEM.
+    timeout: how long an answer may take, in addition to the time that a claim is held.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True, hints="network")
@@ -87,8 +87,8 @@ class HttpQueue(Queue):
     ) -> None:
         if name == AGENTS:
             raise ConfigError(
-                f"queue = {AGENTS!r} holds the controller's own jobs: put them by POST "
-                "/api/jobs and run them by `pollwise agent`; or name another queue"
+                f"queue = {AGENTS!r} holds the controller's own jobs: put them with POST /api/jobs "
+                "and run them with `pollwise agent`; or name another queue"
             )
         self._clock = clock or Clock()
         limit = seconds(timeout, "timeout", positive=True)
@@ -143,7 +143,7 @@ class HttpQueue(Queue):
             left = until - self.clock.now()
             if claims or left <= 0:
                 return claims
-            if self.clock.now() - began < held / 2:  # it holds none now: too many, or it stops
+            if self.clock.now() - began < held / 2:  # it was not held: too many, or a shutdown
                 await self.clock.sleep(min(NOT_HELD, left))
 
     async def _claim_once(
@@ -161,7 +161,7 @@ class HttpQueue(Queue):
         try:
             answer = await self._post("claim", said, repeatable=True, longer=hold)
         except asyncio.CancelledError:
-            if hold:  # what the controller claims for us from now on shall go back at once
+            if hold:  # the controller must give back at once what it claims from now on
                 with suppress(StoreError):
                     await self._post("cancel", {"nonce": nonce})
             raise
@@ -183,8 +183,8 @@ class HttpQueue(Queue):
                     raise
                 self._in_doubt.note(settlements)
                 answer = await self._post("settle", said)
-        # While our lease lives nobody else can have had the job: what is refused though its answer
-        # was lost the first time, only we can have settled.
+        # While our lease is valid nobody else can have had the job. So if the first answer was
+        # lost and the job is refused now, it was settled by our first request.
         now = self.clock.epoch()
         ours = {s.claim.job.id for s in settlements if s in self._in_doubt and now < s.claim.until}
         self._in_doubt.answered(settlements)
@@ -203,7 +203,7 @@ class HttpQueue(Queue):
     async def get(self, job_id: str) -> JobInfo | None:
         try:
             place = quote(job_id, safe="")
-        except UnicodeEncodeError:  # half of a character is in no id
+        except UnicodeEncodeError:  # no id contains a lone surrogate
             return None
         if not place or len(place) > ID_LENGTH_MAX:
             return None
@@ -268,14 +268,14 @@ class HttpQueue(Queue):
         except RequestRefused as refused:
             if refused.code != "another_controller":
                 raise
-            raise first from None  # nobody knows what became of it
+            raise first from None  # whether it was carried out is unknown
 
     async def _get(self, what: str, asked: dict[str, str] | None = None) -> dict[str, Any]:
         return await self._again(lambda: self._call("GET", self._path + what, None, {}, asked))
 
     @staticmethod
     async def _again(call: Callable[[], Any]) -> dict[str, Any]:
-        """Make a call that may be made twice; a connection that was idle may be dead."""
+        """Make a call that may be repeated; an idle connection may have died."""
         try:
             answer: dict[str, Any] = await call()
         except NoAnswer as error:
@@ -317,7 +317,7 @@ class HttpQueue(Queue):
         return self._token
 
     def _raise(self, refused: RequestRefused) -> NoReturn:
-        """What the controller refused, as any other queue would."""
+        """Raise what the controller refused as any other queue would raise it."""
         kind = _KINDS.get(refused.code)
         if kind is None and refused.status == 413:
             kind = PayloadError
@@ -328,17 +328,17 @@ class HttpQueue(Queue):
         raise refused
 
     def advice_on(self, refused: RequestRefused) -> str | None:
-        """What to do where the token is not accepted, or not for this; None if it is not that."""
+        """What to do when the token was not accepted or lacks a scope; None for other errors."""
         if refused.status == 401:
             return (
-                f"The token of the queue {self.name!r} holds no longer, or never did: have an "
+                f"The token of the queue {self.name!r} is not valid (any more): have an "
                 "admin make one (`pollwise serve token create`), put it where the old one is "
                 "(token_file, POLLWISE_TOKEN_FILE or POLLWISE_TOKEN), and start again."
             )
         if refused.status == 403:
             return (
                 f"The token does not allow this on the queue {self.name!r}: use one with another "
-                "scope, or have the queue named in the setting controller.queues."
+                "scope, or have the queue added to the setting controller.queues."
             )
         return None
 
@@ -348,7 +348,7 @@ class HttpQueue(Queue):
         return await self._http.dial(f"{self._path}/ws{query}", self.token())
 
     async def say(self, message: str) -> None:
-        """Send a message to all who listen to this queue."""
+        """Send a message to all listeners of this queue."""
         await self._post("hint", {"message": message})
 
 
@@ -363,7 +363,7 @@ _KINDS: dict[str, type[Exception]] = {
 
 
 class _HttpChannel(Channel):
-    """A channel that trusts its line only while the controller hears of all puts itself."""
+    """A channel that is proven only while the controller itself receives hints of all puts."""
 
     _transport: _HttpTransport
 
@@ -376,7 +376,7 @@ class _HttpTransport(HintTransport):
     """Messages over one WebSocket to the controller."""
 
     advice = (
-        "Look whether a proxy before the controller passes WebSockets on (nginx: "
+        "Check that a proxy in front of the controller forwards WebSockets (nginx: "
         "proxy_http_version 1.1 and the headers Upgrade and Connection); until then polls find "
         "the jobs."
     )
@@ -391,7 +391,7 @@ class _HttpTransport(HintTransport):
             await self._listen(heard, ready)
         except RequestRefused as refused:
             if (advice := self._queue.advice_on(refused)) is not None:
-                refused.advice = advice  # no proxy is to blame
+                refused.advice = advice  # the proxy is not the cause
             raise
 
     async def _listen(self, heard: Callable[[str], None], ready: Callable[[], None]) -> None:
@@ -417,4 +417,4 @@ class _HttpTransport(HintTransport):
             await self._queue.say(message)
 
     async def close(self) -> None:
-        """Nothing to do: who listens lets go of the WebSocket by itself."""
+        """Nothing to do: `listen` closes the WebSocket itself."""

@@ -1,4 +1,4 @@
-"""Whom to trust behind https://, and what a certificate that is not trusted is told as."""
+"""Which certificates to trust for https://, and clear errors for those that are not trusted."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import httpx
 
 from pollwise.errors import ConfigError
 
-#: Names a file of certificates to trust, for all programs that heed it.
+#: Names a file of certificates to trust; many programs use it.
 VARIABLE = "SSL_CERT_FILE"
-#: What OpenSSL calls its reasons, by number (x509_vfy.h).
+#: OpenSSL's error numbers (x509_vfy.h).
 NOT_YET_VALID = 9
 EXPIRED = 10
 OF_ANOTHER_HOST = (62, 64)  # a name, an address
 
 
 def context(ca_file: str | Path | None = None) -> ssl.SSLContext:
-    """Trusts whom httpx does (SSL_CERT_FILE, SSL_CERT_DIR or certifi), and who is in `ca_file`.
+    """Trusts what httpx trusts (SSL_CERT_FILE, SSL_CERT_DIR or certifi), and `ca_file`.
 
-    A new one each time: httpx and websockets each note in theirs what they speak.
+    A new context each time, because httpx and websockets each store their protocols in it.
     """
     try:
         made: ssl.SSLContext = httpx.create_ssl_context()
@@ -36,7 +36,7 @@ def context(ca_file: str | Path | None = None) -> ssl.SSLContext:
 
 
 def check(ca_file: str | Path | None) -> None:
-    """Refuse files of certificates that cannot be read: before the first request, and by name."""
+    """Refuse unreadable certificate files before the first request, with the name of the file."""
     if ca_file is not None or os.environ.get(VARIABLE):
         context(ca_file)
 
@@ -49,8 +49,8 @@ def _unreadable(name: str, file: str, error: OSError) -> ConfigError:
     )
 
 
-def trouble(error: BaseException) -> str | None:
-    """Why TLS did not come about, and what to do about it; None if something else was wrong."""
+def problem(error: BaseException) -> str | None:
+    """Why TLS failed, and what to do about it; None if something else was wrong."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, ssl.SSLError):
         cause = cause.__cause__ or cause.__context__
@@ -58,27 +58,26 @@ def trouble(error: BaseException) -> str | None:
         return None
     if not isinstance(cause, ssl.SSLCertVerificationError):
         if cause.reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE"):
-            return "does not speak TLS; write http://, or the port at which it does"
-        return f"did not agree on TLS ({cause.reason or cause}); look at its TLS settings"
+            return "does not use TLS; write http://, or the port that uses TLS"
+        return f"failed the TLS handshake ({cause.reason or cause}); check its TLS settings"
     said, code = cause.verify_message, cause.verify_code
     if code == EXPIRED:
         return (
-            f"has a TLS certificate that is not trusted: it has expired ({said}); have it renewed, "
-            "and look whether the clock of this machine is right"
+            f"has a TLS certificate that is not trusted: it has expired ({said}); renew it, "
+            "and check the clock of this machine"
         )
     if code == NOT_YET_VALID:
         return (
-            f"has a TLS certificate that is not trusted: it is not valid yet ({said}); look "
-            "whether the clock of this machine is right"
+            f"has a TLS certificate that is not trusted: it is not valid yet ({said}); check "
+            "the clock of this machine"
         )
     if code in OF_ANOTHER_HOST:
         return (
-            f"has a TLS certificate that is not trusted: it is another host's ({said}); use a name "
-            "that the certificate holds, or have one made for this name"
+            f"has a TLS certificate that is not trusted: it is for another host ({said}); use a "
+            "name that the certificate contains, or get one for this name"
         )
     return (
         f"has a TLS certificate that is not trusted ({said}); if it is your own, name the file of "
-        "the certificate that it is signed with (PEM): --ca-file of `pollwise agent`, ca_file= "
-        "in a "
-        "queue URL, or SSL_CERT_FILE"
+        "the certificate that it is signed with (PEM): --ca-file of `pollwise agent`, ca_file= in "
+        "a queue URL, or SSL_CERT_FILE"
     )

@@ -1,4 +1,4 @@
-"""WebSockets to a controller, by the package `websockets`."""
+"""WebSockets to a controller, with the package `websockets`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ except ImportError as error:
 
 #: How long opening may take, in seconds.
 OPEN_TIMEOUT = 10.0
-#: Something travels either way so often, in seconds: many proxies cut what is silent for 30 s. No
-#: answer within as much again, and the connection is dead.
+#: A ping is sent this often, in seconds, because many proxies cut connections that are silent for
+#: 30 s. Without an answer within the same time the connection is dead.
 PING_EVERY = 20.0
 #: The largest message, in bytes.
 MESSAGE_MAX = 65536
@@ -54,11 +54,11 @@ class WebSocket:
         if code in (1008, 4401, 4403, 4404):
             said = f"{self._base} closed the WebSocket: {reason or code}"
             return RequestRefused(said, code - 4000 if code > 4000 else 403, "")
-        return NoAnswer(f"the WebSocket to {self._base} is over ({error})", sent=False)
+        return NoAnswer(f"the WebSocket to {self._base} was closed ({error})", sent=False)
 
 
 async def dial(base: str, path: str, token: str, tls: ssl.SSLContext | None = None) -> WebSocket:
-    """Open a WebSocket; the token goes into a header, never into the address."""
+    """Open a WebSocket; the token goes into a header, never into the URL."""
     uri = "ws" + base.removeprefix("http") + path
     try:
         connection = await connect(
@@ -75,11 +75,11 @@ async def dial(base: str, path: str, token: str, tls: ssl.SSLContext | None = No
         )
     except InvalidStatus as error:
         status = error.response.status_code
-        said = f"{base} answered {status} where a WebSocket was asked for"
+        said = f"{base} answered {status} to a WebSocket request"
         raise RequestRefused(said, status, "") from error
     except (OSError, TimeoutError, InvalidHandshake, EOFError) as error:
-        if (told := http_tls.trouble(error)) is not None:
-            raise CertificateNotTrusted(f"the controller {base} {told}", sent=False) from error
+        if (problem := http_tls.problem(error)) is not None:
+            raise CertificateNotTrusted(f"the controller {base} {problem}", sent=False) from error
         why = str(error) or type(error).__name__
         raise NoAnswer(f"no WebSocket to {base}: {why}", sent=False) from error
     return WebSocket(connection, base)

@@ -1,7 +1,7 @@
 """Jobs, claims and settlements as JSON, for both ends of `http://` queues.
 
-What comes in over the network may be anything: reading it raises `ConfigError` or `JobError`, which
-say what is wrong, and nothing else.
+Input from the network may be anything. Reading it raises only `ConfigError` or `JobError`, which
+say what is wrong.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlemen
 
 Wire = dict[str, Any]
 
-#: The longest receipt, in characters.
+#: The maximum length of a receipt, in characters.
 RECEIPT_LENGTH_MAX = 4000
 _NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique")
 
 
 def encoded_jobs(jobs: Sequence[NewJob]) -> str:
-    """Jobs to put, as the text of a JSON list; payloads are JSON already."""
+    """Jobs to put, as a JSON list; their payloads are JSON already."""
     return f"[{','.join(map(_encoded_job, jobs))}]"
 
 
@@ -50,10 +50,10 @@ def jobs_from(given: object) -> list[NewJob]:
 
 def _job_from(given: object) -> NewJob:
     if not isinstance(given, dict) or "kind" not in given:
-        raise JobError("a job is an object with a `kind`")
+        raise JobError("a job must be an object with a `kind`")
     unknown = [name for name in given if name not in _NEW_JOB]
     if unknown:
-        raise JobError(f"a job has no field {unknown[0][:40]!r}; it may have {', '.join(_NEW_JOB)}")
+        raise JobError(f"unknown field {unknown[0][:40]!r} of a job; known: {', '.join(_NEW_JOB)}")
     return NewJob(
         given["kind"],
         given.get("payload"),
@@ -66,7 +66,7 @@ def _job_from(given: object) -> NewJob:
 
 
 def claim_to(claim: Claim) -> Wire:
-    """A claim as it goes out to its worker."""
+    """A claim as it is sent to its worker."""
     said = {**asdict(claim.job), "token": claim.token, "until": claim.until}
     del said["queue"]
     if claim.receipt:
@@ -75,7 +75,7 @@ def claim_to(claim: Claim) -> Wire:
 
 
 def claim_from(said: Wire, queue: str, worker: str) -> Claim:
-    """A claim as its worker has it."""
+    """A claim as its worker receives it."""
     return Claim(
         _job(said, queue), int(said["token"]), worker, float(said["until"]), said.get("receipt", "")
     )
@@ -97,7 +97,7 @@ def _job(said: Wire, queue: str) -> Job:
 
 
 def held_to(claim: Claim) -> Wire:
-    """What it takes to settle or renew a claim."""
+    """The fields of a claim that settle and renew need."""
     said: Wire = {"id": claim.job.id, "token": claim.token, "worker": claim.worker}
     said |= {"kind": claim.job.kind, "attempt": claim.job.attempt, "until": claim.until}
     if claim.job.key is not None:
@@ -108,9 +108,9 @@ def held_to(claim: Claim) -> Wire:
 
 
 def held_from(given: object, queue: str) -> Claim:
-    """A claim to settle or renew, as it came in."""
+    """A claim to settle or renew, as received."""
     if not isinstance(given, dict):
-        raise ConfigError("a claim is an object with id, token and worker")
+        raise ConfigError("a claim must be an object with id, token and worker")
     token = given.get("token")
     if isinstance(token, bool) or not isinstance(token, int) or abs(token) >= 2**63:
         raise ConfigError("a claim's token must be the whole number that the claim had")
@@ -148,7 +148,7 @@ def settlement_from(given: object, queue: str) -> Settlement:
     said: Wire = given if isinstance(given, dict) else {}
     error = said.get("error")
     if error is not None and not isinstance(error, str):
-        raise ConfigError("a settlement's error must be text")
+        raise ConfigError("a settlement's error must be a string")
     action: Any = said.get("action")
     counted = said.get("counted", True)
     if not isinstance(counted, bool):
@@ -184,14 +184,15 @@ def names_from(given: object, what: str) -> list[str] | None:
     if given is None:
         return None
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
-        raise ConfigError(f"{what} must be a list of texts, or null for all")
+        raise ConfigError(f"{what} must be a list of strings, or null for all")
     return given
 
 
 def _text(given: Mapping[str, Any], name: str, default: str | None = None, most: int = 300) -> str:
     value = given.get(name, default)
     if not isinstance(value, str) or len(value) > most:
-        raise ConfigError(f"a claim's {name} must be text of at most {most} characters")
+        raise ConfigError(f"a claim's {name} must be a string of at most {most} characters")
+
     return value
 
 

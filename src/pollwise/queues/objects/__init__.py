@@ -1,5 +1,5 @@
-"""A queue in a bucket: S3, Google Cloud Storage, Azure Blob Storage, or a folder. It needs
-create-only writes and nothing else; `names` explains the layout.
+"""A queue in a bucket: S3, Google Cloud Storage, Azure Blob Storage, or a folder. It needs only
+create-only writes. `queue` explains the protocol, `names` the layout.
 """
 
 from pollwise.queues.objects.queue import ObjectQueue

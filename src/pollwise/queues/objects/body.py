@@ -1,4 +1,4 @@
-"""The jobs inside the objects: the body of a put, and of a job that left it."""
+"""The contents of objects that hold jobs: the body of a put, and the record of one job."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 from pollwise.queues.objects.names import SLICE
 from pollwise.runtime.jobs import Job, NewJob
 
-#: What is kept of bodies that were read, in bytes.
+#: The size of the cache of bodies, in bytes.
 CACHE_BYTES = 32 * 1024 * 1024
-#: What is kept of contents of entries, which are small.
+#: The number of entry contents in the cache; they are small.
 CACHE_CONTENTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job as a body has it."""
+    """A job as stored in a body."""
 
     id: str
     kind: str
@@ -45,7 +45,7 @@ class StoredJob:
 
 @dataclass(frozen=True, slots=True)
 class PutBody:
-    """All jobs of a root; None where a job is another's twin."""
+    """All jobs of a root; None for a job that repeats another."""
 
     jobs: tuple[StoredJob | None, ...]
     size: int
@@ -56,7 +56,7 @@ class PutBody:
         return job
 
     def slices(self) -> list[tuple[int, int]]:
-        """Runs of jobs that are the same for a claim."""
+        """Runs of jobs that are equal for a claim, as (start, end)."""
         cuts: list[tuple[int, int]] = []
         for index, job in enumerate(self.jobs):
             if job is None:
@@ -124,7 +124,7 @@ def write_record(
     since: float,
     retried: int,
 ) -> bytes:
-    """A job that left the chains: dead, or done and kept."""
+    """The record of a job that left the chains: dead, or done and kept."""
     return json.dumps(
         {
             "v": 1,
@@ -153,13 +153,13 @@ def read_record(raw: bytes) -> tuple[StoredJob, dict[str, Any]]:
 
 
 def digest(job: NewJob) -> str:
-    """The same for jobs that are the same under one `unique`."""
+    """A digest that is equal for jobs that count as one under the same `unique`."""
     canonical = json.dumps(json.loads(job.encoded), sort_keys=True)
     return hashlib.sha256(f"{job.kind}\n{canonical}".encode()).hexdigest()
 
 
 class BodyCache:
-    """Bodies and contents that were read. They never change, so they are never wrong."""
+    """Bodies and contents that were read. They never change, so they never go stale."""
 
     def __init__(self) -> None:
         self._bodies: OrderedDict[str, PutBody] = OrderedDict()

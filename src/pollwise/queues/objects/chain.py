@@ -1,12 +1,12 @@
-"""From a LIST to what may be claimed: the chains of entries, read.
+"""Reads a LIST: the chains of entries, and which jobs may be claimed.
 
 A put's folder holds roots and entries. A root is an object with jobs: `b`, as it was put, or
 `r<g>-<i>`, job i retried for the g-th time. Its jobs are cut into slices of up to 16 equal ones.
-What happens to a slice from job `a` on is written as `<root>.<a>.<k>`, k = 1, 2, 3 …, each
-created only if it is not there yet: whoever creates entry k decides what it is.
+What happens to the slice that starts at job `a` is written as `<root>.<a>.<k>`, k = 1, 2, 3 …, each
+with a create-only write: the creator of entry k decides what it says.
 
-A unit is a run of jobs that share a chain: a slice, or a part of one since a claim took a smaller
-part of it, or one job since a BURST.
+A unit is a run of jobs that share a chain: a slice, a part of one after a claim took only some of
+it, or one job after a BURST.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from pollwise.queues.objects.names import (
 
 _OBJECT = re.compile(r"(b|r(\d{1,6})-(\d{1,5}))(?:\.(\d{1,5})\.(\d{1,9}))?")
 
-#: The content of an entry, by its name, where it was read already.
+#: Returns the content of an entry by its name, if it was read already.
 Contents = Callable[[str], dict[str, Any] | None]
-#: Where the slices of a root begin and end, where they are known.
+#: Returns where the slices of a root begin and end, if known.
 Slices = Callable[[str], Sequence[tuple[int, int]] | None]
 
 
@@ -54,18 +54,18 @@ class ChainEntry:
 
 @dataclass(slots=True)
 class RootObject:
-    """A root and the entries of its chains, by where they start."""
+    """A root and the entries of its chains, by the job they start at."""
 
     put: PutName
-    path: str  # the root object's own name
+    path: str  # the name of the root object
     retried: int = 0
-    only: int | None = None  # the one job of a retried root
+    only: int | None = None  # the single job of a retried root
     item: ListedObject | None = None
     chains: dict[int, list[ChainEntry]] = field(default_factory=dict)
 
     @property
     def void(self) -> bool:
-        """Put by whoever found its maker dead, so that it never comes into being."""
+        """An empty root in place of a put whose writer crashed, so that it never appears."""
         return self.item is not None and self.item.size == 0
 
     @property
@@ -88,15 +88,15 @@ class ClaimUnit:
     end: int
     left: int
     top: int = 0  # the number of the newest entry
-    written: float = 0.0  # when that was
+    written: float = 0.0  # the time of that entry
     claim: int = 0  # the number of the CLAIM that holds it; also after its lease ran out
-    free_at: float | None = None  # not before; None: at once
-    run_at: float | None = None  # since when it is due; None: as its root says
+    free_at: float | None = None  # may be claimed from then on; None: at once
+    run_at: float | None = None  # due since then; None: since the time its root says
     attempts: int = 0
     ended: bool = False
-    masked: str | None = None  # the entry whose content tells which jobs are left
-    unread: str | None = None  # the entry whose content has to be read to go on
-    moving: ChainEntry | None = None  # what ended by this entry has to be moved
+    masked: str | None = None  # the entry whose content says which jobs are left
+    unread: str | None = None  # the entry whose content has to be read first
+    moving: ChainEntry | None = None  # the jobs that this entry ended have yet to be moved
     path: list[ChainEntry] = field(default_factory=list)
 
     @property
@@ -108,7 +108,7 @@ class ClaimUnit:
         return token_of(self.root, self.claim)
 
     def jobs(self, contents: Contents) -> list[int] | None:
-        """The jobs left, or None if the entry that tells was not read yet."""
+        """The jobs left, or None if the entry that says so was not read yet."""
         if self.ended:
             return []
         if self.masked is None:
@@ -122,7 +122,7 @@ def token_of(root: RootObject, number: int) -> int:
 
 
 def read_roots(items: Iterable[ListedObject]) -> list[RootObject]:
-    """The roots of a listing of `…/live/<folder>/<object>`; foreign objects are passed over."""
+    """The roots in a listing of `…/live/<folder>/<object>`; other objects are ignored."""
     roots: dict[str, RootObject] = {}
     for item in items:
         parent, _, name = item.name.rpartition("/")

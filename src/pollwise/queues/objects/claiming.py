@@ -1,4 +1,4 @@
-"""Claiming: one LIST, one write for each unit, one look at each body."""
+"""Claiming: one LIST, one write per unit, one read per body."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from pollwise.queues.objects.names import (
 from pollwise.queues.objects.store import PAGE
 from pollwise.runtime.jobs import Claim
 
-#: How many places one call tries if it loses the race at each of them.
+#: How many times one call tries another unit after it lost a race.
 TRIES = 3
-#: Bodies that one claim reads before it claims, at the most: those of mixed puts.
+#: The maximum number of bodies that one claim reads before it claims: those of mixed puts.
 BODIES = 64
-#: For how long a look may serve for further claims, in seconds.
+#: How long a listing can be used for further claims, in seconds.
 LISTING_FRESH = 1.0
-#: Of claims that see more than a page of ready jobs, every so many look for delayed ones too.
+#: With more than a page of ready jobs, every n-th claim also lists the delayed ones.
 DUE_EVERY = 4
-#: Claims that a handle remembers before it forgets those whose leases ended long ago.
+#: The number of claims remembered; beyond it, those whose lease ended long ago are forgotten.
 HELD_MAX = 1024
 STRAGGLE = 600.0
 
 
 @dataclass(slots=True)
 class HeldUnit:
-    """A unit that this handle has under a lease."""
+    """A unit that this handle holds under a lease."""
 
     root: RootObject
     start: int
@@ -46,16 +46,16 @@ class HeldUnit:
     top: int  # the number of the newest entry
     attempt: int
     run_at: float | None
-    until: float  # in the loop's time: the lease is live before it, whatever the store's clock says
+    until: float  # by the loop's clock: the lease is surely valid before that
     body: PutBody
-    unsure: bool = False  # taken from a listing, not claimed here
+    unsure: bool = False  # found in a listing, not claimed by this handle
     lost: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     names: list[str] = field(default_factory=list)  # the entries of its chain
     doubt: tuple[str, EntryMeaning, dict[str, Any], bytes] | None = (
-        None  # a write whose fate is unknown
+        None  # a write whose outcome is unknown
     )
-    pending: list[dict[str, Any]] = field(default_factory=list)  # moves of ended jobs, not done yet
+    pending: list[dict[str, Any]] = field(default_factory=list)  # jobs that ended, yet to be moved
     renews: list[tuple[float, str]] = field(default_factory=list)
 
     @property
@@ -68,8 +68,8 @@ class HeldUnit:
 
 @dataclass(slots=True)
 class LiveListing:
-    """What a LIST showed: what may be claimed in the order of claims, when more will be, and what
-    is to be cleaned up."""
+    """The result of a LIST: units that may be claimed, in claim order, the time when the next one
+    may be, and all roots, for cleaning up."""
 
     seen_at: float
     units: list[ClaimUnit]
@@ -93,7 +93,7 @@ class UnitClaimer:
         clock, contention = self._core.clock, self.contention
         claims: list[Claim] = []
         units, lost_tries = listing.units, 0
-        shares = 1  # more, as this call meets nobody
+        shares = 1  # grows while this call meets no other worker
         while len(claims) < limit and clock.now() - listing.seen_at < ACT_WITHIN:
             chosen, units = contention.choose(units, limit - len(claims), shares)
             if not chosen:
@@ -113,18 +113,18 @@ class UnitClaimer:
                 and contention.any
                 and not contention.room_among(units)
             ):
-                # What was seen does not show what the others took meanwhile.
+                # The listing does not show what the others took meanwhile.
                 if lost:
                     await clock.sleep(contention.pause(clock.now() - began))
                 listing = await self.list_live(limit, kinds)
                 units = listing.units
         if lost_tries and units and not claims:
-            listing.due = self._core.time.now() + LISTING_FRESH  # there is something still
+            listing.due = self._core.time.now() + LISTING_FRESH  # jobs are left
         self._spare = None if lost_tries else (LiveListing(listing.seen_at, units, None, []), kinds)
         return sorted(self._live(claims), key=self._order), listing
 
     def _spare_listing(self, limit: int, kinds: Sequence[str] | None) -> LiveListing | None:
-        """What the last look showed beyond what was claimed then, if it is fresh and enough: a
+        """The units left over from the last listing, if it is recent and they are enough: so a
         backlog is not listed again for every claim."""
         spare, self._spare = self._spare, None
         if spare is None or spare[1] != kinds or self.contention.any:
@@ -135,11 +135,11 @@ class UnitClaimer:
         return listing if sum(unit.left for unit in listing.units) >= limit else None
 
     def relist(self) -> None:
-        """Something came in that may go first."""
+        """Forget the last listing: a job was put that may come first."""
         self._spare = None
 
     def _live(self, claims: list[Claim]) -> list[Claim]:
-        """Those that still are ours: a call may take so long that others have the jobs by now."""
+        """The claims that are still ours: after a slow call others may have the jobs."""
         now = self._core.clock.now()
         live = []
         for claim in claims:
@@ -157,14 +157,14 @@ class UnitClaimer:
             since = since_put(held.root, held.body[index])
         return (-claim.job.priority, since, *held.root.put.place(index))
 
-    # Looking
+    # Listing
 
     async def list_live(self, limit: int, kinds: Sequence[str] | None) -> LiveListing:
-        """List until there is enough to choose from: mostly one page, one request."""
+        """List until there are enough units to choose from: usually one page, one request."""
         core = self._core
         enough = limit + (self.contention.places if self.contention.any else 0)
         listing = LiveListing(core.clock.now(), [], None, [])
-        begun: list[ListedObject] = []  # the last folder of a page, which may go on in the next
+        begun: list[ListedObject] = []  # the last folder of a page, which may continue on the next
         async for page in core.pages("live"):
             items = [*begun, *page]
             begun = []
@@ -181,8 +181,8 @@ class UnitClaimer:
         return listing
 
     async def _read_due(self, listing: LiveListing, kinds: Sequence[str] | None) -> None:
-        """A long backlog hides the delayed jobs, which are listed behind it: look there at times,
-        so that what falls due takes its turn."""
+        """List the delayed jobs now and then: a long backlog hides them, because they are listed
+        after it."""
         self._hidden += 1
         if self._hidden % DUE_EVERY:
             return
@@ -195,7 +195,7 @@ class UnitClaimer:
     async def _read(
         self, listing: LiveListing, roots: list[RootObject], kinds: Sequence[str] | None
     ) -> None:
-        """Add to a look what these roots have to claim."""
+        """Add the units of these roots to a listing."""
         core = self._core
         listing.roots += roots
         tags = None if kinds is None else {tag_of(kind) for kind in kinds}
@@ -222,7 +222,7 @@ class UnitClaimer:
                     listing.due = opens
 
     async def _units(self, root: RootObject) -> list[ClaimUnit]:
-        """The units of a root; rarely, an entry has to be read to tell them."""
+        """The units of a root; in rare cases an entry has to be read for that."""
         core = self._core
         units = core.seen_units(root) or []
         while unread := [unit.unread for unit in units if unit.unread is not None]:
@@ -235,7 +235,7 @@ class UnitClaimer:
     def opens(self, unit: ClaimUnit, now: float, surely: float) -> tuple[float, bool]:
         """When a unit may be claimed, by the store's clock, and whether that is now."""
         if unit.free_at is not None:
-            # A lease is taken over when it is surely over; a delay ends as near as can be told.
+            # A lease must surely be over; for a delay the likely time is good enough.
             return unit.free_at, unit.free_at <= (surely if unit.claim else now)
         due = self._due(unit)
         return (0.0, True) if due is None else (due, due <= now)
@@ -262,7 +262,7 @@ class UnitClaimer:
     async def _take(
         self, chosen: Chosen, at_once: bool, worker: str, lease: float, kinds: Sequence[str] | None
     ) -> tuple[list[Claim], list[ClaimUnit], bool]:
-        """Claims, what they left of slices, and whether somebody else was faster anywhere."""
+        """The claims, what they left of slices, and whether any race was lost."""
         core = self._core
         parts = [chosen] if at_once else [chosen[:1], chosen[1:]]
         won, rests, lost, errors = await self._win(parts, worker, lease)
@@ -278,12 +278,12 @@ class UnitClaimer:
         for held in won:
             body = bodies[held.root.path]
             if isinstance(body, BaseException):
-                errors.append(body)  # the lease runs out by itself
-            elif body is None:  # all of it had ended before: our entry is the first of garbage
+                errors.append(body)  # its lease runs out
+            elif body is None:  # the put had ended and was deleted: remove our entry
                 core.throw_away([], [held.root.entry_name(held.start, held.top)])
                 lost += 1
             elif kinds is not None and body[held.start].kind not in kinds:
-                await self._hand_back(held)  # two kinds with one tag
+                await self._hand_back(held)  # two kinds share a tag
             else:
                 held.body = body
                 claims += self.register(held, worker)
@@ -301,9 +301,9 @@ class UnitClaimer:
     async def _win(
         self, parts: Sequence[Chosen], worker: str, lease: float
     ) -> tuple[list[HeldUnit], list[ClaimUnit], int, list[BaseException]]:
-        """Try one part after the other, up to the first in which a race is lost.
+        """Try one part after the other, until a race is lost.
 
-        Returns what was won, what that left of slices, how many were lost, and what went wrong.
+        Returns the units won, the rests of their slices, the number lost, and the errors.
         """
         won: list[HeldUnit] = []
         rests: list[ClaimUnit] = []
@@ -329,7 +329,7 @@ class UnitClaimer:
     async def _take_unit(
         self, unit: ClaimUnit, count: int, worker: str, lease: float
     ) -> list[HeldUnit]:
-        """Claim a unit, or the first jobs of it; an empty list if somebody was faster."""
+        """Claim a unit, or its first jobs; an empty list if another worker was faster."""
         core = self._core
         for name in (core.unread(unit), unit.moving.name if unit.moving else None):
             if name is not None and await core.content(name) is None:
@@ -339,7 +339,7 @@ class UnitClaimer:
             return []
         if unit.top == 0 or count == unit.left:
             return await self._enter(unit, left[:count], worker, lease, unit.top)
-        # A part of what was claimed before: each of its jobs goes on alone from here.
+        # Part of a unit that was claimed before: from here each of its jobs has its own chain.
         burst = write_entry(EntryMeaning(EntryKind.BURST), {"left": left})
         if not await core.create(unit.root.entry_name(unit.start, unit.top + 1), burst):
             return []
@@ -378,7 +378,7 @@ class UnitClaimer:
         core = self._core
         now = core.clock.now()
         until = core.clock.epoch() + (held.until - now)
-        if len(self.held) > HELD_MAX:  # should one be settled yet, the store is asked about it
+        if len(self.held) > HELD_MAX:  # if one of them is settled later, the store is asked
             self.held = {key: h for key, h in self.held.items() if h.until > now - STRAGGLE}
         claims = []
         for index in sorted(held.left):
@@ -396,7 +396,7 @@ _UNREAD = PutBody((), 0)
 
 
 def _rest(unit: ClaimUnit, count: int) -> ClaimUnit | None:
-    """What a claim of ours left of a fresh slice. Only whoever won it knows where it ends."""
+    """The rest of a fresh slice after our claim. Only the winner knows where it starts."""
     if unit.top or count == unit.left:
         return None
     rest = copy(unit)
@@ -405,7 +405,7 @@ def _rest(unit: ClaimUnit, count: int) -> ClaimUnit | None:
 
 
 def pending_of(core: Core, unit: ClaimUnit) -> list[dict[str, Any]]:
-    """The moves that a unit waits for, each as the entry that ended its jobs has it."""
+    """The contents of the entries whose jobs have yet to be moved."""
     content = None if unit.moving is None else core.cache.content(unit.moving.name)
     return [] if content is None else [content, *content.get("before", ())]
 
@@ -416,7 +416,7 @@ def priority_of(core: Core, unit: ClaimUnit) -> int:
 
 
 def since_of(core: Core, unit: ClaimUnit) -> float:
-    """Since when a unit is due."""
+    """The time since which a unit is due."""
     if unit.run_at is not None:
         return unit.run_at
     body = core.cache.body(unit.root.path)
@@ -424,7 +424,7 @@ def since_of(core: Core, unit: ClaimUnit) -> float:
 
 
 def since_put(root: RootObject, job: StoredJob | None) -> float:
-    """Since when a job is due that was never given back: the same with its body and without."""
+    """The time since which a job that never came back is due; equal with and without its body."""
     if root.only is not None:
         return 0.0 if root.item is None else root.item.written
     put = root.put

@@ -1,5 +1,5 @@
-"""What every part of an `ObjectQueue` stands on: requests that settle their own doubts, the
-store's time, what was read, what is to be deleted."""
+"""The base of all parts of an `ObjectQueue`: requests that resolve lost answers, the store's time,
+a cache of what was read, and deletes in the background."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from pollwise.runtime.clock import Clock
 
 T = TypeVar("T")
 
-#: Requests under way at a time, at the most.
+#: The maximum number of requests at a time.
 REQUESTS = 32
 #: How often a request is tried, and the pause before the second try, which doubles.
 TRIES, PAUSE = 4, 0.05
-#: How long what was seen may be acted upon, in seconds. Whoever was stalled for longer looks again.
+#: How long a listing may be acted upon, in seconds. A handle that stalled for longer lists again.
 ACT_WITHIN = 20.0
-#: How long it is left to whoever ended a job to clean up after it; then anybody may.
+#: How long only the handle that ended a job cleans up after it, in seconds; then any handle may.
 GRACE = 60.0
-#: Clocks are compared to the microsecond, the last digit that names and times have.
+#: Clocks are compared to the microsecond, the last digit in names and times.
 TICK = 2e-6
-#: How old what is known of the store's clock may become before it is asked again, in seconds.
-PROBE_EVERY = 3600.0
-#: How long what a probe left behind stays.
-PROBE_KEPT = 600.0
-#: Who wrote a probe within so many seconds starts together with us.
-PROBED_NOW = 5.0
-#: What one delete takes.
+#: How long the estimate of the store's clock is used before it is refreshed, in seconds.
+CHECK_EVERY = 3600.0
+#: After how many seconds the start-up object of a crashed handle is deleted.
+CHECK_KEPT = 600.0
+#: Handles that wrote their start-up object within this many seconds start together with us.
+STARTED_NOW = 5.0
+#: The maximum number of objects in one delete.
 DELETE_BATCH = 1000
 
 
 class Core:
-    """One handle's view of one queue in a store."""
+    """One handle of one queue in a store."""
 
     def __init__(self, store: Store, clock: Clock, base: str, shown: str, name: str) -> None:
         self.store = store
@@ -62,7 +62,7 @@ class Core:
         self.contention = Contention(clock, self.rng)
         self.closed = False
         self._limit = asyncio.Semaphore(REQUESTS)
-        self._probing: asyncio.Task[None] | None = None
+        self._checking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._trash: list[tuple[list[str], list[str]]] = []
         self._emptying: asyncio.Task[None] | None = None
@@ -73,9 +73,9 @@ class Core:
     # Requests
 
     async def create(self, name: str, body: bytes, *, ours: bool = False) -> bool:
-        """Create an object; True also if an answer was lost and the object there is this one.
+        """Create an object; True also if the answer was lost and the object is there.
 
-        ours: nobody else ever writes this name, so that a listing of it tells the store's time.
+        ours: nobody else ever writes this name, so its listing shows the store's time.
         """
         first = sent = self.clock.now()
         for tries_left in reversed(range(TRIES)):
@@ -106,7 +106,7 @@ class Core:
             await self._tried(partial(self.store.delete, names[start : start + DELETE_BATCH]))
 
     async def pages(self, *folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
-        """Pages of a listing. One that fails is begun again, unless some of it was used."""
+        """Pages of a listing. A failed listing is restarted, unless some of it was used."""
         used = False
         for tries_left in reversed(range(TRIES)):
             try:
@@ -140,53 +140,53 @@ class Core:
         await self.clock.sleep(pause * (0.5 + self.rng.random()))
 
     async def all(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T | BaseException]:
-        """Run calls side by side, and all to their end, whatever becomes of the others."""
+        """Run calls in parallel, all to their end, even if some fail."""
         return await asyncio.gather(*calls, return_exceptions=True)
 
     # Start
 
     async def ready(self) -> None:
-        """Probe the store, once: does it honour create-only writes, and what is its time?"""
+        """Check the store once: does it honour create-only writes, and what is its time?"""
         if self.closed:
             raise StoreError(f"{self.shown} is closed; open it again")
-        if self.time.age < PROBE_EVERY:
+        if self.time.age < CHECK_EVERY:
             return
         known = self.time.known
-        if self._probing is None or self._probing.done():
-            self._probing = self.begin(self._probe())
+        if self._checking is None or self._checking.done():
+            self._checking = self.begin(self._check_store())
         if not known:
-            await asyncio.shield(self._probing)
+            await asyncio.shield(self._checking)
 
-    async def _probe(self) -> None:
-        name = self.path("probe", salt())
+    async def _check_store(self) -> None:
+        name = self.path("check", salt())
         if not await self.create(name, b"first", ours=True):
-            raise StoreError(f"{self.shown}: a name of 40 random bits is taken; try again")
+            raise StoreError(f"{self.shown}: a random name is already taken; try again")
         if await self.create(name, b"other"):
-            await self._sweep_probe(name)
+            await self._delete_checks(name)
             raise StoreError(
                 f"{self.shown}: this store ignores create-only writes (If-None-Match: *), so two "
                 "workers would get the same job. Use one that honours them: AWS S3, Google Cloud "
                 "Storage, Azure Blob, R2, MinIO, SeaweedFS, or a local folder"
             )
-        seen = await self.listing("probe")
+        seen = await self.listing("check")
         now = self.time.surely()
-        long_ago = now - PROBE_KEPT  # by those who crashed in here
-        await self._sweep_probe(name, *(i.name for i in seen if i.written < long_ago))
-        self.contention.seen(sum(i.written > now - PROBED_NOW for i in seen) - 1)
+        long_ago = now - CHECK_KEPT  # written by handles that crashed
+        await self._delete_checks(name, *(i.name for i in seen if i.written < long_ago))
+        self.contention.seen(sum(i.written > now - STARTED_NOW for i in seen) - 1)
         if not self.time.known:
             raise StoreError(
-                f"{self.shown}: a LIST does not show what was just written; a queue needs a store "
+                f"{self.shown}: a LIST does not show an object just written; a queue needs a store "
                 "whose listings are consistent"
             )
 
-    async def _sweep_probe(self, *names: str) -> None:
+    async def _delete_checks(self, *names: str) -> None:
         with suppress(StoreError):
             await self.delete(names)
 
     # What was read
 
     async def body(self, root: RootObject, *, afresh: bool = False) -> PutBody | None:
-        """The body of a root. afresh: ask the store whether it is still there, at least."""
+        """The body of a root. afresh: also ask the store whether the root still exists."""
         body = self.cache.body(root.path)
         if body is not None:
             gone = afresh and await self.head(root.path) is None
@@ -209,11 +209,11 @@ class Core:
         return content
 
     async def folder(self, folder: str) -> list[RootObject]:
-        """The roots of one put, as they are now."""
+        """The current roots of one put."""
         return read_roots(await self.listing("live", folder))
 
     async def units(self, root: RootObject) -> list[ClaimUnit]:
-        """The units of a root, read as far as it takes to know which jobs are left."""
+        """The units of a root, with everything read that says which jobs are left."""
         while True:
             units = self.seen_units(root)
             if units is None:
@@ -231,7 +231,7 @@ class Core:
         return read_units(root, self.cache.slices, self.cache.content, self.time.grain)
 
     def unread(self, unit: ClaimUnit) -> str | None:
-        """The entry that has to be read to know which jobs of a unit are left."""
+        """The name of the entry that has to be read to know which jobs are left, or None."""
         if unit.unread is not None:
             return unit.unread
         return unit.masked if unit.jobs(self.cache.content) is None else None
@@ -239,7 +239,7 @@ class Core:
     # In the background
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something to its end, whoever is cancelled meanwhile."""
+        """Run a task to its end, even if the caller is cancelled."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
@@ -248,13 +248,13 @@ class Core:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever waits for it is told; if nobody does, it is not missed
+            task.exception()  # a waiting caller gets it; without one it is not reported
 
     def throw_away(self, roots: list[str], entries: list[str]) -> None:
-        """Delete roots, then their entries, soon, with what else is thrown away meanwhile.
+        """Delete roots and then their entries in the background, together with other deletes.
 
-        The order matters: whoever creates an entry, and then finds the root still there, knows
-        that no entry had been deleted before it.
+        The order matters: a handle that creates an entry and then still finds the root knows that
+        no entry was deleted before.
         """
         self.cache.forget(roots)
         self._trash.append((roots, entries))
@@ -265,7 +265,8 @@ class Core:
         try:
             while self._trash:
                 trash, self._trash = self._trash, []
-                # What cannot be deleted now is found by a later claim, of anybody.
+                # What cannot be deleted now is found by a later claim of any handle.
+
                 with suppress(StoreError):
                     if roots := [name for names, _ in trash for name in names]:
                         await self.delete(roots)

@@ -1,8 +1,8 @@
-"""What the names and the sizes of a queue's objects say, so that a LIST tells all.
+"""The names and sizes of a queue's objects, which hold all that a LIST has to show.
 
-A LIST returns each object's name, size and time of writing, and nothing of its content. So a put
-has its order in its name, and an entry of a chain has its meaning in its size: the content, which
-only a few readers need, is padded with spaces to a length that stands for kind, time and count.
+A LIST returns each object's name, size and time of writing, but not its content. So a put has its
+order in its name, and an entry of a chain has its meaning in its size: the content, which only a
+few readers need, is padded with spaces to a length that encodes kind, time and count.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any
 from pollwise.errors import ConfigError
 from pollwise.runtime.jobs import PRIORITY_MAX
 
-#: Jobs that one claim can take by one write, at the most; see `EntryKind.CLAIM`.
+#: The maximum number of jobs that one write can claim; see `EntryKind.CLAIM`.
 SLICE = 16
-#: The tag of a put whose jobs differ, or whose body has holes: its body has to be read first.
+#: The tag of a put whose jobs differ or whose body has gaps: its body has to be read first.
 MIXED = "mixed"
 
-_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"  # sorts as its values do
+_DIGITS = "0123456789abcdefghjkmnpqrstvwxyz"  # texts sort as their values do
 _FOLDER = re.compile(
     r"(?:0(?P<now>[0-9a-f]{3})|1(?P<due>[0-9a-z]{11})(?P<later>[0-9a-f]{3}))"
     r"-(?P<stamp>[0-9a-z]{11})-(?P<salt>[0-9a-z]{8})-(?P<tag>[0-9a-z]{5})-(?P<count>[1-9]\d{0,4})"
@@ -54,16 +54,16 @@ def salt() -> str:
 
 @lru_cache(1024)
 def tag_of(kind: str) -> str:
-    """Five letters for a kind. Two kinds may share them, so whoever claims looks at the job too."""
+    """Five letters for a kind. Two kinds may share them, so a claim also checks the job."""
     return digits(int.from_bytes(hashlib.sha256(kind.encode()).digest()[:4]) >> 7, 5)
 
 
 @dataclass(frozen=True, slots=True)
 class PutName:
-    """The jobs of one put: one folder, one object with all of them.
+    """The name of one put: one folder with one object that holds all its jobs.
 
-    Its name sorts by what is claimed first: what may run at once by priority, then what is delayed
-    by its due time. stamp: when it was put, in microseconds, and the put order within a process.
+    Names sort in claim order: first the jobs that may run at once, by priority, then the delayed
+    ones by due time. stamp: the time of the put in microseconds, increasing within a process.
     """
 
     folder: str
@@ -90,11 +90,11 @@ class PutName:
         return f"{self.folder}.{index}"
 
     def place(self, index: int) -> tuple[int, str, int]:
-        """Where a job stands in the order of the puts."""
+        """The position of a job in put order."""
         return self.stamp, self.salt, index
 
     def key(self, index: int) -> str:
-        """The name of a job that left the chains: it sorts by put order."""
+        """The name of a job's record in `dead/` or `done/`; it sorts in put order."""
         return f"{digits(self.stamp, 11)}{self.salt}-{index:05d}.{self.id_of(index)}"
 
 
@@ -113,12 +113,12 @@ def read_folder(name: str) -> PutName | None:
             found["tag"],
             int(found["count"]),
         )
-    except ValueError:  # a letter that is no digit of ours
+    except ValueError:  # a letter that is not one of our digits
         return None
 
 
 def read_id(job_id: str) -> tuple[PutName, int] | None:
-    """The put and the index in it; None for an id that is not ours."""
+    """The put and the index in it; None for an id of another form."""
     folder, dot, index = job_id.partition(".")
     if not dot or not index.isascii() or not index.isdigit() or len(index) > 5:
         return None
@@ -129,17 +129,19 @@ def read_id(job_id: str) -> tuple[PutName, int] | None:
 
 
 def place_after(job_id: str | None) -> tuple[int, str, int]:
-    """Where a page begins: behind this job, or, when None, at the first."""
+    """The position after which a page begins; before all jobs when None."""
     if job_id is None:
         return (-1, "", 0)
     found = read_id(job_id)
     if found is None:
-        raise ConfigError(f"after = {job_id!r} is no job id; give the last id of the page before")
+        raise ConfigError(
+            f"after = {job_id!r} is not a job id; give the last id of the previous page"
+        )
     return found[0].place(found[1])
 
 
 def safe_name(name: str) -> str:
-    """A queue's name as a folder that every store can have; different names stay different."""
+    """A queue's name as a folder name that every store allows; different names stay different."""
     if re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}", name):
         return name
     text = "".join(
@@ -159,16 +161,16 @@ def safe_name(name: str) -> str:
 class EntryKind(Enum):
     """What an entry of a chain says."""
 
-    CLAIM = "claim"  # leased, so many jobs for so long; the rest of a fresh slice stays free
-    RENEW = "renew"  # the lease lasts for so long from here
-    REST = "rest"  # some of the jobs ended, so many are left under the same lease
-    REST_MOVE = "rest, with moves"  # as REST, and what ended has to be moved
+    CLAIM = "claim"  # leased: `count` jobs for `duration`; the rest of a fresh slice stays free
+    RENEW = "renew"  # the lease lasts for `duration` from here
+    REST = "rest"  # some of the jobs ended, `count` are left under the same lease
+    REST_MOVE = "rest, with moves"  # as REST, and the ended jobs have to be moved
     BURST = "burst"  # from here each job left has a chain of its own, under the same lease
-    BACK = "back"  # free again after so long: an attempt that counts
+    BACK = "back"  # free again after `duration`; the attempt counts
     BACK_FREE = "back, not counted"
-    SUM = "back, with the attempts"  # as BACK; its content tells what entries before it told
+    SUM = "back, with the attempts"  # as BACK; its content sums up the entries before it
     END = "end"  # nothing is left
-    MOVE = "end, with moves"  # as END, and what ended has to be moved
+    MOVE = "end, with moves"  # as END, and the ended jobs have to be moved
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,9 +186,9 @@ _DECADE = [
     *(n / 100 for n in range(200, 500, 25)),
     *(n / 100 for n in range(500, 1000, 50)),
 ]
-#: Leases: 10 ms to eleven days, at most 10 % apart.
+#: Leases that a size can encode: 10 ms to eleven days, at most 10 % apart.
 LEASES = [round(m * 10.0**e, 6) for e in range(-2, 6) for m in _DECADE]
-#: Delays: 10 ms to thirty years, two digits exact.
+#: Delays that a size can encode: 10 ms to thirty years, two digits exact.
 DELAYS = [round(n * 10.0**e, 6) for e in range(-3, 8) for n in range(10, 100)]
 _SINGLE = {
     kind: 98 + step
@@ -201,11 +203,11 @@ _SINGLE = {
         )
     )
 }
-_REST, _REST_MOVE, _EXTEND, _BACK, _BACK_FREE, _SUM = 64, 81, 128, 4480, 5470, 6460
+_REST, _REST_MOVE, _RENEW, _BACK, _BACK_FREE, _SUM = 64, 81, 128, 4480, 5470, 6460
 
 
 def rounded_lease(lease: float) -> float:
-    """The lease that a size can tell: no shorter than asked for."""
+    """The shortest lease that a size can encode and that is not below this one."""
     return LEASES[bisect.bisect_left(LEASES, lease - 1e-9)]
 
 
@@ -221,9 +223,9 @@ def _meanings() -> dict[int, EntryMeaning]:
         table[_REST + left] = EntryMeaning(EntryKind.REST, count=left)
         table[_REST_MOVE + left] = EntryMeaning(EntryKind.REST_MOVE, count=left)
     for step, lease in enumerate(LEASES):
-        table[_EXTEND + step] = EntryMeaning(EntryKind.RENEW, lease)
+        table[_RENEW + step] = EntryMeaning(EntryKind.RENEW, lease)
         for count in range(1, SLICE + 1):
-            table[_EXTEND + 256 * count + step] = EntryMeaning(EntryKind.CLAIM, lease, count)
+            table[_RENEW + 256 * count + step] = EntryMeaning(EntryKind.CLAIM, lease, count)
     for step, delay in enumerate(DELAYS):
         table[_BACK + step] = EntryMeaning(EntryKind.BACK, delay)
         table[_BACK_FREE + step] = EntryMeaning(EntryKind.BACK_FREE, delay)
@@ -236,7 +238,7 @@ _CODES = {meaning: code for code, meaning in _MEANINGS.items()}
 
 
 def write_entry(meaning: EntryMeaning, content: dict[str, Any]) -> bytes:
-    """An entry's body. The nonce tells a write of ours from an equal one of somebody else."""
+    """An entry's body. The nonce distinguishes our write from an equal one by another handle."""
     text = json.dumps({"nonce": secrets.token_hex(6), **content}, separators=(",", ":")).encode()
     code = _CODES[meaning]
     periods = max(math.ceil((len(text) - code) / _PERIOD), 0)

@@ -16,18 +16,18 @@ from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.redact import without_secrets
 
-#: How long one request may take, and making its connection.
+#: How long one request may take, and how long connecting may take.
 TIMEOUT, CONNECT = "10s", "5s"
 #: How long keys are used before botocore is asked again; it refreshes them when they expire.
 USED_FOR = timedelta(minutes=5)
 
 
 def refuse_shards(keys: Iterable[str]) -> None:
-    """Shards are what other queues in buckets have; say what serves here instead."""
+    """Explain what to do instead of shards, which other queues in buckets have."""
     if "shards" in keys:
         raise ConfigError(
             "a queue in a bucket has no shards, so that one LIST shows all of it; leave the option "
-            "out. If it has more to do than a store lets one prefix have (S3: 3,500 writes a "
+            "out. If it needs more requests than a store allows for one prefix (S3: 3,500 writes a "
             "second), put jobs into several queues, ?queue=mail-0, ?queue=mail-1, …, with workers "
             "on each"
         )
@@ -36,7 +36,7 @@ def refuse_shards(keys: Iterable[str]) -> None:
 def open_objects(
     parts: SplitResult, clock: Clock | None, create: bool, options: dict[str, Any]
 ) -> ObjectQueue:
-    """Open the queue that a URL names; `options` are those of its query, checked by name."""
+    """Open the queue that a URL names; `options` are those of its query, already checked."""
     shown = repr(without_secrets(parts.geturl()))
     name = options.pop("name")
     ours = {key: options.pop(key) for key in ("keep", "max_payload_bytes") if key in options}
@@ -48,7 +48,7 @@ def open_objects(
     prefix = unquote(parts.path).strip("/")
     if parts.scheme == "file":
         if parts.netloc or not prefix:
-            raise ConfigError(f"{shown} names no folder; write file:///var/lib/jobs")
+            raise ConfigError(f"{shown} does not name a folder; write file:///var/lib/jobs")
         folder = Path(unquote(parts.path))
         if not create and not folder.is_dir():
             raise ConfigError(f"{shown}: there is no folder {str(folder)!r}")
@@ -56,14 +56,14 @@ def open_objects(
             local_store(folder), "", name, location=f"file://{folder}", clock=clock, **ours
         )
     if not parts.netloc:
-        raise ConfigError(f"{shown} names no bucket; write {parts.scheme}://bucket/prefix")
+        raise ConfigError(f"{shown} does not name a bucket; write {parts.scheme}://bucket/prefix")
     store = remote_store(parts.scheme, parts.netloc, options)
     location = f"{parts.scheme}://{parts.netloc}"
     return ObjectQueue(store, prefix, name, location=location, clock=clock, **ours)
 
 
 def local_store(folder: Path) -> Any:
-    """A folder as a store; it is made when something is first written."""
+    """A folder as a store; it is created at the first write."""
     try:
         from obstore.store import LocalStore
     except ModuleNotFoundError:
@@ -76,14 +76,14 @@ def remote_store(
 ) -> Any:
     """A bucket as a store of obstore; `options` are region, endpoint, account and timeout.
 
-    retries: how often the store repeats a request by itself; what: what is kept in it, in errors.
+    retries: how often the store repeats a request itself. what: what it holds, for errors.
     """
     try:
         from obstore import store as stores
     except ModuleNotFoundError:
         raise _missing(what) from None
     endpoint = options.get("endpoint")
-    if endpoint is None and scheme == "s3":  # as every AWS tool has it
+    if endpoint is None and scheme == "s3":  # the variables of the AWS tools
         endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if endpoint is not None and not endpoint.startswith(("http://", "https://")):
         raise ConfigError(f"endpoint = {without_secrets(endpoint)!r} must be an http(s) URL")
@@ -98,7 +98,7 @@ def remote_store(
         "connect_timeout": CONNECT,
         "allow_http": bool(endpoint and endpoint.startswith("http://")),
     }
-    # A queue retries by itself: it knows what a lost answer means for each request.
+    # A queue retries itself, because it knows what a lost answer means for each request.
     again: Any = {"max_retries": retries}
     config: Any = {}
     if endpoint is not None:

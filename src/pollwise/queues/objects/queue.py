@@ -1,81 +1,80 @@
-"""A queue in a bucket: S3, Google Cloud Storage, Azure Blob, a local folder, and nothing to run.
+"""A queue in a bucket: S3, Google Cloud Storage, Azure Blob, a local folder, and no server to run.
 
-The protocol. It needs of a store: writes that create or fail ("create-only"), reads and listings
-that see what was written, and deletes. No If-Match, no versions, no clock that is written anew.
+The protocol. A store must offer writes that create or fail ("create-only"), reads and listings that
+show what was written, and deletes. It needs no If-Match, no versions and no rewritten objects.
 
 Objects, below `<prefix>/<queue>/`:
 
-    live/<put>/b               the jobs of one put, all of them: that object is the put
+    live/<put>/b               all jobs of one put: this object is the put
     live/<put>/r<g>-<i>        job i of that put, retried for the g-th time
-    live/<put>/<root>.<a>.<k>  entry k of the chain of the jobs from a on; `objects_chain`
-    dead/<order>.<id>          a dead letter
+    live/<put>/<root>.<a>.<k>  entry k of the chain that starts at job a; see `chain`
+    dead/<order>.<id>          a dead job
     done/<order>.<id>          a finished job that is kept
-    unique/<sha256>            a marker: which job holds a `unique`; `objects_unique`
-    probe/<random>             written when a handle starts, and deleted
+    unique/<sha256>            a marker: which job has a `unique`; see `unique`
+    check/<random>             written when a handle starts, and deleted
 
-A put's name holds its priority, due time, stamp, a tag of its kind and its count; an entry's size
-says what it means and for how long, and its time is the store's: `objects_names`. So one LIST of
-`live/` shows every job and its state, and an idle poll is that one request.
+A put's name holds its priority, due time, stamp, a tag of its kind and its count. An entry's size
+encodes its meaning and duration, and its time is the store's; see `names`. So one LIST of `live/`
+shows every job and its state, and an idle poll is that one request.
 
-Who decides. The state of a job is its chain, and only the creator of entry k + 1 moves it on from
-entry k. Claim, renewal, settlement and the takeover of a lease that ran out all want the same
-name; the store lets one of them have it, and the others see that they lost. The number of the CLAIM
-is the token. A chain starts with a slice of up to 16 equal jobs of a put, and a claim of fewer
-leaves the rest of the slice as a unit with its own chain; so 16 jobs are claimed by one write,
-renewed by one, and settled by one if they end together, or in as many as there are calls. If a
-part of a unit is to be retried, BURST lets each of its jobs go on alone.
+Who decides. The state of a job is its chain, and only the creator of entry k + 1 changes it after
+entry k. Claim, renewal, settlement and the takeover of an expired lease all try to create the same
+name; one of them succeeds, and the others see that they lost. The number of the CLAIM entry is the
+token. A chain starts with a slice of up to 16 equal jobs of a put, and a claim of fewer jobs leaves
+the rest of the slice as a unit with its own chain. So 16 jobs are claimed by one write, renewed by
+one, and settled by one if they end together. If part of a unit is to be retried, a BURST entry
+gives each of its jobs a chain of its own.
 
 What each race decides:
 
-- two claims, or a claim and an renewal or settlement after the lease's end: one creates k + 1.
-- a claim by somebody who saw an old listing: its name is taken, or the put has ended and is gone.
-  A root is deleted before its entries, so whoever created an entry and then reads the root (a claim
-  does so always, a settlement when its lease is not surely live) knows that it is not alone in a
-  graveyard. If the root is gone, the entry is deleted again and nothing was claimed.
-- a late settlement: while its lease is surely live it simply appends; after that it lists the chain
-  first. Old tokens find a newer CLAIM, or nothing: `LeaseLost`.
-- two puts under one `unique`: one creates the marker.
+- two claims, or a claim and a renewal or settlement after the lease's end: one creates k + 1.
+- a claim based on an old listing: its name is taken, or the put has ended and was deleted. A root
+  is deleted before its entries. So a handle that creates an entry and then still finds the root (a
+  claim always checks, a settlement only when its lease may have ended) knows that the put is alive.
+  If the root is gone, the entry is deleted again and nothing was claimed.
+- a late settlement: while its lease is surely valid it simply appends; later it first lists the
+  chain. Old tokens find a newer CLAIM, or nothing: `LeaseLost`.
+- two puts with the same `unique`: one creates the marker.
 
 What a crash leaves, and who cleans it up:
 
-- within a put: nothing, or all of it. Markers of a put that never came are taken over by whoever
-  wants the `unique` next, after GRACE, by creating that put's root as a void first, so that it can
-  never come into being.
+- during a put: nothing, or all of it. If the put never happened, the next put that wants its
+  `unique` takes the markers over after GRACE. It first creates the missing root as an empty object,
+  so that the crashed put can never appear.
 - after a claim, with or without its answer: a lease that runs out.
-- after the END of jobs, before the deletes: garbage that any later claim's LIST shows, and that its
-  reader deletes after GRACE.
-- after the end of jobs that have to be moved (dead letters, kept jobs, a `unique` to be freed): the
-  entry says so (MOVE, REST_MOVE) and holds what is needed. Its writer does it at once; if it dies,
-  whoever next ends a job of the unit, or any later claim after GRACE, appends an entry that takes
-  over the duty, and does it. All of it is idempotent.
-- within a retry: the job in both places; the next retry finds it where the first put it.
+- after the END of jobs, before the deletes: garbage in the LIST of any later claim, which deletes
+  it after GRACE.
+- after the end of jobs that have to be moved (dead jobs, kept jobs, a `unique` to be freed): the
+  entry says so (MOVE, REST_MOVE) and holds all that is needed. Its writer moves them at once. If it
+  crashes, the next handle that ends a job of the unit, or any later claim after GRACE, appends an
+  entry that takes the duty over, and does it. All of this is idempotent.
+- during a retry: the job is in both places; the next retry finds it where the first one put it.
 
 Why nothing is lost: a job leaves its root only when an entry says done, or when its record in
-`dead/` or `done/` is there; roots are deleted when every unit has ended and nothing is to be moved.
-Why never two live leases: the holder counts its lease from before it asked for it, by a clock that
-does not jump; everybody else from when the store wrote it, plus what the store rounds off, and
-takes over only when that is over on the store's clock by the lower bound of what is known of it
-(`StoreClock`; the bound widens by DRIFT = 0.2 ms a second and is refreshed hourly). No local clock
-is trusted, however wrong; only that none runs faster or slower than by DRIFT. Delays go by the
-likeliest store's time, which is within half a second where a store tells whole seconds only.
-Why at least once and not exactly: a lease may run out under a handler that still runs; and a put
-whose answer was lost is tried again, and if its job was put, run, and deleted within those tries,
-it is put twice.
+`dead/` or `done/` exists. Roots are deleted when every unit has ended and nothing is to be moved.
+Why never two live leases: the holder counts its lease from before its request, by a clock that does
+not jump. All others count from the time the store wrote it, plus the store's rounding, and take
+over only when the lease has ended by the lower bound of the store's time (`StoreClock`; the bound
+widens by DRIFT = 0.2 ms per second and is refreshed hourly). Local clocks may be wrong, as long as
+none runs faster or slower than by DRIFT. Delays use the most likely store time, which is within
+half a second where a store shows whole seconds only.
+Why at least once and not exactly once: a lease may run out while its handler still runs; and a put
+whose answer was lost is repeated, so if its job was run and deleted meanwhile, it is put twice.
 
-Deletes are not conditional, so they are bounded in time: whoever saw something acts on it within
-ACT_WITHIN (20 s) or looks again, and others wait for GRACE (60 s). A request that a network holds
-back for longer than the 40 s between, and then delivers, could free a `unique` that is held again,
-or delete nothing at all; it can never end or duplicate a lease.
+Deletes are not conditional, so they are limited in time: a handle acts on a listing within
+ACT_WITHIN (20 s) or lists again, and others wait for GRACE (60 s). A request that a network delays
+for longer than the 40 s between could free a `unique` that is taken again, or delete nothing; it
+can never end or duplicate a lease.
 
 Requests, each asserted by a test: an idle poll 1 LIST. A put 1 PUT, whatever its size. A claim
 1 LIST, 1 PUT for each unit of up to 16 jobs, 1 GET for each put it takes from; no LIST while the
-one before shows a backlog and nobody else claims. A job from submit to done 1 PUT, 1 LIST, 1 PUT,
+previous one shows a backlog and nobody else claims. A job from put to done 1 PUT, 1 LIST, 1 PUT,
 1 GET, 1 PUT and 2 deletes, all of them shared by jobs that go together.
 
-A claim belongs to the handle that made it: while its lease is live a handle appends without asking
-whether another one settled it meanwhile under the same token, for that would cost a request each.
+A claim belongs to the handle that made it: while the lease is valid, a handle appends without
+checking whether another one settled it under the same token, because each check costs a request.
 
-What it cannot do: keys, since no create-only write can say "only if no other of this key runs".
+Not supported: keys, because no create-only write can say "only if no other job of this key runs".
 """
 
 from __future__ import annotations
@@ -104,10 +103,10 @@ from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
 
 T = TypeVar("T")
 
-#: The most bytes of one put, which is one object.
+#: The maximum size of one put in bytes; a put is one object.
 MAX_PUT_BYTES = 64 * 1024 * 1024
 
-# The last stamp of this process, by place. A store of one's own is a place by itself.
+# The last stamp of this process, by location. A custom store has its own stamps.
 _stamps: dict[str, int] = {}
 _stamps_of: WeakKeyDictionary[Store, dict[str, int]] = WeakKeyDictionary()
 
@@ -116,11 +115,11 @@ class ObjectQueue(Queue):
     """Jobs as objects.
 
     store: any store of obstore, or a `Store` of your own.
-    prefix: where in it the queues lie.
+    prefix: the folder of the queues in the store.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(keys=False, atomic_settle=False)
-    # One write settles what was claimed by one, if it is settled by one call.
+    # Jobs claimed by one write can be settled by one write, if one call settles them.
     gather: ClassVar[float] = 0.05
     gather_up_to: ClassVar[int] = SLICE
 
@@ -136,7 +135,7 @@ class ObjectQueue(Queue):
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         """
-        location: the store as a person knows it, for the URL: `s3://bucket`.
+        location: the store's URL for people: `s3://bucket`.
         """
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self.prefix = prefix.strip("/")
@@ -192,18 +191,18 @@ class ObjectQueue(Queue):
             await core.delete(made)
             raise PayloadError(
                 f"a put of {len(jobs)} jobs has {len(body)} bytes; one put is one object of "
-                f"{MAX_PUT_BYTES} bytes at the most, so split it"
+                f"at most {MAX_PUT_BYTES} bytes, so split it"
             )
         root = core.path("live", put.folder, "b")
         late = bool(made) and core.clock.now() - began > ACT_WITHIN
         try:
             if late or not await core.create(root, body, ours=True):
                 raise StoreUnavailable(
-                    f"{self.url}: the put took so long that others may have its unique names by "
-                    "now; nothing was put, so try again"
+                    f"{self.url}: the put took so long that others may have its unique names; "
+                    "nothing was put, so try again"
                 )
         except BaseException:
-            # What may have been written must keep its markers; whoever wants them finds out.
+            # If the put may have been written, its markers must stay.
             with suppress(Exception):
                 if not late and await core.head(root) is None:
                     await core.delete(made)
@@ -220,12 +219,12 @@ class ObjectQueue(Queue):
         return PutName.make(jobs[first].priority, due, self._stamp(now), tag, len(jobs))
 
     def _stamp(self, now: float) -> int:
-        """When, in microseconds; later for each put of this process, so that their order stays."""
+        """The time in microseconds, increasing with each put of this process."""
         store = self._core.store
         stamps = _stamps if isinstance(store, Obstore) else _stamps_of.setdefault(store, {})
         where = f"{self._location}/{self._core.base}"
         stamp, last = round(now * 1e6), stamps.get(where, 0)
-        if 0 <= last - stamp < 1_000_000:  # not if a clock was set
+        if 0 <= last - stamp < 1_000_000:  # not after a clock was set back
             stamp = last + 1
         stamps[where] = stamp
         return stamp
@@ -272,7 +271,7 @@ class ObjectQueue(Queue):
         return await self._whole(self._views.prune(keep))
 
     async def _whole(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run to the end what changes the store, also if whoever waits for it is cancelled."""
+        """Run work that changes the store to its end, even if the caller is cancelled."""
         try:
             await self._core.ready()
         except BaseException:

@@ -1,4 +1,4 @@
-"""Settling, renewing, and cleaning up: all that is appended to a chain by whoever holds it."""
+"""Settling, renewing and cleaning up: everything that the holder of a unit appends to its chain."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from pollwise.queues.objects.names import (
 )
 from pollwise.runtime.jobs import Claim, Settlement
 
-#: Entries that were followed by others are deleted when they are so old, in seconds.
+#: Entries that have a successor are deleted at this age, in seconds.
 STALE = 2 * GRACE
-#: Entries of a chain from which on it is summed up when a job is given back, and which of them are.
+#: A chain of this many entries is summed up when a job is given back; and which entries can be.
 LONG_CHAIN = 24
 SUMMED = (EntryKind.CLAIM, EntryKind.RENEW, EntryKind.BACK, EntryKind.BACK_FREE, EntryKind.SUM)
-#: Settlements of calls that failed in part, which are remembered until they are tried again.
+#: Settlements of calls that failed in part are remembered for their repetition, up to this number.
 THROUGH_MAX = 10_000
-#: Folders that one claim cleans up, at the most.
+#: The maximum number of folders that one claim cleans up.
 SWEEPS = 16
 
 
 class UnitSettler:
-    """keep: finished jobs stay for a look. unique_path: where the marker of a `unique` lies."""
+    """keep: finished jobs are kept. unique_path: returns where the marker of a `unique` is."""
 
     def __init__(
         self, core: Core, claiming: UnitClaimer, keep: bool, unique_path: Callable[[str], str]
@@ -45,10 +45,10 @@ class UnitSettler:
         self._unique_path = unique_path
         self._ended: dict[str, set[int]] = {}  # jobs of a root that this handle ended
         self._names: dict[str, set[str]] = {}  # entries of a root that this handle knows of
-        self._through: set[tuple[str, int, str]] = set()  # settled by a call that failed elsewhere
+        self._through: set[tuple[str, int, str]] = set()  # settled by a call that failed in part
         self._sweeping: set[str] = set()
 
-    # UnitSettler
+    # Settling
 
     async def settle(self, settlements: list[Settlement]) -> list[str]:
         units, lost = await self._by_unit([s.claim for s in settlements])
@@ -70,7 +70,7 @@ class UnitSettler:
             else:
                 lost += result
         if errors:
-            # It is tried again as a whole: what is through now must not look lost then.
+            # The whole call will be repeated; what is settled now must not look lost then.
             if len(self._through) > THROUGH_MAX:
                 self._through.clear()
             self._through.update(settled)
@@ -80,7 +80,7 @@ class UnitSettler:
     async def renew(self, claims: list[Claim], lease: float) -> list[str]:
         units, lost = await self._by_unit(claims)
         results = await self._core.all(
-            self._extend_unit(held, indexes, lease) for held, indexes in units
+            self._renew_unit(held, indexes, lease) for held, indexes in units
         )
         for result in results:
             if isinstance(result, BaseException):
@@ -91,7 +91,7 @@ class UnitSettler:
     async def _by_unit(
         self, claims: list[Claim]
     ) -> tuple[list[tuple[HeldUnit, list[int]]], list[str]]:
-        """The units that claims belong to, and the ids of claims that belong to none."""
+        """The units that the claims belong to, and the ids of claims without a unit."""
         found: dict[int, tuple[HeldUnit, list[int]]] = {}
         lost: list[str] = []
         strangers: dict[str, list[Claim]] = {}
@@ -114,7 +114,7 @@ class UnitSettler:
         return list(found.values()), lost
 
     async def _adopt(self, folder: str, claims: list[Claim]) -> list[tuple[HeldUnit | None, Claim]]:
-        """Claims that this handle did not make, or has settled: ask the store."""
+        """Find claims that this handle did not make, or has settled, by asking the store."""
         core = self._core
         result: list[tuple[HeldUnit | None, Claim]] = []
         units = [u for root in await core.folder(folder) for u in await core.units(root)]
@@ -142,9 +142,9 @@ class UnitSettler:
     async def _settle_unit(
         self, held: HeldUnit, batch: dict[int, Settlement], settled: list[tuple[str, int, str]]
     ) -> list[str]:
-        """Settle some jobs of a unit; return the ids of those that were not ours any more.
+        """Settle some jobs of a unit; return the ids of those that are not ours any more.
 
-        settled: gets what is through, also if the rest of it fails.
+        settled: what was settled is added to it, even if the rest fails.
         """
 
         def through(part: dict[int, Settlement]) -> None:
@@ -183,17 +183,17 @@ class UnitSettler:
                     refused.append(held.id_of(index))
             return refused
 
-    async def _extend_unit(self, held: HeldUnit, indexes: list[int], lease: float) -> list[str]:
+    async def _renew_unit(self, held: HeldUnit, indexes: list[int], lease: float) -> list[str]:
         async with held.lock:
             if not await self._still_ours(held):
                 return [held.id_of(index) for index in indexes]
             refused = [held.id_of(index) for index in indexes if index not in held.left]
             # Jobs that were claimed together are renewed together: one write for all of them.
-            if held.left & set(indexes) and not await self._prolong(held, lease):
+            if held.left & set(indexes) and not await self._append_renewal(held, lease):
                 return [held.id_of(index) for index in indexes]
             return refused
 
-    async def _prolong(self, held: HeldUnit, lease: float) -> bool:
+    async def _append_renewal(self, held: HeldUnit, lease: float) -> bool:
         core = self._core
         lease = rounded_lease(lease)
         sent = core.clock.now()
@@ -225,7 +225,7 @@ class UnitSettler:
         return True
 
     def _shorten(self, held: HeldUnit) -> None:
-        """Delete what the newest entry sums up, except what says which jobs a unit has."""
+        """Delete the entries that the newest one sums up, except those that define the jobs."""
         long_ago = self._core.time.surely() - STALE
         old = [
             entry.name
@@ -236,7 +236,7 @@ class UnitSettler:
             self._core.throw_away([], old)
 
     async def _burst(self, held: HeldUnit) -> dict[int, HeldUnit] | None:
-        """Let each job left go on alone, under the same lease."""
+        """Give each job left a chain of its own, under the same lease."""
         if len(held.left) == 1:
             [index] = held.left
             if index == held.start:
@@ -259,7 +259,7 @@ class UnitSettler:
         return parts
 
     async def _send_away(self, held: HeldUnit, away: dict[int, Settlement]) -> bool:
-        """Jobs leave the chains: done, or dead."""
+        """End jobs as done or dead."""
         core = self._core
         left = held.left - set(away)
         moves: dict[str, dict[str, Any]] = {}
@@ -284,11 +284,11 @@ class UnitSettler:
         held.left = left
         self._claiming.forget(held, away)
         if moving:
-            # From here the settlement stands. What fails now is made up for: by the next entry, or
-            # by anybody, later.
+            # The settlement is valid from here. If something fails now, the next entry or a later
+            # claim of any handle finishes it.
             held.pending = [content]
             try:
-                # While jobs are left, another may have the duty as soon as the lease is over.
+                # While jobs are left, another handle may take the duty when the lease ends.
                 deadline = min(sent + ACT_WITHIN, held.until if left else sent + ACT_WITHIN)
                 if core.clock.now() >= deadline:
                     return True
@@ -302,14 +302,14 @@ class UnitSettler:
         return True
 
     def _since(self, held: HeldUnit) -> float:
-        """Since when jobs are over: now, or as a write said whose fate is unknown, to know it."""
+        """The time when jobs ended: now, or as in the write whose outcome is unknown."""
         doubt = held.doubt
         if doubt and doubt[0] == held.root.entry_name(held.start, held.top + 1):
             return float(doubt[2].get("since", self._core.time.now()))
         return self._core.time.now()
 
     def _count(self, held: HeldUnit, away: Iterable[int]) -> None:
-        """When all jobs of a root ended here, it is thrown away without another look."""
+        """Delete a root without another request when this handle ended all its jobs."""
         path = held.root.path
         ended = self._ended.setdefault(path, set())
         ended.update(away)
@@ -318,12 +318,12 @@ class UnitSettler:
         if len(ended) == held.root.count:
             self._core.throw_away([path], sorted(names))
             del self._ended[path], self._names[path]
-        while len(self._ended) > 1000:  # a later look finds what others ended too
+        while len(self._ended) > 1000:  # a later listing finds these
             oldest = next(iter(self._ended))
             del self._ended[oldest], self._names[oldest]
 
     async def move(self, root: RootObject, body: PutBody, content: dict[str, Any]) -> None:
-        """Do what an entry says about jobs that ended: keep a record, free their unique."""
+        """Do what an entry says about ended jobs: write a record, or free their `unique`."""
         core = self._core
         for before in content.get("before", ()):
             await self.move(root, body, before)
@@ -348,7 +348,7 @@ class UnitSettler:
     # Chains
 
     async def _still_ours(self, held: HeldUnit) -> bool:
-        """While the lease lives, nobody else can have come between; later, ask the store."""
+        """True while the lease is valid, since nobody else can append; later the store is asked."""
         if held.lost:
             return False
         if self._core.clock.now() < held.until and not held.unsure:
@@ -383,7 +383,7 @@ class UnitSettler:
                 held.doubt = (name, meaning, content, entry)
                 raise
             if not made and held.doubt and held.doubt[:3] == (name, meaning, content):
-                made = await core.get(name) == held.doubt[3]  # of a call before, which never knew
+                made = await core.get(name) == held.doubt[3]  # written by an earlier call
             if made:
                 held.top += 1
                 held.names.append(name)
@@ -392,9 +392,9 @@ class UnitSettler:
                 live = core.clock.now() < held.until and not held.unsure
                 if live or await core.head(held.root.path) is not None:
                     return True
-                core.throw_away([], [name])  # all of it had ended: this was the first of garbage
+                core.throw_away([], [name])  # the put had ended and was deleted: remove our entry
                 break
-            # Somebody was faster: a new owner, or one who tidied up for us.
+            # Another handle was faster: a new owner, or one that cleaned up for us.
             left = set(held.left)
             if not await self._verify(held):
                 break
@@ -409,7 +409,7 @@ class UnitSettler:
     # Cleaning up after others
 
     def sweep(self, roots: list[RootObject], seen_at: float) -> list[asyncio.Task[None]]:
-        """Begin to clean up what a listing showed of others who crashed; bounded."""
+        """Start a bounded clean-up of what crashed handles left, as seen in a listing."""
         core = self._core
         long_ago = core.time.surely() - GRACE
         begun: list[asyncio.Task[None]] = []
@@ -438,7 +438,7 @@ class UnitSettler:
         return begun
 
     async def _finish(self, root: RootObject, units: list[ClaimUnit], seen_at: float) -> None:
-        """Move what somebody ended, and did not live to move."""
+        """Move jobs that a crashed handle ended but did not move."""
         core = self._core
         try:
             with suppress(StoreError):
@@ -459,7 +459,7 @@ class UnitSettler:
         left = content["left"] if not unit.ended else []
         if unit.masked and not unit.ended:
             left = unit.jobs(core.cache.content) or []
-        # Whoever creates the next entry has the duty, for as long as the one before had it.
+        # The creator of the next entry has the duty, for the same time as the one before.
         duty = write_entry(_ending(unit.left, moving=True), {**content, "left": left})
         sent = core.clock.now()
         if not await core.create(root.entry_name(unit.start, unit.top + 1), duty):

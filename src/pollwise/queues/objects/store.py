@@ -1,8 +1,7 @@
-"""The few requests that an `ObjectQueue` makes, over obstore or over a store of a test.
+"""The few requests of an `ObjectQueue`, over obstore or a test's own store.
 
-Only create-only writes decide anything, so every store that has them will do; what they answer is
-told as one exception tree. Nothing here retries: what to do about a lost answer depends on what
-was asked.
+Only create-only writes decide anything, so any store that has them will do. Errors are raised
+as ours. Nothing is retried here: what a lost answer means depends on the request.
 """
 
 from __future__ import annotations
@@ -22,46 +21,46 @@ from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
 
-#: Requests of a process that are under way at a time, at the most.
+#: The maximum number of requests of a process at a time.
 THREADS = 64
-#: Objects in a page of a LIST: what S3 gives for one request.
+#: The number of objects in a page of a LIST, as S3 returns for one request.
 PAGE = 1000
-#: How far two clocks part, in seconds a second, at the most.
+#: The maximum drift between two clocks, in seconds per second.
 DRIFT = 2e-4
 
 
 class Store(Protocol):
-    """Requests on objects. All raise `StoreUnavailable` for what may work later, else `StoreError`.
+    """Requests on objects. Raise `StoreUnavailable` if a later try may work, else `StoreError`.
 
-    grain: by how much the times of a LIST may be rounded down; None: find out; 0: not at all, and
-        the store goes by the very clock of this process.
+    grain: by how much the times in a LIST may be rounded down; None: find out; 0: not at all, and
+        the store uses this process's own clock.
     """
 
     grain: float | None
 
     async def create(self, name: str, body: bytes) -> bool:
-        """Write an object that is not there; False, and nothing is changed, if it is."""
+        """Write a new object; returns False and changes nothing if it exists."""
 
     async def get(self, name: str) -> bytes | None:
-        """An object's body; None if there is none."""
+        """An object's body; None if it does not exist."""
 
     async def head(self, name: str) -> ListedObject | None: ...
 
     def pages(self, folder: str, after: str = "") -> AsyncIterator[Sequence[ListedObject]]:
-        """All objects below a folder in the order of their names, a request a page.
+        """All objects below a folder in name order, one request per page.
 
         after: only those whose path below the folder is greater than this.
         """
 
     async def delete(self, names: Sequence[str]) -> None:
-        """Delete objects, in any order; those that are not there are no error."""
+        """Delete objects, in any order; missing ones are not an error."""
 
 
 class Obstore:
     """Any store of obstore.
 
-    Its blocking calls, in threads of our own: those of its own event loop hand over their answers
-    from threads that the interpreter does not know, and abort a process that ends just then.
+    It uses obstore's blocking calls in our own threads. obstore's async calls deliver their answers
+    from foreign threads, which abort a process that ends at that moment.
     """
 
     grain: float | None = None
@@ -78,7 +77,7 @@ class Obstore:
             await _in_thread(partial(self._store.put, name, body, mode="create"))
         except (AlreadyExistsError, PreconditionError) as error:
             if "ConditionalRequestConflict" in str(error):
-                # S3 had another write of this name under way, of which nothing may have come.
+                # S3 had another write of this name in progress, which may have failed.
                 raise StoreUnavailable(f"{self._shown}: two writes of {name} at once") from None
             return False
         except Exception as error:
@@ -136,7 +135,7 @@ class Obstore:
             try:
                 await _in_thread(partial(self._store.delete, left))
             except FileNotFoundError as error:
-                # Some stop at the first that is gone, and those behind it may be there still.
+                # Some stores stop at the first missing object; those after it may still exist.
                 self._absent(error)
                 left = await self._still_there(left)
                 continue
@@ -148,12 +147,12 @@ class Obstore:
         return [name for name in names if await self.head(name) is not None]
 
     def _absent(self, error: FileNotFoundError) -> None:
-        """A missing object is an answer; a missing bucket is an error."""
+        """Return for a missing object; raise for a missing bucket."""
         if re.search(r"NoSuchBucket|bucket does not exist|ContainerNotFound", str(error)):
             raise self._our_error(error, "find") from None
 
     def _our_error(self, error: Exception, what: str) -> StoreError:
-        """What went wrong, without obstore's debug dump, which may hold what is secret."""
+        """obstore's error as ours, without its debug dump, which may hold secrets."""
         from obstore import exceptions
 
         whole = str(error)
@@ -170,21 +169,23 @@ class Obstore:
             )
         if isinstance(error, (exceptions.PermissionDeniedError, PermissionError)):
             return StoreError(
-                f"{self._shown}: not allowed to {what}; the bucket may be somebody else's, or the "
-                f"credentials lack read, write, list and delete on it ({text})"
+                f"{self._shown}: not allowed to {what}; the bucket may belong to somebody else, or "
+                f"the credentials lack read, write, list and delete on it ({text})"
             )
         if isinstance(error, (exceptions.NotSupportedError, exceptions.InvalidPathError)):
             return StoreError(f"{self._shown}: cannot {what}: {text}")
         if "error sending request" in whole:
             host = re.search(r"https?://[^/\s]+", text)
-            text = f"{host[0] if host else 'it'} does not answer; is it up, and the endpoint right?"
+            text = (
+                f"{host[0] if host else 'it'} does not answer; check that it runs, and the endpoint"
+            )
         return StoreUnavailable(f"{self._shown}: cannot {what} now: {text}")
 
 
-#: What errors of stores say, and what to do about them.
+#: Patterns in the errors of stores, and what to do about them.
 _ADVICE = {
     r"NoSuchBucket|bucket does not exist|ContainerNotFound|bucket.{0,40}not found":
-        "the bucket does not exist; make it, or correct its name",
+        "the bucket does not exist; create it, or correct its name",
     r"PermanentRedirect|AuthorizationHeaderMalformed|IllegalLocationConstraint|redirect without":
         "the bucket is in another region; give ?region=",
     r"InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|InvalidToken":
@@ -193,8 +194,8 @@ _ADVICE = {
         "no credentials were found; set those of your provider in the environment, such as "
         "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; profiles of AWS need pollwise[sqs] as well",
     r"AccessDenied|Forbidden":
-        "access is denied: the bucket may be somebody else's, or the credentials lack read, write, "
-        "list and delete on it",
+        "access is denied: the bucket may belong to somebody else, or the credentials lack read, "
+        "write, list and delete on it",
 }  # fmt: skip
 
 
@@ -212,13 +213,13 @@ def _item(meta: Any) -> ListedObject:
 
 
 class StoreClock:
-    """The store's time, known within bounds, without trust in local clocks.
+    """The store's time within known bounds, without trusting local clocks.
 
-    An object under a name of ours alone bounds how far the store's clock is ahead of this
-    process's: it was written between the request (t0) and its answer (t1), and a LIST says at m,
-    rounded down by up to its grain. So the store was ahead by m - t1 at least and m + grain - t0 at
-    the most. All that was seen is put together; between sightings the bounds widen by what clocks
-    drift. Local time is the event loop's, which does not jump when somebody sets the clock.
+    An object with a name that only we write shows how far the store's clock is ahead of ours: it
+    was written between the request (t0) and its answer (t1), and a LIST shows the time m, rounded
+    down by up to its grain. So the store was ahead by at least m - t1 and at most m + grain - t0.
+    All observations are combined; between them the bounds widen by the possible drift. Local time
+    is the event loop's, which does not jump when the clock is set.
     """
 
     def __init__(self, clock: Clock, grain: float | None) -> None:
@@ -233,7 +234,7 @@ class StoreClock:
     def wrote(self, name: str, sent: float, answered: float) -> None:
         """Remember when an object was written, until a LIST shows it.
 
-        Its name must be one that nobody else ever writes, or writes again: no entry of a chain.
+        Nobody else may ever write its name, and it is written once: not an entry of a chain.
         """
         while len(self._sent) >= 256:
             del self._sent[next(iter(self._sent))]
@@ -255,7 +256,7 @@ class StoreClock:
             seen_low, seen_high = self._low - drift, self._high + drift
             if max(low, seen_low) <= min(high, seen_high):
                 low, high = max(low, seen_low), min(high, seen_high)
-            # Else a clock was set: what is newest counts.
+            # Otherwise a clock was set, and the newest observation counts.
         self._low, self._high, self._at = low, high, now
 
     @property
@@ -264,23 +265,23 @@ class StoreClock:
 
     @property
     def age(self) -> float:
-        """For how long nothing was learnt."""
+        """The time since the last observation."""
         return math.inf if self._at is None else self._clock.now() - self._at
 
     def now(self) -> float:
-        """The store's time, as near as it is known."""
+        """The store's time, as exactly as it is known."""
         return self._clock.now() + (self._low + self._high) / 2
 
     def surely(self) -> float:
-        """A time that is over on the store's clock, whatever ours says."""
+        """A lower bound of the store's time."""
         now = self._clock.now()
         return now + self._low - (now - (self._at or 0.0)) * self._drift
 
     def at_most(self) -> float:
-        """A time that is not over on the store's clock, whatever ours says."""
+        """An upper bound of the store's time."""
         now = self._clock.now()
         return now + self._high + (now - (self._at or 0.0)) * self._drift
 
     def local(self, moment: float) -> float:
-        """When, in seconds since 1970 by the local clock, the store's time surely is `moment`."""
+        """When the store's time is surely `moment`, in seconds since 1970 by the local clock."""
         return self._clock.epoch() + (moment - self.surely())

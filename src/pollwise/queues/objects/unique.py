@@ -1,9 +1,9 @@
-"""`unique`: a marker that names the job which holds it.
+"""`unique`: a marker object that names the job which has it.
 
-The marker is created before the job is put, and deleted by whoever has the duty to clean up after
-the job's end. A marker whose job is not there yet belongs to a put under way, or to one that
-crashed: after a while, whoever wants it creates the dead one's put as a void, so that it can never
-come into being, and only then takes the marker away.
+The marker is created before the job is put, and deleted when the ended job is cleaned up. If the
+job of a marker does not exist, its put is in progress or has crashed. After a while, the next put
+that wants the `unique` creates the root of the missing put as an empty object, so that it can never
+appear, and only then deletes the marker.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.unique import check_twin, conflict, first_places
 from pollwise.runtime.jobs import NewJob
 
-#: Pauses between looks at a put of somebody else that is under way, in seconds: first and last.
+#: The first and the longest pause while another put is in progress, in seconds.
 WAIT_FIRST, WAIT_LAST = 0.02, 1.0
 
 
@@ -39,10 +39,10 @@ class UniqueMarkers:
     async def hold(
         self, jobs: Sequence[NewJob], put: PutName
     ) -> tuple[dict[int, str], list[str], float]:
-        """Hold the uniques of a put, all or none.
+        """Create the markers of a put, all or none.
 
-        Returns the ids of jobs that are there already, by index, the markers that were made, and
-        when that began.
+        Returns the ids of jobs that exist already, by index, the markers that were created, and
+        the time when that began.
         """
         firsts = first_places(jobs)
         pause = WAIT_FIRST
@@ -54,8 +54,7 @@ class UniqueMarkers:
                 busy = await self._hold_all(jobs, put, twins, made)
                 if busy is None:
                     break
-                # Whoever waits holds nothing: neither is its own put under way for long then, nor
-                # do two wait for each other.
+                # Hold nothing while waiting, so that two puts never wait for each other.
                 await self._core.delete(made)
                 made = []
                 await self._wait_or_free(*busy, pause * (0.5 + self._core.rng.random()))
@@ -63,7 +62,7 @@ class UniqueMarkers:
             except BaseException:
                 await self._core.delete(made)
                 raise
-        for index, first in enumerate(firsts):  # a twin within the batch has the id of the first
+        for index, first in enumerate(firsts):  # a repeat within the batch has the id of the first
             if first != index and first in twins:
                 twins[index] = twins[first]
         return twins, made, began
@@ -71,7 +70,7 @@ class UniqueMarkers:
     async def _hold_all(
         self, jobs: Sequence[NewJob], put: PutName, twins: dict[int, str], made: list[str]
     ) -> tuple[str, str] | None:
-        """Make all markers, or return one that is in the way, with the job it names."""
+        """Create all markers, or return one that is taken, with the job it names."""
         for index, job in enumerate(jobs):
             if job.unique is None or index in twins:
                 continue
@@ -99,24 +98,26 @@ class UniqueMarkers:
         return twins
 
     async def _wait_or_free(self, name: str, job_id: str, pause: float) -> None:
-        """The job of a marker is not there: not yet, not any more, or never."""
+        """Wait for the job of a marker, or free the marker if its job is gone or never came."""
         core = self._core
         item = await core.head(name)
         if item is None:
             return
         place = read_id(job_id)
         old = item.written + core.time.grain + GRACE < core.time.surely()
-        if place is None:  # not a marker of ours, or of another version
-            raise StoreUnavailable(f"{core.shown}: the marker {name} names no job of this queue")
+        if place is None:  # not our marker, or one of another version
+            raise StoreUnavailable(
+                f"{core.shown}: the marker {name} does not name a job of this queue"
+            )
         if not old:
             await core.clock.sleep(pause)
             return
         put = place[0]
         root = core.path("live", put.folder, "b")
-        if await core.create(root, b""):  # it can never come into being now
-            await core.delete([name])  # the void stays for a while, and is swept then
+        if await core.create(root, b""):  # now the put can never appear
+            await core.delete([name])  # the empty root stays for a while, and is deleted later
         elif (there := await core.head(root)) is not None and not there.size:
-            # Another made it void, and has the duty to delete the marker.
+            # Another handle created the empty root, and has the duty to delete the marker.
             if there.written + core.time.grain + GRACE < core.time.surely():
                 core.throw_away([root], [])
             await core.clock.sleep(pause)
@@ -125,7 +126,7 @@ class UniqueMarkers:
             await core.clock.sleep(pause)
 
     async def alive(self, job_id: str) -> bool:
-        """Is there a job with this id, in whatever state?"""
+        """True if a job with this id exists, in any state."""
         core, place = self._core, read_id(job_id)
         if place is None:
             return False
@@ -142,7 +143,7 @@ class UniqueMarkers:
         return False
 
     async def free(self, unique: str, job_id: str) -> None:
-        """Free the unique of a record that is deleted, if it still has it."""
+        """Delete the marker of a record that is deleted, if it still names that job."""
         name = self.path(unique)
         raw = await self._core.get(name)
         if raw is not None and json.loads(raw)["id"] == job_id:

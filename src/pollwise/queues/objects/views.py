@@ -1,4 +1,4 @@
-"""Views: stats, lists and single jobs; and what people do with dead letters and kept jobs."""
+"""Views: stats, lists and single jobs; retry and drop of dead jobs, and pruning of kept ones."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from pollwise.queues.objects.names import EntryKind, PutName, place_after, read_
 from pollwise.queues.objects.unique import UniqueMarkers
 from pollwise.runtime.jobs import JobInfo, State
 
-#: Finished jobs that one prune deletes, at the most, and how many it looks at.
+#: The maximum number of finished jobs that one prune deletes, and that it examines.
 PRUNE_MAX, PRUNE_LOOK = 1000, 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _ListedJob:
-    """One job, as listings show it: in a unit, or in a record."""
+    """One job found in a listing: in a unit, or as a record."""
 
     put: PutName
     index: int
@@ -85,7 +85,7 @@ class Views:
         return page
 
     async def _infos(self, seen: list[_ListedJob], ahead: int) -> AsyncIterator[JobInfo]:
-        """Views in order, read side by side and not much further than they are used."""
+        """The jobs in order, read in parallel and not much further than needed."""
         for start in range(0, len(seen), ahead):
             for info in await self._core.all(self._info(s) for s in seen[start : start + ahead]):
                 if isinstance(info, BaseException):
@@ -123,7 +123,7 @@ class Views:
         return found
 
     def _state(self, unit: ClaimUnit) -> State:
-        now = self._core.time.now() + TICK  # a view is no claim: the likely time will do
+        now = self._core.time.now() + TICK  # for a view the likely time is good enough
         if self._claiming.opens(unit, now, now)[1]:
             return "ready"
         return "leased" if unit.claim else "delayed"
@@ -165,7 +165,7 @@ class Views:
         info = job.job(core.name, data["attempt"], None)
         return JobInfo(info, state, data["since"], None, data["error"])
 
-    # Dead letters and kept jobs
+    # Dead jobs and kept jobs
 
     async def _dead(self, ids: Sequence[str] | None) -> list[str]:
         core = self._core
@@ -180,8 +180,8 @@ class Views:
         return _counted(results)
 
     async def _retry(self, name: str) -> int:
-        """Put a dead job again under its own id. Should this be cut off before the dead letter
-        is deleted, the next retry finds the job where this one put it."""
+        """Put a dead job again with its own id. If this is interrupted before the dead job is
+        deleted, the next retry finds the job where this one put it."""
         core = self._core
         raw = await core.get(name)
         if raw is None:
@@ -192,7 +192,7 @@ class Views:
             return 0
         put, index = place
         number = data["retried"] + 1
-        # Should entries of an earlier life be left of it, that one was cut off in its cleaning up.
+        # Entries without a root are left from a retry whose clean-up was interrupted.
         lives = {root.retried for root in await core.folder(put.folder) if root.item is None}
         while number in lives:
             number += 1
@@ -216,7 +216,8 @@ class Views:
         return 1
 
     async def prune(self, keep: float) -> int:
-        """Delete finished jobs that are old enough, a bounded number, each time further on."""
+        """Delete a bounded number of finished jobs that are old enough; each call continues."""
+
         core = self._core
         before = core.time.surely() - keep + TICK
         old: list[str] = []

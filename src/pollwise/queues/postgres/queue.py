@@ -1,8 +1,9 @@
-"""A queue in Postgres: many machines, the database that is there already.
+"""A queue in Postgres: for many machines, in a database that you already have.
 
-The work is done by functions in the schema, made by `migrate`: a claim, a settlement of a batch, a
-put of a batch are each one statement, one transaction and one round trip. The server's clock
-decides over leases and delays. Hints travel by NOTIFY, in the transaction of the put itself.
+The work is done by functions in the schema, created by `migrate`: a claim, the settlement of a
+batch and the put of a batch are each one statement, one transaction and one round trip. The
+server's clock decides about leases and delays. Hints travel by NOTIFY, in the transaction of the
+put itself.
 """
 
 from __future__ import annotations
@@ -12,11 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from pollwise.durations import Duration
-from pollwise.errors import (
-    ConfigError,
-    MissingExtra,
-    PayloadError,
-)
+from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats, claim_of
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
@@ -38,7 +35,7 @@ from pollwise.storage.in_doubt import InDoubt
 
 try:
     import psycopg
-except ImportError as error:  # also where it is installed without the library that it needs
+except ImportError as error:  # also raised if psycopg is installed without libpq
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
 from pollwise.storage.postgres.database import Database
@@ -60,19 +57,19 @@ from pollwise.storage.postgres.schema import TableSet
 
 TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue")
 
-#: The most bytes of payloads in one put: Postgres has no values above 1 GB.
+#: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _SEQ_MAX = 2**63 - 1
 
 
 class PostgresQueue(Queue):
-    """Jobs in a Postgres database, in a schema of their own. `await queue.migrate()` makes that.
+    """Jobs in a schema of a Postgres database. `await queue.migrate()` creates the schema.
 
     conninfo: as libpq takes it: a URL, or `host=… dbname=…`.
-    schema: where the tables are; one may hold many queues.
-    listen: a conninfo for hints, where `conninfo` goes through a pooler that swallows LISTEN.
-    timeout: how long a call may take; one that takes longer fails and is cancelled at the server.
-    connections: the most at a time; calls beyond that wait for their turn.
+    schema: where the tables are; it may hold many queues.
+    listen: a conninfo for hints, if `conninfo` goes through a pooler that swallows LISTEN.
+    timeout: how long a call may take; a longer one fails and is cancelled at the server.
+    connections: the maximum number; further calls wait for their turn.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
@@ -123,16 +120,16 @@ class PostgresQueue(Queue):
     # Jobs
 
     async def put(self, jobs: NewJob | Iterable[NewJob], *, connection: Any = None) -> list[str]:
-        """Put jobs, all or none, and return their ids; a hint of them is sent.
+        """Put jobs, all or none, and return their ids. Sends a hint to waiting workers.
 
-        connection: a psycopg connection of your own, plain or async: the jobs join the transaction
-            that is open on it, are there when that commits, and never were if it is rolled back.
+        connection: your own psycopg connection, sync or async. The jobs join its open transaction:
+            they appear when it commits, and do not if it is rolled back.
         """
         if connection is None:
             return await super().put(jobs)
         if not isinstance(connection, (psycopg.Connection, psycopg.AsyncConnection)):
             raise ConfigError(
-                f"connection = {type(connection).__name__} is no psycopg connection; give a "
+                f"connection = {type(connection).__name__} is not a psycopg connection; give a "
                 "psycopg.Connection or a psycopg.AsyncConnection"
             )
         self.database.connections.check_open()
@@ -175,7 +172,7 @@ class PostgresQueue(Queue):
                 return ids.split(","), fresh
             job = jobs[place - 1]
             check_twin(job, seq, kind, payload)
-            for at, other in enumerate(jobs):  # the same JSON in other words: take the twin's
+            for at, other in enumerate(jobs):  # the same JSON, written differently: use the stored
                 if other.unique == job.unique and same_payload(payload, other.encoded):
                     encoded[at] = payload
 
@@ -224,7 +221,7 @@ class PostgresQueue(Queue):
         ]
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        # In the order of the rows, as everybody locks them, so that nobody waits in a circle.
+        # In the order of the rows, as all calls lock them, so that there is no deadlock.
         batch = sorted(settlements, key=lambda s: _row(s.claim))
         plain = all(s.action == "done" for s in batch)
         params = [
@@ -254,10 +251,10 @@ class PostgresQueue(Queue):
         return [s.claim.job.id for s in settlements if _row(s.claim) in gone]
 
     async def _not_settled(self, refused: Sequence[Settlement]) -> Sequence[Settlement]:
-        """Of what was refused, all but what a call whose answer was lost had settled already.
+        """The refused settlements, without those that an earlier call had carried out.
 
-        A settlement leaves the token one higher, or, when done, nothing; a claim by another leaves
-        a token that is the time it was made.
+        A settlement leaves the token one higher, or, when done, no row. A claim by another worker
+        leaves the time of that claim as the token.
         """
         doubted = [number_of(s.claim.job.id) for s in refused if s in self._in_doubt]
         if not doubted:
@@ -275,7 +272,7 @@ class PostgresQueue(Queue):
         return [s for s in refused if not settled(s)]
 
     async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        # Each once, and in the order of the rows, as everybody locks them.
+        # Each once, and in the order of the rows, as all calls lock them.
         held = {_row(claim): claim.worker for claim in claims}
         batch = sorted(held)
         [(places,)] = await self.database.rows(
@@ -293,7 +290,7 @@ class PostgresQueue(Queue):
         lost = {batch[place - 1] for place in places or ()}
         return [claim.job.id for claim in claims if _row(claim) in lost]
 
-    # Views and dead letters
+    # Views and dead jobs
 
     async def stats(self) -> Stats:
         counts = dict.fromkeys(STATES, 0)
@@ -371,12 +368,12 @@ class PostgresQueue(Queue):
 
 
 def _row(claim: Claim) -> tuple[int, int]:
-    """The row that a claim holds, and the token under which it does."""
+    """The row that a claim holds, and its token."""
     return number_of(claim.job.id), claim.token
 
 
 def _in_order(row: tuple[Any, ...]) -> tuple[int, float, int]:
-    """As claims are ordered: by priority, then by when it was due, then by when it was put."""
+    """The sort key of claims: priority, then due time, then put order."""
     return -row[4], row[7], row[0]
 
 

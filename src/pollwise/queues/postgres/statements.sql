@@ -1,5 +1,5 @@
 -- name: put
--- Parameters are text; what they are, the function says.
+-- Parameters are text; the function defines their types.
 SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload
 FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
 
@@ -24,7 +24,7 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: prune
--- What was done so many seconds ago, a bounded number.
+-- Jobs done this many seconds ago, a bounded number.
 WITH gone AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
@@ -37,7 +37,7 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: stats
--- Counts by state from the indexes alone; what is overdue counts as ready.
+-- Counts by state from the indexes alone; overdue jobs count as ready.
 WITH clock AS MATERIALIZED (SELECT {schema}.now_or($2::double precision) AS now)
 SELECT 0, count(*), max(now - since) FROM {schema}.jobs, clock WHERE queue = $1 AND state = 0
 UNION ALL
@@ -68,7 +68,7 @@ WHERE ($4::text IS NULL OR kind = $4::text)
 ORDER BY seq LIMIT $5::integer
 
 -- name: list_dead
--- By the index of the dead.
+-- Uses the index of the dead jobs.
 SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique",
        state, since, worker, error
 FROM {schema}.jobs
@@ -83,17 +83,18 @@ SELECT seq, token FROM {schema}.jobs WHERE seq = ANY ($1::bigint[])
 SELECT version FROM {schema}.migrations
 
 -- name: version
--- And what transactions are like here: the functions count on seeing what was committed meanwhile.
+-- And the transaction isolation: the functions rely on seeing what was committed meanwhile.
 SELECT max(version), current_setting('transaction_isolation') FROM {schema}.migrations
 
 -- name: send
--- Without waiting for the disk: a NOTIFY keeps others from committing until its own commit ended.
+-- Without waiting for the disk: a NOTIFY blocks other commits until its own commit ends.
 SELECT pg_notify($1, $2), set_config('synchronous_commit', 'off', true)
 
 -- name: may_vacuum
--- Who does not own the table would be warned in the server's log each time.
+-- A role that does not own the table would cause a warning in the server's log each time.
 SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = '{schema}.jobs'::regclass
 
 -- name: vacuum
--- Beside others at work: without a lock that they would notice, and not while another does it.
+-- While others work: without a lock that they would notice, and not while another does it.
+
 VACUUM (SKIP_LOCKED, TRUNCATE off, PARALLEL 0) {schema}.jobs

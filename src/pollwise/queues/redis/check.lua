@@ -1,4 +1,4 @@
--- Is everything under our names ours? The version of the layout, or the key that is not ours.
+-- Checks that all keys under our names are ours. Returns the layout's version, or the foreign key.
 local types = {
   hash = {META, JOBS, PAYLOADS, HEADS, UNIQUE, PAGES},
   zset = {DELAYED, LEASED, BLOCKED, DEAD, DONE},

@@ -1,14 +1,14 @@
 -- Take the best jobs that may run now, each under a lease.
--- ARGV: now, worker, limit, lease, the most bytes, the most jobs made ready, the channel, the
--- message, are kinds named; then the kinds.
--- Answers: the jobs (their number, size and bytes, one after the other); until when they are
+-- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, the channel, the
+-- message, whether kinds are named; then the kinds.
+-- Returns the jobs (their number, size and bytes, one after the other); until when they are
 -- leased; in how many seconds the next delay or lease ends, or ''.
 local imposed, worker, limit, lease, most_bytes, most_due, channel, message, named = unpack(ARGV, 1, 9)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
 local now = clock(imposed)
 local until_ = now + tonumber(lease)
 
--- Make ready what is due: delayed jobs, and leased ones whose lease ran out.
+-- Make due jobs ready: delayed ones, and leased ones whose lease ran out.
 for _, key in ipairs({DELAYED, LEASED}) do
   local due = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most_due)
   if #due > 0 then
@@ -27,7 +27,7 @@ for _, key in ipairs({DELAYED, LEASED}) do
   end
 end
 
--- One stream a kind, read in pieces; their heads in a heap, the best on top.
+-- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
 local kinds = {}
 if named == '1' then
   for n = 10, #ARGV do kinds[#kinds + 1] = ARGV[n] end
@@ -103,7 +103,7 @@ local function next_ids(count)
   return ids, from
 end
 
--- Read jobs in pieces that grow, for nobody knows how large they are, and stop at enough bytes.
+-- Read jobs in growing pieces, because their sizes are unknown, and stop at enough bytes.
 local answer, size, count, step, more = {}, 0, 0, 16, true
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
@@ -112,7 +112,7 @@ while more and count < limit do
   for n, job in ipairs(load(ids)) do
     if more then
       from[n].taken = from[n].taken + 1
-      if job then  -- without one, only its place is left, which goes
+      if job then  -- else the job is gone, and its entry is removed
         job.state, job.since, job.worker = STATE.leased, until_, worker
         job.attempt, job.token = job.attempt + 1, job.token + 1
         local bytes = written(job)

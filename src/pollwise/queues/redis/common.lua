@@ -1,6 +1,6 @@
--- What every script shares: the names of the keys, the clock, and a job as bytes.
--- redis_store.py describes the layout. Lua compares strings by the server's locale, so nothing
--- here does: order is compared by numbers, or left to sorted sets, which compare bytes.
+-- Shared by all scripts: the names of the keys, the clock, and a job as bytes.
+-- store.py describes the layout. Lua compares strings by the server's locale, so no string is
+-- compared here: order is decided by numbers, or by sorted sets, which compare bytes.
 
 local base = KEYS[1]
 local META, JOBS, PAYLOADS = base .. ':meta', base .. ':jobs', base .. ':payloads'
@@ -12,11 +12,11 @@ local UNIQUE, DEAD, DONE, PAGES = base .. ':unique', base .. ':dead', base .. ':
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5}
 -- state, has an error, attempt, token, run_at, since, created_at, lengths of worker and error
 local HEAD, HEAD_SIZE = '>BBI4I4dddHH', 38
--- is the payload elsewhere, priority, lengths of kind, key and unique; these follow, then the payload
+-- is the payload separate, priority, lengths of kind, key and unique; these follow, then the payload
 local TAIL, TAIL_SIZE = '>BhHHH', 9
--- A page is so many numbers in a row: `pages` counts the jobs in each.
+-- A page is this many consecutive numbers: `pages` counts the jobs in each.
 local PAGE = 1024
--- Lua hands over only so many arguments at once.
+-- The maximum number of arguments that Lua can pass at once.
 local MOST_ARGUMENTS = 4000
 
 local call, floor = redis.call, math.floor
@@ -47,7 +47,7 @@ end
 
 local function name_of(number) return format('%.0f', number) end
 
--- A job as a table; what its tail says is read only when asked for.
+-- A job as a table; its tail is read only when needed.
 local function read(id, bytes)
   local job, worker_size, error_size = {id = id}
   job.state, job.failed, job.attempt, job.token, job.run_at, job.since, job.created_at,
@@ -93,9 +93,9 @@ local function place(job) return pack('>dI8', job.run_at, tonumber(job.id)) end
 
 local function place_in_line(key, id) return key .. '\0' .. pack('>I8', tonumber(id)) end
 
--- Changes are gathered and written in bulk: a call costs more than what it does. What is taken
--- away comes first. It needs no memory, and once a script has written, a server that ran full
--- lets it go on, so that a full server can be worked empty.
+-- Changes are gathered and written in bulk, because each call has a cost. Removals come first: they
+-- need no memory, and after its first write a script may continue on a full server, so that a full
+-- server can be emptied.
 local removed, added, saved = {}, {}, {}
 
 local function remove(key, member)
@@ -134,7 +134,7 @@ local function flush()
   removed, added, saved, ready_kinds = {}, {}, {}, {}
 end
 
--- Let a job wait until it is due, or be ready.
+-- Make a job delayed until it is due, or ready.
 local function await_due(job, now)
   job.since = job.run_at
   if job.run_at > now then
@@ -147,7 +147,7 @@ local function await_due(job, now)
   save(job)
 end
 
--- Queue a job up: behind its key, or until it is due, or ready.
+-- Enter a job: blocked behind its key, delayed until it is due, or ready.
 local function enter(job, now)
   names(job)
   if job.key and call('HSETNX', HEADS, job.key, job.id) == 0 then
@@ -159,7 +159,7 @@ local function enter(job, now)
   end
 end
 
--- The head of a key ended: the next in line waits only for its own time.
+-- The head of a key ended: its successor waits only for its own time.
 local function free(key)
   local line = call('ZRANGEBYLEX', BLOCKED, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)
   if not line[1] then
@@ -190,7 +190,7 @@ local function count_pages(numbers, sign)
   end
 end
 
--- Delete jobs for good.
+-- Delete jobs permanently.
 local function forget(jobs)
   local ids, elsewhere, uniques, numbers = {}, {}, {}, {}
   for n, job in ipairs(jobs) do
@@ -205,7 +205,7 @@ local function forget(jobs)
   count_pages(numbers, -1)
 end
 
--- The job that a claim still holds, if its token is the newest and it was not settled since.
+-- The job of a claim, if its token is the newest and it was not settled since.
 local function held(job, token)
   return job and job.token == token and (job.state == STATE.leased or job.state == STATE.ready)
 end
@@ -219,9 +219,9 @@ local function take_out(job)
   end
 end
 
--- An answer may be lost on its way, and the call be made again while the first is still on its own.
--- So the last answer of each caller is kept for a while: the second to arrive gets the same answer
--- and does nothing, and a call that arrives after its caller went on to the next does nothing either.
+-- An answer may be lost, and the call repeated while the first one is still on its way. So the last
+-- answer of each caller is kept for a while: the second call gets the same answer and does nothing,
+-- and a call that arrives after its caller has made the next one does nothing either.
 local function answer_of(key, number)
   local kept = call('GET', key)
   if not kept then return nil end

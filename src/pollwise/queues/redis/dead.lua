@@ -1,6 +1,6 @@
--- Redrive or drop dead jobs. ARGV: now, "retry" or "drop", after which number, how many at most;
--- then their numbers, if not all are meant.
--- Answers: how many, and the number after which to go on, or '' at the end.
+-- Retry or drop dead jobs. ARGV: now, "retry" or "drop", the number to start after, the maximum
+-- count; then the numbers, unless all are meant.
+-- Returns how many, and the number to continue after, or '' at the end.
 local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local ids, go_on = {}, ''
 if #ARGV > 4 then

@@ -1,12 +1,12 @@
--- A page of jobs in put order. ARGV: now, after which number, up to which, how many, a state or
--- '', a kind or '', the most pages to look through at once, the most bytes.
--- Answers: the jobs (their number, size and bytes); the time; and the number after which to go on,
--- or '' at the end.
+-- A page of jobs in put order. ARGV: now, the number to start after, the last number, how many, a
+-- state or '', a kind or '', the maximum number of pages to read at once, maximum bytes.
+-- Returns the jobs (their number, size and bytes); the time; and the number to continue after, or
+-- '' at the end.
 local now, after, last, limit = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local state, kind, most_pages, most_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
 local answer, count, size = {}, 0, 0
 
--- Show those that fit; where it stopped short of the end: '' for good, or the last one's number.
+-- Add the jobs that match; returns '' if all were read, else the number of the last one.
 local function show(ids)
   local found = fetch(JOBS, ids)
   for n, id in ipairs(ids) do
@@ -61,7 +61,7 @@ local function through_pages()
   return ''
 end
 
--- Few of a state among many jobs: those few, sorted, rather than page after page.
+-- Few jobs of a state among many: sort those few instead of reading page after page.
 local function through_set(key)
   local numbers, ids = {}, {}
   for _, member in ipairs(call('ZRANGE', key, 0, -1)) do

@@ -1,4 +1,4 @@
--- Delete finished jobs that were kept long enough. ARGV: now, how long, how many at most.
+-- Delete finished jobs that were kept long enough. ARGV: now, how long, the maximum count.
 local before = clock(ARGV[1]) - tonumber(ARGV[2])
 local ids = call('ZRANGEBYSCORE', DONE, '-inf', before, 'LIMIT', 0, ARGV[3])
 local old = {}

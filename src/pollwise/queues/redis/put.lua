@@ -1,8 +1,8 @@
--- Put jobs, all or none. ARGV: now, where and as what number to keep the answer, for how long, the
+-- Put jobs, all or none. ARGV: now, key and number of the kept answer, how long it is kept, the
 -- channel, the message, the layout's version; then each job as (how, when: 0 now, 1 after a delay,
--- 2 at a time) and its tail, followed by its payload if that is kept elsewhere.
--- Answers "first;i=id,…": the new jobs are numbered from `first`, and the i-th is job `id` already.
--- Or, when a `unique` stands for another text, all such as {i, id, kind, payload, …}.
+-- 2 at a time) and its tail, followed by its payload if that is separate.
+-- Returns "first;i=id,…": the new jobs are numbered from `first`, and the i-th is already job `id`.
+-- Or, if a `unique` is taken by a job with another text, all of these as {i, id, kind, payload, …}.
 local imposed, kept_at, number, keep_for, channel, message, layout = unpack(ARGV, 1, 7)
 local known = answer_of(kept_at, number)
 if known then return known end
@@ -55,7 +55,7 @@ if #fresh > 0 then
   local last = call('HINCRBY', META, 'last', #fresh)
   first = last - #fresh + 1
   if first == 1 then call('HSET', META, 'layout', layout) end
-  -- Tokens begin anywhere, so that a claim from before the server lost its data fits no job.
+  -- Tokens start at random, so that a claim from before the server lost its data is not valid.
   local token = floor(now * 1000) % 2147483648
   local payloads, unique_ids, numbers = {}, {}, {}
   for n, job in ipairs(fresh) do

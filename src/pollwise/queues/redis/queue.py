@@ -1,8 +1,8 @@
 """A queue in Redis or Valkey: fast, many machines, hints by pub/sub.
 
-What it promises hangs on what the server promises: with an append-only file (`appendonly yes`) a
-put survives a restart, with `appendfsync always` a power cut as well; without, a restart forgets
-the queue. A replica that takes over may lack the last moments.
+Its durability is the server's: with an append-only file (`appendonly yes`) a put survives a
+restart, with `appendfsync always` also a power cut; without it, a restart loses the queue. A
+replica that takes over may lack the last moments.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtra("a queue in Redis", "redis") from error
 
-#: The shortest time for which the server keeps an answer, in seconds.
+#: The minimum time for which the server keeps an answer, in seconds.
 KEEP_ANSWERS_MIN = 60.0
 
 
 class RedisQueue(Queue):
     """Jobs in Redis or Valkey.
 
-    url: redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path/to/socket (not by
-        pollwise.open).
-    prefix: what the names of all keys begin with, in braces and followed by the queue's name.
-    allow_eviction: use a server that throws keys away when its memory is full.
-    timeout: how long a call may take; then it is given up.
+    url: redis://user:password@host:6379/0, rediss:// for TLS, or unix:///path/to/socket (which
+        pollwise.open does not take).
+    prefix: the beginning of all key names, in braces together with the queue's name.
+    allow_eviction: accept a server that evicts keys when its memory is full.
+    timeout: how long a call may take before it fails.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="network")
@@ -61,7 +61,8 @@ class RedisQueue(Queue):
         self._address = RedisAddress(url, prefix)
         if "{" in prefix or "}" in prefix:
             raise ConfigError(
-                f"prefix = {prefix!r} has a brace; those mark what a cluster goes by, so leave it"
+                f"prefix = {prefix!r} has a brace; braces mark the hash tag of a cluster, so "
+                "leave them out"
             )
         time_limit = seconds(timeout, "timeout", positive=True)
         self._clock_of_calls = clock or Clock()
@@ -104,7 +105,7 @@ class RedisQueue(Queue):
         claims, due = await self._store.claim(
             worker, limit, lease, kinds, self.clock.imposed(), check
         )
-        if due is not None:  # by the server's clock, whatever ours says
+        if due is not None:  # relative, so our clock may be wrong
             self._hints.send_at(self.clock.now() + due)
         return claims
 

@@ -1,6 +1,6 @@
--- Renew leases, from now. ARGV: now, lease; then number, token and worker of each claim, in turns.
--- A lease that ran out and was not taken by somebody else is taken back.
--- Answers which were refused: their places in the batch, as "3,7".
+-- Renew leases, from now. ARGV: now, lease; then number, token and worker of each claim.
+-- An expired lease that nobody else has taken becomes valid again.
+-- Returns the refused ones: their places in the batch, as "3,7".
 local now, ids = clock(ARGV[1]), {}
 local until_ = now + tonumber(ARGV[2])
 for at = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[at] end
@@ -11,7 +11,7 @@ for n, job in ipairs(load(ids)) do
   if not held(job, tonumber(ARGV[3 * n + 1])) then
     refused[#refused + 1] = n - 1
   else
-    take_out(job)  -- first, so that a full server lets it go on
+    take_out(job)  -- first, so that a full server allows it
     job.state, job.since, job.worker = STATE.leased, until_, ARGV[3 * n + 2]
     add(LEASED, until_, job.id)
     save(job)

@@ -1,7 +1,7 @@
--- End claims. ARGV: now, are finished jobs kept, where and as what number to keep the answer, for
--- how long; then the settlements, one after the other: number, token, action (0 done, 1 retry,
--- 2 dead), does it count, has it an error, delay, length of the error, the error.
--- Answers which were refused: their places in the batch, as "3,7".
+-- End claims. ARGV: now, whether finished jobs are kept, key and number of the kept answer, how
+-- long it is kept; then the settlements, one after the other: number, token, action (0 done,
+-- 1 retry, 2 dead), whether it counts, whether it has an error, delay, length of the error, error.
+-- Returns the refused ones: their places in the batch, as "3,7".
 local imposed, keep, kept_at, number, keep_for, batch = unpack(ARGV, 1, 6)
 local known = answer_of(kept_at, number)
 if known then return known end

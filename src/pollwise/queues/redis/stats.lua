@@ -1,5 +1,5 @@
--- Answers: ready, delayed, blocked, leased, dead, done, and the age of the oldest ready one or ''.
--- What is overdue counts as ready.
+-- Returns ready, delayed, blocked, leased, dead, done, and the age of the oldest ready job or ''.
+-- Overdue jobs count as ready.
 local now = clock(ARGV[1])
 local ready, oldest = 0, nil
 
@@ -25,7 +25,7 @@ for _, key in ipairs({DELAYED, LEASED}) do
     for _, job in ipairs(load(call('ZRANGE', key, at, math.min(at + 999, over - 1)))) do
       if job then older(job.run_at) end
     end
-    at = key == DELAYED and over or at + 1000  -- delayed ones are in the order of their times
+    at = key == DELAYED and over or at + 1000  -- delayed ones are sorted by time
   end
 end
 return {

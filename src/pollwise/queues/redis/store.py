@@ -1,33 +1,33 @@
-"""The Redis side of `RedisQueue`: what a job looks like there, and the calls of the scripts.
+"""The Redis side of `RedisQueue`: the layout of a job, and the calls of the scripts.
 
 Every key of a queue begins with `{prefix:queue}`, whose braces are a hash tag: in a cluster all
 keys of a queue are in one slot, so a script reaches them all. (`%`, `:`, `{` and `}` in a queue's
 name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
 
-    …:meta       hash    last: the number of the newest job; layout: the version of all this
+    …:meta       hash    last: the number of the newest job; layout: the version of this layout
     …:jobs       hash    number -> the job as bytes (below)
-    …:payloads   hash    number -> the payload, where it is larger than INLINE_MAX
+    …:payloads   hash    number -> the payload, if it is larger than INLINE_MAX
     …:kinds      set     the kinds that may have ready jobs
-    …:ready:KIND zset    what may run: score -priority, member run_at and number as bytes that
+    …:ready:KIND zset    jobs that may run: score -priority, member run_at and number as bytes that
                          sort as the numbers do, so that ties are in put order
     …:delayed    zset    number by the time it is due
     …:leased     zset    number by the end of its lease
     …:heads      hash    key -> the one job of the key that is ready, delayed or leased
-    …:blocked    zset    key, NUL, number as bytes; all scores 0, so that a key's line is a range
+    …:blocked    zset    key, NUL, number as bytes; all scores 0, so that a key's jobs are a range
     …:unique     hash    unique -> number
     …:dead       zset    number by number
-    …:done       zset    number by when it was done, for those that are kept
-    …:pages      hash    number // 1024 -> how many jobs there are, so that lists find them
-    …:answer:ID  string  the last answer to a put or settle, for a while: should it be lost on its
-                         way, the call is made again and answered from here
-    …:hints:DB   channel news for workers
+    …:done       zset    number by the time it was done, for jobs that are kept
+    …:pages      hash    number // 1024 -> how many jobs exist, so that lists find them
+    …:answer:ID  string  the last answer to a put or settle, for a while: if it is lost, the call is
+                         repeated and answered from here
+    …:hints:DB   channel hints for workers
 
-A job is one string, so that a batch is one HMGET and one HSET: first what changes (state, has an
-error, attempt, token, run_at, since, created_at, worker, error), then what never does, packed by
-the client: priority, kind, key, unique and the payload, which no script ever decodes.
+A job is one string, so that a batch is one HMGET and one HSET. First the fields that change (state,
+has an error, attempt, token, run_at, since, created_at, worker, error), then those that never do,
+packed by the client: priority, kind, key, unique and the payload, which no script decodes.
 
-One claim is one script, which is one transaction, in memory and in the append-only file: a job is
-ready or leased at any moment, never both and never neither.
+One claim is one script, which is one transaction, in memory and in the append-only file: at any
+moment a job is ready or leased, never both and never neither.
 """
 
 from __future__ import annotations
@@ -47,24 +47,25 @@ from pollwise.storage.in_doubt import InDoubt
 from pollwise.storage.redis.connections import ConnectionLost, Connections
 from pollwise.storage.redis.scripts import script
 
-#: The oldest Redis with all that the scripts use.
+#: The oldest Redis that has all commands of the scripts.
 OLDEST_REDIS = (6, 2)
 #: The version of the layout above.
 LAYOUT = 1
-#: The largest payload that is kept in the job itself, in bytes; larger ones are kept apart, so
+#: The maximum size of a payload inside the job, in bytes; larger ones are stored separately, so
 #: that settling a job does not move them.
 INLINE_MAX = 1024
-#: The most jobs that one script claims, retrys, drops or prunes: the server waits meanwhile.
+#: The maximum number of jobs that one script claims, retries, drops or prunes; the server is
+#: blocked meanwhile.
 MOST_AT_ONCE = 1000
-#: The most jobs that one claim makes ready.
+#: The maximum number of jobs that one claim makes ready.
 MOST_DUE = 1000
-#: About how many bytes of jobs one script returns at the most.
+#: The approximate maximum of bytes of jobs that one script returns.
 MOST_BYTES = 16 * 1024 * 1024
-#: The most bytes of payloads in one put of several jobs.
+#: The maximum bytes of payloads in one put of several jobs.
 MOST_PUT_BYTES = 64 * 1024 * 1024
-#: The most pages of 1,024 numbers that one script looks through.
+#: The maximum number of pages of 1,024 numbers that one script reads.
 MOST_PAGES = 8
-#: How often a put looks at those who hold its uniques, when they keep changing.
+#: How often a put compares its jobs with those that have their uniques, if these keep changing.
 TWIN_LOOKS_MAX = 10
 
 _HEAD = struct.Struct(">BBIIdddHH")
@@ -77,7 +78,7 @@ _CODES = {state: code for code, state in enumerate(STATES)}
 
 
 def tag_of(prefix: str, queue: str) -> str:
-    """What every key of a queue begins with."""
+    """The beginning of every key of a queue."""
     for character in "%:{}":
         queue = queue.replace(character, f"%{ord(character):02X}")
     return f"{{{prefix}:{queue}}}"
@@ -86,7 +87,7 @@ def tag_of(prefix: str, queue: str) -> str:
 class RedisStore:
     """The calls of one queue handle.
 
-    keep_answers: for how many seconds the server keeps an answer, should it be asked for again.
+    keep_answers: for how many seconds the server keeps an answer for a repeated call.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class RedisStore:
         self._queue = queue
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self._id = secrets.token_hex(8)
-        self._slots: list[int] = []  # those in no use; an answer is kept for each
+        self._slots: list[int] = []  # free ones; the server keeps one answer per slot
         self._slots_made = 0
         self._calls = 0
         self._in_doubt = InDoubt(claim_of)
@@ -115,7 +116,7 @@ class RedisStore:
         if size > MOST_PUT_BYTES and len(jobs) > 1:
             raise ConfigError(
                 f"put got a batch with {size} bytes of payloads; at most {MOST_PUT_BYTES} at once, "
-                "for the server waits meanwhile, so split it"
+                "because it blocks the server, so split it"
             )
         firsts = first_places(jobs)
         for job, first in zip(jobs, firsts, strict=True):
@@ -136,10 +137,10 @@ class RedisStore:
                 n = batch[int(place)]
                 theirs = payload.decode()
                 check_twin(jobs[n], job_id.decode(), kind.decode(), theirs)
-                # The same JSON in other words: put in theirs, it is the same text.
+                # The same JSON, written differently: send the stored text, which compares equal.
                 packed[n] = _packed(jobs[n], theirs)
         raise StoreError(
-            "the jobs that hold the uniques of this batch change faster than they can be compared; "
+            "the jobs that have the uniques of this batch change faster than they can be compared; "
             "nothing was put"
         )
 
@@ -152,7 +153,7 @@ class RedisStore:
         now: float | None,
         message: str | None,
     ) -> tuple[list[Claim], float | None]:
-        """The claims; and when they are all there was, in how many seconds the next job is due."""
+        """The claims; and, if no more are ready, in how many seconds the next job is due."""
         claims: list[Claim] = []
         while True:
             most = min(limit - len(claims), MOST_AT_ONCE)
@@ -167,17 +168,18 @@ class RedisStore:
             left = float(due) if due else None
             if len(claims) == limit:
                 return claims, None
-            # What is due beyond the most that one script makes ready is looked at again.
+            # More jobs may be due than one script makes ready: claim again.
             if len(found) < most and (left or left is None or claims):
                 return claims, left
 
     async def settle(
         self, settlements: Sequence[Settlement], now: float | None, keep: bool
     ) -> list[str]:
-        """Settle what is still held and return the ids of what is not.
+        """Settle the claims that are still valid and return the ids of the others.
 
-        The server's kept answer makes one call count once. Whoever settles again after a call that
-        failed makes another call, perhaps long after and in another batch: that is left to doubt.
+        The answer that the server keeps makes one call count once. A caller that settles again
+        after a failed call makes another call, perhaps much later and in another batch; those
+        settlements are in doubt.
         """
         with self._in_doubt.unless_answered(settlements):
             answer = await self._kept(
@@ -191,9 +193,9 @@ class RedisStore:
         return [s.claim.job.id for s in refused]
 
     async def _settled_before(self, settlement: Settlement, now: float | None) -> bool:
-        """Was it settled by a call whose answer was lost?
+        """True if a call whose answer was lost had settled this claim.
 
-        Then its token is one higher, as after a claim by another; but that is one attempt more.
+        Then its token is one higher, as after a claim by another worker, but with no new attempt.
         """
         claim = settlement.claim
         if settlement not in self._in_doubt:
@@ -246,7 +248,7 @@ class RedisStore:
         return found
 
     async def dead(self, what: str, ids: Sequence[str] | None, now: float | None) -> int:
-        """Redrive or drop dead jobs, a bounded number at a time."""
+        """Retry or drop dead jobs, a bounded number at a time."""
         count = 0
         if ids is not None:
             numbers = sorted({number_of(job_id) for job_id in ids} - {0})
@@ -271,7 +273,7 @@ class RedisStore:
     async def _kept(
         self, name: str, before: Sequence[bytes | str | int], after: Sequence[bytes | str | int]
     ) -> Any:
-        """Run a script that counts once: when its answer is lost it is asked again, once."""
+        """Run a script that counts once: if its answer is lost, it is repeated once."""
         slot = self._slots.pop() if self._slots else self._slots_made
         self._slots_made = max(self._slots_made, slot + 1)
         self._calls += 1
@@ -320,7 +322,7 @@ class RedisStore:
 
 
 async def check_server(connections: Connections, tag: str, *, allow_eviction: bool) -> None:
-    """Refuse a server that is too old, that may throw jobs away, or that others wrote to."""
+    """Refuse a server that is too old, that may evict jobs, or whose keys belong to others."""
     facts = await _facts(connections)
     version = facts.get("redis_version", "")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdigit())
@@ -331,10 +333,10 @@ async def check_server(connections: Connections, tag: str, *, allow_eviction: bo
             "or Valkey"
         )
     policy = facts.get("maxmemory_policy", "")
-    # volatile-* evicts only what has a time to live, which no job has.
+    # volatile-* evicts only keys with a time to live, which jobs do not have.
     if policy.startswith("allkeys") and facts.get("maxmemory") != "0" and not allow_eviction:
         raise StoreError(
-            f"{connections.address} throws keys away when its memory is full (maxmemory-policy "
+            f"{connections.address} evicts keys when its memory is full (maxmemory-policy "
             f"{policy}), and jobs with them. Set maxmemory-policy to noeviction, use another "
             "server, or accept the loss with allow_eviction=true."
         )
@@ -353,7 +355,7 @@ async def check_server(connections: Connections, tag: str, *, allow_eviction: bo
 
 
 async def _facts(connections: Connections) -> dict[str, str]:
-    """What the server says of itself; nothing where this user may not ask."""
+    """The server's INFO; empty if this user may not read it."""
     facts = {}
     for section in ("server", "memory"):
         try:
@@ -372,7 +374,7 @@ def _time(now: float | None) -> str:
 
 
 def _packed(job: NewJob, encoded: str) -> list[bytes]:
-    """A job as put.lua takes it, and its payload, if that is kept elsewhere."""
+    """A job as put.lua takes it, and its payload if that is stored separately."""
     if job.run_at is not None:
         due = _DUE.pack(2, job.run_at)
     else:
@@ -403,7 +405,7 @@ def _packed_settlement(settlement: Settlement) -> bytes:
 
 
 def _ids(answer: bytes, count: int) -> tuple[list[str], int]:
-    """The ids of a put, in order, and how many of them are new: see put.lua."""
+    """The ids of a put, in order, and how many of them are new; see put.lua."""
     first, _, already = answer.decode().partition(";")
     number = int(first)
     if not already:
@@ -426,7 +428,7 @@ def _places(answer: bytes) -> list[int]:
 
 
 def _at(info: JobInfo, now: float) -> JobInfo:
-    """As it is at a time: what is overdue is ready, whether a claim came by or not."""
+    """The job at this time: an overdue one is ready, even before a claim made it so."""
     if info.state in ("delayed", "leased") and info.since <= now:
         return JobInfo(info.job, "ready", info.since, info.worker, info.error)
     return info

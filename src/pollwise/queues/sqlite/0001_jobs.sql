@@ -1,10 +1,9 @@
 -- Version 1: the jobs.
 --
 -- state: 0 ready, 1 delayed, 2 blocked behind an older job of its key, 3 leased, 4 dead, 5 done.
--- since: what the state's order or end hangs on: ready since, delayed until, leased until,
---        dead or done since.
+-- since: the time of the state: ready since, delayed until, leased until, dead or done since.
 -- Only the oldest live job of a key is ever ready, delayed or leased; the others are blocked, so
--- a claim never has to look at them.
+-- a claim never has to read them.
 
 CREATE TABLE pollwise_jobs (
     seq        INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -40,7 +39,7 @@ CREATE INDEX pollwise_jobs_ended ON pollwise_jobs (queue, state, since)
     WHERE state >= 4;
 
 -- When the head of a key ends, its successor waits only for its own time: the next claim makes it
--- ready. Triggers, so that whatever ends a job (a settlement, an operator's drop) frees its key.
+-- ready. These are triggers, so that everything that ends a job (a settlement, a drop) frees its key.
 
 CREATE TRIGGER pollwise_jobs_head_deleted AFTER DELETE ON pollwise_jobs
     WHEN old."key" IS NOT NULL AND old.state < 4

@@ -1,7 +1,7 @@
-"""A queue in a SQLite file: durable, several processes on one machine, nothing to run.
+"""A queue in a SQLite file: durable, for several processes on one machine, without a server.
 
-Calls go to one thread with one connection. Hints inside the process come from `put` itself, those
-between processes from a watched file.
+Calls run in one thread with one connection. Hints inside the process come from `put` itself, hints
+from other processes through a watched file.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
 from pollwise.storage.sqlite.thread import SqliteThread
 from pollwise.storage.sqlite.watched_file import WatchedFile
 
-#: full: a put survives a power cut. normal: it survives the process and a crash of it, and a power
-#: cut may undo the last moments. off: as normal, and a power cut may damage the file.
+#: full: a put survives a power cut. normal: it survives a crash of the process, but a power cut may
+#: undo the last moments. off: as normal, but a power cut may damage the file.
 SYNCHRONOUS = ("full", "normal", "off")
 
 
 class SqliteQueue(Queue):
     """Jobs in a SQLite file.
 
-    path: the database; made when missing, unless `create` is off.
+    path: the database; created if missing, unless `create` is False.
     synchronous: "full" (a put survives a power cut), "normal" or "off".
-    watch: how often a pause looks for news from other processes, where the kernel cannot tell of
-        them at once (Linux can); 0 takes no news from other processes.
+    watch: how often a pause checks for hints of other processes, where the kernel cannot report
+        them at once (Linux can); 0 ignores other processes.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(hints="machine")
@@ -51,9 +51,11 @@ class SqliteQueue(Queue):
     ) -> None:
         self.path = Path(path)
         if self.path.name in ("", ".."):
-            raise ConfigError(f"path = {str(path)!r} names no file; give one such as jobs.db")
+            raise ConfigError(f"path = {str(path)!r} is not a file name; give one such as jobs.db")
         if synchronous not in SYNCHRONOUS:
-            raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
+            raise ConfigError(
+                f"synchronous = {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}"
+            )
         self.synchronous = synchronous
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)

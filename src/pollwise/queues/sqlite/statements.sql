@@ -1,5 +1,5 @@
 -- name: put
--- One job; blocked when its key has a live job already. A second `unique` changes nothing.
+-- One job; blocked if its key already has a live job. A repeated `unique` changes nothing.
 INSERT INTO pollwise_jobs (queue, kind, payload, state, priority, since, run_at, created_at, "key", "unique")
 VALUES (
     :queue, :kind, :payload,
@@ -15,17 +15,17 @@ VALUES (
 ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING;
 
 -- name: twin
--- The job that holds a `unique`.
+-- The job that has a `unique`.
 SELECT seq, kind, payload FROM pollwise_jobs WHERE queue = :queue AND "unique" = :unique;
 
 -- name: glance
--- Is anything ready, and when does the next delay or lease end? A read: it takes no write lock.
+-- Is a job ready, and when does the next delay or lease end? A read without the write lock.
 SELECT
     EXISTS (SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3));
 
 -- name: glance_kinds
--- The same for some kinds only: a backlog of other kinds is no reason to take the write lock.
+-- The same for some kinds: a backlog of other kinds is no reason to take the write lock.
 SELECT
     EXISTS (
         SELECT 1 FROM json_each(:kinds) AS wanted
@@ -36,7 +36,7 @@ SELECT
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3));
 
 -- name: promote
--- Make ready what is due: delayed jobs, and leased ones whose lease ran out.
+-- Make due jobs ready: delayed ones, and leased ones whose lease ran out.
 UPDATE pollwise_jobs SET
     state = 0,
     since = run_at,
@@ -56,7 +56,7 @@ WHERE EXISTS (
 LIMIT 1;
 
 -- name: ready_kinds
--- The kinds that have something ready: a skip through the index, not a scan.
+-- The kinds that have ready jobs: skips through the index instead of scanning it.
 WITH RECURSIVE kinds (kind) AS (
     SELECT min(kind) FROM pollwise_jobs WHERE queue = :queue AND state = 0
     UNION ALL
@@ -67,7 +67,7 @@ WITH RECURSIVE kinds (kind) AS (
 SELECT kind FROM kinds WHERE kind IS NOT NULL;
 
 -- name: claim_arm
--- The best of one kind; a claim unites one arm a kind.
+-- The best of one kind; a claim is a union of one arm per kind.
 SELECT * FROM (
     SELECT seq, priority, since FROM pollwise_jobs
     WHERE queue = :queue AND state = 0 AND kind = :kind_{n}
@@ -75,12 +75,12 @@ SELECT * FROM (
 )
 
 -- name: claim_arm_many
--- The best of very many kinds: sorts all that is ready of them.
+-- The best of very many kinds: sorts all their ready jobs.
 SELECT seq, priority, since FROM pollwise_jobs
 WHERE queue = :queue AND state = 0 AND kind IN (SELECT value FROM json_each(:kinds))
 
 -- name: claim
--- The best of all arms, leased.
+-- Lease the best jobs of all arms.
 UPDATE pollwise_jobs SET
     state = 3, since = :until, worker = :worker, attempt = attempt + 1, token = token + 1
 WHERE seq IN (
@@ -97,7 +97,7 @@ WHERE state IN (0, 3) AND (seq, token) IN (
 RETURNING seq, token;
 
 -- name: settle_kept
--- Done, and kept for a look back.
+-- Done, and kept.
 UPDATE pollwise_jobs SET state = 5, since = :now, worker = NULL, token = token + 1
 WHERE state IN (0, 3) AND (seq, token) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:batch)
@@ -132,8 +132,8 @@ WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
 RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1;
 
 -- name: renew
--- :batch is a JSON list of [seq, token, worker]. A lease that ran out and was not taken by
--- somebody else is taken back.
+-- :batch is a JSON list of [seq, token, worker]. An expired lease that nobody else has taken
+-- becomes valid again.
 UPDATE pollwise_jobs SET state = 3, since = :until, worker = json_extract(b.value, '$[2]')
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
@@ -142,7 +142,7 @@ WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
 RETURNING pollwise_jobs.seq, pollwise_jobs.token;
 
 -- name: stats
--- Counts by state from the indexes alone; what is overdue counts as ready.
+-- Counts by state from the indexes alone; overdue jobs count as ready.
 SELECT 0, count(*), min(since) FROM pollwise_jobs WHERE queue = :queue AND state = 0
 UNION ALL
 SELECT 0, count(*), min(run_at) FROM pollwise_jobs

@@ -16,10 +16,11 @@ from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlemen
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sqlite.file import SqliteFile, transaction
 
-#: The most jobs one claim makes ready, or one prune deletes: bounds the time the lock is held.
+#: The maximum number of jobs that one claim makes ready or one prune deletes; it limits how long
+#: the lock is held.
 MOST_AT_ONCE = 1000
-#: The most kinds that a claim looks up one by one, for SQLite unites at most 500 selects; with
-#: more, it sorts all that is ready.
+#: The maximum number of kinds that a claim looks up one by one, because SQLite allows 500 selects
+#: in a union; with more kinds, it sorts all ready jobs.
 MOST_KINDS = 400
 
 _SEQ_MAX = 2**63 - 1
@@ -76,9 +77,9 @@ class SqliteStore(SqliteFile):
         now: float,
         within: Callable[[Sequence[Claim]], None] | None = None,
     ) -> tuple[list[Claim], float | None]:
-        """The claims; and when they are all there was, when the next job is due.
+        """The claims; and, if no more are ready, when the next job is due.
 
-        within: what else belongs into the transaction that claims them.
+        within: called with the claims inside their transaction.
         """
         anything, due = self._glance(kinds)
         if not anything and (due is None or due > now):
@@ -100,7 +101,7 @@ class SqliteStore(SqliteFile):
                 return [], due
 
     def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None]:
-        """Is anything ready, and when is the next job due? A look, without the write lock."""
+        """True if a job is ready, and when the next is due. Does not take the write lock."""
         if kinds is None:
             anything, due = self._rows("glance")[0]
         else:
@@ -108,7 +109,7 @@ class SqliteStore(SqliteFile):
         return anything, due
 
     def left(self, kinds: Sequence[str]) -> tuple[str | None, float | None]:
-        """One of these kinds that has something ready; where none has, when the next is due."""
+        """One of these kinds that has a ready job, or None and when the next job is due."""
         found = self._rows("ready_kind", kinds=json.dumps(kinds))
         return (found[0][0], None) if found else (None, self._glance(kinds)[1])
 
@@ -132,7 +133,7 @@ class SqliteStore(SqliteFile):
         return self.connect().execute(statement, values).fetchall()
 
     def settle(self, settlements: Sequence[Settlement], now: float, keep: bool) -> list[str]:
-        """Settle what is still held and return the ids of what is not."""
+        """Settle the claims that are still valid and return the ids of the others."""
         by_action: dict[str, list[list[Any]]] = {"done": [], "retry": [], "dead": []}
         for s in settlements:
             row: list[Any] = [number_of(s.claim.job.id), s.claim.token]
@@ -209,7 +210,7 @@ class SqliteStore(SqliteFile):
 
     def _job(self, row: tuple[Any, ...]) -> Job:
         seq, kind, payload, key, priority, attempt, created_at, run_at, unique = row
-        # RETURNING gives whole REALs as int.
+        # RETURNING returns whole REALs as int.
         return Job(
             str(seq), self._queue, kind, json.loads(payload), key, priority, attempt,
             float(created_at), float(run_at), unique,

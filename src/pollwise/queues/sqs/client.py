@@ -1,4 +1,4 @@
-"""Calls to SQS: one client, errors in our words, batches whose failed parts are tried again."""
+"""Calls to SQS: one client, our own errors, and batches whose failed parts are tried again."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ except ImportError as error:
 
 T = TypeVar("T")
 
-#: What describes the services to botocore, read once: each client would take 50 ms to do so.
+#: botocore's descriptions of the services, loaded once: it takes 50 ms.
 _models = create_loader()
-#: The most messages in one call, and the most bytes.
+#: The maximum number of messages in one call, and of bytes.
 BATCH = 10
 BATCH_BYTES = 1024 * 1024
-#: The longest that SQS holds a receive, in seconds.
+#: The longest hold of a receive, in seconds.
 HOLD_MAX = 20
-#: The longest that a message can be hidden, in seconds, counted from when it was received.
+#: The longest time that a message can be hidden, in seconds, counted from its receive.
 HIDE_MAX = 12 * 3600
-#: The most calls of one batch under way at a time.
+#: The maximum number of calls of one batch at a time.
 PARALLEL = 16
-#: How often botocore tries a call, the first included; it backs off in between.
+#: How often botocore tries a call, including the first time; it backs off in between.
 TRIES = 3
-#: What the names of queues look like.
+#: The names that queues may have.
 NAME = re.compile(r"[A-Za-z0-9_-]{1,80}(?:\.fifo)?")
-#: One receive asks for these: what a job is made of.
+#: The system attributes that a job is made of.
 _SYSTEM = ["ApproximateReceiveCount", "SentTimestamp", "MessageGroupId"]
 
-#: The claim is no longer ours: the message was received anew, deleted, or is visible again.
+#: The claim is lost: the message was received again, deleted, or is visible again.
 _LOST = {"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"}
 _MISSING = {"QueueDoesNotExist", "NonExistentQueue"}
 _DENIED = {
@@ -65,7 +65,7 @@ _TROUBLED = {
 class SqsAddress:
     """Which queue, and where: a name in an account and region, or a URL.
 
-    endpoint: the server, where it is not AWS; safe to print without its credentials.
+    endpoint: the server, if it is not AWS.
     """
 
     queue: str
@@ -86,9 +86,9 @@ class SqsAddress:
         named = account and NAME.fullmatch(name)
         if parts.scheme not in ("http", "https") or not parts.hostname or not named:
             raise ConfigError(
-                f"{without_secrets(queue)!r} is no URL of an SQS queue: that ends in an account "
-                "and a name, like https://sqs.eu-west-1.amazonaws.com/123456789012/jobs; or write "
-                "sqs://jobs?region=eu-west-1"
+                f"{without_secrets(queue)!r} is not the URL of an SQS queue: that ends in an "
+                "account and a name, like https://sqs.eu-west-1.amazonaws.com/123456789012/jobs; "
+                "or write sqs://jobs?region=eu-west-1"
             )
         labels = parts.hostname.split(".")
         if parts.hostname.endswith((".amazonaws.com", ".amazonaws.com.cn")):
@@ -101,7 +101,7 @@ class SqsAddress:
 
 
 class SqsClient:
-    """One queue of SQS, its dead-letter queue included where a call names it."""
+    """One SQS queue, and its dead-letter queue in calls that name it."""
 
     def __init__(self, place: SqsAddress, clock: Clock, timeout: float) -> None:
         self.place = place
@@ -115,9 +115,9 @@ class SqsClient:
         self._url: str | None = place.queue if "://" in place.queue else None
 
     async def url(self) -> str:
-        """The queue's URL, which SQS is asked for once."""
+        """The queue's URL; SQS is asked once."""
         if self._url is None:
-            if self._asking is None:  # one asks for all who begin at once
+            if self._asking is None:  # one request for all callers
                 self._asking = asyncio.ensure_future(self.url_of(self.place.name))
             try:
                 self._url = await asyncio.shield(self._asking)
@@ -157,7 +157,7 @@ class SqsClient:
         return messages
 
     async def send(self, url: str, entries: Sequence[Entry], *, in_order: bool) -> None:
-        """Send all; a part that SQS refused is tried again one by one, then it is an error."""
+        """Send all; those that SQS refused are tried again one by one before it is an error."""
         batches = list(_by_size(entries))
         send = self._one_at_a_time if in_order else self._side_by_side
         left = await send(
@@ -167,13 +167,13 @@ class SqsClient:
             raise self._refused(why, url, f"{len(left)} of {len(entries)} messages were not sent")
 
     async def delete(self, url: str, receipts: Sequence[str]) -> list[str]:
-        """Delete messages for good; return the receipts that fit no more."""
+        """Delete messages permanently; return the receipts that are not valid any more."""
         return await self._by_receipt(
             "delete_message", url, [{"ReceiptHandle": receipt} for receipt in receipts]
         )
 
     async def hide(self, url: str, receipts: Sequence[tuple[str, int]]) -> list[str]:
-        """Hide messages for so many seconds from now; return the receipts that fit no more."""
+        """Hide messages for some seconds from now; return the receipts not valid any more."""
         return await self._by_receipt(
             "change_message_visibility",
             url,
@@ -184,7 +184,7 @@ class SqsClient:
         )
 
     async def hand_back(self, url: str, messages: Sequence[Message]) -> None:
-        """Let others have messages at once."""
+        """Make messages visible to others at once."""
         if messages:
             await self.hide(url, [(message["ReceiptHandle"], 0) for message in messages])
 
@@ -206,7 +206,7 @@ class SqsClient:
         return lost
 
     async def _batch(self, call: str, url: str, entries: list[Entry]) -> list[dict[str, Any]]:
-        """One batch call; what failed in it through no fault of ours is tried again by itself.
+        """One batch call; entries that failed for a passing reason are tried again one by one.
 
         Returns what failed in the end, each with its code and its entry.
         """
@@ -216,7 +216,7 @@ class SqsClient:
             answer = await self._call(f"{call}_batch", name, QueueUrl=url, Entries=numbered)
             failed = answer.get("Failed", [])
         except StoreError as error:
-            # Servers with smaller limits than ours refuse the batch, and may take its parts.
+            # Servers with smaller limits refuse the batch but may take its parts.
             if "BatchRequestTooLong" not in str(error) or len(entries) == 1:
                 raise
             failed = [{"Id": str(n), "Code": "Again"} for n in range(len(entries))]
@@ -243,14 +243,14 @@ class SqsClient:
 
     @property
     def where(self) -> str:
-        """The server, for a message."""
+        """The server, for messages."""
         place = self.place
         if place.endpoint:
             return without_secrets(place.endpoint)
         return f"SQS in {place.region}" if place.region else "SQS"
 
     async def _side_by_side(self, calls: Sequence[Callable[[], Awaitable[list[T]]]]) -> list[T]:
-        """Run calls, a bounded number at a time, all to their end; the first error is raised."""
+        """Run calls to their end, a bounded number at a time; then raise the first error."""
         if len(calls) == 1:
             return await calls[0]()
         gate = asyncio.Semaphore(PARALLEL)
@@ -310,7 +310,7 @@ class SqsClient:
         session.register_component("data_loader", _models)
         return session.create_client(
             "sqs",
-            # botocore itself knows AWS_DEFAULT_REGION only, where all newer tools set this one.
+            # botocore itself only knows AWS_DEFAULT_REGION; all newer tools use AWS_REGION.
             region_name=self.place.region or os.environ.get("AWS_REGION"),
             endpoint_url=self.place.endpoint,
             config=config,
@@ -334,7 +334,7 @@ class SqsClient:
         return StoreError(f"{queue} at {self.where}: {_plain(error)}")
 
     def _said(self, error: Any, queue: str) -> StoreError:
-        """What SQS itself refused."""
+        """An error that SQS returned."""
         said = error.response.get("Error", {})
         code = str(said.get("Code", "unknown")).rpartition(".")[2]
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
@@ -343,7 +343,7 @@ class SqsClient:
                 f"there is no queue {queue!r} at {self.where}; create it, or check its name, the "
                 "region and the account"
             )
-        elif code in _DENIED:  # its message may quote what was signed: not shown
+        elif code in _DENIED:  # its message may quote the signed text, so it is not shown
             text = (
                 f"{self.where} refuses these credentials for the queue {queue} ({code}); check "
                 "them, the clock of this machine and the policy of the queue"
@@ -358,7 +358,7 @@ class SqsClient:
 
 
 class _SqsError(StoreError):
-    """An answer of SQS that is an error, with its code."""
+    """An error that SQS returned, with its code."""
 
     def __init__(self, text: str, code: str, message: str) -> None:
         super().__init__(text)
@@ -367,7 +367,7 @@ class _SqsError(StoreError):
 
 
 class _SqsUnavailable(_SqsError, StoreUnavailable):
-    """One that may pass."""
+    """An error that may pass."""
 
 
 def _is_trouble(code: str, status: int) -> bool:
@@ -379,7 +379,7 @@ def _plain(error: Exception) -> str:
 
 
 def _by_size(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
-    """Batches of ten at the most that are not too large together."""
+    """Batches of at most ten messages within the size limit."""
     batch: list[Entry] = []
     size = 0
     for entry in entries:
@@ -394,7 +394,7 @@ def _by_size(entries: Sequence[Entry]) -> Iterator[list[Entry]]:
 
 
 def dead_letter_arn(attributes: dict[str, str]) -> tuple[str, int] | None:
-    """The dead-letter queue of a queue, and after how many receives SQS moves a message there."""
+    """The dead-letter queue of a queue, and after how many receives SQS moves a message to it."""
     try:
         policy = json.loads(attributes.get("RedrivePolicy") or "{}")
         return str(policy["deadLetterTargetArn"]), int(policy["maxReceiveCount"])

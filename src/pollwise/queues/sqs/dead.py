@@ -1,4 +1,4 @@
-"""The dead letters of an SQS queue: a queue of their own, which is looked through by receiving."""
+"""The dead jobs of an SQS queue: messages in its dead-letter queue, read by receiving them."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pollwise.queues.sqs.client import BATCH, SqsClient, dead_letter_arn
 from pollwise.queues.sqs.messages import Message, dead_entry, job_of, retried_entry, why_dead
 from pollwise.runtime.jobs import Job, JobInfo, Settlement
 
-#: Given for `dead`: what dies is deleted.
+#: A value of `dead`: dead jobs are deleted.
 DELETE = "delete"
-#: How long dead letters are hidden from others while we look through them, in seconds.
-LOOK = 60
-#: The most dead letters that one call looks through.
-LOOK_MAX = 10_000
-#: How many dead letters are retried or dropped at a time.
+#: How long dead jobs are hidden from others while we read them, in seconds.
+HIDDEN_FOR = 60
+#: The maximum number of dead jobs that one call reads.
+READ_MAX = 10_000
+#: How many dead jobs are retried or dropped at a time.
 MANY = 100
 
 
 class DeadJobs:
-    """Where the dead of a queue are.
+    """The dead jobs of a queue.
 
-    dead: the name of their queue; None takes the one that the redrive policy names, and "delete"
-        deletes what dies.
+    dead: the name of the dead-letter queue; None takes the one in the queue's RedrivePolicy, and
+        "delete" deletes dead jobs.
     """
 
-    #: What their queue is made with: they are kept for as long as SQS can, 14 days.
+    #: The attributes of a dead-letter queue: keep messages as long as SQS can, 14 days.
     ATTRIBUTES: ClassVar[dict[str, str]] = {"MessageRetentionPeriod": "1209600"}
 
     def __init__(self, sqs: SqsClient, queue: Queue, dead: str | None, *, fifo: bool) -> None:
@@ -42,14 +42,14 @@ class DeadJobs:
 
     @property
     def name(self) -> str:
-        """What their queue is called where it is made by us."""
+        """The name of the dead-letter queue if we create it."""
         if self._given not in (None, DELETE):
             return str(self._given)
         suffix = ".fifo" if self._fifo else ""
         return f"{self._queue.name.removesuffix(suffix)}-dead{suffix}"
 
     async def find(self) -> str | None:
-        """The URL of their queue; None when what dies is to be deleted."""
+        """The URL of the dead-letter queue; None if dead jobs are deleted."""
         if self._url is not None or self._given == DELETE:
             return self._url
         name = self._given
@@ -58,16 +58,16 @@ class DeadJobs:
             policy = dead_letter_arn(attributes)
             if policy is None:
                 raise ConfigError(
-                    f"{self._queue.url} has no dead-letter queue, so a job that fails for good "
-                    "would be lost. Give the queue a redrive policy, or name a dead-letter queue: "
-                    f"dead={self.name}, or dead={DELETE} to delete what dies"
+                    f"{self._queue.url} has no dead-letter queue, so a dead job would be lost. "
+                    "Give the queue a redrive policy, or name a dead-letter queue: "
+                    f"dead={self.name}, or dead={DELETE} to delete dead jobs"
                 )
             name = policy[0].rpartition(":")[2]
         self._url = await self._sqs.url_of(name)
         return self._url
 
     async def bury(self, settlements: Sequence[Settlement]) -> None:
-        """Send copies of what died; the messages are to be deleted after that, not before."""
+        """Send copies of dead jobs; the messages must be deleted after that, not before."""
         if not settlements:
             return
         url = await self.find()
@@ -77,7 +77,7 @@ class DeadJobs:
         await self._sqs.send(url, entries, in_order=self._fifo)
 
     async def count(self) -> int:
-        """How many there are, as SQS estimates it."""
+        """How many dead jobs there are, as SQS estimates it."""
         with suppress(ConfigError):
             url = await self.find()
             if url is not None:
@@ -86,7 +86,7 @@ class DeadJobs:
         return 0
 
     async def page(self, kind: str | None, limit: int) -> list[JobInfo]:
-        """Some of them, in no order."""
+        """Some dead jobs, in no order."""
 
         def wanted(message: Message) -> bool:
             return kind is None or self._job(message).kind == kind
@@ -96,7 +96,7 @@ class DeadJobs:
         return [self._info(message) for message in chosen]
 
     async def retry(self, ids: Sequence[str] | None) -> int:
-        # Not by SQS's own move task: that tells neither how many nor when, and takes all.
+        # Not by SQS's own move task: it does not say how many or when, and moves all.
         url = await self._sqs.url()
         count = 0
         async for batch in self._by_ids(ids):
@@ -113,11 +113,11 @@ class DeadJobs:
         return count
 
     async def _there(self) -> str:
-        """The URL of their queue, which there has to be."""
+        """The URL of the dead-letter queue; an error if there is none."""
         url = await self.find()
         if url is None:
             raise ConfigError(
-                f"{self._queue.url} has no dead letters: it was opened with dead={DELETE}"
+                f"{self._queue.url} has no dead jobs: it was opened with dead={DELETE}"
             )
         return url
 
@@ -126,7 +126,7 @@ class DeadJobs:
         await self._sqs.delete(await self._there(), receipts)
 
     async def _by_ids(self, ids: Sequence[str] | None) -> AsyncIterator[list[Message]]:
-        """Those with these ids, or all, some at a time; each is to be deleted."""
+        """The dead jobs with these ids (None: all), in batches; the caller deletes each batch."""
         left = None if ids is None else set(ids)
 
         def wanted(message: Message) -> bool:
@@ -142,16 +142,16 @@ class DeadJobs:
             yield batch
 
     async def _choose(self, wanted: Callable[[Message], bool], limit: int) -> list[Message]:
-        """Up to `limit` of them that are wanted, hidden from others for a minute."""
+        """Up to `limit` dead jobs that are wanted, hidden from others for a minute."""
         url = await self._there()
         seen: set[str] = set()
         chosen: list[Message] = []
         others: list[Message] = []
         try:
-            while len(chosen) < limit and len(seen) < LOOK_MAX:
-                messages = await self._sqs.receive(url, BATCH, LOOK)
+            while len(chosen) < limit and len(seen) < READ_MAX:
+                messages = await self._sqs.receive(url, BATCH, HIDDEN_FOR)
                 fresh = [m for m in messages if m["MessageId"] not in seen]
-                if not fresh:  # none left, or so many that the first come round again
+                if not fresh:  # none left, or so many that the first are received again
                     others += messages
                     break
                 seen.update(message["MessageId"] for message in fresh)

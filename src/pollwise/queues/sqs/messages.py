@@ -1,8 +1,8 @@
 """A job as an SQS message, and back.
 
-The body is the payload as JSON. The attribute `pollwise.kind` names the kind, so that a producer in
-any language needs no more than that; `pollwise.job` has the rest. A message without a kind, or
-whose body is not JSON, is not ours: it comes as a job of the kind `sqs.raw`.
+The body is the payload as JSON. The attribute `pollwise.kind` names the kind; a producer in any
+language needs no more than that. `pollwise.job` has the rest. A message without a kind, or whose
+body is not JSON, is foreign: it is delivered as a job of the kind `sqs.raw`.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 
 from pollwise.runtime.jobs import Job, NewJob, checked_name, encode
 
-#: The kind of messages that are not ours; the payload has their body and attributes.
+#: The kind of foreign messages; the payload has their body and attributes.
 RAW = "sqs.raw"
 KIND = "pollwise.kind"
 JOB = "pollwise.job"
 ERROR = "pollwise.error"
-#: The most attributes that SQS takes with a message.
+#: The maximum number of attributes of a message.
 ATTRIBUTES_MAX = 10
-#: What XML cannot hold, and SQS refuses, though JSON can: written as an escape.
+#: Characters that JSON allows but XML, and so SQS, does not: written as an escape.
 _NOT_XML = re.compile("[\ufffe\uffff]")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9!-/:-@\[-`{-~]{1,128}")
 
@@ -37,7 +37,7 @@ def new_id() -> str:
 
 
 def entry_of(job: NewJob, job_id: str, now: float) -> Entry:
-    """What SendMessage is given for a job."""
+    """The arguments of SendMessage for a job."""
     about: dict[str, Any] = {"id": job_id}
     due = job.due_at(now)
     if due > now:
@@ -53,29 +53,29 @@ def entry_of(job: NewJob, job_id: str, now: float) -> Entry:
 
 
 def fifo_entry(entry: Entry, job: NewJob, job_id: str, by_content: bool) -> Entry:
-    """The same for a FIFO queue: a key is a group, and a job without one is a group of its own."""
+    """The same for a FIFO queue: a key is a group, and a job without one is its own group."""
     if job.unique is not None:
         once = plain_name(job.unique)
     elif by_content:
         once = _digest(job.kind, job.key or "", job.encoded)
     else:
-        once = job_id  # a send that is tried again puts it once
+        once = job_id  # a repeated send puts it once
     group = job_id if job.key is None else plain_name(job.key)
     return {**entry, "MessageGroupId": group, "MessageDeduplicationId": once}
 
 
 def unique_id(unique: str) -> str:
-    """The id of a job with this `unique`: the same for whoever puts it."""
+    """The id of a job with this `unique`, the same for every producer."""
     return _digest("unique", unique)[:32]
 
 
 def plain_name(name: str) -> str:
-    """A key as SQS takes it: as it is, or a digest of it."""
+    """A key that SQS accepts: the key itself, or a digest of it."""
     return name if _PLAIN_NAME.fullmatch(name) else _digest(name)
 
 
 def job_of(message: Message, queue: str, now: float) -> Job:
-    """The job in a message; one of the kind `sqs.raw` where it holds none of ours."""
+    """The job in a message; of the kind `sqs.raw` if the message is foreign."""
     system = message.get("Attributes", {})
     sent = float(system.get("SentTimestamp", now * 1000)) / 1000
     attempt = max(int(system.get("ApproximateReceiveCount", 1)), 1)
@@ -96,14 +96,14 @@ def job_of(message: Message, queue: str, now: float) -> Job:
         priority=0,
         attempt=attempt,
         created_at=sent,
-        # When a retry fell due, SQS does not say; a first run was due when it was sent.
+        # SQS does not say when a retry fell due; a first run was due when it was sent.
         run_at=now if attempt > 1 else due if isinstance(due, float) and due > sent else sent,
         unique=_text_or(about.get("unique"), None),
     )
 
 
 def dead_entry(job: Job, error: str, *, fifo: bool) -> Entry:
-    """What the dead-letter queue is given for a job: its message, and why it is dead."""
+    """The entry of a job for the dead-letter queue: its message, and why it is dead."""
     if job.kind == RAW:
         body = job.payload["body"]
         attributes = {name: _typed(value) for name, value in job.payload["attributes"].items()}
@@ -123,7 +123,7 @@ def dead_entry(job: Job, error: str, *, fifo: bool) -> Entry:
 
 
 def retried_entry(message: Message) -> Entry:
-    """What the queue is given for a dead letter that shall run again."""
+    """The entry of a dead job that is retried, for its queue."""
     attributes = dict(message.get("MessageAttributes", {}))
     attributes.pop(ERROR, None)
     entry: Entry = {"MessageBody": message["Body"]}
@@ -134,12 +134,12 @@ def retried_entry(message: Message) -> Entry:
 
 
 def _moved_to(group: str) -> Entry:
-    # A fresh id for each move: one that was used in the last minutes would be swallowed.
+    # A new id for each move: SQS drops an id that was used in the last minutes.
     return {"MessageGroupId": group, "MessageDeduplicationId": new_id()}
 
 
 def why_dead(message: Message) -> tuple[str | None, int | None]:
-    """The error of a dead letter and its attempts, if it was we who put it there."""
+    """The error of a dead job and its attempts, if Pollwise put it there."""
     about = _json_object(_value(message, ERROR))
     error, attempt = about.get("error"), about.get("attempt")
     return (
@@ -149,7 +149,7 @@ def why_dead(message: Message) -> tuple[str | None, int | None]:
 
 
 def size_of(entry: Entry) -> int:
-    """How many bytes SQS counts."""
+    """The number of bytes that SQS counts."""
     size = len(entry["MessageBody"].encode())
     for name, attribute in entry.get("MessageAttributes", {}).items():
         size += len(name) + len(attribute["DataType"])
@@ -169,7 +169,7 @@ def _raw_payload(message: Message) -> dict[str, Any]:
 
 
 def _typed(attribute: Mapping[str, str]) -> dict[str, Any]:
-    """An attribute of a raw payload as SQS takes it."""
+    """An attribute of a raw payload in SQS's form."""
     if attribute["type"].startswith("Binary"):
         return {"DataType": attribute["type"], "BinaryValue": base64.b64decode(attribute["value"])}
     return {"DataType": attribute["type"], "StringValue": attribute["value"]}

@@ -1,13 +1,13 @@
 """A queue in Amazon SQS, where every request is billed.
 
-What is asked for in one call goes in as few requests as SQS allows: ten messages in each, receives
-side by side while they come back full, deletes in batches. A claim is a receive with the lease as
-its visibility timeout; SQS's clock decides over leases and delays.
+A call makes as few requests as SQS allows: ten messages in each, receives in parallel while they
+come back full, deletes in batches. A claim is a receive with the lease as its visibility timeout.
+SQS's clock decides about leases and delays.
 
-What SQS cannot do is said by the capabilities. Two things to know: SQS counts receives, so a job
-that is given back has used up an attempt; and the queue's own redrive policy moves a message to the
-dead-letter queue after `maxReceiveCount` receives, whatever attempts its handler still had. Set it
-above the attempts of your handlers, and it only catches what makes workers die.
+The capabilities say what SQS cannot do. Two more things to know: SQS counts receives, so a job that
+is given back has used up an attempt; and the queue's own redrive policy moves a message to the
+dead-letter queue after `maxReceiveCount` receives, even if its handler allows more attempts. Set it
+above the attempts of your handlers; then it only catches jobs that kill workers.
 """
 
 from __future__ import annotations
@@ -49,26 +49,26 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
 from pollwise.runtime.redact import without_secrets
 
-#: Claims within so many seconds of one another are quick; so few messages are not worth a request
-#: to them; and after passing over so many times they look again.
+#: Claims within this many seconds of each other are quick; for them fewer messages than FEW are not
+#: worth a request; but after PASS_MAX claims without one they try again.
 QUICK, FEW, PASS_MAX = 0.5, 4, 3
-#: The longest delay that SQS knows, in seconds.
+#: The longest delay of SQS, in seconds.
 DELAY_MAX = 900
-#: What a payload may have: SQS takes 1 MiB (older servers 256 KiB) with all that goes with it.
+#: The maximum payload: SQS takes 1 MiB (older servers 256 KiB) including the attributes.
 MAX_PAYLOAD = BATCH_BYTES - 8192
 
 
 class SqsQueue(Queue):
     """Jobs in an SQS queue.
 
-    queue: its name, or its URL. A name that ends in ".fifo" wants `SqsFifoQueue`.
-    region, endpoint: where it is, unless AWS_REGION and AWS_ENDPOINT_URL say it. Credentials come
-        from where every AWS tool takes them.
-    dead: the dead-letter queue, unless the redrive policy of the queue names one. "delete" deletes
-        what dies.
-    timeout: how long SQS may take to answer, besides the time that it holds a poll.
-    linger: how long closing waits for polls that SQS still holds. SQS goes on with a poll whose
-        caller is gone, and what it finds then is hidden from all for the length of a lease.
+    queue: its name, or its URL. A name that ends in ".fifo" needs `SqsFifoQueue`.
+    region, endpoint: where it is; by default AWS_REGION and AWS_ENDPOINT_URL. Credentials are found
+        where all AWS tools find them.
+    dead: the dead-letter queue; by default the one in the queue's redrive policy. "delete" deletes
+        dead jobs.
+    timeout: how long SQS may take to answer, in addition to the hold of a poll.
+    linger: how long closing waits for polls that SQS still holds. SQS continues a poll whose caller
+        is gone, and the messages it finds are then hidden for the length of a lease.
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities(
@@ -110,15 +110,14 @@ class SqsQueue(Queue):
         if place.name.endswith(".fifo") != self._fifo:
             right = "SqsFifoQueue" if place.name.endswith(".fifo") else "SqsQueue"
             raise ConfigError(
-                f"queue = {place.name!r} wants {right}, or pollwise.open, which knows: the names "
-                f"of "
-                "FIFO queues end in '.fifo', and no others"
+                f"queue = {place.name!r} needs {right}; only the names of FIFO queues end in "
+                "'.fifo'. pollwise.open chooses the right class"
             )
         super().__init__(place.name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
         self._linger = seconds(linger, "linger")
         self._sqs = SqsClient(place, self.clock, seconds(timeout, "timeout", positive=True))
         self._dead = DeadJobs(self._sqs, self, dead, fifo=self._fifo)
-        self._more = 1  # how many receives follow side by side when one came back full
+        self._more = 1  # the number of parallel receives that follow a full one
         self._claimed_at = 0.0
         self._left_last_time = BATCH
         self._passed = 0
@@ -134,7 +133,7 @@ class SqsQueue(Queue):
         return f"sqs://{quote(self.name)}" + (f"?{urlencode(given, safe=':/*')}" if given else "")
 
     async def create(self, *, max_receives: int = 10) -> None:
-        """Make the queue, and a dead-letter queue where what was received so often goes."""
+        """Create the queue, and a dead-letter queue for messages received `max_receives` times."""
         kind = {"FifoQueue": "true"} if self._fifo else {}
         dead_url = await self._sqs.create(self._dead.name, {**kind, **DeadJobs.ATTRIBUTES})
         arn = (await self._sqs.attributes(dead_url, "QueueArn"))["QueueArn"]
@@ -169,7 +168,7 @@ class SqsQueue(Queue):
         if delay > DELAY_MAX:
             raise Unsupported(
                 f"{self.url} cannot delay the job of kind {job.kind!r} by {delay:.0f} s: SQS "
-                f"knows {DELAY_MAX} s at the most; put it later, or choose another store"
+                f"delays at most {DELAY_MAX} s; put it later, or choose another store"
             )
 
     # Claiming
@@ -178,7 +177,7 @@ class SqsQueue(Queue):
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
         hide = _hidden_for(lease)
-        await self._dead.find()  # before anything can die
+        await self._dead.find()  # before any job can die
         unwanted = asyncio.Event()
         looking = asyncio.ensure_future(self._receive(limit, hide, hold, unwanted))
         try:
@@ -197,7 +196,7 @@ class SqsQueue(Queue):
     async def _receive(
         self, limit: int, hide: int, hold: float, unwanted: asyncio.Event
     ) -> list[Message]:
-        """One receive, held as asked; where it came back full, more of them side by side."""
+        """One receive, held as asked; if it came back full, more of them in parallel."""
         url = await self._sqs.url()
         found: dict[str, Message] = {}
         until = self.clock.now() + hold
@@ -217,10 +216,10 @@ class SqsQueue(Queue):
         return list(found.values())
 
     def _is_more_worth_it(self) -> bool:
-        """Shall a full receive be followed by more?
+        """True if a full receive should be followed by more.
 
-        Where claims come one after the other quickly, and the last time only a few were left, they
-        can wait for the next claim; but a backlog shall not: a look now and then finds it.
+        If claims follow each other quickly and only a few messages were left the last time, they
+        can wait for the next claim. A try now and then finds a backlog.
         """
         quick = self.clock.now() - self._claimed_at < QUICK
         if quick and self._left_last_time < FEW and self._passed < PASS_MAX:
@@ -237,9 +236,9 @@ class SqsQueue(Queue):
         hide: int,
         unwanted: asyncio.Event,
     ) -> None:
-        """Receives side by side: as many as came back full last time, then 1, 2, 3 …
+        """Receive in parallel: as many as came back full last time, then 1, 2, 3 …
 
-        The first that is not full ends it; most of the time that one brings something, too.
+        The first receive that is not full ends it; usually that one brings messages, too.
         """
         full, side, beyond = 0, self._more, 1
         failed = False
@@ -250,7 +249,7 @@ class SqsQueue(Queue):
             parts = await asyncio.gather(
                 *(self._sqs.receive(url, size, hide) for size in sizes), return_exceptions=True
             )
-            # An error here is for the next poll to run into: what was found has to be delivered.
+            # The next poll will meet the error; what was found has to be delivered.
             got = [part for part in parts if not isinstance(part, BaseException)]
             failed = len(got) < len(parts)
             await self._take(found, got)
@@ -262,21 +261,21 @@ class SqsQueue(Queue):
         self._left_last_time = BATCH if failed else len(found) - BATCH
 
     async def _take(self, found: dict[str, Message], parts: Sequence[Sequence[Message]]) -> None:
-        """Take what was received; a message that came twice counts once, under its last receipt."""
+        """Take the messages; one that was received twice counts once, under its last receipt."""
         for message in (message for part in parts for message in part):
             found[message["MessageId"]] = message
 
     def _hold_on(self, looking: asyncio.Future[list[Message]]) -> None:
-        """Nobody waits for a receive any more: hand back what it brings, when it ends.
+        """Give back the messages of a receive that nobody waits for any more, when it ends.
 
-        It cannot be broken off: SQS would go on with it, and hide what it finds from everybody.
+        It cannot be cancelled: SQS would continue, and hide the messages from everybody.
         """
         task = asyncio.ensure_future(self._hand_back_when_over(looking))
         self._held_on.add(task)
         task.add_done_callback(self._held_on.discard)
 
     async def _hand_back_when_over(self, looking: asyncio.Future[list[Message]]) -> None:
-        # Nobody is left to tell of an error; what is not handed back comes back by itself.
+        # No caller is left for an error; messages that are not given back reappear by themselves.
         with suppress(Exception):
             await self._sqs.hand_back(await self._sqs.url(), await looking)
             self._hints.send()
@@ -305,7 +304,7 @@ class SqsQueue(Queue):
     # Views
 
     async def stats(self) -> Stats:
-        """How many jobs are in which state, as SQS estimates it; blocked ones count as ready."""
+        """The number of jobs in each state, as SQS estimates it; blocked ones count as ready."""
         names = [f"ApproximateNumberOfMessages{which}" for which in ("", "NotVisible", "Delayed")]
         counts = await self._sqs.attributes(await self._sqs.url(), *names)
         ready, leased, delayed = (int(counts.get(name, 0)) for name in names)
@@ -313,14 +312,14 @@ class SqsQueue(Queue):
         return Stats(ready, delayed, 0, leased, dead, 0, None)
 
     async def get(self, job_id: str) -> JobInfo | None:
-        raise self._no_views("look at one job")
+        raise self._no_views("show one job")
 
     async def _list_jobs(
         self, state: State | None, kind: str | None, limit: int, after: str | None
     ) -> list[JobInfo]:
         if after is not None:
             raise Unsupported(
-                f"{self.url} cannot page: SQS shows dead letters in no order (after = {after!r}); "
+                f"{self.url} cannot page: SQS returns dead jobs in no order (after = {after!r}); "
                 "raise the limit"
             )
 
@@ -347,10 +346,10 @@ class SqsQueue(Queue):
 class SqsFifoQueue(SqsQueue):
     """Jobs in a FIFO queue of SQS: a key is a message group, and runs one at a time, in order.
 
-    A job without a key is a group of its own. `unique` is SQS's deduplication: a repeat within five
-    minutes is dropped, whatever became of the first. Where the queue has content-based
+    A job without a key is its own group. `unique` is SQS's deduplication: a repeat within five
+    minutes is dropped, whatever happened to the first. If the queue has content-based
     deduplication, a job without `unique` counts as a repeat of one with the same kind, key and
-    payload. SQS delays no single message here, so neither can a put.
+    payload. SQS cannot delay a single message of a FIFO queue, so neither can a put.
     """
 
     capabilities: ClassVar[Capabilities] = replace(
@@ -367,7 +366,7 @@ class SqsFifoQueue(SqsQueue):
         return fifo_entry(entry_of(job, job_id, now), job, job_id, self._by_content)
 
     async def _take(self, found: dict[str, Message], parts: Sequence[Sequence[Message]]) -> None:
-        """SQS gives several messages of a group at once: all but the first go back at once."""
+        """Take the messages; of several in one group, all but the first are given back at once."""
         groups = {_group(message) for message in found.values()}
         behind = []
         for message in (message for part in parts for message in part):
@@ -380,12 +379,12 @@ class SqsFifoQueue(SqsQueue):
 
 
 def open_sqs(parts: SplitResult, clock: Clock | None, options: dict[str, Any]) -> SqsQueue:
-    """The queue at `sqs://name`, or at the URL that SQS itself gives it."""
+    """The queue at `sqs://name`, or at an SQS queue URL."""
     place = f"{parts.scheme}://{parts.netloc}{parts.path}"
     if parts.scheme == "sqs":
         if not NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
             raise ConfigError(
-                f"{without_secrets(place)!r} names no SQS queue; write "
+                f"{without_secrets(place)!r} does not name an SQS queue; write "
                 "sqs://jobs?region=eu-west-1. A name has up to 80 letters, digits, '-' and '_'"
             )
         place = parts.netloc
@@ -399,7 +398,5 @@ def _group(message: Message) -> str:
 
 def _hidden_for(lease: float) -> int:
     if lease > HIDE_MAX:
-        raise ConfigError(
-            f"lease = {lease:g} s is above what SQS can do: {HIDE_MAX} s (12 h) at the most"
-        )
+        raise ConfigError(f"lease = {lease:g} s is above the limit of SQS, {HIDE_MAX} s (12 h)")
     return math.ceil(lease)

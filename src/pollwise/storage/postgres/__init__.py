@@ -1,3 +1,3 @@
-"""Postgres for every part: connections by libpq, the schema and its migrations, errors in our
-words, and hints by LISTEN and NOTIFY.
+"""Postgres for every part: connections by libpq, the schema and its migrations, errors with
+advice, and hints by LISTEN and NOTIFY.
 """

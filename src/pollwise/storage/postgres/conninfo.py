@@ -1,4 +1,4 @@
-"""Conninfos: read, completed, and shown without what is secret in them."""
+"""Conninfos: parsed, completed, and shown without their secrets."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from psycopg.pq import Conninfo, PGconn
 
 from pollwise.errors import ConfigError
 
-#: What our statements and their parameters are written in.
+#: The encoding of our statements and their parameters.
 _FIXED = {"client_encoding": "utf8"}
-#: Unless the conninfo says otherwise: so that a connection whose other end is gone without a word
-#: is noticed within a minute, not after two hours.
+#: Defaults with which a connection whose other end disappeared is noticed within a minute, not
+#: after two hours.
 _DEFAULTS = {
     "fallback_application_name": "pollwise",
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
 }
-#: What has to be a whole number; libpq looks at these when it is connecting already.
+#: Values that must be whole numbers; libpq checks these only while connecting.
 _WHOLE = (
     "connect_timeout", "keepalives", "keepalives_idle", "keepalives_interval", "keepalives_count",
     "tcp_user_timeout",
 )  # fmt: skip
-#: Where no server is.
+#: An address without a server.
 _NOWHERE = "/nonexistent/pollwise"
-#: What shows where a database is; the rest of a conninfo may be secret.
+#: The parts that are shown; others may be secret.
 _SHOWN = ("host", "hostaddr", "port", "dbname", "user", "service")
 
 
 def connection_options() -> list[str]:
-    """The options that libpq takes, by name."""
+    """The names of libpq's options."""
     return sorted(option.keyword.decode() for option in Conninfo.get_defaults())
 
 
 def checked(conninfo: object, name: str) -> dict[str, Any]:
-    """A conninfo in its parts. What is wrong with it is not quoted: it may be a password."""
+    """The parts of a conninfo. Errors do not quote it, because it may hold a password."""
     if not isinstance(conninfo, str):
-        raise ConfigError(f"{name} must be text: a postgresql:// URL or `host=… dbname=…`")
+        raise ConfigError(f"{name} must be a string: a postgresql:// URL or `host=… dbname=…`")
     try:
         parts = conninfo_to_dict(conninfo)
     except psycopg.Error:
         raise ConfigError(
             f"{name} cannot be read; write a URL as postgresql://user:password@host:5432/database, "
-            "and what is special in a user or a password as %XX"
+            "and special characters in a user or a password as %XX"
         ) from None
     ports = str(parts.get("port", "")).split(",")
     if any(port and not port.isdigit() for port in ports) or any(
         "@" in str(parts.get(part, "")).lstrip("@") for part in ("host", "dbname")
     ):
         raise ConfigError(
-            f"{name} has something else where its host, port or database should be; write what is "
-            "special in a user or a password as %XX (an @ is %40, a / is %2F, a : is %3A)"
+            f"{name} has something else where its host, port or database should be; write special "
+            "characters in a user or a password as %XX (an @ is %40, a / is %2F, a : is %3A)"
         )
     _check_values(parts, name)
     return parts
 
 
 def _check_values(parts: dict[str, Any], name: str) -> None:
-    """Refuse what libpq would refuse: ask it to connect to where nothing is, and see how it fails.
+    """Refuse what libpq would refuse, by letting it connect to an address without a server.
 
-    It looks at all values before it looks for the server.
+    libpq checks all values before it looks for the server.
     """
     for each in _WHOLE:
         value = str(parts.get(each, "0"))
@@ -77,18 +77,18 @@ def _check_values(parts: dict[str, Any], name: str) -> None:
     said = attempt.error_message.decode(errors="replace").strip()
     attempt.finish()
     if said and _NOWHERE not in said:
-        raise ConfigError(f"{name} has what libpq does not take: {said.splitlines()[0]}")
+        raise ConfigError(f"{name} is refused by libpq: {said.splitlines()[0]}")
 
 
 def completed(parts: dict[str, Any]) -> str:
-    """As it is connected with."""
+    """The conninfo to connect with."""
     return make_conninfo(**{**_DEFAULTS, **parts, **_FIXED})
 
 
 def shown(parts: dict[str, Any], name: str, schema: str, what: str = "queue") -> str:
-    """The URL of a queue, fit to be printed, and to open the queue again but for the password.
+    """The URL of a store without its password, for messages and to open it again.
 
-    what: it is, where it is no queue.
+    what: the kind of store: queue, outbox and so on.
     """
     left = {key: str(parts[key]) for key in _SHOWN if parts.get(key)}
     user = quote(left.pop("user", ""), safe="")

@@ -1,9 +1,8 @@
-"""Tables of pollwise in a schema of a Postgres database: their statements by name, and their
-upkeep.
+"""Tables of Pollwise in a schema of a Postgres database: their statements by name, and their
+maintenance.
 
-Whatever keeps something on Postgres has one of these: a queue, an outbox, a controller, a fleet.
-The first call looks whether the tables fit this code, so that nobody works on tables of another
-version, and nobody pays for the look twice.
+Every store on Postgres has one: a queue, an outbox, a controller, a fleet. The first call checks
+once that the tables have the version of this code.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ from pollwise.storage.postgres.schema import (
 )
 from pollwise.storage.sql import statements
 
-#: The most connections of one store, whatever is asked for.
+#: The maximum number of connections of one store.
 CONNECTIONS_MAX = 100
-#: After so many rows that ended a store has its tables vacuumed. They leave dead entries at the
-#: head of the indexes, where every claim begins, and the server's own vacuum comes once a minute.
+#: After this many ended rows a store vacuums its tables. Ended rows leave dead entries at the head
+#: of the indexes, where every claim begins, and the server's own vacuum runs once a minute.
 VACUUM_EVERY = 20_000
 
 
 class Database:
     """The `tables` of one store in the schema `schema` of the database at `conninfo`.
 
-    name, what: of the store, for the URL that is shown.
-    sql: the statements, where they are not those of the tables' folder as they stand there.
-    apart: a statement that has one of the connections to itself. The first call of a function on a
-        connection takes a server ten times as long, since it has to make the plans.
+    name, what: name and kind of the store, for the URL in messages.
+    sql: the statements, if not those of the tables' folder.
+    apart: a statement that gets a connection of its own. The first call of a function on a
+        connection takes ten times as long, because the server has to make the plans.
     """
 
     def __init__(
@@ -90,11 +89,11 @@ class Database:
         self._vacuum: asyncio.Task[None] | None = None
 
     def listening(self, listen: str | None) -> str:
-        """The conninfo for hints: `listen`, where it was given."""
+        """The conninfo for hints: `listen`, if given."""
         return self.conninfo if listen is None else completed(checked(listen, "listen"))
 
     def now(self) -> Param:
-        """The time to go by; nothing where the server's own counts."""
+        """The time as a parameter; NULL means the server's own time."""
         imposed = self.clock.imposed()
         return None if imposed is None else number(imposed)
 
@@ -103,14 +102,14 @@ class Database:
     async def rows(
         self, name: str, params: Sequence[Param] = (), *, safe: bool = False
     ) -> list[tuple[Any, ...]]:
-        """The rows of the statement `name`; `safe` as `Connections.rows` has it."""
+        """The rows of the statement `name`. safe: see `Connections.rows`."""
         if not self._fits:
             await self.check()
         connections = self._own if name == self._apart else self.connections
         return await connections.rows(self.sql[name], params, safe=safe)
 
     async def check(self) -> None:
-        """Refuse tables that do not fit this code, and transactions that see too little."""
+        """Refuse tables of another version, and a transaction isolation that does not work."""
         [(found, isolation)] = await self.connections.rows(self.sql["version"], safe=True)
         check_version(found, self.schema, self.url, self.tables)
         check_isolation(isolation, self.url, self.tables)
@@ -119,7 +118,7 @@ class Database:
     # Migrating
 
     async def migrate(self) -> list[int]:
-        """Make the tables, or renew them; the versions that were applied."""
+        """Create or update the tables; return the versions that were applied."""
         recorded = await self._versions()
         before = recorded or []
         if before and max(before) >= self.tables.newest:
@@ -131,11 +130,11 @@ class Database:
         return sorted(set(await self._versions() or []) - set(before))
 
     def migration(self) -> str:
-        """What `migrate` runs, as SQL."""
+        """The SQL that `migrate` runs."""
         return script(self.schema, self.tables)
 
     async def _versions(self) -> list[int] | None:
-        """The versions that were applied; None where no record of them is."""
+        """The versions that were applied; None if there is no record of them."""
         try:
             rows = await self.connections.rows(self.sql["versions"], safe=True)
         except SchemaError:
@@ -145,7 +144,7 @@ class Database:
     # Upkeep
 
     def sweep(self, ended: int) -> None:
-        """Have the tables vacuumed now and then, beside the work, on a connection of its own."""
+        """Vacuum the tables now and then, in the background on a connection of its own."""
         self._ended += ended
         idle = self._vacuum is None or self._vacuum.done()
         if self._ended >= VACUUM_EVERY and idle and self.clock.imposed() is None:
@@ -153,18 +152,18 @@ class Database:
             self._vacuum = asyncio.get_running_loop().create_task(self._vacuumed())
 
     async def _vacuumed(self) -> None:
-        with suppress(StoreError):  # it only keeps claims fast, and the server has its own
+        with suppress(StoreError):  # it only keeps claims fast; the server has its own vacuum
             [(ours,)] = await self.connections.rows(self.sql["may_vacuum"], safe=True)
             if ours:
                 await self.connections.script(self.sql["vacuum"].decode(), patient=True)
 
     async def hurry(self) -> None:
-        """The store closes: calls have little time left, and a vacuum none."""
+        """Prepare to close: running calls get a moment, a vacuum is cancelled."""
         self.connections.hurry()
         self._own.hurry()
         vacuum, here = self._vacuum, asyncio.get_running_loop()
         if vacuum is not None and not vacuum.done() and vacuum.get_loop() is here:
-            vacuum.cancel()  # the server ends what it has begun
+            vacuum.cancel()  # the server finishes what it started
             await asyncio.wait([vacuum])
 
     async def close(self) -> None:

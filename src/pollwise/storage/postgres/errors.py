@@ -1,7 +1,7 @@
-"""What went wrong at Postgres, told in our errors: what it was, and what to do about it.
+"""Postgres's errors as ours: what went wrong, and what to do about it.
 
-A server's own words are kept: they name users, hosts and tables, and no passwords. What libpq says
-of a conninfo that it cannot read is not: that may be a piece of a password.
+The server's own messages are kept: they name users, hosts and tables, but no passwords. libpq's
+message about a conninfo that it cannot parse is not, because it may contain part of a password.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pollwise.errors import SchemaError, StoreError, StoreUnavailable
 
 
 class StatementRefused(Exception):
-    """The server answered a statement by an error."""
+    """The server answered a statement with an error."""
 
     def __init__(self, sqlstate: str, message: str) -> None:
         super().__init__(message)
@@ -24,23 +24,23 @@ class StatementRefused(Exception):
 
     @property
     def breaks(self) -> bool:
-        """The server ends the connection, or another connection may reach a better server."""
+        """True if the server closes the connection, or another one may reach a better server."""
         return self.sqlstate.startswith(("57P", "08", "XX")) or self.sqlstate == "25006"
 
 
 class ConnectionLost(StoreUnavailable):
-    """The connection broke in the middle of a call, which may have been carried out."""
+    """The connection broke during a call, which may have been carried out."""
 
 
-#: Stands for the advice to migrate, which names the command of the tables concerned.
+#: Replaced by the advice to migrate with the command of these tables.
 MIGRATE = "Migrate the tables."
 
-#: By the first characters of the SQLSTATE; the first that fits counts.
+#: Errors by the first characters of their SQLSTATE; the first match counts.
 _REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
     ("3F000", SchemaError, MIGRATE),
     ("42P01", SchemaError, MIGRATE),
     ("42883", SchemaError, MIGRATE),
-    ("42703", SchemaError, "Its tables are not as this version of pollwise made them."),
+    ("42703", SchemaError, "Its tables differ from those that this version of pollwise creates."),
     (
         "42501",
         StoreError,
@@ -49,34 +49,34 @@ _REFUSED: tuple[tuple[str, type[StoreError], str], ...] = (
             "UPDATE and DELETE on its tables."
         ),
     ),
-    ("25006", StoreUnavailable, "It is read-only now, as a standby is; a primary will do."),
-    ("57P", StoreUnavailable, "It is stopping or starting; it will be asked again."),
+    ("25006", StoreUnavailable, "It is read-only, as a standby is; connect to the primary."),
+    ("57P", StoreUnavailable, "It is stopping or starting; the call will be repeated."),
     ("57014", StoreUnavailable, "Its statement_timeout ended the call; raise it for this role."),
-    ("55P03", StoreUnavailable, "Its lock_timeout ended the call; look for who holds the lock."),
-    ("53100", StoreUnavailable, "The disk is full; free some space, then it goes on."),
-    ("53", StoreUnavailable, "It has not enough of what it needs; look at its limits."),
-    ("40", StoreUnavailable, "Others were at work on the same jobs, again and again."),
-    ("23505", StoreUnavailable, "Others were at work on the same jobs, again and again."),
-    ("08", StoreUnavailable, "The connection broke; it will be made again."),
+    ("55P03", StoreUnavailable, "Its lock_timeout ended the call; find out who holds the lock."),
+    ("53100", StoreUnavailable, "The disk is full; free some space."),
+    ("53", StoreUnavailable, "It has run out of a resource; check its limits."),
+    ("40", StoreUnavailable, "It conflicted with other calls on the same jobs several times."),
+    ("23505", StoreUnavailable, "It conflicted with other calls on the same jobs several times."),
+    ("08", StoreUnavailable, "The connection broke; it will be opened again."),
     ("25P0", StoreUnavailable, "The server ended the transaction; it will be tried again."),
-    ("58", StoreUnavailable, "The server's disk does not answer as it should; look at its log."),
-    ("XX", StoreUnavailable, "The server met an error of its own; look at its log."),
+    ("58", StoreUnavailable, "The server's disk has a problem; see the server's log."),
+    ("XX", StoreUnavailable, "The server met an internal error; see the server's log."),
 )
 
-#: What a put lacks: its schema, its function, what that works on, or the rights to it.
+#: A put lacks its schema, its function, what the function needs, or the rights to it.
 _LACKS = frozenset({"3F000", "42P01", "42883", "42703", "42501"})
-#: What a migration meets where another program has tables of these names.
+#: A migration met tables of another program with the same names.
 _NOT_OURS = frozenset({"42P07", "42703", "42883", "42804"})
-#: What a migration meets that was applied already: a table, column, constraint or function twice.
+#: A migration was applied already: a table, column, constraint or function exists.
 _APPLIED = _NOT_OURS | {"42701", "42710", "42723"}
 
-#: By what the server or libpq says while connecting; all else may be over soon.
+#: Permanent errors while connecting, by their text; all others may pass.
 _CONNECTING: tuple[tuple[str, str], ...] = (
     ("password authentication failed", "Check the user and the password."),
     ("no password supplied", "Give a password: in the URL, in ~/.pgpass or in PGPASSWORD."),
     ("authentication failed", "Check how this user may log in: pg_hba.conf and the password."),
     ("no pg_hba.conf entry", "Allow this user and host in pg_hba.conf, or use sslmode=require."),
-    ("does not support SSL", "Leave out sslmode=require, or let the server have SSL."),
+    ("does not support SSL", "Leave out sslmode=require, or enable SSL on the server."),
     ("certificate", "Check sslmode, sslrootcert and the certificates."),
     ("permission denied for database", "Grant the role CONNECT on the database."),
     ("is not permitted to log in", "Give the role LOGIN, or use another."),
@@ -84,7 +84,7 @@ _CONNECTING: tuple[tuple[str, str], ...] = (
 
 
 def refused_error(refused: StatementRefused, where: str, migrate: str = MIGRATE) -> StoreError:
-    """The server said no to a statement. migrate: what to do where tables are missing."""
+    """The error for a refused statement. migrate: what to do if tables are missing."""
     for prefix, kind, advice in _REFUSED:
         if refused.sqlstate.startswith(prefix):
             return kind(f"{where}: {refused}. {migrate if advice is MIGRATE else advice}")
@@ -92,15 +92,15 @@ def refused_error(refused: StatementRefused, where: str, migrate: str = MIGRATE)
 
 
 def migrating_error(refused: StatementRefused, where: str, incomplete: str = "") -> StoreError:
-    """The server said no to a migration.
+    """The error for a refused migration.
 
-    incomplete: what to say of a record of versions that is there, and lacks some.
+    incomplete: advice if the record of versions exists but lacks some.
     """
     if refused.sqlstate == "42501":
         on = "schema" if "for schema" in str(refused) else "database"
         return StoreError(
             f"{where}: {refused}. Grant the role CREATE on the {on}, or print the SQL with --sql "
-            "for one who may."
+            "for a role that may."
         )
     if incomplete and refused.sqlstate in _APPLIED:
         return SchemaError(f"{where}: {refused}. {incomplete}")
@@ -108,7 +108,7 @@ def migrating_error(refused: StatementRefused, where: str, incomplete: str = "")
         found = re.search(r'relation "(?:[^"]*\.)?([^".]+)" already exists', str(refused))
         table = found[1] if found else "migrations"
         return SchemaError(
-            f"{where}: {refused}. The schema holds a table `{table}` that Pollwise did not make; "
+            f"{where}: {refused}. The schema holds a table `{table}` that Pollwise did not create; "
             "choose another `schema`."
         )
     return refused_error(refused, where)
@@ -116,10 +116,10 @@ def migrating_error(refused: StatementRefused, where: str, incomplete: str = "")
 
 @contextmanager
 def refused_here(where: str, migrate: str) -> Iterator[None]:
-    """Tell what a put on a user's own connection lacks.
+    """Explain what a put on a user's own connection lacks.
 
-    All else is left as psycopg raises it: it concerns the user's transaction, and who repeats that
-    goes by those errors.
+    Other errors stay psycopg's own: they concern the user's transaction, and code that repeats it
+    relies on them.
     """
     try:
         yield
@@ -131,15 +131,15 @@ def refused_here(where: str, migrate: str) -> Iterator[None]:
 
 
 def lost_error(error: psycopg.Error, where: str) -> ConnectionLost:
-    """The connection broke in the middle of a call."""
+    """The error for a connection that broke during a call."""
     return ConnectionLost(
-        f"{where}: the connection broke before the answer came, so nobody knows whether the call "
-        f"was carried out ({one_line(error)}). It will be made again."
+        f"{where}: the connection broke before the answer came, so it is unknown whether the call "
+        f"was carried out ({one_line(error)}). The connection will be opened again."
     )
 
 
 def connecting_error(error: psycopg.Error, where: str) -> StoreError:
-    """No connection was made."""
+    """The error for a failed connection attempt."""
     said = one_line(error)
     if 'database "' in said and "does not exist" in said:
         return StoreError(f"{where}: {said}. Create it, or correct the name in the URL.")
@@ -152,8 +152,8 @@ def connecting_error(error: psycopg.Error, where: str) -> StoreError:
 
 
 def one_line(error: psycopg.Error) -> str:
-    """What libpq said, in one line, without what comes before the server's own words."""
-    # Lines that are indented are libpq's own advice.
+    """libpq's message in one line, without the text before the server's own message."""
+    # Indented lines are libpq's own advice.
     lines = [line for line in str(error).splitlines() if not line.startswith("\t")]
     said = " ".join(" ".join(lines).split())
     return said.rpartition("FATAL: ")[2].strip().rstrip(".") or type(error).__name__

@@ -1,4 +1,4 @@
-"""Hints by LISTEN and NOTIFY: one listening connection a process and server, for all its queues."""
+"""Hints by LISTEN and NOTIFY: one listening connection per process and server, for all queues."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from pollwise.storage.postgres.errors import (
 from pollwise.storage.postgres.params import text
 from pollwise.storage.postgres.schema import quoted
 
-#: How long a listening connection may take for what it is told, in seconds; one that takes longer
-#: is given up. And how long a message may take to be sent: hints are not worth more.
+#: How long the listening connection may take to answer, in seconds, before it is dropped; and how
+#: long sending a message may take: hints are not worth more.
 PATIENCE = 5.0
 SEND_TIMEOUT = 2.0
 
@@ -35,22 +35,22 @@ Heard = Callable[[str], None]
 class NotConnected(StoreUnavailable):
     """There is no listening connection."""
 
-    advice = "The listening connection could not be made; see the reason."
+    advice = "The listening connection could not be opened; see the reason."
 
 
 class ListeningLost(StoreUnavailable):
     """The listening connection broke."""
 
-    advice = "It will be made again; should this go on, look at the server's log and the network."
+    advice = "It will be opened again; if this continues, check the server's log and the network."
 
 
 class PostgresTransport(HintTransport):
-    """The messages of one queue; or of one outbox, whose `channel` is named by its functions."""
+    """The messages of one queue; or of an outbox, whose functions name its `channel`."""
 
     advice = (
-        "A pooler in transaction or statement mode, as PgBouncer often is, swallows LISTEN: give "
-        "`listen`, a conninfo that goes to the server itself. Else look at the network "
-        "between here and there."
+        "A pooler in transaction or statement mode, such as PgBouncer, swallows LISTEN: give "
+        "`listen`, a conninfo that goes to the server directly. Otherwise check the network "
+        "to the server."
     )
 
     def __init__(
@@ -105,11 +105,11 @@ class PostgresTransport(HintTransport):
         await self._connections.rows(self._send, params, within=SEND_TIMEOUT)
 
     async def close(self) -> None:
-        """Nothing is held: listening ends by being cancelled, and sending has no connection."""
+        """Nothing to do: listening ends when it is cancelled, and sending uses the queue's."""
 
 
 class _ListeningConnection:
-    """A connection that listens, shared by the queues of a process on one server."""
+    """A connection that listens, shared by all queues of a process on one server."""
 
     def __init__(self, conninfo: str, loop: asyncio.AbstractEventLoop) -> None:
         self.users = 0
@@ -126,8 +126,8 @@ class _ListeningConnection:
                 if self._wire is None:
                     self._wire = await WireConnection.connect(self._conninfo, self._hear)
                     self._wire.lost.add_done_callback(self._gone)
-                # Again for a channel that is heard already: whoever comes back because nothing was
-                # heard any more learns so whether the connection lives, and else ends it for all.
+                # Also for a channel that is already listened to: a transport that returns because
+                # it received nothing learns whether the connection is alive, and else closes it.
                 await self._wire.call(f"LISTEN {quoted(channel)}".encode(), ())
             except BaseException:
                 self._end()
@@ -141,8 +141,8 @@ class _ListeningConnection:
         if not self.users:
             self._end()
         elif not ours and not self.lost.done():
-            # Whoever left may have done so because nothing was heard any more. A connection that
-            # does not answer this is dead for all.
+            # It may have left because it received nothing. A connection that does not answer this
+            # is dead for all.
             try:
                 async with asyncio.timeout(SEND_TIMEOUT), self._turn:
                     if self._wire is not None and not self._heard.get(channel):
@@ -163,9 +163,9 @@ class _ListeningConnection:
         _OPEN.pop(self._key, None)
         if not self.lost.done():
             self.lost.set_exception(
-                error or psycopg.OperationalError("the listening connection was ended")
+                error or psycopg.OperationalError("the listening connection was closed")
             )
-            self.lost.exception()  # whoever listens gets it; nobody has to
+            self.lost.exception()  # mark it as retrieved: nobody has to wait for it
         if self._wire is not None:
             wire, self._wire = self._wire, None
             with suppress(Exception):

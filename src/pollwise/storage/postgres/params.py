@@ -1,6 +1,6 @@
-"""Parameters as Postgres reads them: text, and arrays as text.
+"""Parameters in Postgres's text format, with arrays.
 
-Written here rather than by psycopg's dumpers, which take several times as long for a batch.
+Written here because psycopg's dumpers take several times as long for a batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def texts(values: Iterable[str | None]) -> bytes:
 
 
 def unless_all(default: T, values: Sequence[T], written: Callable[[Sequence[T]], bytes]) -> Param:
-    """The values as an array; None, which stands for defaults, if all are the default."""
+    """The values as an array, or None if all are the default."""
     return None if values.count(default) == len(values) else written(values)
 
 
@@ -67,14 +67,14 @@ async def on_connection(
     types: Sequence[str],
     params: Sequence[Param],
 ) -> tuple[Any, ...]:
-    """Run a statement of ours on a user's own connection, and return its one row."""
+    """Run one of our statements on a user's own connection, and return its one row."""
     query = statement.decode().replace("%", "%%")
-    for place in range(len(params), 0, -1):  # from behind: $1 is the beginning of $12
+    for place in range(len(params), 0, -1):  # backwards, because $1 is the beginning of $12
         query = query.replace(f"${place}", f"%s::{types[place - 1]}")
     values = [None if param is None else param.decode() for param in params]
     if isinstance(connection, psycopg.Connection):
         return await asyncio.to_thread(_run, connection, query, values)
-    # Not the connection's own kind of cursor: that may read %s in another way, or not at all.
+    # Not the connection's own cursor class, which may treat %s differently.
     async with psycopg.AsyncCursor(connection, row_factory=tuple_row) as cursor:
         await cursor.execute(query.encode(), values, prepare=False)
         [row] = await cursor.fetchall()

@@ -1,7 +1,7 @@
-"""Tables and functions in a schema on Postgres: made by a script, and only when told to.
+"""Tables and functions in a schema on Postgres, created by a script and only on request.
 
-One script serves the command, the call and whoever wants to read it first: it makes what is missing
-and leaves the rest, so running it twice, or twice at once, does no harm.
+The command, the call and people who want to read it first use the same script. It creates what is
+missing and leaves the rest, so running it twice, even at the same time, does no harm.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pollwise.storage.sql import incomplete_record, migrations
 
 @dataclass(frozen=True, slots=True)
 class TableSet:
-    """Tables that are migrated together, apart from others in the same schema.
+    """Tables that are migrated together, separately from others in the same schema.
 
-    package: has their migrations and statements. record: the table of the versions that were
-    applied. command: migrates them. what: they serve.
+    package: has their migrations and statements. record: the table of the applied versions.
+    command: migrates them. what: the kind of store they serve.
     """
 
     package: str
@@ -32,13 +32,13 @@ class TableSet:
 
     @property
     def advice(self) -> str:
-        """What to do where they are missing."""
+        """What to do if they are missing."""
         return f"Run `{self.command}`, or have it run by a role that may."
 
 
-#: Postgres cuts longer names off.
+#: Postgres truncates longer names.
 SCHEMA_LENGTH_MAX = 63
-#: What would end the quotes, or the parts of the script, that the name stands in.
+#: Characters that would end the quotes or the parts of the script around the name.
 _SPECIAL = frozenset("'\"\\{$")
 
 
@@ -60,7 +60,7 @@ def checked_schema(schema: object) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name as SQL takes it."""
+    """A name quoted for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -71,7 +71,7 @@ def lock_of(schema: str) -> int:
 
 
 def script(schema: str, tables: TableSet) -> str:
-    """All that has to be there, as SQL; what is there already is left as it is."""
+    """The SQL that creates all that is missing, and leaves the rest as it is."""
     begin = _BEGIN.format(
         name=quoted(schema),
         text=f"'{schema}'",
@@ -81,7 +81,7 @@ def script(schema: str, tables: TableSet) -> str:
         whose=f"the {tables.what} of pollwise",
     )
     steps = [
-        # By replacing, not by format: the bodies of the functions have braces of their own.
+        # By replace, not by format, because the bodies of the functions contain braces.
         _STEP.replace("{body}", text)
         .replace("{version}", str(version))
         .replace("{record}", tables.record)
@@ -91,10 +91,10 @@ def script(schema: str, tables: TableSet) -> str:
     return made.replace("{schema}", quoted(schema)) + "\n"
 
 
-# The name was checked: it holds nothing that could end its quotes.
+# The name was checked: it contains nothing that could end its quotes.
 _BEGIN = """\
--- The schema {name} of {whose}, version {version}: makes what is missing. Run it as a role that may
--- create the schema, or that owns it.
+-- The schema {name} of {whose}, version {version}: creates what is missing. Run it as a role that
+-- may create the schema, or that owns it.
 BEGIN;
 
 DO $migrate$ BEGIN
@@ -130,25 +130,25 @@ def check_version(found: int | None, schema: str, where: str, tables: TableSet) 
     known = tables.newest
     if found is None or found < known:
         raise SchemaError(
-            f"{where}: the tables in schema {schema!r} are of version {found or 0}; this code "
+            f"{where}: the tables in schema {schema!r} have version {found or 0}; this code "
             f"needs {known}. Run `{tables.command}`."
         )
     if found > known:
         raise SchemaError(
-            f"{where}: the tables in schema {schema!r} are of version {found}; this code knows up "
+            f"{where}: the tables in schema {schema!r} have version {found}; this code knows up "
             f"to {known}. Upgrade pollwise."
         )
 
 
 def incomplete(found: list[int], schema: str, tables: TableSet) -> str:
-    """What to say where tables are there of versions that their record lacks."""
+    """Advice for tables that exist although their record of versions lacks them."""
     return incomplete_record(f"{quoted(schema)}.{tables.record}", found, tables.package)
 
 
 def check_isolation(found: str, where: str, tables: TableSet) -> None:
-    """Refuse transactions that go by an old view: they would not see what was put meanwhile."""
+    """Refuse transactions with an old snapshot: they would not see jobs put meanwhile."""
     if found != "read committed":
         raise StoreError(
             f"{where}: transactions are {found} here, and the {tables.what} needs read committed. "
-            "Set default_transaction_isolation so for its role: ALTER ROLE … SET …"
+            "Set default_transaction_isolation for its role: ALTER ROLE … SET …"
         )

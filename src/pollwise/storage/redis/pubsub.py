@@ -1,7 +1,7 @@
-"""Messages by pub/sub: one listening connection a process and server, whoever listens.
+"""Hints by pub/sub: one listening connection per process and server, for all queues.
 
-Nothing is sent over it but its subscriptions: an idle process is quiet, and whether the line still
-carries anything is proven by the channel's own probes.
+Only subscriptions are sent over it, so an idle process is quiet. Whether messages still arrive is
+proven by the channel's own checks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pollwise.storage.redis.connections import Connections, RedisAddress, explai
 
 Heard = Callable[[str], None]
 
-#: How long a subscription may take, and a message to be sent, in seconds: hints are not worth more.
+#: How long subscribing may take, and sending a message, in seconds: hints are not worth more.
 SUBSCRIBE_TIMEOUT = 10.0
 SEND_TIMEOUT = 2.0
 
@@ -30,7 +30,7 @@ SEND_TIMEOUT = 2.0
 class NotConnected(StoreUnavailable):
     """There is no listening connection."""
 
-    advice = "The listening connection could not be made; see the reason."
+    advice = "The listening connection could not be opened; see the reason."
 
 
 class RedisTransport(HintTransport):
@@ -40,8 +40,8 @@ class RedisTransport(HintTransport):
         self, address: RedisAddress, channel: str, connections: Connections, clock: Clock
     ) -> None:
         self.advice = (
-            "Look whether the server answers, whether this user may use the queue's channels "
-            f"(ACL: &{{{address.prefix}:*), and whether a proxy in between carries pub/sub."
+            "Check that the server answers, that this user may use the queue's channels "
+            f"(ACL: &{{{address.prefix}:*), and that a proxy in between carries pub/sub."
         )
         self._address = address
         self._channel = channel
@@ -58,7 +58,7 @@ class RedisTransport(HintTransport):
             await subscription.over
         except TimeoutError:
             late = NotConnected(
-                f"{self._address} did not answer to a subscription within {SUBSCRIBE_TIMEOUT:g} s"
+                f"{self._address} did not answer a subscription within {SUBSCRIBE_TIMEOUT:g} s"
             )
             await switchboard.give_up(late)
             raise late from None
@@ -69,7 +69,7 @@ class RedisTransport(HintTransport):
         await self._connections.send("PUBLISH", self._channel, message, within=SEND_TIMEOUT)
 
     async def close(self) -> None:
-        """Nothing to do: the connections are the queue's, and who listens leaves by itself."""
+        """Nothing to do: the connections are the queue's, and `listen` leaves by itself."""
 
 
 class Subscription:
@@ -87,13 +87,13 @@ class Subscription:
         self.over.add_done_callback(self._end)
 
     def _end(self, over: asyncio.Future[None]) -> None:
-        self.subscribed.set()  # whoever waits for that learns why it never will
+        self.subscribed.set()  # ends the wait for a subscription that will not come
         if not over.cancelled():
-            over.exception()  # it may be over before anybody asks
+            over.exception()  # mark it as retrieved: nobody has to wait for it
 
 
 class ListeningConnection:
-    """The one connection of an event loop to a server on which all its queues listen.
+    """The one connection of an event loop to a server, on which all its queues listen.
 
     It opens with the first subscription and closes with the last.
     """
@@ -104,7 +104,7 @@ class ListeningConnection:
         self._address = address
         self._place = place
         self._members: list[Subscription] = []
-        self._asked: deque[str] = deque()  # the subscriptions that are not answered yet
+        self._asked: deque[str] = deque()  # subscriptions without an answer yet
         self._connection: wire.AbstractConnection | None = None
         self._reading: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
@@ -127,7 +127,7 @@ class ListeningConnection:
                 if self._connection is None:
                     self._connection = connection = await self._connect()
                     self._reading = asyncio.get_running_loop().create_task(self._read(connection))
-                # Again for a channel that is heard already: the answer is what makes one ready.
+                # Also for a channel that is already listened to: the answer makes it ready.
                 self._asked.append(member.channel)
                 await self._say("SUBSCRIBE", member.channel)
         except (trouble.RedisError, OSError) as error:
@@ -144,14 +144,14 @@ class ListeningConnection:
                 await self._say("UNSUBSCRIBE", member.channel)
 
     async def give_up(self, error: StoreUnavailable) -> None:
-        """A connection that does not answer one of its members is dead for all."""
+        """End all subscriptions: a connection that does not answer one of them is dead."""
         for member in self._members:
             if not member.over.done():
                 member.over.set_exception(error)
         await self._close()
 
     async def _connect(self) -> wire.AbstractConnection:
-        connection = self._address.connection(db=0)  # messages know no databases
+        connection = self._address.connection(db=0)  # messages are not bound to a database
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
         except BaseException:
@@ -164,7 +164,7 @@ class ListeningConnection:
             await self._connection.send_packed_command(pack(command))
 
     async def _read(self, connection: wire.AbstractConnection) -> None:
-        """Pass on what comes in; a loss is told to everybody, who begins anew."""
+        """Deliver messages; when the connection is lost, end all subscriptions."""
         try:
             while True:
                 try:
@@ -191,7 +191,7 @@ class ListeningConnection:
                 member.heard(data.decode("utf-8", "replace"))
 
     def _end(self, error: Exception, channel: str | None = None) -> None:
-        """It is over for those of a channel, or for all."""
+        """End the subscriptions of a channel, or all."""
         for member in self._members:
             if channel in (None, member.channel) and not member.over.done():
                 member.over.set_exception(explained(error, member.address, sent=False))

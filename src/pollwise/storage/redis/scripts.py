@@ -1,6 +1,6 @@
 """Lua scripts for Redis, each a file beside the code that runs it, read once.
 
-Every script begins with the text of common.lua, so that the layout of a job is written down once.
+Every script begins with common.lua, so that the layout of a job is written once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from importlib import resources
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """A script and the name under which a server keeps it."""
+    """A script and the digest by which a server knows it."""
 
     name: str
     text: str
@@ -23,7 +23,7 @@ class Script:
 
 @cache
 def script(package: str, name: str) -> Script:
-    """The script of this name in a package, after what all scripts of the package share."""
+    """The script of this name in a package, with the package's common.lua before it."""
     folder = resources.files(package)
     files = ("common.lua", f"{name}.lua")
     text = _without_comments("\n".join((folder / file).read_text("utf-8") for file in files))

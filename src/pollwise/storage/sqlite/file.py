@@ -1,8 +1,8 @@
-"""A SQLite file as a store: one connection, opened, checked and migrated when it is first used.
+"""A SQLite file as a store: one connection, opened, checked and migrated at its first use.
 
-WAL, so that readers and the one writer do not block each other; BEGIN IMMEDIATE, so that a write
-waits its turn at its start and never fails in the middle. Who keeps tables in a file names the
-package that has their migrations and a table for their version, so that several may share a file.
+WAL lets readers and the one writer work without blocking each other. BEGIN IMMEDIATE makes a write
+wait at its start, so that it never fails in the middle. A subclass names the package with its
+migrations and the table with its version, so that several stores may share a file.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from typing import Any
 from pollwise.errors import SchemaError, StoreError, StoreUnavailable
 from pollwise.storage.sql import migrations, statements
 
-#: The oldest SQLite with all that the statements use (RETURNING, UPDATE FROM, JSON built in).
+#: The oldest SQLite with all features that the statements use (RETURNING, UPDATE FROM, JSON).
 OLDEST_SQLITE = (3, 38, 0)
 #: How long a write waits for another process's write, in seconds.
 BUSY_TIMEOUT = 5.0
 
 
 class SqliteFile:
-    """One connection to one database file. Not for use from two threads at a time.
+    """One connection to one database file, used by one thread at a time.
 
-    package: has its migrations and statements; version_table: where the version of its
-        tables is kept; holds: what it is, in errors.
+    package: has its migrations and statements. version_table: holds the version of its tables.
+    holds: what the file contains, for errors.
     """
 
     package: str
@@ -42,7 +42,7 @@ class SqliteFile:
         self._connection: sqlite3.Connection | None = None
 
     def connect(self) -> sqlite3.Connection:
-        """The connection; opened, checked and migrated when it is first asked for."""
+        """The connection; opened, checked and migrated at the first call."""
         if self._connection is None:
             connection = self._open()
             try:
@@ -65,7 +65,7 @@ class SqliteFile:
             raise StoreError(f"there is no database at {self.path}; check the path in the URL")
         if not self.path.parent.is_dir():
             raise StoreError(
-                f"there is no folder {self.path.parent} for the database {self.path.name}; "
+                f"the folder {self.path.parent} for the database {self.path.name} does not exist; "
                 "create it or correct the path"
             )
         return sqlite3.connect(
@@ -78,7 +78,7 @@ class SqliteFile:
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        found = self._version(connection)  # first of all: what is not ours stays untouched
+        found = self._version(connection)  # first, so that a foreign file stays untouched
         if not found and not self._create:
             raise SchemaError(f"{self.path} holds no {self.holds}; check the path in the URL")
         self._write_ahead(connection)
@@ -86,7 +86,7 @@ class SqliteFile:
         self._migrate(connection)
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        """Switch to WAL. SQLite does not wait for its turn here, so we do."""
+        """Switch to WAL. SQLite does not wait for other processes here, so we do."""
         give_up = time.monotonic() + BUSY_TIMEOUT
         mode = None
         while mode is None:
@@ -97,7 +97,7 @@ class SqliteFile:
                 if not busy or time.monotonic() > give_up:
                     raise
                 with transaction(connection):
-                    pass  # waits until the other process is through
+                    pass  # waits until the other process is done
         if mode != "wal":
             raise StoreError(
                 f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
@@ -141,7 +141,7 @@ class SqliteFile:
             self._connection = None
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Run a method of this store with SQLite's errors told in ours."""
+        """Run a method of this store; SQLite's errors are raised as ours."""
         try:
             return method(*args)
         except sqlite3.Error as error:
@@ -156,16 +156,16 @@ _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("SQLITE_CANTOPEN", StoreError, "Check that the folder exists and this user may write there."),
     ("SQLITE_READONLY", StoreError, "This user may not write the file or its folder; allow it."),
     ("SQLITE_PERM", StoreError, "This user may not open the file; allow it."),
-    ("SQLITE_FULL", StoreUnavailable, "The disk is full; free some space, then it goes on."),
-    ("SQLITE_BUSY", StoreUnavailable, "Another process holds the write lock for long."),
-    ("SQLITE_LOCKED", StoreUnavailable, "Another statement holds the table for long."),
-    ("SQLITE_IOERR", StoreUnavailable, "The disk does not answer as it should; look at its log."),
-    ("SQLITE_ERROR", SchemaError, "Its tables are not as this version of pollwise made them."),
+    ("SQLITE_FULL", StoreUnavailable, "The disk is full; free some space."),
+    ("SQLITE_BUSY", StoreUnavailable, "Another process has held the write lock for too long."),
+    ("SQLITE_LOCKED", StoreUnavailable, "Another statement has held the table for too long."),
+    ("SQLITE_IOERR", StoreUnavailable, "The disk has a problem; see the system's log."),
+    ("SQLITE_ERROR", SchemaError, "Its tables differ from those that this version creates."),
 )
 
 
 def explained(error: sqlite3.Error, path: Path) -> StoreError:
-    """SQLite's error, told in ours: what it was, and what to do about it."""
+    """SQLite's error as ours: what it was, and what to do about it."""
     name = getattr(error, "sqlite_errorname", "")
     for prefix, kind, advice in _EXPLANATIONS:
         if name.startswith(prefix):
@@ -175,7 +175,7 @@ def explained(error: sqlite3.Error, path: Path) -> StoreError:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All of it or nothing; within another transaction, a part of that one."""
+    """Commit all of it or nothing; inside another transaction, join that one."""
     if connection.in_transaction:
         yield
         return

@@ -1,6 +1,6 @@
-"""The thread that makes the calls of a store in a SQLite file, so that the event loop goes on.
+"""The thread that makes the calls to a SQLite file, so that the event loop is not blocked.
 
-One thread with one connection: SQLite has one writer at a time, so more would only wait.
+One thread with one connection is enough: SQLite has one writer at a time, so more would only wait.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class ConnectionOwner(Protocol):
-    """What has the connection, and tells SQLite's errors in ours."""
+    """Owns the connection, and raises SQLite's errors as ours."""
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any: ...
 
@@ -26,8 +26,8 @@ class ConnectionOwner(Protocol):
 class SqliteThread:
     """Makes the calls of one connection, one after the other.
 
-    name: the thread's; store: what is closed, in errors; opened: called once, after the first call
-        that went well.
+    name: of the thread. store: what is closed, for errors. opened: called once, after the first
+        successful call.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class SqliteThread:
             opened()
 
     async def close(self) -> None:
-        """Close the connection after the calls that wait, then the thread; any number of times."""
+        """Close the connection after the waiting calls, then the thread. May be called twice."""
         if self.closed:
             return
         closing = self.call(self._connected.close)

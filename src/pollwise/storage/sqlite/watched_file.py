@@ -1,8 +1,8 @@
 """Hints between processes through a file beside the database, `<file>-hint`.
 
-Whoever puts touches the file; whoever pauses watches it. On Linux the kernel tells (inotify): a
-pause costs nothing and the news arrives at once. Elsewhere, or where the kernel has no watch left,
-a pause looks at the file's time stamp every `every` seconds, which is one `stat`. Neither opens a
+A put touches the file, and a pause watches it. On Linux the kernel reports it (inotify): a pause
+costs nothing and the hint arrives at once. Elsewhere, or if the kernel has no watch left, a pause
+compares the file's time stamp every `every` seconds, which is one `stat`. Neither opens a
 transaction nor takes a lock, so the database stays untouched.
 """
 
@@ -24,7 +24,7 @@ IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
 class WatchedFile(Hints):
     """Hints that also come from, and go to, other processes.
 
-    every: how often to look where the kernel cannot tell; 0 does neither.
+    every: how often to compare the time stamp if the kernel cannot report it; 0 turns both off.
     """
 
     def __init__(self, database: Path, every: float) -> None:
@@ -45,12 +45,12 @@ class WatchedFile(Hints):
         if not self._every or self._read_watch():
             return
         if self._next_check is None or self._checking is not asyncio.get_running_loop():
-            self._check_later()  # a look planned on an event loop that ended never happens
+            self._check_later()  # a timer of a closed event loop never fires
 
     def awake(self, hint: Hint) -> None:
         super().awake(hint)
         if not self._asleep:
-            self._stop_reading()  # a busy process need not hear of each of its own puts
+            self._stop_reading()  # a busy process need not be notified of its own puts
 
     def close(self) -> None:
         super().close()
@@ -59,18 +59,18 @@ class WatchedFile(Hints):
         self._stop_checking()
 
     def opened(self) -> None:
-        """The database is one, and ours: only now may a file be put beside it."""
+        """The database exists and is ours: only now may a file be created beside it."""
         self._opened = True
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
-        """Touch the file. Its loss costs others latency, so a failure is no error."""
+        """Touch the file. A failure only costs others latency, so it is not an error."""
         try:
             now = time.time_ns()
             try:
                 os.utime(self._path, ns=(now, now))
             except FileNotFoundError:
                 self._make_file()
-            except PermissionError:  # the file of another user, which we may touch but not date
+            except PermissionError:  # another user's file: it can be touched but not dated
                 os.utime(self._path)
         except OSError:
             return
@@ -78,12 +78,12 @@ class WatchedFile(Hints):
 
     def _make_file(self) -> None:
         self._path.touch()
-        self._path.chmod(self._database.stat().st_mode & 0o666)  # for whoever may use the database
+        self._path.chmod(self._database.stat().st_mode & 0o666)  # for all users of the database
 
-    # Told by the kernel
+    # Reported by the kernel
 
     def _read_watch(self) -> bool:
-        """Hear of touches from the kernel; False where that cannot be had."""
+        """Get touches from the kernel; False if that is not possible."""
         if self._watch is None and not self._begin_watch():
             return False
         loop = asyncio.get_running_loop()
@@ -105,10 +105,10 @@ class WatchedFile(Hints):
         try:
             if not self._path.exists():
                 self._make_file()
-                self._seen = self._stamp()  # that we made it is no news
+                self._seen = self._stamp()  # our own creation is not a hint
             self._watch = inotify([self._path], IN_ATTRIB)
         except (OSError, AttributeError):
-            self._cannot_watch = True  # no rights, no watch left, no inotify: look instead
+            self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
             return False
         self._stop_checking()
         return True
@@ -120,7 +120,7 @@ class WatchedFile(Hints):
             os.read(self._watch, 4096)
         except OSError:
             return
-        if not self._path.exists():  # somebody removed it: watch its successor
+        if not self._path.exists():  # it was removed: watch its successor
             self._end_watch()
             self._read_watch()
         self._check()
@@ -131,7 +131,7 @@ class WatchedFile(Hints):
             os.close(self._watch)
             self._watch = None
 
-    # Looking
+    # Time stamps
 
     def _check_later(self) -> None:
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""The contract of a queue, clause by clause, as checks that any implementation can be put to.
+"""The contract of a queue, clause by clause, as checks for any implementation.
 
-Tell the suite how to reach your queue by a `Bench`, and run it:
+Write a `Bench` that opens your queue, and run the suite:
 
     class MyBench(Bench):
         def __init__(self, clock):
@@ -10,7 +10,7 @@ Tell the suite how to reach your queue by a `Bench`, and run it:
         async def elapse(self, units):
             await self.clock.advance(units * self.unit)
 
-With pytest, one test a clause:
+With pytest, one test per clause:
 
     @pytest.mark.parametrize("check", CHECKS, ids=name_of)
     def test_contract(check):
@@ -22,9 +22,9 @@ With pytest, one test a clause:
 
 Without: `report = await exercise(make_bench)`, then `print(report)` and `assert report.ok`.
 
-Every check wants a bench of its own, on an empty store. A check that asks for what
-`queue.capabilities` denies raises `NotCapable`, and nothing else does. A store on a real clock
-sets `unit` to as few seconds as it can tell apart; all waiting is in units.
+Every check needs its own bench, on an empty store. A check that needs what `queue.capabilities`
+denies raises `NotCapable`, and nothing else does. A store with a real clock sets `unit` to the
+shortest time in seconds that it can tell apart; all waiting is in units.
 """
 
 from __future__ import annotations
@@ -45,25 +45,30 @@ from pollwise.testing.conformance import (
 )
 from pollwise.testing.conformance.bench import Bench, Check, NotCapable
 
-__all__ = ["CHECKS", "Bench", "Check", "NotCapable", "Report", "exercise", "name_of", "run"]
+__all__ = [
+    "CHECKS",
+    "Bench",
+    "Check",
+    "ConformanceReport",
+    "NotCapable",
+    "exercise",
+    "name_of",
+    "run",
+]
 
-#: Every clause of the contract.
-CHECKS: tuple[Check, ...] = (
-    *putting.CHECKS,
-    *ordering.CHECKS,
-    *unique.CHECKS,
-    *leasing.CHECKS,
-    *settling.CHECKS,
-    *dead.CHECKS,
-    *views.CHECKS,
-    *waking.CHECKS,
-    *cancelling.CHECKS,
+_MODULES = (putting, ordering, unique, leasing, settling, dead, views, waking, cancelling)
+#: Every clause of the contract: all functions of these modules that are named `check_…`.
+CHECKS: tuple[Check, ...] = tuple(
+    check
+    for module in _MODULES
+    for name, check in vars(module).items()
+    if name.startswith("check_")
 )
 
 
 @dataclass
 class ConformanceReport:
-    """What came of each check, by its name."""
+    """The result of each check, by its name."""
 
     passed: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
@@ -90,7 +95,7 @@ def name_of(check: Check) -> str:
 
 
 async def run(check: Check, bench: Bench) -> None:
-    """Run one check on a bench of its own, and close what it opened."""
+    """Run one check on its own bench, and close what it opened."""
     try:
         await check(bench)
     finally:
@@ -98,7 +103,7 @@ async def run(check: Check, bench: Bench) -> None:
 
 
 async def exercise(make_bench: Callable[[], Bench | Awaitable[Bench]]) -> ConformanceReport:
-    """Run every check, each on a bench of its own, and report; a failure does not end it."""
+    """Run every check, each on its own bench, and report; a failure does not end it."""
     report = ConformanceReport()
     for check in CHECKS:
         name = name_of(check)

@@ -1,7 +1,7 @@
-"""What the checks stand on: the bench, and a few words to say what they expect.
+"""The base of the checks: the bench, and functions that state what they expect.
 
-The words raise `AssertionError` by themselves, rather than by `assert`: the suite runs outside of
-pytest's rewriting and under `python -O` as well.
+These raise `AssertionError` themselves instead of using `assert`, because the suite also runs
+outside of pytest and under `python -O`.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pollwise.runtime.jobs import Claim, NewJob, Settlement
 E = TypeVar("E", bound=Exception)
 Q = TypeVar("Q", bound=Queue)
 
-#: A lease so long, in units, that it does not end during a check.
+#: A lease, in units, that does not end during a check.
 LONG = 1000.0
 
 
 class NotCapable(Exception):
-    """The store says by its capabilities that it cannot do what this check is about."""
+    """The store's capabilities say that it cannot do what this check is about."""
 
 
 class Check(Protocol):
@@ -37,15 +37,15 @@ class Check(Protocol):
 class Bench(ABC):
     """How the suite reaches one empty store, and how it lets time pass there.
 
-    unit: seconds in a unit of time. All leases, delays and waits of the checks are a few units; a
-        real server wants a unit well above its answer time, the virtual clock any.
+    unit: seconds in a unit of time. All leases, delays and waits of the checks are a few units. A
+        real server needs a unit well above its response time; the virtual clock takes any.
     """
 
     unit: float = 1.0
 
     @abstractmethod
     async def queue(self, **options: Any) -> Queue:
-        """A fresh handle on the store, as another process would have it.
+        """A new handle on the store, as another process would have it.
 
         options: `keep` and `max_payload_bytes`, the same each time within a check. A store that
         lives in one object may return that object again.
@@ -85,7 +85,7 @@ class Bench(ABC):
     async def take_one(self, queue: Queue, *, worker: str = "worker", lease: float = LONG) -> Claim:
         """Claim one job, which must be there."""
         claims = await self.take(queue, 1, worker=worker, lease=lease)
-        equal(len(claims), 1, "the jobs that a claim with limit 1 found, with a job claimable")
+        equal(len(claims), 1, "jobs found by a claim with limit 1, when one is ready")
         return claims[0]
 
     async def pause(self, queue: Queue, units: float) -> bool:
@@ -102,31 +102,31 @@ class Bench(ABC):
 def require(able: object, what: str) -> None:
     """Skip the check unless the store can do what it is about."""
     if not able:
-        raise NotCapable(f"the store's capabilities say that it has no {what}")
+        raise NotCapable(f"the store's capabilities deny: {what}")
 
 
 async def keeping(bench: Bench, units: float) -> Queue:
-    """A queue that keeps finished jobs for so long; skip the check where the store cannot."""
+    """A queue that keeps finished jobs this long; skips the check if the store cannot."""
     try:
         return await bench.queue(keep=units * bench.unit)
     except Unsupported:
         require((await bench.queue()).capabilities.keep, "keep")
-        raise  # it says that it can
+        raise  # its capabilities say that it can
 
 
 def arranged(queue: Queue, values: Iterable[Any]) -> list[Any]:
-    """Values in the order they came where the store keeps an order, else in one that says none."""
+    """Values in their order if the store keeps one, else sorted."""
     return list(values) if queue.capabilities.ordered else sorted(values, key=repr)
 
 
 async def gone(queue: Queue, job_id: str, what: str) -> None:
-    """Expect that there is no such job, where the store lets one look."""
+    """Expect that this job does not exist, if the store can show jobs."""
     if queue.capabilities.views:
         equal(await queue.get(job_id), None, what)
 
 
 async def nothing_left(queue: Queue, what: str) -> None:
-    """Expect that there is no job at all, where the store lets one look."""
+    """Expect that no job exists, if the store can show jobs."""
     if queue.capabilities.views:
         equal(await queue.jobs(), [], what)
 
@@ -142,7 +142,7 @@ def equal(got: object, wanted: object, what: str) -> None:
 
 
 async def refused(error: type[E], call: Awaitable[object], what: str) -> E:
-    """Await a call that must raise `error`, and return that."""
+    """Await a call that must raise `error`, and return the error."""
     try:
         result = await call
     except error as raised:

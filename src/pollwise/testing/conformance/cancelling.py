@@ -1,4 +1,4 @@
-"""Cancellation: a call that is cancelled, at any point of it, loses and strands nothing."""
+"""Cancellation: a call that is cancelled at any point loses nothing and leaves nothing claimed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,14 @@ from typing import Any
 
 from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import NewJob, Settlement
-from pollwise.testing.conformance.bench import (
-    Bench,
-    Check,
-    done,
-    equal,
-    nothing_left,
-    numbered,
-    require,
-)
+from pollwise.testing.conformance.bench import Bench, done, equal, nothing_left, numbered, require
 
-#: How many steps of the event loop into a call the checks cancel it, at the most.
+#: The maximum number of steps of the event loop after which the checks cancel a call.
 STEPS = 30
 
 
 async def _cancel_after(task: asyncio.Task[Any], steps: int, times: int = 1) -> bool:
-    """Let a task run for so many steps, cancel it, and say whether that came before its end."""
+    """Let a task run for some steps, cancel it, and return whether it had not ended before."""
     for _ in range(steps):
         await asyncio.sleep(0)
     cancelled = task.cancel()
@@ -36,7 +28,7 @@ async def _cancel_after(task: asyncio.Task[Any], steps: int, times: int = 1) -> 
 
 
 async def _all_ready(bench: Bench, queue: Queue, count: int, what: str) -> None:
-    """Expect so many jobs, none of them claimed or counted."""
+    """Expect this number of jobs, none of them claimed or counted."""
     if queue.capabilities.views:
         views = [(view.state, view.job.attempt) for view in await queue.jobs()]
         equal(views, [("ready", 0)] * count, f"states and attempts, {what}")
@@ -49,13 +41,13 @@ async def _all_ready(bench: Bench, queue: Queue, count: int, what: str) -> None:
 
 
 async def check_cancelled_claim_claims_nothing(bench: Bench) -> None:
-    """A claim that is cancelled after any number of steps leaves nothing claimed, nor counted."""
+    """A claim that is cancelled after any number of steps leaves nothing claimed or counted."""
     queue, other = await bench.queue(), await bench.queue()
     await queue.put(numbered(1, 2, 3))
     for steps in range(STEPS):
         task = asyncio.ensure_future(bench.take(queue))
         await _cancel_after(task, steps)
-        if not task.cancelled():  # it was faster: what it got is its own
+        if not task.cancelled():  # it was faster, and keeps its claims
             claims = task.result()
             equal(len(claims), 3, f"claimed by a call that ended before {steps} steps")
             await queue.settle(done(claims))
@@ -65,7 +57,7 @@ async def check_cancelled_claim_claims_nothing(bench: Bench) -> None:
 
 
 async def check_claim_cancelled_twice(bench: Bench) -> None:
-    """A second cancellation, while the first is being cleaned up after, strands nothing either."""
+    """A second cancellation, while the first is being handled, leaves nothing claimed either."""
     queue, other = await bench.queue(), await bench.queue()
     await queue.put(numbered(1, 2, 3))
     for steps in range(STEPS):
@@ -79,7 +71,7 @@ async def check_claim_cancelled_twice(bench: Bench) -> None:
 
 
 async def check_cancelled_hold_claims_nothing(bench: Bench) -> None:
-    """A held claim that is cancelled as a job arrives leaves it to others, and awake ones."""
+    """A held claim that is cancelled as a job arrives leaves it to others, and wakes one."""
     queue = await bench.queue()
     require(queue.capabilities.long_poll, "long poll")
     for steps in range(STEPS):
@@ -132,12 +124,3 @@ async def check_cancelled_settle_is_whole(bench: Bench) -> None:
         equal(left in (0, 3), True, f"{left} of 3 left, cancelled {steps} steps in")
         if left:
             await queue.settle(done(claims))
-
-
-CHECKS: tuple[Check, ...] = (
-    check_cancelled_claim_claims_nothing,
-    check_claim_cancelled_twice,
-    check_cancelled_hold_claims_nothing,
-    check_cancelled_put_is_whole,
-    check_cancelled_settle_is_whole,
-)

@@ -1,4 +1,4 @@
-"""Dead letters: listed with their reason, retried or dropped by a person."""
+"""Dead jobs: listed with their error, retried or dropped by an operator."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
-    Check,
     arranged,
     done,
     equal,
@@ -21,8 +20,8 @@ from pollwise.testing.conformance.bench import (
 )
 
 
-async def check_dead_letters_are_listed(bench: Bench) -> None:
-    """A dead job is listed with its reason, and does not run."""
+async def check_dead_jobs_are_listed(bench: Bench) -> None:
+    """A dead job is listed with its error, and does not run."""
     queue = await bench.queue()
     before = queue.clock.epoch()
     [job_id] = await kill(bench, queue, NewJob("mail", {"to": "x"}), error="no such address")
@@ -35,8 +34,8 @@ async def check_dead_letters_are_listed(bench: Bench) -> None:
     equal(payloads(await bench.take(queue)), [None], "what may be claimed: the other job")
 
 
-async def check_dead_letters_by_page_and_kind(bench: Bench) -> None:
-    """Dead letters are listed in pages and by kind."""
+async def check_dead_jobs_by_page_and_kind(bench: Bench) -> None:
+    """Dead jobs are listed in pages and by kind."""
     queue = await bench.queue()
     put = await kill(bench, queue, *(NewJob("ab"[n % 2], n) for n in range(6)))
     equal(
@@ -44,7 +43,7 @@ async def check_dead_letters_by_page_and_kind(bench: Bench) -> None:
         [1, 3, 5],
         "those of kind b",
     )
-    equal(len(await queue.jobs("dead", limit=4)), 4, "dead letters on a page of four")
+    equal(len(await queue.jobs("dead", limit=4)), 4, "dead jobs on a page of four")
     require(queue.capabilities.views and queue.capabilities.ordered, "view of jobs by pages")
     pages = [v.job.payload for v in await queue.jobs("dead", limit=4)]
     pages += [v.job.payload for v in await queue.jobs("dead", limit=4, after=put[3])]
@@ -52,12 +51,12 @@ async def check_dead_letters_by_page_and_kind(bench: Bench) -> None:
 
 
 async def check_retry_all(bench: Bench) -> None:
-    """Redrive makes all dead jobs run again, with fresh attempts, and counts them."""
+    """Retry makes all dead jobs run again, with fresh attempts, and counts them."""
     queue, other = await bench.queue(), await bench.queue()
     put = await kill(bench, queue, *numbered(1, 2, 3))
     equal(await other.retry(), 3, "how many were retried")
     equal(await other.retry(), 0, "how many are left to retry")
-    equal(await queue.jobs("dead"), [], "the dead letters after it")
+    equal(await queue.jobs("dead"), [], "the dead jobs after it")
     claims = await bench.take(queue)
     equal(arranged(queue, ids(claims)), arranged(queue, put), "the jobs that run again")
     equal({claim.job.attempt for claim in claims}, {1}, "their attempts, fresh")
@@ -66,7 +65,7 @@ async def check_retry_all(bench: Bench) -> None:
 
 
 async def check_retry_some(bench: Bench) -> None:
-    """Redrive by ids touches those only; ids unknown, not ours or not dead are passed over."""
+    """Retry by ids changes only those; ids that are unknown, foreign or not dead are ignored."""
     queue = await bench.queue()
     put = await kill(bench, queue, *numbered("a", "b", "c"))
     held, ready = await _leased_and_ready(bench, queue)
@@ -88,7 +87,7 @@ async def _leased_and_ready(bench: Bench, queue: Queue) -> tuple[Claim, str]:
 
 
 async def check_retried_job_is_fenced(bench: Bench) -> None:
-    """The token from before a job died does not fit after its retry."""
+    """The token from before a job died is not valid after its retry."""
     queue = await bench.queue()
     require(queue.capabilities.fenced, "fence against old tokens")
     await queue.put(NewJob("job"))
@@ -96,12 +95,12 @@ async def check_retried_job_is_fenced(bench: Bench) -> None:
     await queue.settle([Settlement.dead(old, "broken")])
     await queue.retry()
     await lost(queue.settle(done([old])), [old.job.id], "a settlement with the old token")
-    await lost(queue.renew([old], bench.unit), [old.job.id], "an renewal with the old token")
+    await lost(queue.renew([old], bench.unit), [old.job.id], "a renewal with the old token")
     equal((await bench.take_one(queue)).job.id, old.job.id, "the job, which is still there")
 
 
 async def check_retry_respects_the_key(bench: Bench) -> None:
-    """A retried job of a key still runs one at a time with it, in the order they were put."""
+    """A retried job of a key still runs one at a time with it, in put order."""
     queue = await bench.queue()
     require(queue.capabilities.keys and queue.capabilities.ordered, "keys and order")
     await queue.put(numbered(0, 1, 2, 3, 4, key="k"))
@@ -121,7 +120,7 @@ async def check_retry_respects_the_key(bench: Bench) -> None:
 
 
 async def check_retry_a_whole_key(bench: Bench) -> None:
-    """Jobs of one key that are retried together run one at a time, in the order they were put."""
+    """Jobs of one key that are retried together run one at a time, in put order."""
     queue = await bench.queue()
     require(queue.capabilities.keys, "keys")
     await queue.put(numbered(0, 1, 2, key="k"))
@@ -135,7 +134,7 @@ async def check_retry_a_whole_key(bench: Bench) -> None:
 
 
 async def check_drop(bench: Bench) -> None:
-    """Drop deletes dead jobs for good, by ids or all, and touches no other."""
+    """Drop deletes dead jobs permanently, by ids or all, and no other jobs."""
     queue = await bench.queue()
     put = await kill(bench, queue, *numbered("a", "b", "c"))
     held, ready = await _leased_and_ready(bench, queue)
@@ -150,15 +149,3 @@ async def check_drop(bench: Bench) -> None:
     equal(await queue.retry(put), 0, "a retry of what was dropped")
     equal(payloads(await bench.take(queue)), ["ready"], "what may be claimed")
     await queue.settle(done([held]))
-
-
-CHECKS: tuple[Check, ...] = (
-    check_dead_letters_are_listed,
-    check_dead_letters_by_page_and_kind,
-    check_retry_all,
-    check_retry_some,
-    check_retried_job_is_fenced,
-    check_retry_respects_the_key,
-    check_retry_a_whole_key,
-    check_drop,
-)

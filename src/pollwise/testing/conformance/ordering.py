@@ -9,7 +9,6 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
-    Check,
     NotCapable,
     arranged,
     done,
@@ -24,7 +23,7 @@ from pollwise.testing.conformance.bench import (
 
 
 async def check_first_in_first_out(bench: Bench) -> None:
-    """Jobs are claimed in the order they were put, over batches and handles."""
+    """Jobs are claimed in put order, across batches and handles."""
     queue, other = await bench.queue(), await bench.queue()
     require(queue.capabilities.ordered, "order")
     await queue.put(numbered(0, 1, 2))
@@ -45,7 +44,7 @@ async def check_order_is_by_due_time(bench: Bench) -> None:
 
 
 async def check_priority(bench: Bench) -> None:
-    """A higher priority goes first, also between kinds and whatever was put before."""
+    """A higher priority goes first, also across kinds and before older jobs."""
     queue = await bench.queue()
     can = queue.capabilities
     require(can.priorities and can.ordered, "priorities and order")
@@ -65,7 +64,7 @@ async def check_priority_does_not_beat_time(bench: Bench) -> None:
 
 
 async def check_delay(bench: Bench) -> None:
-    """A delayed job is not claimable before its time, and is at its time."""
+    """A delayed job cannot be claimed before its time, and can from then on."""
     queue = await bench.queue()
     require(queue.capabilities.delay, "delay")
     [job_id] = await queue.put(NewJob("job", delay=4 * bench.unit))
@@ -77,7 +76,7 @@ async def check_delay(bench: Bench) -> None:
 
 
 async def check_run_at(bench: Bench) -> None:
-    """`run_at` is a moment, as a datetime or in seconds since 1970; one in the past means now."""
+    """`run_at` is a time, as a datetime or in seconds since 1970; a past one means now."""
     queue = await bench.queue()
     require(queue.capabilities.delay, "delay")
     now = queue.clock.epoch()
@@ -93,7 +92,7 @@ async def check_run_at(bench: Bench) -> None:
 
 
 async def check_kinds(bench: Bench) -> None:
-    """A claim for some kinds leaves the others to others; one for no kind takes nothing."""
+    """A claim for some kinds leaves the others; a claim for no kind takes nothing."""
     queue = await bench.queue()
     require(queue.capabilities.kinds, "claim by kinds")
     await queue.put([NewJob(kind, kind) for kind in "abcab"])
@@ -134,7 +133,7 @@ async def check_what_a_store_cannot_do_is_refused(bench: Bench) -> None:
     if not can.kinds:
         await refused(Unsupported, queue.claim("w", 1, 1, kinds=["job"]), "a claim by kinds")
     if not can.views:
-        await refused(Unsupported, queue.get("1"), "a look at a job")
+        await refused(Unsupported, queue.get("1"), "get of a job")
         await refused(Unsupported, queue.jobs(), "a list of jobs")
     can_put = [possible for possible, _ in asked.values()]
     if all((*can_put, can.long_poll, can.kinds, can.views)):
@@ -191,7 +190,7 @@ async def check_key_through_retry(bench: Bench) -> None:
 
 
 async def check_key_through_death(bench: Bench) -> None:
-    """A dead job frees its key: the next one goes on."""
+    """A dead job frees its key: the next one can run."""
     queue = await _keyed(bench, 0, 1)
     await queue.settle([Settlement.dead(await bench.take_one(queue), "broken")])
     equal(payloads(await bench.take(queue)), [1], "a claim after the key's first job died")
@@ -228,7 +227,7 @@ async def check_key_holds_back_a_better_job(bench: Bench) -> None:
 
 
 async def check_key_successor_keeps_its_delay(bench: Bench) -> None:
-    """When a key is freed, a successor with a delay of its own still waits for that."""
+    """When a key is freed, a successor with its own delay still waits for it."""
     queue = await bench.queue()
     require(queue.capabilities.keys and queue.capabilities.delay, "keys and delay")
     await queue.put(NewJob("job", "first", key="k"))
@@ -251,33 +250,10 @@ async def check_key_over_kinds(bench: Bench) -> None:
 
 
 async def check_key_of_an_ended_job_is_free(bench: Bench) -> None:
-    """After all jobs of a key are done, the key begins anew."""
+    """After all jobs of a key are done, the key can be used again."""
     queue = await _keyed(bench, 0)
     await queue.settle(done(await bench.take(queue)))
     await queue.put(numbered(1, key="k"))
     claims = await bench.take(queue)
     equal(payloads(claims), [1], "a claim of a new job with an old key")
     expect(claims[0].job.key == "k", f"its key is {claims[0].job.key!r}")
-
-
-CHECKS: tuple[Check, ...] = (
-    check_first_in_first_out,
-    check_order_is_by_due_time,
-    check_priority,
-    check_priority_does_not_beat_time,
-    check_delay,
-    check_run_at,
-    check_kinds,
-    check_many_kinds,
-    check_what_a_store_cannot_do_is_refused,
-    check_key_one_at_a_time,
-    check_keys_run_in_parallel,
-    check_key_through_retry,
-    check_key_through_death,
-    check_key_through_give_back,
-    check_key_through_expiry,
-    check_key_holds_back_a_better_job,
-    check_key_successor_keeps_its_delay,
-    check_key_over_kinds,
-    check_key_of_an_ended_job_is_free,
-)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pollwise.runtime.jobs import ERROR_LENGTH_MAX, NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
-    Check,
     done,
     equal,
     expect,
@@ -17,7 +16,7 @@ from pollwise.testing.conformance.bench import (
 
 
 async def check_retry_counts(bench: Bench) -> None:
-    """A retry counts as an attempt, and keeps its error for a look."""
+    """A retry counts as an attempt, and its error can be read."""
     queue = await bench.queue()
     [job_id] = await queue.put(NewJob("job", "tried"))
     for attempt in (1, 2, 3):
@@ -31,7 +30,7 @@ async def check_retry_counts(bench: Bench) -> None:
 
 
 async def check_retry_waits(bench: Bench) -> None:
-    """A retry with a delay is not claimable before that, and is then."""
+    """A retry with a delay cannot be claimed before that, and can afterwards."""
     queue = await bench.queue()
     await queue.put(NewJob("job"))
     await queue.settle([Settlement.retry(await bench.take_one(queue), 4 * bench.unit)])
@@ -42,7 +41,7 @@ async def check_retry_waits(bench: Bench) -> None:
 
 
 async def check_give_back(bench: Bench) -> None:
-    """A job that is given back is claimable again at once, or after the delay, not before."""
+    """A job that is given back can be claimed at once, or after the delay and not before."""
     queue, other = await bench.queue(), await bench.queue()
     await queue.put(NewJob("job", "back"))
     await queue.settle([Settlement.give_back(await bench.take_one(queue))])
@@ -69,7 +68,7 @@ async def check_give_back_does_not_count(bench: Bench) -> None:
 
 
 async def check_settle_a_mixed_batch(bench: Bench) -> None:
-    """One batch may settle each of its claims in another way."""
+    """A batch may settle each of its claims in a different way."""
     queue = await bench.queue()
     put = await queue.put(numbered(*range(5)))
     claims = {claim.job.id: claim for claim in await bench.take(queue)}
@@ -110,7 +109,7 @@ async def check_retry_by_the_hundred(bench: Bench) -> None:
 
 
 async def check_errors_are_storable(bench: Bench) -> None:
-    """Any text may be an error: what no store can keep is written so that it can."""
+    """Any text may be an error: what a store cannot keep is escaped."""
     queue = await bench.queue()
     texts = ["", "ünï ☃ 😀 '\"\\ %s", "a\0b", "bad \udcff byte", "line\nbreak", "x" * 100_000]
     await queue.put(numbered(*range(len(texts))))
@@ -124,7 +123,7 @@ async def check_errors_are_storable(bench: Bench) -> None:
 
 
 async def check_done_jobs_are_kept(bench: Bench) -> None:
-    """With `keep`, a finished job can be looked at for that long, does not run, and is pruned."""
+    """With `keep`, a finished job can be read for that long, does not run, and is pruned."""
     queue = await keeping(bench, 5)
     require(queue.capabilities.views, "view of jobs")
     early, late = await queue.put(numbered("early", "late"))
@@ -155,16 +154,3 @@ async def check_prune_leaves_the_rest(bench: Bench) -> None:
     equal(await queue.prune(), 0, "what there was to prune")
     states = [view.state for view in await queue.jobs()]
     equal(states, ["dead", "leased", "ready"], "the jobs there are")
-
-
-CHECKS: tuple[Check, ...] = (
-    check_retry_counts,
-    check_retry_waits,
-    check_give_back,
-    check_give_back_does_not_count,
-    check_settle_a_mixed_batch,
-    check_retry_by_the_hundred,
-    check_errors_are_storable,
-    check_done_jobs_are_kept,
-    check_prune_leaves_the_rest,
-)

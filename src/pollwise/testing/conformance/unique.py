@@ -1,4 +1,4 @@
-"""Unique: put once, however often it is asked for."""
+"""Unique: put once, however often it is repeated."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import NewJob, Settlement
 from pollwise.testing.conformance.bench import (
     Bench,
-    Check,
     arranged,
     done,
     equal,
@@ -52,7 +51,7 @@ async def check_unique_is_put_once(bench: Bench) -> None:
 
 
 async def check_unique_twice_in_a_batch(bench: Bench) -> None:
-    """Twice in one batch is one job too."""
+    """Two equal jobs in one batch are one job too."""
     queue = await _queue(bench)
     first, second, third = await queue.put([_once(), NewJob("job", 2), _once()])
     equal(third, first, "the id of the second of two equal jobs")
@@ -61,13 +60,13 @@ async def check_unique_twice_in_a_batch(bench: Bench) -> None:
 
 
 async def check_unique_conflict(bench: Bench) -> None:
-    """Another payload or kind under the same `unique` is a conflict, and nothing is put."""
+    """Another payload or kind with the same `unique` is a conflict, and nothing is put."""
     queue = await _exact(bench)
     [job_id] = await queue.put(_once(1))
     others = {
         "another payload": _once(2),
         "another kind": _once(1, "other"),
-        "true for 1, which Python holds equal": _once(True),
+        "true for 1, which are equal in Python": _once(True),
     }
     for what, job in others.items():
         error = await refused(UniqueConflict, queue.put([NewJob("job", 3), job]), what)
@@ -76,7 +75,7 @@ async def check_unique_conflict(bench: Bench) -> None:
 
 
 async def check_unique_conflict_in_a_batch(bench: Bench) -> None:
-    """Two different jobs under one `unique` in one batch are a conflict, and nothing is put."""
+    """Two different jobs with one `unique` in one batch are a conflict, and nothing is put."""
     queue = await _exact(bench)
     batch = [NewJob("job", 0), _once(1), _once(2)]
     await refused(UniqueConflict, queue.put(batch), "a batch that contradicts itself")
@@ -96,7 +95,7 @@ async def check_unique_is_free_when_done(bench: Bench) -> None:
 
 
 async def check_unique_is_held_through_failure(bench: Bench) -> None:
-    """A job that is retried, or dead, still holds its `unique`; after a drop it is free."""
+    """A job that is retried, or dead, still has its `unique`; after a drop it is free."""
     queue = await _exact(bench)
     [job_id] = await queue.put(_once(1))
     await queue.settle([Settlement.retry(await bench.take_one(queue))])
@@ -104,14 +103,14 @@ async def check_unique_is_held_through_failure(bench: Bench) -> None:
     await queue.settle([Settlement.dead(await bench.take_one(queue), "broken")])
     equal(await queue.put(_once(1)), [job_id], "a second put while it is dead")
     await refused(UniqueConflict, queue.put(_once(2)), "another payload while it is dead")
-    equal(await bench.take(queue), [], "a put of a dead job's twin makes nothing run")
+    equal(await bench.take(queue), [], "a repeat of a dead job makes nothing run")
     await queue.drop([job_id])
     [fresh] = await queue.put(_once(2))
     equal(ids(await bench.take(queue)), [fresh], "the jobs there are after the drop")
 
 
 async def check_unique_is_held_through_retry(bench: Bench) -> None:
-    """A retried job still holds its `unique`."""
+    """A retried job still has its `unique`."""
     queue = await _exact(bench)
     [job_id] = await kill(bench, queue, _once(1))
     await queue.retry()
@@ -120,7 +119,7 @@ async def check_unique_is_held_through_retry(bench: Bench) -> None:
 
 
 async def check_unique_is_held_while_kept(bench: Bench) -> None:
-    """Where finished jobs are kept, the `unique` is held until the job is pruned."""
+    """If finished jobs are kept, the `unique` is taken until the job is pruned."""
     queue = await keeping(bench, 5)
     require(queue.capabilities.unique and queue.capabilities.exact_unique, "exact unique")
     [job_id] = await queue.put(_once(1))
@@ -134,22 +133,9 @@ async def check_unique_is_held_while_kept(bench: Bench) -> None:
 
 
 async def check_unique_in_a_race(bench: Bench) -> None:
-    """Of many puts at once under one `unique`, by several handles, one job comes."""
+    """Many puts at once with one `unique`, by several handles, make one job."""
     await _queue(bench)
     handles = [await bench.queue() for _ in range(4)]
     put = await asyncio.gather(*(handle.put(_once()) for handle in handles for _ in range(3)))
     equal(len({job_id for [job_id] in put}), 1, f"how many different ids {put} holds")
     equal(len(await bench.take(handles[0])), 1, "the jobs there are")
-
-
-CHECKS: tuple[Check, ...] = (
-    check_unique_is_put_once,
-    check_unique_twice_in_a_batch,
-    check_unique_conflict,
-    check_unique_conflict_in_a_batch,
-    check_unique_is_free_when_done,
-    check_unique_is_held_through_failure,
-    check_unique_is_held_through_retry,
-    check_unique_is_held_while_kept,
-    check_unique_in_a_race,
-)

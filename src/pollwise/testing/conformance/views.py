@@ -9,7 +9,6 @@ from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import NewJob, Settlement, State
 from pollwise.testing.conformance.bench import (
     Bench,
-    Check,
     done,
     equal,
     expect,
@@ -44,7 +43,7 @@ async def check_stats_count(bench: Bench) -> None:
 
 
 async def check_stats_follow_time(bench: Bench) -> None:
-    """What is due, or whose lease ran out, counts as ready, whether a claim came by or not."""
+    """A job that is due, or whose lease ran out, counts as ready, even without a claim since."""
     queue = await bench.queue()
     require(queue.capabilities.exact_depth and queue.capabilities.delay, "exact depth and delay")
     await queue.put(NewJob("job", delay=2 * bench.unit))
@@ -104,13 +103,13 @@ async def _states(bench: Bench) -> tuple[Queue, dict[State, str]]:
 
 
 async def check_peek(bench: Bench) -> None:
-    """A look at a job tells its state, who holds it, its error and since (or until) when."""
+    """`get` returns a job's state, its holder, its error and since (or until) when."""
     queue, put = await _states(bench)
     now = queue.clock.epoch()
     for state, job_id in put.items():
         view = await queue.get(job_id)
         if view is None:
-            raise AssertionError(f"a look at the {state} job found nothing")
+            raise AssertionError(f"get of the {state} job found nothing")
         equal((view.job.id, view.state, view.job.payload), (job_id, state, state), "the view")
         equal(view.worker, "holder" if state == "leased" else None, f"who holds the {state} job")
         equal(view.error, "why" if state == "dead" else None, f"the error of the {state} job")
@@ -122,17 +121,17 @@ async def check_peek(bench: Bench) -> None:
 
 
 async def check_peek_unknown(bench: Bench) -> None:
-    """A look at an id that is unknown, or none at all, finds nothing and is no error."""
+    """`get` of an unknown or impossible id returns None and is not an error."""
     queue = await bench.queue()
     require(queue.capabilities.views, "view of jobs")
     [job_id] = await queue.put(NewJob("job"))
     for garbage in GARBAGE:
         if garbage != job_id:
-            equal(await queue.get(garbage), None, f"a look at {garbage!r}")
+            equal(await queue.get(garbage), None, f"get of {garbage!r}")
 
 
 async def check_list_filters(bench: Bench) -> None:
-    """Lists are in the order of the puts, whole or by state and kind."""
+    """Lists are in put order, whole or by state and kind."""
     queue, put = await _states(bench)
     require(queue.capabilities.ordered, "order")
     equal([view.job.id for view in await queue.jobs()], list(put.values()), "the whole list")
@@ -144,7 +143,7 @@ async def check_list_filters(bench: Bench) -> None:
 
 
 async def check_list_pages(bench: Bench) -> None:
-    """Pages follow each other by `after`, none twice and none left out, also when jobs end."""
+    """Pages follow each other by `after` without repeats and gaps, also when jobs end."""
     queue = await bench.queue()
     require(queue.capabilities.views and queue.capabilities.ordered, "view of jobs by pages")
     put = await queue.put(numbered(*range(10)))
@@ -161,7 +160,7 @@ async def check_list_pages(bench: Bench) -> None:
 
 
 async def check_views_change_nothing(bench: Bench) -> None:
-    """Looking is free: no view changes an attempt, a lease or an order."""
+    """Views change nothing: no attempt, no lease, no order."""
     queue = await bench.queue()
     require(queue.capabilities.views and queue.capabilities.ordered, "view of jobs and order")
     put = await queue.put(numbered(*range(3)))
@@ -177,7 +176,7 @@ async def check_views_change_nothing(bench: Bench) -> None:
 
 
 async def check_close(bench: Bench) -> None:
-    """Closing twice is no error, a closed handle fails clearly or not at all, others live on."""
+    """Closing twice is not an error; a closed handle fails clearly or not at all; others work."""
     queue, other = await bench.queue(), await bench.queue()
     [job_id] = await queue.put(NewJob("job"))
     await queue.close()
@@ -191,16 +190,3 @@ async def check_close(bench: Bench) -> None:
     expect(job_id in found, "the other handle finds the job no more")
     async with await bench.queue() as third:
         expect(third.url, "an open queue has a URL")
-
-
-CHECKS: tuple[Check, ...] = (
-    check_stats_count,
-    check_stats_follow_time,
-    check_oldest_age,
-    check_peek,
-    check_peek_unknown,
-    check_list_filters,
-    check_list_pages,
-    check_views_change_nothing,
-    check_close,
-)
