@@ -238,7 +238,7 @@ def test_what_cannot_be_run_is_refused(target: str, said: str, folder: Path) -> 
     [
         ("shop.db", "is not an outbox URL; give one like sqlite:///shop.db"),
         ("redis://x/0", "no outbox has the scheme 'redis'; known: sqlite, postgresql"),
-        ("sqlite:///shop.db?queue=a", "outbox URLs of sqlite take no option 'queue'"),
+        ("sqlite:///shop.db?queue=a", "outbox URLs of sqlite do not take 'queue'"),
         ("sqlite:///shop.db?on_dead=stop", "on_dead = 'stop' must be 'block' or 'continue'"),
         ("sqlite://", "names no file"),
     ],

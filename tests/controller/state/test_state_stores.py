@@ -186,7 +186,7 @@ def test_the_state_lies_beside_the_queue(tmp_path: Path) -> None:
         ("sqlite:///jobs.db?quue=x", "did you mean 'queue'"),
         ("postgresql://db/x?shema=x", "did you mean 'schema'"),
         ("nothing", "is not a queue URL"),
-        ("sqlite:///", "names no file"),
+        ("sqlite:///", "does not name a file"),
     ],
 )
 def test_urls_that_hold_no_state(url: str, told: str) -> None:

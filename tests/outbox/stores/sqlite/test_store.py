@@ -305,7 +305,8 @@ def test_a_writer_who_holds_the_lock_for_long_is_told(tmp_path: Path, journal: s
                 with pytest.raises(StoreUnavailable) as refused:
                     await store.claim("r", 1, 1, "30s")
                 assert str(refused.value) == (
-                    f"{path}: database is locked. Another process holds the write lock for long."
+                    f"{path}: database is locked. Another process has held the write lock for too "
+                    "long."
                 )
                 assert (await store.stats()).ready == 1, "a read needs no lock"
                 connection.rollback()
