@@ -363,6 +363,11 @@ def test_the_links_and_pictures_of_a_page_exist(page: Path) -> None:
     assert not missing, f"{name_of(page)} links to files that do not exist: {missing}"
 
 
+def test_pictures_are_small() -> None:
+    for picture in (ROOT / "docs" / "assets").iterdir():
+        assert picture.stat().st_size < 200_000, picture.name
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
     named = re.findall(r": ([\w/-]+\.md)$", navigation, re.MULTILINE)
