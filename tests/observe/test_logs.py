@@ -44,7 +44,7 @@ def test_the_settings_know_the_same_words() -> None:
 @pytest.mark.parametrize(("level", "style"), [("loud", "text"), ("info", "xml")])
 def test_other_words_are_refused(level: str, style: str) -> None:
     handlers = LOGGER.handlers[:]
-    with pytest.raises(ConfigError, match="is none of"):
+    with pytest.raises(ConfigError, match="is not one of"):
         logs.set_up(level, style)
     assert LOGGER.handlers == handlers
 

@@ -1,1 +1,1 @@
-"""What watches the runtime: sinks for its events."""
+"""Sinks for the runtime's events: log formats, and Prometheus metrics."""

@@ -1,7 +1,6 @@
-"""How log records look: plain text for people, JSON lines for machines.
+"""The formats of log records: text or JSON lines.
 
-The events themselves are logged by `pollwise.events.log`; this only shapes the records, each with
-its `action` and `fields`.
+The runtime logs its events as records with `action` and `fields`; this module only formats them.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ LEVELS = ("debug", "info", "warning", "error", "critical")
 FORMATS = ("text", "json")
 
 
-#: The query of a URL or of its path, which may hold what is secret.
+#: The query of a URL or path, which may hold secrets.
 _QUERY = re.compile(r"(/[^\s?\"']*)\?[^\s\"']+")
 
 
 def set_up(level: str = "info", style: str = "text", *, libraries: bool = False) -> None:
     """Log Pollwise's records to standard error, at `level` and above.
 
-    libraries: also what others have to say, in the same form, from warnings on; for a process that
-        is ours alone.
+    libraries: also log warnings and errors of other libraries, in the same format; for a process
+        that runs only Pollwise.
     """
     if level not in LEVELS:
-        raise ConfigError(f"log level {level!r} is none of {', '.join(LEVELS)}")
+        raise ConfigError(f"log level {level!r} is not one of {', '.join(LEVELS)}")
     if style not in FORMATS:
-        raise ConfigError(f"log format {style!r} is none of {', '.join(FORMATS)}")
+        raise ConfigError(f"log format {style!r} is not one of {', '.join(FORMATS)}")
     logger = logging.getLogger("pollwise")
     logger.handlers[:] = [_handler(style, "%(message)s")]
     logger.setLevel(level.upper())
@@ -45,7 +44,7 @@ def set_up(level: str = "info", style: str = "text", *, libraries: bool = False)
 
 
 def without_queries(record: logging.LogRecord) -> bool:
-    """Take the queries off the URLs in a record that is none of ours."""
+    """Remove the queries of URLs from a record of another library."""
     text = record.getMessage()
     record.msg, record.args = _QUERY.sub(r"\1?…", text), ()
     return True
@@ -59,9 +58,10 @@ def _handler(style: str, text: str) -> logging.Handler:
 
 
 class JsonLines(logging.Formatter):
-    """One JSON object a record: time, level, action, and the event's fields.
+    """One JSON object for each record: time, level, action, and the event's fields.
 
-    What is no event has the action "log" and a message; from elsewhere, also a logger.
+    A record that is not an event has the action "log" and a message, and the name of its logger if
+    that is not Pollwise.
     """
 
     def format(self, record: logging.LogRecord) -> str:

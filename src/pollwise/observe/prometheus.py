@@ -85,24 +85,29 @@ KEY_RESULTS: dict[type[Event], str] = {
     KeyGivenBack: "given_back",
     KeyLost: "lost",
 }
+CONTROLLER_RESULTS: dict[type[Event], str] = {
+    JobPut: "put",
+    JobLapsed: "lapsed",
+    JobGivenUp: "dead",
+}
 WORKER, OUTBOX = "pollwise_worker", "pollwise_outbox"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """Metrics being served: at `url`, until `close()`."""
+class MetricsServer:
+    """A server of metrics at `url`, until `close()`."""
 
     url: str
     close: Callable[[], None]
 
 
 class PrometheusSink:
-    """Keep the metrics of `pollwise.observe.metrics` in a registry.
+    """Keeps the metrics of `pollwise.observe.metrics` in a registry.
 
-    price: dollars a poll costs; 0 leaves the cost counter out.
-    When the last worker of a queue stops, the label sets of that queue are deleted; and those of an
-    outbox with its last relay.
+    price: the price of a poll in dollars; 0 leaves the cost counter out.
+    When the last worker of a queue stops, the series of that queue are deleted; those of an outbox
+    when its last relay stops.
     """
 
     def __init__(
@@ -112,7 +117,7 @@ class PrometheusSink:
         self._price = price
         self._metrics: dict[str, Any] = {}
         for metric in METRICS:
-            # What has no labels would be shown as 0 by a process that has no fleet.
+            # A process without a fleet would show metrics without labels as 0.
             arguments: dict[str, Any] = {"registry": self.registry if metric.labels else None}
             if metric.type == "histogram":
                 arguments["buckets"] = DURATION_BUCKETS
@@ -142,11 +147,9 @@ class PrometheusSink:
             **dict.fromkeys(RESULTS, self._job_ended),
             PollAnswered: self._poll_answered,
             RequestAnswered: self._request_answered,
-            JobPut: self._job_put,
+            **dict.fromkeys(CONTROLLER_RESULTS, self._controller_job),
             JobDelivered: self._job_delivered,
             JobReported: self._job_reported,
-            JobLapsed: self._job_lapsed,
-            JobGivenUp: self._job_given_up,
             PushChanged: self._push_changed,
             HintPushed: self._hint_pushed,
             ControllerCounted: self._counted,
@@ -154,11 +157,11 @@ class PrometheusSink:
         }
 
     def subscribe(self, events: Events) -> Callable[[], None]:
-        """Listen to a bus; returns a function that ends it."""
+        """Subscribe to events; returns a function that unsubscribes."""
         return events.subscribe(self, *self._react)
 
-    def serve(self, port: int, host: str = "127.0.0.1") -> Served:
-        """Serve `/metrics` from a thread; port 0 takes any that is free."""
+    def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
+        """Serve `/metrics` from a thread; port 0 takes any free port."""
         try:
             server, thread = prometheus_client.start_http_server(port, host, self.registry)
         except OSError as error:
@@ -173,10 +176,10 @@ class PrometheusSink:
             thread.join()
 
         name = f"[{host}]" if ":" in host else host
-        return Served(f"http://{name}:{server.server_port}/metrics", close)
+        return MetricsServer(f"http://{name}:{server.server_port}/metrics", close)
 
     def exposed(self) -> tuple[bytes, str]:
-        """All metrics as a scrape gets them, and the content type of that."""
+        """The text of a scrape, and its content type."""
         text: bytes = prometheus_client.generate_latest(self.registry)
         return text, prometheus_client.CONTENT_TYPE_LATEST
 
@@ -189,13 +192,13 @@ class PrometheusSink:
         if not event.found:
             self._count(f"{group}_poll_empty_total", name)
         else:
-            self._metrics[f"{group}_found_total"].labels(name).inc(event.found)
+            self._count(f"{group}_found_total", name, by=event.found)
         if event.hinted:
             self._count(f"{group}_poll_hinted_total", name)
-        self._metrics[f"{group}_poll_interval_seconds"].labels(name).set(event.interval)
-        self._metrics[f"{group}_poll_duration_seconds"].labels(name).observe(event.took)
+        self._set(f"{group}_poll_interval_seconds", event.interval, name)
+        self._observe(f"{group}_poll_duration_seconds", event.took, name)
         if self._price and group == WORKER:
-            self._metrics["pollwise_poll_cost_dollars_total"].labels(name).inc(self._price)
+            self._count("pollwise_poll_cost_dollars_total", name, by=self._price)
 
     def _poll_failed(self, event: PollFailed) -> None:
         group, name = _place(event)
@@ -209,31 +212,30 @@ class PrometheusSink:
 
     def _job_started(self, event: JobStarted) -> None:
         labels = (event.source, event.kind)
-        self._metrics["pollwise_worker_job_wait_seconds"].labels(*labels).observe(event.waited)
-        self._metrics["pollwise_worker_job_running"].labels(*labels).inc()
+        self._observe("pollwise_worker_job_wait_seconds", event.waited, *labels)
+        self._count("pollwise_worker_job_running", *labels)
         self._running.add(_run_of(event))
 
     def _job_ended(self, event: JobEvent) -> None:
-        self._count("pollwise_worker_job_total", event.source, event.kind, RESULTS[type(event)])
+        labels = (event.source, event.kind)
+        self._count("pollwise_worker_job_total", *labels, RESULTS[type(event)])
         if isinstance(event, (JobDone, JobRetried)):
-            duration = self._metrics["pollwise_worker_job_duration_seconds"]
-            duration.labels(event.source, event.kind).observe(event.took)
+            self._observe("pollwise_worker_job_duration_seconds", event.took, *labels)
         if _run_of(event) in self._running:  # else it ended without ever starting
             self._running.discard(_run_of(event))
-            self._metrics["pollwise_worker_job_running"].labels(event.source, event.kind).dec()
+            self._count("pollwise_worker_job_running", *labels, by=-1)
 
     def _breaker_changed(self, event: BreakerChanged) -> None:
         group, name = _place(event)
-        gauge = self._metrics[f"{group}_breaker_state"]
-        gauge.labels(name, event.kind).set(BREAKER_STATES[event.state])
+        self._set(f"{group}_breaker_state", BREAKER_STATES[event.state], name, event.kind)
 
     def _hints_proven(self, event: HintsProven) -> None:
         group, name = _place(event)
-        self._metrics[f"{group}_hints_proven"].labels(name).set(1)
+        self._set(f"{group}_hints_proven", 1, name)
 
     def _hints_lost(self, event: HintsLost) -> None:
         group, name = _place(event)
-        self._metrics[f"{group}_hints_proven"].labels(name).set(0)
+        self._set(f"{group}_hints_proven", 0, name)
         self._count(f"{group}_hints_lost_total", name)
 
     def _chore_failed(self, event: ChoreFailed) -> None:
@@ -241,14 +243,11 @@ class PrometheusSink:
         self._count(f"{group}_chore_failed_total", name, event.chore)
 
     def _record_noted(self, event: RecordEvent) -> None:
-        _, name = _place(event)
-        result = RECORD_RESULTS[type(event)]
-        self._count("pollwise_outbox_record_total", name, event.kind, result)
+        labels = (_place(event)[1], event.kind)
+        self._count("pollwise_outbox_record_total", *labels, RECORD_RESULTS[type(event)])
         if isinstance(event, RecordHandled):
-            lag = self._metrics["pollwise_outbox_record_lag_seconds"]
-            lag.labels(name, event.kind).observe(event.lag)
-            took = self._metrics["pollwise_outbox_record_duration_seconds"]
-            took.labels(name, event.kind).observe(event.took)
+            self._observe("pollwise_outbox_record_lag_seconds", event.lag, *labels)
+            self._observe("pollwise_outbox_record_duration_seconds", event.took, *labels)
 
     def _key_noted(self, event: Event) -> None:
         self._count("pollwise_outbox_key_total", _place(event)[1], KEY_RESULTS[type(event)])
@@ -256,17 +255,16 @@ class PrometheusSink:
     def _outbox_measured(self, event: OutboxMeasured) -> None:
         _, name = _place(event)
         for state in ("ready", "leased", "waiting", "dead"):
-            gauge = self._metrics["pollwise_outbox_records"]
-            gauge.labels(name, state).set(getattr(event, state))
-        self._metrics["pollwise_outbox_keys_blocked"].labels(name).set(event.keys_blocked)
-        self._metrics["pollwise_outbox_records_behind"].labels(name).set(event.behind)
-        self._metrics["pollwise_outbox_oldest_age_seconds"].labels(name).set(event.oldest_age)
+            self._set("pollwise_outbox_records", getattr(event, state), name, state)
+        self._set("pollwise_outbox_keys_blocked", event.keys_blocked, name)
+        self._set("pollwise_outbox_records_behind", event.behind, name)
+        self._set("pollwise_outbox_oldest_age_seconds", event.oldest_age, name)
 
     def _stands_by(self, event: RelayStandsBy) -> None:
-        self._metrics["pollwise_outbox_standing_by"].labels(_place(event)[1]).inc()
+        self._count("pollwise_outbox_standing_by", _place(event)[1])
 
     def _resumed(self, event: RelayResumed) -> None:
-        self._metrics["pollwise_outbox_standing_by"].labels(_place(event)[1]).dec()
+        self._count("pollwise_outbox_standing_by", _place(event)[1], by=-1)
 
     def _relay_started(self, event: RelayStarted) -> None:
         self._workers[event.source] += 1
@@ -278,7 +276,7 @@ class PrometheusSink:
 
     def _worker_started(self, event: WorkerStarted) -> None:
         self._workers[event.source] += 1
-        # From 0, not from the first time on: a rate needs to see the step.
+        # Counters start at 0 here, because a rate needs to see the first increase.
         for metric in METRICS:
             ours = not metric.name.startswith("pollwise_controller_")
             if ours and metric.labels == ("queue",) and self._begins_at_zero(metric):
@@ -302,20 +300,18 @@ class PrometheusSink:
             if label in metric.labels:
                 self._metrics[metric.name].remove_by_labels({label: name})
 
-    # The controller's
+    # The controller
 
     def _counted(self, event: ControllerCounted) -> None:
-        jobs = self._metrics["pollwise_controller_jobs"]
         for state, count in event.jobs:
-            jobs.labels(event.source, state).set(count)
-        workers = self._metrics["pollwise_controller_workers"]
-        workers.labels(event.source, "online").set(event.online)
-        workers.labels(event.source, "offline").set(event.offline)
-        self._metrics["pollwise_controller_held_polls"].labels(event.source).set(event.held)
+            self._set("pollwise_controller_jobs", count, event.source, state)
+        self._set("pollwise_controller_workers", event.online, event.source, "online")
+        self._set("pollwise_controller_workers", event.offline, event.source, "offline")
+        self._set("pollwise_controller_held_polls", event.held, event.source)
 
     def _poll_answered(self, event: PollAnswered) -> None:
         kept = self._polls.get((event.source, event.result))
-        if kept is None:  # by far the most frequent event, and to look up labels takes its time
+        if kept is None:  # by far the most frequent event, and looking up labels is slow
             count = self._metrics["pollwise_controller_poll_total"]
             duration = self._metrics["pollwise_controller_poll_duration_seconds"]
             kept = count.labels(event.source, event.result), duration.labels(event.source)
@@ -327,36 +323,36 @@ class PrometheusSink:
         labels = (event.source, event.method, event.route, str(event.status))
         self._count("pollwise_controller_request_total", *labels)
 
-    def _job_put(self, event: JobPut) -> None:
-        self._count("pollwise_controller_job_total", event.source, event.kind, "put")
+    def _controller_job(self, event: JobPut | JobLapsed | JobGivenUp) -> None:
+        result = CONTROLLER_RESULTS[type(event)]
+        self._count("pollwise_controller_job_total", event.source, event.kind, result)
 
     def _job_delivered(self, event: JobDelivered) -> None:
         result = "redelivered" if event.again else "delivered"
-        self._count("pollwise_controller_job_total", event.source, event.kind, result)
+        labels = (event.source, event.kind)
+        self._count("pollwise_controller_job_total", *labels, result)
         if not event.again:
-            wait = self._metrics["pollwise_controller_job_wait_seconds"]
-            wait.labels(event.source, event.kind).observe(event.waited)
+            self._observe("pollwise_controller_job_wait_seconds", event.waited, *labels)
 
     def _job_reported(self, event: JobReported) -> None:
-        self._count("pollwise_controller_job_total", event.source, event.kind, event.result)
-        duration = self._metrics["pollwise_controller_job_duration_seconds"]
-        duration.labels(event.source, event.kind).observe(event.took)
-
-    def _job_lapsed(self, event: JobLapsed) -> None:
-        self._count("pollwise_controller_job_total", event.source, event.kind, "lapsed")
-
-    def _job_given_up(self, event: JobGivenUp) -> None:
-        self._count("pollwise_controller_job_total", event.source, event.kind, "dead")
+        labels = (event.source, event.kind)
+        self._count("pollwise_controller_job_total", *labels, event.result)
+        self._observe("pollwise_controller_job_duration_seconds", event.took, *labels)
 
     def _push_changed(self, event: PushChanged) -> None:
-        gauge = self._metrics["pollwise_controller_push_connections"]
-        gauge.labels(event.source).set(event.connections)
+        self._set("pollwise_controller_push_connections", event.connections, event.source)
 
     def _hint_pushed(self, event: HintPushed) -> None:
         self._count("pollwise_controller_hint_total", event.source)
 
-    def _count(self, name: str, *labels: str) -> None:
-        self._metrics[name].labels(*labels).inc()
+    def _count(self, name: str, *labels: str, by: float = 1) -> None:
+        self._metrics[name].labels(*labels).inc(by)
+
+    def _set(self, name: str, value: float, *labels: str) -> None:
+        self._metrics[name].labels(*labels).set(value)
+
+    def _observe(self, name: str, value: float, *labels: str) -> None:
+        self._metrics[name].labels(*labels).observe(value)
 
 
 def _run_of(event: JobEvent) -> tuple[str, str, str]:
@@ -364,7 +360,7 @@ def _run_of(event: JobEvent) -> tuple[str, str, str]:
 
 
 def _place(event: Event) -> tuple[str, str]:
-    """Whose metrics an event belongs to, and the name of its queue or outbox."""
+    """The group of metrics that an event belongs to, and the name of its queue or outbox."""
     if event.source.startswith("outbox:"):
         return OUTBOX, event.source.removeprefix("outbox:")
     return WORKER, event.source
