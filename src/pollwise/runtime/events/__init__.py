@@ -1,163 +1,23 @@
 """The events that the runtime emits, one file per part, and the bus that sinks subscribe to.
 
-Metrics, logs and views are sinks. The classes are API: the reference is made from these files.
+Metrics, logs and views are sinks. The classes are API: the reference is made from these files, and
+every event class in them is exported here.
 """
 
-from pollwise.runtime.events.base import Event
-from pollwise.runtime.events.bus import Events, action_of, all_events, log
-from pollwise.runtime.events.controller import (
-    AgentJobEvent,
-    ControllerCounted,
-    HintPushed,
-    JobDelivered,
-    JobGivenUp,
-    JobLapsed,
-    JobPut,
-    JobReported,
-    PollAnswered,
-    PushChanged,
-    RequestAnswered,
-    WorkerGone,
-    WorkerRegistered,
-)
-from pollwise.runtime.events.fleet import (
-    ActionFailed,
-    BudgetShort,
-    FleetOrdered,
-    FleetSettingsChanged,
-    FleetStarted,
-    FleetStopped,
-    TargetAdded,
-    TargetChanged,
-    TargetDead,
-    TargetEvent,
-    TargetFailed,
-    TargetPolled,
-    TargetPolling,
-    TargetRecovered,
-    TargetRemoved,
-    TargetStateChanged,
-    TargetStuck,
-)
-from pollwise.runtime.events.jobs import (
-    JobDead,
-    JobDone,
-    JobEvent,
-    JobGivenBack,
-    JobLost,
-    JobRetried,
-    JobSnoozed,
-    JobStarted,
-    JobUnhandled,
-    WorkerStarted,
-    WorkerStopped,
-    WorkerStopping,
-)
-from pollwise.runtime.events.outbox import (
-    HandlersDiffer,
-    KeyBlocked,
-    KeyGivenBack,
-    KeyLost,
-    OutboxMeasured,
-    PatternUnmatched,
-    RecordDead,
-    RecordEvent,
-    RecordFellBack,
-    RecordHandled,
-    RecordRetried,
-    RecordSnoozed,
-    RecordUnhandled,
-    RelayEvent,
-    RelayResumed,
-    RelayStandsBy,
-    RelayStarted,
-    RelayStopped,
-    RelayStopping,
-)
-from pollwise.runtime.events.polling import (
-    BreakerChanged,
-    ChoreFailed,
-    HintsLost,
-    HintsProven,
-    PaceChanged,
-    PollFailed,
-    PollFinished,
-    PollRecovered,
-)
+from pollwise.runtime.events.base import Event as Event
+from pollwise.runtime.events.bus import Events as Events
+from pollwise.runtime.events.bus import action_of as action_of
+from pollwise.runtime.events.bus import all_events as all_events
+from pollwise.runtime.events.bus import log as log
+from pollwise.runtime.events.controller import *  # noqa: F403
+from pollwise.runtime.events.fleet import *  # noqa: F403
+from pollwise.runtime.events.jobs import *  # noqa: F403
+from pollwise.runtime.events.outbox import *  # noqa: F403
+from pollwise.runtime.events.polling import *  # noqa: F403
 
-__all__ = [
-    "ActionFailed",
-    "AgentJobEvent",
-    "BreakerChanged",
-    "BudgetShort",
-    "ChoreFailed",
-    "ControllerCounted",
-    "Event",
-    "Events",
-    "FleetOrdered",
-    "FleetSettingsChanged",
-    "FleetStarted",
-    "FleetStopped",
-    "HandlersDiffer",
-    "HintPushed",
-    "HintsLost",
-    "HintsProven",
-    "JobDead",
-    "JobDelivered",
-    "JobDone",
-    "JobEvent",
-    "JobGivenBack",
-    "JobGivenUp",
-    "JobLapsed",
-    "JobLost",
-    "JobPut",
-    "JobReported",
-    "JobRetried",
-    "JobSnoozed",
-    "JobStarted",
-    "JobUnhandled",
-    "KeyBlocked",
-    "KeyGivenBack",
-    "KeyLost",
-    "OutboxMeasured",
-    "PaceChanged",
-    "PatternUnmatched",
-    "PollAnswered",
-    "PollFailed",
-    "PollFinished",
-    "PollRecovered",
-    "PushChanged",
-    "RecordDead",
-    "RecordEvent",
-    "RecordFellBack",
-    "RecordHandled",
-    "RecordRetried",
-    "RecordSnoozed",
-    "RecordUnhandled",
-    "RelayEvent",
-    "RelayResumed",
-    "RelayStandsBy",
-    "RelayStarted",
-    "RelayStopped",
-    "RelayStopping",
-    "RequestAnswered",
-    "TargetAdded",
-    "TargetChanged",
-    "TargetDead",
-    "TargetEvent",
-    "TargetFailed",
-    "TargetPolled",
-    "TargetPolling",
-    "TargetRecovered",
-    "TargetRemoved",
-    "TargetStateChanged",
-    "TargetStuck",
-    "WorkerGone",
-    "WorkerRegistered",
-    "WorkerStarted",
-    "WorkerStopped",
-    "WorkerStopping",
-    "action_of",
-    "all_events",
-    "log",
+_CLASSES = [
+    value for value in vars().values() if isinstance(value, type) and issubclass(value, Event)
 ]
+__all__ = sorted(
+    ["Events", "action_of", "all_events", "log", *(each.__name__ for each in _CLASSES)]
+)
