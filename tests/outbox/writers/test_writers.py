@@ -397,7 +397,7 @@ def test_django_without_its_autocommit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("way_of", [Psycopg, Asyncpg, ConnectionPsycopg2], indirect=True)
-def test_the_news_is_told_by_the_commit(
+def test_the_hint_is_sent_by_the_commit(
     opened: Open, database: Database, postgres: Postgres
 ) -> None:
     way = opened()
@@ -409,10 +409,10 @@ def test_the_news_is_told_by_the_commit(
         way.rollback()
         way.begin()
         way.put([NewRecord("a"), NewRecord("b")])
-        assert list(listener.notifies(timeout=0)) == [], "told before the commit"
+        assert list(listener.notifies(timeout=0)) == [], "sent before the commit"
         way.commit()
-        [news] = listener.notifies(timeout=30, stop_after=1)
-        assert json.loads(news.payload)[0] == "news"
+        [hint] = listener.notifies(timeout=30, stop_after=1)
+        assert json.loads(hint.payload)[0] == "hint"
         assert list(listener.notifies(timeout=0)) == [], "one is enough"
 
 
