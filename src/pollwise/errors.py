@@ -125,7 +125,7 @@ class ProbeTimeout(ProbeError, TimeoutError):
 class ProbeRefused(ProbeError):
     """A poll failed permanently: not allowed, not found, or not understood.
 
-    A retry cannot help, so the target becomes a dead letter at once.
+    A retry cannot help, so the target is dead at once.
     """
 
     permanent = True

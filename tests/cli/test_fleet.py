@@ -1,4 +1,4 @@
-"""`pollwise fleet …`: run it, look at it from another process, tell it what to do."""
+"""`pollwise fleet …`: run it, watch it from another process, give it orders."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def file(folder: Path) -> Path:
 
 
 def row(name: str, **given: Any) -> dict[str, Any]:
-    """What a fleet saved of a target; times are so many seconds from now."""
+    """A saved target; times are seconds from now."""
     now = time.time()
     kept = {
         "due": now + 5, "paused": 0, "state": "closed", "failures": 0, "error": None,
@@ -70,7 +70,7 @@ def row(name: str, **given: Any) -> dict[str, Any]:
 
 
 def saved(*rows: dict[str, Any], polled: bool = True) -> None:
-    """A store as a fleet would have left it. polled: somebody, elsewhere, polls it now."""
+    """A store with saved targets. polled: a process elsewhere polls it now."""
 
     async def made() -> None:
         store = SqliteFleetStore("fleet.db")
@@ -100,7 +100,7 @@ def state(name: str) -> dict[str, Any]:
     return found
 
 
-def test_a_fleet_runs_is_watched_and_is_told_what_to_do(file: Path) -> None:
+def test_a_fleet_runs_and_is_watched_and_takes_orders(file: Path) -> None:
     words = ("--store", STORE, "--api-port", 0, "--metrics-port", 0)
     with Command("fleet", "run", *words) as command:
         metrics = command.err.until(r"metrics on (http://\S+)")[1]
@@ -202,7 +202,7 @@ def test_when_a_target_is_given_up_on_is_a_setting(file: Path) -> None:
         assert command.stopped() == 0
 
 
-def test_check_tells_by_its_exit_code(file: Path) -> None:
+def test_check_sets_the_exit_code(file: Path) -> None:
     saved(row("fine"), row("broken"), row("slow", interval=3600.0))
     result = pollwise("fleet", "check", "--store", STORE)
     assert (result.code, result.err) == (0, "")
@@ -211,7 +211,7 @@ def test_check_tells_by_its_exit_code(file: Path) -> None:
     assert (found["ok"], found["missed"], found["targets"]) == (True, [], 3)
 
 
-def test_check_misses_what_is_stale_or_overdue(file: Path) -> None:
+def test_check_reports_stale_and_overdue_targets(file: Path) -> None:
     saved(
         row("fine", succeeded_at=-500),
         row("broken", state="dead", failures=9, succeeded_at=-90000),
@@ -265,14 +265,14 @@ def test_a_second_run_on_a_file_is_refused_and_one_after_a_kill_is_not(file: Pat
         assert third.stopped() == 0
 
 
-def test_check_of_a_fleet_that_never_ran_is_no_success(file: Path) -> None:
+def test_check_fails_for_a_fleet_that_never_ran(file: Path) -> None:
     saved()
     result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
     assert "no target was polled yet; wait if `pollwise fleet run` has just started" in result.err
 
 
-def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
+def test_without_a_polling_node_commands_warn_and_check_fails(file: Path) -> None:
     saved(row("fine", polled_at=-300), row("broken"), row("slow"), polled=False)
     with sqlite3.connect("fleet.db") as connection:
         connection.execute("UPDATE pollwise_fleet_targets SET polled_at = ?", [time.time() - 300])
@@ -302,7 +302,7 @@ def test_that_nobody_polls_is_said_and_fails_the_check(file: Path) -> None:
     )
 
 
-def test_that_nobody_ever_polled_is_said(file: Path) -> None:
+def test_a_fleet_that_was_never_polled_is_reported(file: Path) -> None:
     saved(polled=False)
     result = pollwise("fleet", "check", "--store", STORE)
     assert result.code == 1
@@ -313,7 +313,7 @@ def test_that_nobody_ever_polled_is_said(file: Path) -> None:
     assert "polled yet" not in result.err
 
 
-def test_a_fleet_that_ends_is_polled_no_more(file: Path) -> None:
+def test_a_stopped_fleet_has_no_node(file: Path) -> None:
     with Command("fleet", "run", "--store", STORE) as command:
         command.err.until("fleet_started")
         facts = good("fleet", "status", "--store", STORE, "--json").json()
@@ -361,7 +361,7 @@ def test_status_shows_the_stalest_first(file: Path) -> None:
         ({"paused": 1, "state": "dead"}, "paused", "paused; dead (it is polled rarely"),
     ],
 )
-def test_how_a_target_fares_is_told_in_words_that_no_port_has(
+def test_states_are_shown_in_unambiguous_words(
     folder: Path, given: dict[str, Any], word: str, phrase: str
 ) -> None:
     saved(row("t", **given))
@@ -372,7 +372,7 @@ def test_how_a_target_fares_is_told_in_words_that_no_port_has(
     assert re.search(r"\bclosed\b", "\n".join(lines) + shown) is None
 
 
-def test_dead_letters_are_listed(file: Path) -> None:
+def test_dead_targets_are_listed(file: Path) -> None:
     saved(row("fine"), row("broken", state="dead", failures=5, error="gone", failed_at=-9))
     lines = good("fleet", "dead", "--store", STORE).out.splitlines()
     assert lines[1].split()[0] == "broken"
@@ -384,7 +384,7 @@ def test_dead_letters_are_listed(file: Path) -> None:
     ]
 
 
-def test_without_a_file_what_the_store_has_is_shown(folder: Path, file: Path) -> None:
+def test_without_a_file_the_targets_of_the_store_are_shown(folder: Path, file: Path) -> None:
     saved(row("one"), row("two", paused=1))
     file.unlink()
     found = good("fleet", "status", "--store", STORE, "--json").json()
@@ -437,7 +437,7 @@ def test_however_top_ends_the_terminal_is_as_it_was(file: Path, how: Any, code: 
         assert "Traceback" not in screen.raw
 
 
-def test_top_says_when_nobody_polls_and_fits_all_the_same(file: Path) -> None:
+def test_top_warns_when_no_node_polls_and_still_fits(file: Path) -> None:
     saved(*(row(f"t{number:02}") for number in range(30)), polled=False)
     file.unlink()
     words = ("fleet", "top", "--store", STORE, "--every", "100ms", "--for", "300ms")
@@ -500,7 +500,7 @@ def test_bad_input(file: Path, words: tuple[str, ...], code: int, said: str) -> 
     assert not Path("none.db").exists()
 
 
-def test_a_retry_of_all_leaves_what_is_paused(file: Path) -> None:
+def test_retry_all_skips_paused_targets(file: Path) -> None:
     dead = {"state": "dead", "failures": 5, "error": "gone", "failed_at": -9}
     saved(row("broken", **dead), row("slow", paused=1, **dead))
     found = good("fleet", "retry", "--all", "--store", STORE, "--json").json()
@@ -529,7 +529,7 @@ def test_a_function_may_lie_beside_the_file(file: Path, monkeypatch: pytest.Monk
     assert good("fleet", "status", "--store", STORE).err == ""
 
 
-def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None:
+def test_a_broken_file_does_not_stop_views_and_orders(file: Path) -> None:
     saved(row("fine"), row("broken", state="dead", failures=5, error="gone", failed_at=-9))
     file.write_text(FILE + "\n[[target]]\nname = 'worse'\n")
     for words in (
@@ -550,7 +550,7 @@ def test_a_broken_file_keeps_nobody_from_looking_or_ordering(file: Path) -> None
     assert result.err.endswith("Nothing was checked.\n")
 
 
-def test_a_target_that_is_not_there_is_told_with_the_nearest(file: Path) -> None:
+def test_an_unknown_target_is_reported_with_the_nearest_name(file: Path) -> None:
     saved(row("fine"))
     result = pollwise("fleet", "pause", "fin", "--store", STORE)
     assert (result.code, result.out) == (1, "")
@@ -570,7 +570,7 @@ def test_a_file_with_bad_lines_starts_nothing(folder: Path) -> None:
     assert not Path("fleet.db").exists()
 
 
-def test_settings_for_a_group_that_is_not_there_are_refused_or_told(file: Path) -> None:
+def test_settings_for_an_unknown_group_are_refused_or_reported(file: Path) -> None:
     saved(row("fine"), row("broken"), row("slow", interval=3600.0))
     Path("pollwise.toml").write_text("[fleet.groups.shakey.polling]\nenabled = false\n")
     said = (
@@ -601,7 +601,7 @@ def test_settings_for_a_group_that_is_not_there_are_refused_or_told(file: Path) 
             assert words[0] == "fleet" or any(
                 "fleet.groups.Shaky-One.polling.enabled" in line for line in command.out.all
             )
-    # Declared, and nobody in it yet: that is how a rollout begins.
+    # Declared, but still without targets: the start of a rollout.
     file.write_text(FILE + "\n[group.new]\ntimeout = '5s'\n[group.shaky]\n")
     Path("pollwise.toml").write_text("[fleet.groups.new.polling]\nenabled = false\n")
     good("config", "check")
@@ -645,7 +645,7 @@ def test_the_api_lets_in_the_tokens_of_a_controller(file: Path) -> None:
     assert not Path("fleet-token.hash").exists()
 
 
-def test_an_api_port_that_is_taken_is_told(file: Path) -> None:
+def test_a_taken_api_port_is_reported(file: Path) -> None:
     import socket
 
     with socket.socket() as taken:

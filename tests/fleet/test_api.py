@@ -1,4 +1,4 @@
-"""The fleet over HTTP: what it tells, what it does, and whom it lets in."""
+"""The HTTP API of a fleet: its answers, its orders, and authorisation."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
+def test_the_state_has_all_figures_and_null_for_never(folder: Path) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         fleet = fleet_for(clock)
         facts: Any = {"ms": 1.5, "odd": float("inf"), "thing": object()}
@@ -137,7 +137,7 @@ def test_health_tells_all_and_what_never_was_is_null(folder: Path) -> None:
     in_virtual_time(main)
 
 
-def test_an_error_of_the_past_is_told_with_its_time_after_a_recovery(folder: Path) -> None:
+def test_the_last_error_is_shown_with_its_time_after_a_recovery(folder: Path) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         answers = iter([OSError("once")])
         fleet = fleet_for(clock)
@@ -187,7 +187,9 @@ def test_orders_are_carried_out(folder: Path) -> None:
     in_virtual_time(main)
 
 
-def test_what_people_do_is_in_the_audit(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_orders_and_changes_are_in_the_audit_log(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         store = SqliteFleetStore(folder / "fleet.db")
         fleet = fleet_for(clock, seen, store=store)
@@ -232,7 +234,7 @@ def test_what_people_do_is_in_the_audit(folder: Path, caplog: pytest.LogCaptureF
     assert told == {"api: token from 127.0.0.1"}
 
 
-def test_without_a_store_the_audit_is_the_log_alone(
+def test_without_a_store_audit_entries_are_only_logged(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
@@ -247,7 +249,7 @@ def test_without_a_store_the_audit_is_the_log_alone(
     assert "token target.pause 'a' - from 127.0.0.1" in caplog.messages
 
 
-def test_what_was_done_is_done_though_it_cannot_be_written_down(
+def test_an_order_is_carried_out_even_if_the_audit_fails(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(entry: AuditEntry) -> None:
@@ -277,7 +279,7 @@ def test_an_audit_line_cannot_be_forged(caplog: pytest.LogCaptureFixture) -> Non
     assert len(line) < 600
 
 
-def test_settings_are_patched_told_and_kept(folder: Path) -> None:
+def test_settings_are_patched_shown_and_kept(folder: Path) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         store = SqliteFleetStore(folder / "fleet.db")
         fleet = fleet_for(clock, store=store)
@@ -339,7 +341,7 @@ def test_settings_are_patched_told_and_kept(folder: Path) -> None:
         ("GET", "/nowhere", None, 404, "Not Found"),
     ],
 )
-def test_bad_requests_are_told_why(
+def test_bad_requests_get_a_reason(
     folder: Path, method: str, path: str, body: Any, status: int, said: str
 ) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
@@ -356,7 +358,7 @@ def test_bad_requests_are_told_why(
     in_virtual_time(main)
 
 
-def test_a_body_that_is_none_or_too_large_is_refused(folder: Path) -> None:
+def test_an_invalid_or_too_large_body_is_refused(folder: Path) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         fleet = fleet_for(clock)
         async with running(fleet), desk(Control(fleet), folder) as client:
@@ -369,7 +371,7 @@ def test_a_body_that_is_none_or_too_large_is_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("given", ["", "wrong", "Bearer", "é", "x" * 10_000])
-def test_nobody_comes_in_without_the_token(folder: Path, given: str) -> None:
+def test_every_route_needs_the_token(folder: Path, given: str) -> None:
     async def main(clock: VirtualClock, watch: Watch) -> None:
         fleet = fleet_for(clock)
         fleet.add(Target("a", watch.probe(), "10s"))
@@ -436,7 +438,7 @@ def test_a_controllers_tokens_let_in_by_their_scopes(folder: Path) -> None:
     in_virtual_time(main)
 
 
-def test_another_may_decide_who_is_let_in(folder: Path) -> None:
+def test_another_function_can_authorise(folder: Path) -> None:
     async def only_read(request: Request, scope: Scope) -> None:
         if scope != "read":
             raise HTTPException(403, "you may only look")
@@ -493,7 +495,7 @@ def test_a_store_that_cannot_be_asked_is_503_and_the_process_lives(folder: Path)
     in_virtual_time(main)
 
 
-def test_any_node_tells_of_all_targets_and_takes_orders_for_them(
+def test_any_node_shows_all_targets_and_takes_orders_for_them(
     folder: Path, postgres: Postgres
 ) -> None:
     postgres.execute(script("pollwise", TABLES))

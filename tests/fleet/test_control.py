@@ -1,4 +1,4 @@
-"""Orders and settings of a fleet that runs: applied, kept, taken by whoever polls the target."""
+"""Orders for and settings of a running fleet: applied, kept, taken by the polling node."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_only_a_group_is_switched() -> None:
     clock.run(main())
 
 
-def test_a_change_of_pace_never_pushes_a_poll_away_and_spreads_what_it_brings_nearer() -> None:
+def test_a_change_of_pace_never_delays_a_poll_and_spreads_earlier_ones() -> None:
     clock, watch = VirtualClock(), Watch()
 
     async def main() -> None:
@@ -141,7 +141,7 @@ def test_paces_hold_for_targets_added_before_and_after() -> None:
     clock.run(main())
 
 
-def test_what_is_changed_survives_a_restart_and_the_environment_beats_it(folder: Path) -> None:
+def test_changes_survive_a_restart_and_the_environment_overrides_them(folder: Path) -> None:
     clock, watch = VirtualClock(), Watch()
 
     async def once(environ: dict[str, str], changes: dict[str, Any] | None) -> list[dict[str, Any]]:
@@ -218,7 +218,7 @@ def test_orders_left_in_the_store_are_taken_within_seconds(folder: Path) -> None
     clock.run(main())
 
 
-def test_who_asked_for_what_is_told_by_whoever_carries_it_out(folder: Path) -> None:
+def test_orders_are_reported_with_who_gave_them(folder: Path) -> None:
     clock, watch, seen = VirtualClock(), Watch(), Seen()
 
     async def main() -> None:
@@ -334,7 +334,7 @@ def test_orders_given_while_nothing_runs_are_read_before_the_first_poll(folder: 
     clock.run(main())
 
 
-def test_who_was_taken_for_dead_gives_way(folder: Path) -> None:
+def test_a_run_that_was_declared_dead_gives_way(folder: Path) -> None:
     clock, watch = VirtualClock(), Watch()
 
     async def main() -> None:
@@ -360,7 +360,7 @@ def test_who_was_taken_for_dead_gives_way(folder: Path) -> None:
     clock.run(main())
 
 
-def test_an_order_for_nobody_is_refused_and_nothing_is_done() -> None:
+def test_an_order_for_an_unknown_target_changes_nothing() -> None:
     clock, watch = VirtualClock(), Watch()
 
     async def main() -> None:

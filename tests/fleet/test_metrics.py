@@ -89,7 +89,7 @@ def test_a_fleet_is_counted_and_a_target_that_is_gone_takes_its_label_sets_along
     virtually(main)
 
 
-def test_what_is_planned_and_what_is_due_are_told_apart() -> None:
+def test_planned_and_due_polls_are_counted_separately() -> None:
     async def main(clock: VirtualClock) -> None:
         seen, sink, watch = Seen(), PrometheusSink(), Watch()
         sink.subscribe(seen.events)

@@ -1,4 +1,4 @@
-"""No secret is told: not of a query, not from the environment, not by a mistake in writing."""
+"""No secret is shown: not of a query, not from the environment, not in an error."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def test_no_value_of_a_query_is_shown(name: str) -> None:
         ("example.org/path", "example.org/path"),
     ],
 )
-def test_what_is_left_of_a_url(url: str, shown: str) -> None:
+def test_the_shown_part_of_a_url(url: str, shown: str) -> None:
     assert without_query_values(url) == shown
 
 
-def test_what_came_from_the_environment_is_shown_nowhere() -> None:
+def test_values_from_the_environment_are_never_shown() -> None:
     text = """
 [[target]]
 name = "hook"
@@ -82,7 +82,7 @@ def test_a_short_value_hides_no_half_of_a_word() -> None:
         "type = 'http'\nurl = 'http://h/'\nwebhook = 'u:hunter2@h'",
     ],
 )
-def test_a_mistake_tells_no_password(lines: str) -> None:
+def test_an_error_shows_no_password(lines: str) -> None:
     with pytest.raises(FleetFileError) as caught:
         read_text(f"[[target]]\nname = 'x'\n{lines}\n")
     assert "hunter2" not in str(caught.value)
@@ -96,12 +96,12 @@ def test_a_mistake_tells_no_password(lines: str) -> None:
         "type = 'ping'\naddress = '2001:db8::1'",
     ],
 )
-def test_what_has_no_at_is_taken_as_before(lines: str) -> None:
+def test_a_url_without_an_at_is_unchanged(lines: str) -> None:
     assert len(read_text(f"[[target]]\nname = 'x'\n{lines}\n").targets) == 1
 
 
 @pytest.mark.parametrize("url", ["u:hunter2@h", "hunter2@h", "redis//u:hunter2@h/0"])
-def test_a_queue_that_is_none_tells_nothing_before_an_at(url: str) -> None:
+def test_an_invalid_queue_url_shows_nothing_before_an_at(url: str) -> None:
     with pytest.raises(ConfigError, match=r"'\*\*\*@h.*' is not a queue URL") as caught:
         pollwise.open(url)
     assert "hunter2" not in str(caught.value)
@@ -110,7 +110,7 @@ def test_a_queue_that_is_none_tells_nothing_before_an_at(url: str) -> None:
 @pytest.mark.parametrize(
     "url", ["http//u:hunter2@h/", ["sqlite:///u:hunter2@h"], "ftp://u:hunter2@h"]
 )
-def test_a_store_that_is_none_tells_no_password(url: str) -> None:
+def test_an_invalid_store_url_shows_no_password(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
         open_store(url)
     assert "hunter2" not in str(caught.value)

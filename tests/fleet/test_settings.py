@@ -105,7 +105,7 @@ def test_the_environment_reaches_groups_that_are_known_and_others(settings: Give
     assert found.fleet.groups["shop"].base_interval == 9.0
 
 
-def test_what_was_changed_of_a_group_counts_too(settings: Given) -> None:
+def test_stored_changes_of_a_group_apply(settings: Given) -> None:
     found = settings("", None, fleet__groups__shop__polling__enabled=False)
     assert paces(found.fleet)["shop"].enabled is False
     assert "kept in" in origins(found)["fleet.groups.shop.polling.enabled"][1]
@@ -167,7 +167,7 @@ def test_bad_input_is_refused_with_its_key_value_and_place(
         ([], "no target is in any group"),
     ],
 )
-def test_a_group_that_no_target_is_in_is_told_with_where_it_stands(
+def test_an_unknown_group_is_reported_with_its_origin(
     settings: Given, known: list[str], hint: str
 ) -> None:
     found = settings("[fleet.groups.shp.polling]\nenabled = false\nmax_interval = '1m'\n")
@@ -181,7 +181,7 @@ def test_a_group_that_no_target_is_in_is_told_with_where_it_stands(
 
 @pytest.mark.parametrize("url", ["hunter2@h", "postgres//u:hunter2@h/d", "http:/u:hunter2@h"])
 @pytest.mark.parametrize("key", ["fleet.store", "worker.queue", "outbox.database"])
-def test_what_should_be_a_url_shows_nothing_before_its_at(key: str, url: str) -> None:
+def test_an_invalid_url_shows_nothing_before_its_at(key: str, url: str) -> None:
     variable = "POLLWISE_" + key.replace(".", "_").upper()
     for environ, overrides in (({variable: url}, {}), ({}, {key: url})):
         with pytest.raises(ConfigError) as told:

@@ -47,9 +47,7 @@ async def probe(target: Target, context: object) -> None: ...
         ({"quiet": "22:00-06:00 Mars/Olympus"}, "not a known time zone"),
     ],
 )
-def test_what_is_wrong_is_refused_with_the_name_and_the_value(
-    wrong: dict[str, Any], said: str
-) -> None:
+def test_errors_name_the_target_and_the_value(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         Target(**{"name": "t", "probe": probe, **wrong})
 
@@ -87,7 +85,7 @@ def test_names_are_unique_and_nothing_is_added_when_one_is_wrong() -> None:
     [{"concurrency": 0}, {"per_host": 0}, {"budget": 0}, {"budget": float("inf")},
      {"strategy": "freshness"}, {"strategy": Fixed("0s", hold="5s")}, {"lease": 0}],
 )  # fmt: skip
-def test_a_fleet_that_makes_no_sense_is_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_run_options_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         FleetRunOptions(**wrong)
 

@@ -1,4 +1,4 @@
-"""What the tests of the fleet share: fleets in virtual time, probes that behave as told."""
+"""Shared by the fleet tests: fleets in virtual time, probes with a given behaviour."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAME = Reading("same")
 
 
 class SetClock(VirtualClock):
-    """A virtual clock that somebody sets, as people and time servers do."""
+    """A virtual clock that can be adjusted, as people and time servers do."""
 
     def set(self, by: float) -> None:
         self._epoch += by

@@ -157,8 +157,8 @@ def unknown_groups(
             continue
         start = f"{_START}{group}.polling."
         where = dict.fromkeys(origin for key, origin in origins.items() if key.startswith(start))
-        told = f" ({', '.join(where)})" if where else ""
-        found.append(f"[{TABLE}.{group}.polling]{told}: {no_group(group, listed)}")
+        origin = f" ({', '.join(where)})" if where else ""
+        found.append(f"[{TABLE}.{group}.polling]{origin}: {no_group(group, listed)}")
     return found
 
 

@@ -39,7 +39,7 @@ def seen_again_after(dead_after: int | None, rules: FailureRules = USUAL) -> flo
     return next(at for at in seen if at > OUTAGE[1]) - OUTAGE[1]
 
 
-def test_two_minutes_of_outage_make_a_dead_letter_seen_half_an_hour_later() -> None:
+def test_after_two_minutes_of_outage_a_recovery_is_noticed_half_an_hour_later() -> None:
     assert 1600 < seen_again_after(None) <= 1800
 
 
@@ -49,7 +49,7 @@ def test_with_more_failures_allowed_the_end_is_seen_within_the_half_open_delay()
     assert seen_again_after(5, FailureRules(dead_after=20)) > 1600  # the target's own counts
 
 
-def test_how_long_an_outage_may_last_is_what_the_tutorial_says() -> None:
+def test_the_tutorial_states_how_long_an_outage_may_last() -> None:
     def lasts(dead_after: int, u: float) -> float:
         verdicts = [
             FailureRules().failed(

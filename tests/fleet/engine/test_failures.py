@@ -1,4 +1,4 @@
-"""How a target fares: laws of the arithmetic."""
+"""The state of a target after failures: laws of the arithmetic."""
 
 from __future__ import annotations
 
@@ -37,19 +37,17 @@ def test_a_target_may_have_its_own_number_of_failures(failures: int, u: float, o
 
 
 @given(counts, units)
-def test_a_permanent_failure_is_a_dead_letter_at_once(failures: int, u: float) -> None:
+def test_a_target_is_dead_after_one_permanent_failure(failures: int, u: float) -> None:
     assert after(failures, u, permanent=True) == (1800.0, True)
 
 
 @given(counts, units, st.booleans())
-def test_a_dead_letter_is_rechecked_every_half_hour(
-    failures: int, u: float, permanent: bool
-) -> None:
+def test_a_dead_target_is_polled_every_half_hour(failures: int, u: float, permanent: bool) -> None:
     assert after(failures, u, dead=True, permanent=permanent) == (1800.0, True)
 
 
 @given(counts, units, st.floats(0.001, 1e6))
-def test_no_failure_is_answered_by_silence(failures: int, u: float, soon: float) -> None:
+def test_every_failure_is_followed_by_another_poll(failures: int, u: float, soon: float) -> None:
     delay, dead = RULES.failed(failures, permanent=False, dead=False, soon=soon, u=u)
     assert 0 < delay <= RULES.recheck
     assert dead is (failures >= RULES.dead_after)
@@ -78,7 +76,7 @@ def test_between_confirming_and_opening_it_backs_off(failures: int, u: float) ->
 
 
 @given(counts, st.booleans(), st.booleans())
-def test_how_it_fares_is_one_word(failures: int, dead: bool, asked: bool) -> None:
+def test_a_target_has_one_state(failures: int, dead: bool, asked: bool) -> None:
     rules = FailureRules(
         breaker=Breaker(6, "30s"), backoff=Retry.exponential("5s", "5m", attempts=None)
     )
@@ -98,12 +96,12 @@ def test_how_it_fares_is_one_word(failures: int, dead: bool, asked: bool) -> Non
     "wrong",
     [{"confirm": 0.0}, {"recheck": -1.0}, {"dead_after": 0}, {"confirmations": -1}],
 )
-def test_rules_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+def test_invalid_rules_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         FailureRules(**wrong)  # type: ignore[arg-type]
 
 
-def test_who_raises_says_whether_asking_again_helps() -> None:
+def test_an_error_says_whether_it_is_permanent() -> None:
     class Odd(Exception):
         permanent = "yes"  # not True
 

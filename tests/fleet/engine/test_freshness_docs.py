@@ -23,7 +23,7 @@ RESULTS = (ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8")
         ("anew when an eighth of the beliefs has moved", shares.STALE_SHARE == 1 / 8),
     ],
 )
-def test_what_the_page_counts_is_what_the_code_has(said: str, is_so: bool) -> None:
+def test_the_docs_page_lists_all_probe_types(said: str, is_so: bool) -> None:
     assert said in PAGE
     assert is_so
 

@@ -65,7 +65,7 @@ class Crowd:
         return found
 
     def shares(self, **wanted: int) -> None:
-        """Wait until the nodes hold so many targets each."""
+        """Wait until the nodes hold these numbers of targets."""
 
         def held() -> bool:
             rows = self._server.execute(

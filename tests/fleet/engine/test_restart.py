@@ -196,7 +196,7 @@ def test_a_store_from_the_future_and_one_that_is_none(tmp_path: Path) -> None:
 
 
 class Faulty(FleetStore):
-    """Keeps in memory, counts, and fails when told."""
+    """Keeps state in memory, counts calls, and fails on demand."""
 
     def __init__(self) -> None:
         self.name, self.url = "fleet", "memory"
@@ -268,7 +268,7 @@ def test_a_new_target_is_polled_soon_and_shows_when_and_a_restart_keeps_its_phas
     virtually(main)
 
 
-def test_a_store_that_fails_costs_no_poll_and_is_written_when_it_is_back() -> None:
+def test_a_failing_store_does_not_stop_polls_and_is_written_later() -> None:
     async def main(clock: VirtualClock) -> None:
         store, watch, seen = Faulty(), Watch(), Seen()
         fleet = fleet_for(clock, seen, store=store)
@@ -292,7 +292,7 @@ def test_a_store_that_fails_costs_no_poll_and_is_written_when_it_is_back() -> No
 
 
 @pytest.mark.parametrize("by", [-86_400.0, -3600.0, -2.0, 2.0, 3600.0, 86_400.0])
-def test_a_clock_that_is_set_moves_no_poll(by: float) -> None:
+def test_an_adjusted_clock_moves_no_poll(by: float) -> None:
     clock = SetClock()
     store = Faulty()
 
@@ -320,7 +320,7 @@ def test_a_clock_that_is_set_moves_no_poll(by: float) -> None:
     clock.run(main())
 
 
-def test_quiet_hours_go_by_the_clock_on_the_wall_even_if_it_is_set() -> None:
+def test_quiet_hours_follow_the_wall_clock_even_when_adjusted() -> None:
     clock = SetClock()  # midnight, UTC
 
     async def main() -> None:

@@ -159,7 +159,7 @@ def test_a_target_that_hangs_is_cancelled_at_its_deadline() -> None:
     virtually(main)
 
 
-def test_a_deadline_leaves_no_trace_in_the_place_it_was_met() -> None:
+def test_a_timeout_does_not_affect_the_next_poll_of_its_slot() -> None:
     """A task that stays marked as cancelled misleads the timeouts and groups of later probes."""
 
     async def main(clock: VirtualClock) -> None:
@@ -449,7 +449,7 @@ def test_the_result_of_a_removed_target_is_dropped() -> None:
 # Changes
 
 
-def test_changes_are_told_in_order_and_a_broken_handler_hurts_nobody() -> None:
+def test_changes_come_in_order_and_a_broken_action_affects_no_other() -> None:
     async def main(clock: VirtualClock) -> None:
         seen, values = Seen(), iter("aabbc" + "c" * 1000)
         watch = Watch()
@@ -524,7 +524,7 @@ def test_a_budget_is_kept_and_goes_where_the_changes_are() -> None:
     virtually(main)
 
 
-def test_a_budget_that_does_not_suffice_is_told_once() -> None:
+def test_a_budget_that_is_too_small_is_reported_once() -> None:
     async def main(clock: VirtualClock) -> None:
         seen = Seen()
         fleet = fleet_for(clock, seen, budget=1.0)
@@ -541,7 +541,7 @@ def test_a_budget_that_does_not_suffice_is_told_once() -> None:
 # Starting and stopping
 
 
-def test_a_stop_finishes_what_is_under_way_within_the_grace() -> None:
+def test_a_stop_finishes_polls_in_progress_within_the_grace() -> None:
     async def main(clock: VirtualClock) -> None:
         for takes, cancelled in ((5.0, 0), (50.0, 1)):
             seen, watch = Seen(), Watch()
@@ -579,7 +579,7 @@ def test_cancelling_a_run_ends_everything() -> None:
     virtually(main)
 
 
-def test_cancelling_every_task_at_once_counts_as_no_failure() -> None:
+def test_cancelling_all_tasks_at_once_is_not_a_failure() -> None:
     """As `asyncio.run` does when it is interrupted."""
     watch, seen = Watch(), Seen()
 

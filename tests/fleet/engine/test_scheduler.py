@@ -75,7 +75,7 @@ def test_namesakes_are_never_compared() -> None:
 
 
 @pytest.mark.parametrize("how", ["pause", "lose"])
-def test_who_is_parked_does_not_count_as_on_the_agenda(how: str) -> None:
+def test_parked_targets_are_not_on_the_agenda(how: str) -> None:
     scheduler = scheduler_of()
     entries = [entry_of(name) for name in "ab"]
     scheduler.add(entries, 0.0)
@@ -142,7 +142,7 @@ def test_a_fixed_interval_skips_what_was_missed_and_keeps_its_grid() -> None:
 
 
 @pytest.mark.parametrize("how", ["remove", "pause", "lose", "quiet"])
-def test_who_waits_for_a_host_does_not_wait_for_one_that_is_not_polled_any_more(how: str) -> None:
+def test_waiting_for_a_host_ends_when_another_target_is_not_polled(how: str) -> None:
     """Those let go when a poll ends may be paused or removed before their turn comes."""
     scheduler = scheduler_of()
     quiet = "00:00-06:00" if how == "quiet" else None

@@ -135,7 +135,7 @@ def soak(hours: float, *, traced: bool) -> None:
 
 
 def allowed(in_a_row: int) -> float:
-    """How old a healthy target may be that failed so often in a row, in seconds.
+    """Maximum age of a healthy target after this many failures in a row, in seconds.
 
     What answers 98 times in 100 fails three times in a row once in 125,000 polls. Then its breaker
     is open, and it is seen when that lets a poll through.

@@ -1,4 +1,4 @@
-"""What the tests of probes share: one poll as a fleet makes it, and a server that does as told."""
+"""Shared by the probe tests: one poll as a fleet makes it, and a scripted server."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ async def web(
 
 @dataclass(frozen=True)
 class Certificate:
-    """A certificate for loopback that nobody signed but itself."""
+    """A self-signed certificate for loopback."""
 
     file: Path
     key: Path

@@ -68,7 +68,7 @@ def test_a_webhook_posts_the_change_and_signs_it() -> None:
 
 
 @pytest.mark.parametrize("status", ["302 Found", "400 X", "500 X"])
-def test_an_answer_that_is_no_yes_is_an_error_and_no_redirect_is_followed(status: str) -> None:
+def test_an_answer_other_than_2xx_is_an_error_and_redirects_are_not_followed(status: str) -> None:
     async def main() -> None:
         async with web(page("x")) as other:
             async with web(page("", status, location=other.url())) as server:

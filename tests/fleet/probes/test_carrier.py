@@ -31,7 +31,7 @@ def test_as_many_connections_as_polls_at_a_time() -> None:
     really(main)
 
 
-def test_no_more_are_kept_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_idle_connections_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carrier, "IDLE_MAX", 3)
 
     async def main() -> None:
@@ -62,7 +62,7 @@ def test_an_old_one_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
     really(main)
 
 
-def test_what_is_cut_off_keeps_no_connection() -> None:
+def test_a_cut_off_answer_closes_its_connection() -> None:
     async def silent(writer: asyncio.StreamWriter) -> None:
         await asyncio.Event().wait()
 
@@ -81,7 +81,7 @@ def test_what_is_cut_off_keeps_no_connection() -> None:
     really(main)
 
 
-def test_what_comes_back_after_the_end_is_closed() -> None:
+def test_connections_given_back_after_the_end_are_closed() -> None:
     async def main() -> None:
         asked, go = asyncio.Event(), asyncio.Event()
 

@@ -62,7 +62,7 @@ def errors_of(text: str, **environment: str) -> list[tuple[int | None, str]]:
     return list(raised.value.problems)
 
 
-def test_a_file_gives_its_targets_with_what_their_group_says() -> None:
+def test_targets_inherit_from_their_group() -> None:
     file = read_text(GOOD, environment={"SHOP_TOKEN": "t0ken"})
     front, api, command = file.targets
     assert (front.name, front.group, front.timeout) == ("front page", "shop", 10)
@@ -223,7 +223,7 @@ def test_no_line_is_given_where_a_text_looks_like_a_header() -> None:
     assert {line for line, _ in errors_of(text)} == {None}
 
 
-def test_variables_and_what_looks_like_one() -> None:
+def test_variables_and_texts_that_look_like_one() -> None:
     text = """[[target]]
 name = "a"
 type = "http"
@@ -264,7 +264,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=30).map("".join))
-def test_no_text_is_too_strange(text: str) -> None:
+def test_no_text_crashes_the_reader(text: str) -> None:
     problems: tuple[tuple[int | None, str], ...] = ()
     try:
         assert read_text(text, environment={}).targets

@@ -29,7 +29,7 @@ def real_fleet(seen: Seen) -> Fleet:
     return Fleet(FleetRunOptions(seed=1, grace="1s", signals=False), events=seen.events)
 
 
-def test_a_page_that_changes_is_told_by_webhook_and_no_connection_is_left() -> None:
+def test_a_changed_page_is_sent_by_webhook_and_no_connection_is_left() -> None:
     seen = Seen()
 
     async def main() -> None:
@@ -152,7 +152,7 @@ def test_retry_after_is_respected() -> None:
     assert all(gap == pytest.approx(1000, abs=10) for gap in gaps)
 
 
-def test_not_found_is_a_dead_letter_at_once() -> None:
+def test_a_target_that_is_not_found_is_dead_at_once() -> None:
     seen = Seen()
 
     async def main() -> None:

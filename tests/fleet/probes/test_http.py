@@ -104,7 +104,7 @@ def test_only_the_status_may_be_the_reading() -> None:
     assert found.value == "404"
 
 
-def test_head_reads_what_headers_tell() -> None:
+def test_head_reads_only_headers() -> None:
     answer = page(b"", length=10_000_000, etag=ETAG)
     found = reading(answer, method="head")
     assert found.value == f"200 {ETAG}  10000000"
@@ -152,7 +152,7 @@ def test_an_unchanged_page_costs_headers_alone() -> None:
     really(main)
 
 
-def test_a_304_that_nobody_asked_for_is_a_failure() -> None:
+def test_an_unrequested_304_is_a_failure() -> None:
     assert "304" in str(failure(answer=b"HTTP/1.1 304 Not Modified\r\n\r\n"))
 
 
@@ -171,7 +171,7 @@ def test_these_are_for_good(status: int) -> None:
     assert failure(answer=page("", f"{status} X")).permanent
 
 
-def test_retry_after_is_told_in_seconds() -> None:
+def test_retry_after_is_in_seconds() -> None:
     def after(value: str) -> float | None:
         return failure(answer=page("", "429 X", retry_after=value)).retry_after
 
@@ -182,7 +182,7 @@ def test_retry_after_is_told_in_seconds() -> None:
     assert after("soon") is None
 
 
-def test_a_port_where_nobody_listens_may_pass() -> None:
+def test_a_closed_port_is_transient() -> None:
     async def main() -> None:
         async with web(page()) as server:
             url = server.url()
@@ -220,7 +220,7 @@ def test_garbage_and_a_cut_answer_may_pass() -> None:
         assert HOST in str(error)
 
 
-def test_a_kept_connection_that_was_closed_is_no_failure() -> None:
+def test_a_closed_idle_connection_is_not_a_failure() -> None:
     server: Any = None
 
     def answer(request: Request) -> HttpAnswer:
@@ -332,7 +332,7 @@ def test_redirects_are_followed_up_to_a_number() -> None:
     really(main)
 
 
-def test_what_was_meant_for_one_host_is_not_told_another() -> None:
+def test_headers_for_one_host_are_not_sent_to_another() -> None:
     async def main() -> None:
         async with web(page("x", set_cookie="a=b")) as other:
             async with web(page("", "307 X", location=other.url("/there"))) as server:
@@ -365,7 +365,7 @@ def test_a_redirect_to_something_else_is_refused(location: str) -> None:
 
 
 @pytest.mark.parametrize("verified", [True, False])
-def test_a_certificate_tells_when_it_ends(tmp_path: Path, verified: bool) -> None:
+def test_a_certificate_reports_when_it_expires(tmp_path: Path, verified: bool) -> None:
     made_one = certificate(tmp_path, days=30)
     trust: dict[str, Any] = {"ca": str(made_one.file)} if verified else {"verify": False}
 
@@ -382,7 +382,7 @@ def test_a_certificate_tells_when_it_ends(tmp_path: Path, verified: bool) -> Non
     really(main)
 
 
-def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path) -> None:
+def test_a_self_signed_certificate_is_refused(tmp_path: Path) -> None:
     made_one = certificate(tmp_path)
 
     async def main() -> None:
@@ -394,7 +394,7 @@ def test_a_certificate_that_nobody_signed_is_refused(tmp_path: Path) -> None:
     really(main)
 
 
-def test_the_end_of_a_certificate_is_what_openssl_says(tmp_path: Path) -> None:
+def test_the_expiry_of_a_certificate_is_that_of_openssl(tmp_path: Path) -> None:
     made_one = certificate(tmp_path, days=3650 * 3)  # beyond 2049 the date is written otherwise
     raw = ssl.PEM_cert_to_DER_cert(made_one.file.read_text())
     left = days_left(raw, time.time())
@@ -459,7 +459,7 @@ def test_options_are_checked(options: dict[str, Any], said: str) -> None:
     assert said in refusal(**options)
 
 
-def test_all_that_is_wrong_is_told_at_once_and_no_secret() -> None:
+def test_all_errors_are_reported_at_once_without_secrets() -> None:
     said = refusal(url="app:hunter2@example.org", limit=-1, nonsense=1)
     assert "hunter2" not in said
     assert all(each in said for each in ("url", "limit", "nonsense"))
@@ -477,7 +477,7 @@ def test_the_host_limits_polls_together() -> None:
     assert one.host == two.host == "example.org"
 
 
-def test_connections_are_closed_by_who_leaves_last() -> None:
+def test_the_last_user_closes_the_connections() -> None:
     async def main() -> None:
         async with web(page("x")) as server:
             async with connections():

@@ -202,7 +202,7 @@ def test_nothing_is_written_to_sqlite(
     assert not other.exists() or other.stat().st_size == 0
 
 
-def test_a_file_that_is_missing_or_none_is_for_good(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_file_is_permanent(tmp_path: Path) -> None:
     missing = tmp_path / "missing.db"
     assert failure("sql", url=url_of(missing), query="SELECT 1").permanent
     assert not missing.exists()
@@ -260,7 +260,9 @@ def test_a_query_whose_time_is_over_is_ended_in_postgres(postgres: Postgres) -> 
     wait_until(lambda: postgres.execute(query) == [(0,)], "the end of the query")
 
 
-def test_a_server_that_is_gone_may_pass_and_no_password_is_told(own_postgres: OwnPostgres) -> None:
+def test_an_unreachable_server_is_transient_and_shows_no_password(
+    own_postgres: OwnPostgres,
+) -> None:
     server = own_postgres()
     server.create_role("watcher")
     right = server.dsn(user="watcher", password="secret")

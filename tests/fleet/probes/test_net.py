@@ -69,7 +69,7 @@ def test_a_port_is_open_or_it_is_not() -> None:
     really(main)
 
 
-def test_what_is_said_first_is_the_reading() -> None:
+def test_the_first_line_is_the_reading() -> None:
     async def main() -> None:
         async with listener(b"220 mail.example ESMTP 4711\r\nmore") as address:
             assert (await polled("tcp", address=address, read=True)).value == (
@@ -94,7 +94,7 @@ def test_something_is_sent_first() -> None:
 
 
 @pytest.mark.parametrize("says", [b"", b"\xff" * 1_000_000])
-def test_nothing_or_far_too_much_is_said(says: bytes) -> None:
+def test_no_line_or_a_far_too_long_one(says: bytes) -> None:
     async def main() -> None:
         async with listener(says) as address:
             if says:
@@ -107,7 +107,7 @@ def test_nothing_or_far_too_much_is_said(says: bytes) -> None:
     really(main)
 
 
-def test_somebody_who_says_nothing_is_cut_off() -> None:
+def test_a_silent_server_is_cut_off_at_the_timeout() -> None:
     async def main() -> None:
         hung = asyncio.Event()
 
@@ -126,7 +126,7 @@ def test_somebody_who_says_nothing_is_cut_off() -> None:
     really(main)
 
 
-def test_tls_tells_when_the_certificate_ends(tmp_path: Path) -> None:
+def test_tls_reports_when_the_certificate_expires(tmp_path: Path) -> None:
     made_one = certificate(tmp_path, days=5)
 
     async def main() -> None:
@@ -233,7 +233,7 @@ def test_other_records_and_long_answers() -> None:
     ("says", "permanent"),
     [(dns.rcode.NXDOMAIN, True), ([], True), (dns.rcode.SERVFAIL, False), (None, False)],
 )
-def test_no_such_name_is_for_good_and_no_answer_is_not(says: Any, permanent: bool) -> None:
+def test_no_such_name_is_permanent_and_no_answer_is_not(says: Any, permanent: bool) -> None:
     async def main() -> None:
         async with name_server(lambda *_: says) as server:
             with pytest.raises((ProbeError, TimeoutError)) as raised:
@@ -243,7 +243,7 @@ def test_no_such_name_is_for_good_and_no_answer_is_not(says: Any, permanent: boo
     really(main)
 
 
-def test_garbage_is_no_answer() -> None:
+def test_garbage_is_not_an_answer() -> None:
     class Garbage(asyncio.DatagramProtocol):
         def connection_made(self, transport: Any) -> None:
             self.transport = transport
@@ -326,8 +326,8 @@ def test_a_host_answers_without_privilege_where_the_kernel_permits_it(address: s
 
 
 @pytest.mark.skipif(not permitted(), reason="this process may not send pings")
-def test_nobody_answers_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    # To a message of a kind that nobody knows there is no answer, wherever this runs.
+def test_no_answer_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    # No system answers an ICMP message of an unknown type.
     unknown = ping._CODES[socket.AF_INET]._replace(request=253)
     monkeypatch.setitem(ping._CODES, socket.AF_INET, unknown)
 
@@ -339,7 +339,7 @@ def test_nobody_answers_is_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     really(main)
 
 
-def test_what_is_not_permitted_is_said_and_how_to_permit_it(
+def test_a_refused_socket_is_reported_with_advice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     real = socket.socket

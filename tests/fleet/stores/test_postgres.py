@@ -80,7 +80,7 @@ def test_an_error_that_postgres_cannot_hold_is_kept_as_far_as_it_can(dsn: str) -
     run(main)
 
 
-def test_one_holds_what_another_claims_not(dsn: str) -> None:
+def test_a_held_target_cannot_be_claimed(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock, 2) as [one, two]:
             await one.save([SavedTarget("b", due=5.0), SavedTarget("c", due=1.0)])
@@ -128,7 +128,7 @@ def test_the_targets_of_a_silent_node_go_to_others_when_its_lease_is_over(dsn: s
     run(main)
 
 
-def test_a_lease_that_is_over_is_not_renewed_though_nobody_claimed(dsn: str) -> None:
+def test_an_expired_lease_is_not_renewed_even_without_other_claims(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock) as [store]:
             await store.claim("one", NAMES, 10, 30)
@@ -151,7 +151,7 @@ def test_two_processes_of_one_name_are_two_nodes(dsn: str) -> None:
     run(main)
 
 
-def test_what_is_given_back_is_free_at_once(dsn: str) -> None:
+def test_targets_given_back_are_free_at_once(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock, 2) as [one, two]:
             await one.claim("one", NAMES, 10, 30)
@@ -207,7 +207,7 @@ def test_orders_reach_the_node_that_holds_the_target_once(dsn: str) -> None:
     run(main)
 
 
-def test_an_order_that_nobody_takes_is_dropped_after_a_day(dsn: str) -> None:
+def test_an_order_without_a_taker_is_dropped_after_a_day(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock) as [store]:
             await store.order("pause", ["a"])
@@ -230,7 +230,7 @@ def test_settings_are_kept_changed_and_forgotten(dsn: str) -> None:
     run(main)
 
 
-def test_the_audit_is_one_for_all_nodes_and_is_kept_for_a_season(dsn: str) -> None:
+def test_nodes_share_one_audit_log_for_90_days(dsn: str) -> None:
     async def main(clock: VirtualClock) -> None:
         async with stores(dsn, clock, 2) as [one, two]:
             await one.audit(AuditEntry("me\0", "target.pause", "'a'", "", "127.0.0.1"))
@@ -295,7 +295,7 @@ def test_nothing_is_migrated_by_itself(own_postgres: OwnPostgres) -> None:
     run(main)
 
 
-def test_the_tables_of_before_are_renewed_with_what_is_in_them(own_postgres: OwnPostgres) -> None:
+def test_old_tables_are_migrated_with_their_rows(own_postgres: OwnPostgres) -> None:
     server = own_postgres()
     first = script("pollwise", TABLES).partition("-- Version 2:")[0]
     server.execute(first.rpartition("DO $migrate$ BEGIN")[0] + "COMMIT;")
@@ -336,7 +336,7 @@ def test_its_url_shows_no_password() -> None:
     assert store.url == "postgresql://app@db/x?fleet=pages&schema=work"
 
 
-def test_a_server_that_is_not_there_is_told_without_the_password(own_postgres: OwnPostgres) -> None:
+def test_an_unreachable_server_is_reported_without_the_password(own_postgres: OwnPostgres) -> None:
     server = own_postgres()
     server.create_role("app", password="hunter2")
     dsn = server.dsn(user="app", password="hunter3")

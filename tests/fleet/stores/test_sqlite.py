@@ -1,4 +1,4 @@
-"""What a store of a fleet need not be able to do, it refuses in plain words; and who polls it."""
+"""Optional calls of a fleet store are refused with a clear error; which process polls a file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_store_for_one_node_cannot_be_shared(
     asyncio.run(main())
 
 
-def test_who_polls_a_file_is_known_as_long_as_it_does(tmp_path: Path) -> None:
+def test_the_polling_process_of_a_file_is_known(tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
 
     async def main() -> None:
@@ -68,7 +68,7 @@ def test_who_polls_a_file_is_known_as_long_as_it_does(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_orders_tell_who_left_them(tmp_path: Path) -> None:
+def test_orders_name_who_gave_them(tmp_path: Path) -> None:
     async def main() -> None:
         store = SqliteFleetStore(tmp_path / "fleet.db")
         await store.order("pause", ["a", "b"], "cli: me@here")
@@ -82,7 +82,7 @@ def test_orders_tell_who_left_them(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_the_audit_is_kept_for_a_season(tmp_path: Path) -> None:
+def test_audit_entries_are_kept_for_90_days(tmp_path: Path) -> None:
     path = tmp_path / "fleet.db"
 
     async def main() -> None:
@@ -100,8 +100,8 @@ def test_the_audit_is_kept_for_a_season(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_file_of_before_gets_what_it_lacks(tmp_path: Path) -> None:
-    """The tables of version 2, with an order that nobody took yet."""
+def test_an_old_file_is_migrated(tmp_path: Path) -> None:
+    """The tables of version 2, with an order that is still queued."""
     path = tmp_path / "fleet.db"
     with closing(sqlite3.connect(path)) as connection, connection:
         for _, sql in migrations("pollwise.fleet.stores.sqlite")[:2]:
@@ -120,7 +120,7 @@ def test_a_file_of_before_gets_what_it_lacks(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_store_tells_its_fleet_and_where_it_is(tmp_path: Path) -> None:
+def test_a_store_knows_its_fleet_and_its_url(tmp_path: Path) -> None:
     async def main() -> None:
         plain = SqliteFleetStore(tmp_path / "fleet.db")
         assert (plain.name, plain.url) == ("fleet", f"sqlite:///{tmp_path}/fleet.db")

@@ -147,7 +147,7 @@ def table(targets: Sequence[TargetState], now: float, columns: Sequence[str] = C
 
 
 def cells(each: TargetState, now: float) -> list[Text]:
-    told = each.error if each.failures and each.error else each.summary
+    text = each.error if each.failures and each.error else each.summary
     state = word(each)
     return [
         Text(visible(each.name)),
@@ -157,7 +157,7 @@ def cells(each: TargetState, now: float) -> list[Text]:
              "yellow" if each.stale else ""),
         Text(coming(each, now)),
         Text(rounded(each.interval) if each.interval else NOTHING),
-        Text(visible(told or ""), "red" if each.failures else ""),
+        Text(visible(text or ""), "red" if each.failures else ""),
     ]  # fmt: skip
 
 
@@ -173,10 +173,10 @@ def word(each: TargetState) -> str:
 def phrase(each: TargetState) -> str:
     """Its state, explained."""
     known = word(each)
-    fares = PHRASES.get(each.state, each.state)
+    explained = PHRASES.get(each.state, each.state)
     if each.paused:
-        return "paused" if each.state == "closed" else f"paused; {fares}"
-    return "new (not polled yet)" if known == "new" else fares
+        return "paused" if each.state == "closed" else f"paused; {explained}"
+    return "new (not polled yet)" if known == "new" else explained
 
 
 def coming(each: TargetState, now: float) -> str:

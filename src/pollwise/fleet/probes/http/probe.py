@@ -126,8 +126,8 @@ def summary_of(answer: HttpAnswer, rest: str) -> str:
 
 def head_of(answer: HttpAnswer) -> str:
     """A value made of the headers that change with the body."""
-    told = (answer.headers.get(key, "") for key in ("etag", "last-modified", "content-length"))
-    return " ".join((str(answer.status), *told)).strip()
+    parts = (answer.headers.get(key, "") for key in ("etag", "last-modified", "content-length"))
+    return " ".join((str(answer.status), *parts)).strip()
 
 
 make = HttpProbe

@@ -231,9 +231,9 @@ class PostgresFleetStore(FleetStore):
 
     async def audit(self, entry: AuditEntry) -> None:
         parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
-        told = [text(_storable(each) or "") for each in parts]
+        texts_of = [text(_storable(each) or "") for each in parts]
         await self.database.rows(
-            "audit", [self._fleet, *told, number(AUDIT_KEPT), self.database.now()]
+            "audit", [self._fleet, *texts_of, number(AUDIT_KEPT), self.database.now()]
         )
 
     async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
