@@ -88,11 +88,10 @@ def targets_of(settings: Settings) -> tuple[Target, ...]:
         return ()
     import_from_here()
     try:
-        found: FleetFile = read(settings.fleet.file)
+        return read(settings.fleet.file).targets
     except FleetFileError as error:
         warn(f"{error}\nSo only the targets in the store are used.")
         return ()
-    return found.targets
 
 
 async def take_snapshot(

@@ -65,9 +65,8 @@ class Scheduler:
         self.offset = 0.0
         #: Number of targets that are due and wait for a slot, as last counted by the run.
         self.queued = 0
-        #: Number of polls in progress, and its maximum so far.
+        #: Number of polls in progress.
         self.flying = 0
-        self.flying_max = 0
         self.waiting = 0
         #: Targets that quiet hours defer, and when they would be due.
         self.deferred: dict[RunningTarget, float] = {}
@@ -172,8 +171,6 @@ class Scheduler:
     def _start(self, entry: RunningTarget) -> RunningTarget:
         entry.place = FLIGHT
         self.flying += 1
-        if self.flying > self.flying_max:
-            self.flying_max = self.flying
         return entry
 
     def changed(self, entry: RunningTarget, reading: Reading) -> bool:
@@ -195,9 +192,7 @@ class Scheduler:
         entry.failures = 0
         if entry.dead:
             entry.dead = entry.permanent = False
-            if self.budget is not None:
-                self.budget.leave(entry)
-                self._join(entry, len(self.entries))
+            self._rejoin(entry)
         if entry.pacer is None:
             self._plan_fixed(entry, now)
         else:
@@ -246,9 +241,7 @@ class Scheduler:
         entry.permanent = permanent
         if decision.dead and not entry.dead:
             entry.dead = True
-            if self.budget is not None:
-                self.budget.leave(entry)
-                self._join(entry, len(self.entries))
+            self._rejoin(entry)
         due = at + decision.delay
         confirming = not decision.dead and entry.failures <= self.rules.confirmations
         if confirming and entry.grid is not None:  # not later than its next regular poll
@@ -353,6 +346,12 @@ class Scheduler:
         else:
             self.budget.join(entry, others)
 
+    def _rejoin(self, entry: RunningTarget) -> None:
+        """Give a target that died or came back its new part of the budget."""
+        if self.budget is not None:
+            self.budget.leave(entry)
+            self._join(entry, len(self.entries))
+
     # Orders
 
     def pause(self, entry: RunningTarget) -> None:
@@ -382,9 +381,7 @@ class Scheduler:
         entry.permanent = False
         if entry.dead:
             entry.dead = False
-            if self.budget is not None:
-                self.budget.leave(entry)
-                self._join(entry, len(self.entries))
+            self._rejoin(entry)
         if not entry.paused:
             self.poll_now(entry, now)
 
