@@ -131,7 +131,7 @@ def test_the_state_has_all_figures_and_null_for_never(folder: Path) -> None:
             one = await client.good("GET", "/api/fleet/targets/gone/away%3F")
             assert one["state"] == "dead"
             # However broken targets are, the process lives.
-            alive = await client.ask("GET", "/healthz", token="none")
+            alive = await client.ask("GET", "/livez", token="none")
             assert (alive.status_code, alive.json()) == (200, {"status": "ok"})
 
     in_virtual_time(main)
@@ -266,7 +266,7 @@ def test_an_order_is_carried_out_even_if_the_audit_fails(
         await store.close()
 
     in_virtual_time(main)
-    assert "an audit entry is only in this log, for the store failed: the disk is full" in (
+    assert "an audit entry is only in this log, because the store failed: the disk is full" in (
         caplog.messages
     )
 
@@ -354,6 +354,22 @@ def test_bad_requests_get_a_reason(
             assert found[0] == status
             assert said in found[1]
             assert not fleet.target("a").paused
+
+    in_virtual_time(main)
+
+
+def test_a_fleet_is_ready_while_it_polls(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        fleet.add(Target("a", watch.probe(), "10s"))
+        async with desk(Control(fleet), folder) as client:
+            answers = [
+                await client.ask("GET", path, token="none") for path in ("/livez", "/readyz")
+            ]
+            assert [each.status_code for each in answers] == [200, 503]
+            async with running(fleet):
+                answer = await client.ask("GET", "/readyz", token="none")
+                assert (answer.status_code, answer.json()) == (200, {"status": "ok"})
 
     in_virtual_time(main)
 
@@ -488,7 +504,7 @@ def test_a_store_that_cannot_be_asked_is_503_and_the_process_lives(folder: Path)
             found = await client.bad("PATCH", "/api/fleet/polling", {"enabled": False})
             assert found[0] == 503
             assert found[1].startswith("the disk is full. Try again")
-            assert (await client.ask("GET", "/healthz")).status_code == 200
+            assert (await client.ask("GET", "/livez")).status_code == 200
             assert (await client.ask("GET", "/api/fleet/state")).status_code == 200
         await store.close()
 

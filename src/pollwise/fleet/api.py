@@ -9,8 +9,8 @@
     PATCH /api/fleet/polling {"group": null, "enabled": false, "base_interval": "10s", …}
 
 `application` is a Starlette application to mount at /api/fleet in an existing one; `served` is
-a standalone one with /healthz, which says that the process is alive: it stays 200 however many
-targets are broken.
+a standalone one with /livez and /readyz, which need no token. They say that the process is alive
+and that it polls, however many targets are broken.
 
 An `authorise` function decides who may do what: it raises a `Refusal` (or any HTTPException), or
 returns who the caller is. All changes go to the audit log. Errors have the controller's format:
@@ -151,10 +151,19 @@ def _write_private(path: Path, text: str) -> None:
 
 
 def served(control: Control, authorise: Authorise) -> Starlette:
-    """A standalone application: the API, and /healthz for process supervisors."""
+    """A standalone application: the API, and /livez and /readyz for process supervisors."""
+
+    async def livez(_: Request) -> Response:
+        return _answer({"status": "ok"})
+
+    async def readyz(_: Request) -> Response:
+        running = control.fleet.running
+        return _answer({"status": "ok" if running else "starting"}, 200 if running else 503)
+
     return Starlette(
         routes=[
-            Route("/healthz", _alive, methods=["GET"]),
+            Route("/livez", livez, methods=["GET"]),
+            Route("/readyz", readyz, methods=["GET"]),
             Mount("/api/fleet", application(control, authorise)),
         ],
         exception_handlers=_HANDLERS,
@@ -325,10 +334,6 @@ class _Operator:
     @property
     def by(self) -> str:
         return f"api: {self.who} from {self.address or 'an unknown address'}"
-
-
-async def _alive(_: Request) -> Response:
-    return _answer({"status": "ok"})
 
 
 async def _body(request: Request) -> dict[str, Any]:

@@ -100,7 +100,7 @@ class Fleet:
             ready = make_probe(target)
             host = target.host if target.host is not None else ready.host
             fresh[target.name] = RunningTarget(target, ready.probe, host, self._strategy_of(target))
-        if self._run is None or not self._run.loaded:
+        if self._run is None or not self.running:
             self._planned |= fresh
         else:
             self._run.add(fresh.values())
@@ -206,14 +206,14 @@ class Fleet:
     def _later(self, name: str, *, paused: bool) -> bool:
         """Keep a pause or its end for the next run; False while one is running."""
         entry = self._known(name)
-        if self._run is not None and self._run.loaded:
+        if self.running:
             return False
         entry.paused = self._paused[name] = paused
         return True
 
     def _order(self, name: str, order: Callable[[RunningTarget, float], None]) -> None:
         entry = self._known(name)
-        if self._run is None or not self._run.loaded:
+        if self._run is None or not self.running:
             raise ConfigError(f"fleet {self.name} is not running, so it cannot poll {name!r} now")
         order(entry, self._time())
         self._run.saving.touch(entry)
@@ -273,6 +273,11 @@ class Fleet:
         return Scheduler(options.rules, options.per_host, budget, self._random)
 
     # Views
+
+    @property
+    def running(self) -> bool:
+        """True while it polls."""
+        return self._run is not None and self._run.loaded
 
     def state(self, *, targets: bool = True) -> FleetState:
         """The state of the whole fleet.

@@ -111,6 +111,6 @@ def test_an_error_says_whether_it_is_permanent() -> None:
     assert is_permanent(ProbeRefused("401"))
     assert not is_permanent(OSError())
     assert not is_permanent(Odd())
-    assert text_of(Odd()) == "Odd: <an error that cannot be written>"
+    assert text_of(Odd()) == "Odd: <an error whose message cannot be printed>"
     assert len(text_of(OSError("x" * 10_000))) == 500
     assert text_of(KeyboardInterrupt()) == "KeyboardInterrupt"

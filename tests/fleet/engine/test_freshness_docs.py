@@ -18,12 +18,12 @@ RESULTS = (ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8")
 @pytest.mark.parametrize(
     ("said", "is_so"),
     [
-        ("some fifty of them count", changes.MEMORY == 50),
+        ("about fifty of them count", changes.MEMORY == 50),
         ("eight buckets to a doubling", shares.FINENESS == 8),
-        ("anew when an eighth of the beliefs has moved", shares.STALE_SHARE == 1 / 8),
+        ("again after an eighth of the beliefs has changed", shares.STALE_SHARE == 1 / 8),
     ],
 )
-def test_the_docs_page_lists_all_probe_types(said: str, is_so: bool) -> None:
+def test_the_page_states_the_constants_of_the_code(said: str, is_so: bool) -> None:
     assert said in PAGE
     assert is_so
 

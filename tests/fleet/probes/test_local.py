@@ -149,7 +149,7 @@ def test_options_of_commands_are_checked() -> None:
     assert "must be a list of texts" in refusal("command", run=["a", 1])
     assert "is not a folder" in refusal("command", run="a", folder="/nowhere")
     said = refusal("command", run="a", env={"TOKEN": 7})
-    assert "no text for 'TOKEN'" in said
+    assert "must have text for 'TOKEN'" in said
 
 
 # SQLite
