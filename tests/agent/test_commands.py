@@ -360,8 +360,8 @@ def test_options_are_checked(options: dict[str, Any], says: str) -> None:
 @pytest.mark.parametrize(
     ("url", "says"),
     [
-        ("localhost:8420", "no address of a controller"),
-        ("ftp://x", "no address of a controller"),
+        ("localhost:8420", "not the address of a controller"),
+        ("ftp://x", "not the address of a controller"),
         ("http://:hunter2@host", "credentials"),
         ("http://hunter2@host", "credentials"),
         ("http://host?token=hunter2", "ends before"),

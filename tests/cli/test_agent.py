@@ -17,7 +17,7 @@ from tests.cli.console import pollwise
     [
         ([], "Missing argument"),
         (["--", "true"], "no controller is named"),
-        (["--controller", "localhost", "--", "true"], "no address of a controller"),
+        (["--controller", "localhost", "--", "true"], "not the address of a controller"),
         (["--controller", "http://:hunter2@x", "--", "true"], "credentials"),
         (["--controller", "http://x", "--", "./no-such-program"], "cannot be executed"),
         (["--controller", "http://x", "--", "true", "{paylod}"], "did you mean {payload}?"),
@@ -51,7 +51,7 @@ def test_the_token_may_be_in_the_environment(
     where = "the token file" if name.endswith("FILE") else name
     said = " ".join(result.err.split())
     assert where in said, "it was read, and found to hold none"
-    assert "holds no token" in said
+    assert "does not hold a token" in said
     assert "hunter2" not in result.err
 
 

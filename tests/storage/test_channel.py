@@ -180,7 +180,7 @@ def test_a_fixed_interval_stays_fixed() -> None:
     under(main)
 
 
-def test_a_pooler_that_swallows_messages_is_noticed_told_once_and_the_short_ceiling_holds() -> None:
+def test_a_pooler_that_swallows_messages_is_reported_once_and_max_interval_holds() -> None:
     async def main() -> None:
         async with processes() as (exchange, [process]):
             exchange.swallows = True
@@ -279,7 +279,7 @@ def woken_since(before: list[int], started: list[Process]) -> list[int]:
     return [at for at, (old, new) in enumerate(zip(before, after, strict=True)) if new > old]
 
 
-def test_news_of_many_jobs_wakes_as_many() -> None:
+def test_a_hint_of_many_jobs_wakes_as_many() -> None:
     async def main() -> None:
         async with processes(10) as (exchange, started):
             putter = Channel(MemoryTransport(exchange), Clock())
@@ -292,7 +292,7 @@ def test_news_of_many_jobs_wakes_as_many() -> None:
     under(main)
 
 
-def test_a_busy_process_passes_the_news_on() -> None:
+def test_a_busy_process_passes_the_hint_on() -> None:
     async def main() -> None:
         async with processes(12) as (exchange, started):
             putter = Channel(MemoryTransport(exchange), Clock())
@@ -349,7 +349,7 @@ def test_dead_processes_that_were_chosen_are_made_up_for() -> None:
     under(main)
 
 
-def test_who_leaves_says_goodbye() -> None:
+def test_a_process_that_leaves_says_goodbye() -> None:
     async def main() -> None:
         async with processes(2) as (exchange, started):
             putter = Channel(MemoryTransport(exchange), Clock())
@@ -388,7 +388,7 @@ def test_a_line_that_is_ready_only_when_the_channel_closes_is_not_checked() -> N
     VirtualClock().run(main())
 
 
-def test_news_goes_to_those_who_want_it() -> None:
+def test_hints_go_to_those_who_want_the_kind() -> None:
     async def main() -> None:
         exchange = Exchange()
         mail = [Process(exchange, frozenset({"mail"})) for _ in range(3)]
@@ -407,7 +407,7 @@ def test_news_goes_to_those_who_want_it() -> None:
     under(main)
 
 
-def test_who_sleeps_here_takes_it_and_nobody_else_is_told() -> None:
+def test_a_sleeper_here_takes_the_job_and_no_hint_is_sent() -> None:
     async def main() -> None:
         async with processes(3) as (exchange, [here, *_]):
             await asyncio.sleep(90)
@@ -424,7 +424,7 @@ def test_who_sleeps_here_takes_it_and_nobody_else_is_told() -> None:
     under(main)
 
 
-def test_news_is_coalesced() -> None:
+def test_hints_are_coalesced() -> None:
     async def main() -> None:
         exchange = Exchange()
         putter = Channel(MemoryTransport(exchange), Clock())

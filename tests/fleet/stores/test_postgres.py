@@ -304,7 +304,7 @@ def test_old_tables_are_migrated_with_their_rows(own_postgres: OwnPostgres) -> N
 
     async def main(clock: VirtualClock) -> None:
         store = PostgresFleetStore(server.dsn(), clock=clock)
-        with pytest.raises(SchemaError, match="are of version 1; this code needs 2"):
+        with pytest.raises(SchemaError, match="have version 1; this code needs 2"):
             await store.load()
         assert await store.migrate() == [2]
         await store.claim("one", ["a"], 1, 30)

@@ -69,7 +69,7 @@ class RealBench(Bench):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    store = tmp_path_factory.mktemp("served")  # news of a file is news of all queues in it
+    store = tmp_path_factory.mktemp("served")  # a hint of a file is for all queues in it
     with Served(lambda: make_app(make_api(store, Clock()))) as served:
         yield served
 

@@ -154,7 +154,7 @@ def test_a_file_without_a_token(tmp_path: Path, text: str | None, says: str) -> 
         TokenSource(None, {}).read()
 
 
-def test_a_rotated_token_is_read_anew(token: Path) -> None:
+def test_a_rotated_token_is_read_again(token: Path) -> None:
     clock = VirtualClock()
 
     async def main() -> None:
@@ -246,7 +246,7 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
         (422, b'{"error": {"code": "job", "message": "bad"}}', {}, JobError, "bad"),
     ],
 )
-def test_answers_of_strangers(
+def test_answers_that_are_not_the_controllers(
     token: Path,
     status: int,
     body: bytes,
@@ -533,7 +533,7 @@ def test_it_is_opened_by_its_url(served: Served, token: Path) -> None:
 # Several controllers
 
 
-def test_news_goes_from_one_controller_to_another(postgres: Postgres, token: Path) -> None:
+def test_hints_go_from_one_controller_to_another(postgres: Postgres, token: Path) -> None:
     dsn = migrated(postgres.dsn())
     name = f"bench-{uuid.uuid4().hex}"
 
@@ -561,7 +561,7 @@ def test_news_goes_from_one_controller_to_another(postgres: Postgres, token: Pat
                         began = Clock().now()
                         await done.wait()
                         assert Clock().now() - began < 5, (
-                            "it was told, long before its max_interval"
+                            "a hint ended the pause long before max_interval"
                         )
                     await put.close()
         await queue.close()

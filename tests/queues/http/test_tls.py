@@ -102,7 +102,7 @@ async def told(base: str, ask: Ask, ca_file: Path | None = None) -> str:
 
 
 @pytest.mark.parametrize("ask", ASKS.values(), ids=ASKS)
-def test_who_is_not_trusted_is_told_so(certificate: Callable[..., Path], ask: Ask) -> None:
+def test_an_untrusted_certificate_is_reported(certificate: Callable[..., Path], ask: Ask) -> None:
     own = certificate()
 
     async def main(base: str) -> None:
@@ -171,7 +171,7 @@ def test_a_proxy_that_says_it_speaks_tls() -> None:
 
 @pytest.mark.parametrize("base", ["http://builds", "https://builds"])
 @pytest.mark.parametrize("content", [None, "no certificate"], ids=["missing", "empty"])
-def test_an_environment_that_names_no_certificates_is_told_at_once(
+def test_an_unreadable_certificate_file_is_reported_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base: str, content: str | None
 ) -> None:
     file = tmp_path / "nope.pem"

@@ -264,7 +264,7 @@ async def storm(crew: Crew, proxy: HttpProxy, jobs: int, workers: int) -> Queue:
 
 
 async def check(ledger: Ledger, queue: Queue, jobs: int) -> list[int]:
-    """Nothing lost, nothing made up; returns the numbers of the dead letters."""
+    """Nothing lost, nothing made up; returns the numbers of the dead jobs."""
     assert ledger.put == set(range(jobs))
     assert set(ledger.tried) == ledger.put, f"lost: {ledger.put - set(ledger.tried)}"
     dead = [info.job.payload for info in await queue.jobs("dead", limit=1000)]
@@ -362,7 +362,7 @@ def bucket_storm(server: MiniStack, seed: int, jobs: int, workers: int) -> HttpP
         time.begin()
         crew = Crew(seed, clock, Ledger(fenced=True, again=again), opened, lease=5.0)
         queue = await storm(crew, proxy, jobs, workers)
-        await sweep(queue)  # a dead letter whose record met a fault is written by now
+        await sweep(queue)  # a dead job whose record met a fault is written by now
         dead = await check(crew.ledger, queue, jobs)
         twice = [number for number, count in Counter(dead).items() if count > 1]
         assert all(crew.ledger.failed_puts[number] for number in twice), twice

@@ -242,7 +242,7 @@ def test_a_worker_that_met_rivals_takes_all_there_is_once_they_are_gone() -> Non
     virtually(main)
 
 
-def test_whoever_loses_every_race_is_woken_to_look_again() -> None:
+def test_a_worker_that_loses_every_race_polls_again_soon() -> None:
     async def main(clock: VirtualClock) -> None:
         class Beaten(Wrapped):
             async def create(self, name: str, body: bytes) -> bool:

@@ -45,9 +45,7 @@ def test_a_settlement_whose_answer_is_lost_counts_once(dsn: str, postgres: Postg
     run(main)
 
 
-def test_who_settles_again_after_all_answers_were_lost_is_believed(
-    dsn: str, postgres: Postgres
-) -> None:
+def test_settling_again_after_all_answers_were_lost_succeeds(dsn: str, postgres: Postgres) -> None:
     async def main() -> None:
         async with behind_a_proxy(dsn, postgres) as (queue, proxy):
             await queue.put([NewJob("job", n) for n in range(4)])
@@ -139,7 +137,7 @@ def test_a_standby_is_unavailable_not_wrong(own_postgres: OwnPostgres) -> None:
     run(main)
 
 
-def test_a_lock_that_others_hold_is_waited_for_no_longer_than_told(dsn: str) -> None:
+def test_a_lock_of_others_is_waited_for_until_the_timeout(dsn: str) -> None:
     async def main() -> None:
         async with fresh(f"{dsn}?options=-c%20statement_timeout%3D100") as queue:
             await queue.put(NewJob("job"))

@@ -79,7 +79,7 @@ def test_all_queues_of_a_process_share_one_listening_connection(
     run(main)
 
 
-def test_who_only_puts_does_not_listen(postgres: Postgres, dsn: str) -> None:
+def test_a_handle_that_only_puts_does_not_listen(postgres: Postgres, dsn: str) -> None:
     async def main() -> None:
         listen = f"{dsn}?application_name=putter"
         async with PostgresQueue(dsn, next(names), listen=listen) as queue:
@@ -105,7 +105,7 @@ def test_a_commit_of_the_users_own_transaction_ends_a_pause(dsn: str) -> None:
     run(main)
 
 
-def test_a_cut_is_noticed_told_once_and_healed(postgres: Postgres, dsn: str) -> None:
+def test_a_cut_connection_is_reported_once_and_reopened(postgres: Postgres, dsn: str) -> None:
     async def main() -> None:
         with Proxy(postgres.port) as proxy:
             async with PostgresQueue(dsn, next(names), listen=proxy.through(dsn)) as queue:
@@ -113,7 +113,7 @@ def test_a_cut_is_noticed_told_once_and_healed(postgres: Postgres, dsn: str) -> 
                 pause = asyncio.ensure_future(sleeper.pause())
                 await sleeper.until(HintsProven)
                 proxy.cut()
-                assert await pause, "whoever sleeps is woken, to look for itself"
+                assert await pause, "sleepers are woken to poll"
                 await sleeper.until(HintsProven, HintsLost, HintsProven)
                 lost = sleeper.seen[1]
                 assert "It will be opened again" in lost.advice

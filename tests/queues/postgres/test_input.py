@@ -79,7 +79,7 @@ def test_bad_urls_are_refused_without_their_secrets(url: str, says: str) -> None
         assert secret not in str(caught.value)
 
 
-def test_who_may_not_or_cannot_is_told_plainly(postgres: Postgres) -> None:
+def test_missing_rights_and_databases_are_reported(postgres: Postgres) -> None:
     postgres.create_role("limited", "hunter2")
     good = postgres.dsn(user="limited")
     migrated(postgres.dsn(), "closed")

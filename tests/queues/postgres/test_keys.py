@@ -99,7 +99,7 @@ async def drained(queue: PostgresQueue) -> list[Any]:
     return found
 
 
-def test_who_ends_a_job_waits_for_a_put_behind_it(race: Callable[[Main], None]) -> None:
+def test_ending_a_job_waits_for_a_put_behind_it(race: Callable[[Main], None]) -> None:
     async def main(queue: PostgresQueue, rival: Rival) -> None:
         await queue.put(NewJob("job", 1, key="k"))
         claims = await queue.claim("w", 1, 60)
@@ -136,7 +136,7 @@ def test_dead_or_done_a_put_behind_it_is_seen(
     race(main)
 
 
-def test_a_put_does_not_wait_for_who_ends_the_job_before(race: Callable[[Main], None]) -> None:
+def test_a_put_does_not_wait_for_the_end_of_the_job_before(race: Callable[[Main], None]) -> None:
     async def main(queue: PostgresQueue, rival: Rival) -> None:
         await queue.put([NewJob("job", n, key="k") for n in (1, 2)])
         claims = await queue.claim("w", 1, 60)
@@ -210,7 +210,7 @@ def test_two_claims_at_once_do_not_lease_two_of_a_key(race: Callable[[Main], Non
     race(main)
 
 
-def test_of_two_who_end_the_last_of_a_front_one_frees_the_next(
+def test_of_two_calls_that_end_a_front_one_frees_the_next(
     race: Callable[[Main], None],
 ) -> None:
     async def main(queue: PostgresQueue, rival: Rival) -> None:

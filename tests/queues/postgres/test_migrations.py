@@ -57,7 +57,7 @@ def test_a_role_that_may_create_the_schema_or_owns_it_migrates(
     run(main)
 
 
-def test_a_role_that_may_not_create_is_told(postgres: Postgres) -> None:
+def test_a_role_that_may_not_create_is_reported(postgres: Postgres) -> None:
     postgres.create_role("powerless", "hunter2")
 
     async def main() -> None:

@@ -297,7 +297,7 @@ def test_the_servers_own_schema_is_refused() -> None:
         PostgresQueue("postgresql:///d", schema="information_schema")
 
 
-def test_a_server_that_is_down_is_told_in_one_line() -> None:
+def test_a_server_that_is_down_is_reported_in_one_line() -> None:
     async def main() -> None:
         async with PostgresQueue("postgresql://u@127.0.0.1:1/d") as queue:
             with pytest.raises(StoreUnavailable) as caught:
@@ -381,7 +381,9 @@ async def loss(queue: PostgresQueue) -> HintsLost:
         return await lost
 
 
-def test_who_cannot_connect_to_listen_is_not_told_of_poolers(dsn: str, postgres: Postgres) -> None:
+def test_a_failed_listening_connection_is_not_blamed_on_poolers(
+    dsn: str, postgres: Postgres
+) -> None:
     postgres.create_role("deaf", "hunter2")
     wrong = postgres.dsn(user="deaf").replace("hunter2", "hunter3")
 

@@ -138,7 +138,7 @@ def test_a_settle_cut_off_twice_is_unavailable(queue: RedisQueue, proxy: Proxy) 
     asyncio.run(main())
 
 
-def test_who_settles_again_after_all_answers_were_lost_is_believed(
+def test_settling_again_after_all_answers_were_lost_succeeds(
     queue: RedisQueue, proxy: Proxy
 ) -> None:
     async def main() -> None:

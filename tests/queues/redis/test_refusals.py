@@ -148,7 +148,7 @@ def test_a_server_without_tls_where_tls_is_spoken(redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("oldest", [False, True])
-def test_a_full_server_is_told_without_the_line_of_a_script(
+def test_a_full_server_is_reported_without_the_line_of_a_script(
     own_redis: OwnRedis, oldest: bool
 ) -> None:
     server = own_redis(oldest=oldest)
@@ -165,7 +165,7 @@ def test_a_full_server_is_told_without_the_line_of_a_script(
     )
 
 
-def test_who_cannot_connect_to_listen_is_told_why(name: str) -> None:
+def test_a_failed_listening_connection_says_why(name: str) -> None:
     async def main() -> None:
         async with RedisQueue("redis://:s3cret@127.0.0.1:1/0", name) as queue:
             with pytest.raises(StoreUnavailable, match="cannot be reached") as caught:

@@ -233,9 +233,7 @@ def test_what_was_found_is_delivered_though_more_cannot_be_had() -> None:
     ],
     ids=str,
 )
-def test_trouble_that_may_pass_is_told_from_what_will_not(
-    error: Exception, transient: bool
-) -> None:
+def test_errors_that_may_pass_are_distinguished(error: Exception, transient: bool) -> None:
     async def main(clock: VirtualClock) -> None:
         queue, fake = faked(clock)
         await queue.claim("w", 1, 30)

@@ -1,4 +1,4 @@
-"""What SQS brings along: foreign messages, groups, dead letters, limits, and what requests cost."""
+"""What SQS brings along: foreign messages, groups, dead jobs, limits, and what requests cost."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _counted(queue: SqsQueue) -> Counter[str]:
 def test_batches_take_as_few_requests_as_can_be(cloud: Cloud) -> None:
     async def main(cloud: Cloud) -> None:
         queue = await cloud.queue()
-        await queue.claim("w", 1, 30)  # looks up the queue and its dead letters
+        await queue.claim("w", 1, 30)  # looks up the queue and its dead-letter queue
         counts = _counted(queue)
         await queue.put([NewJob("job", n) for n in range(95)])
         assert counts == {"send_message_batch": 10}
@@ -345,7 +345,7 @@ def test_what_is_received_too_often_is_moved_by_sqs_itself(cloud: Cloud) -> None
     cloud.run(main)
 
 
-def test_many_dead_letters_are_retried_and_dropped(cloud: Cloud) -> None:
+def test_many_dead_jobs_are_retried_and_dropped(cloud: Cloud) -> None:
     async def main(cloud: Cloud) -> None:
         queue = await cloud.queue()
         ids = await queue.put([NewJob("ab"[n % 2], n) for n in range(130)])
@@ -364,7 +364,7 @@ def test_many_dead_letters_are_retried_and_dropped(cloud: Cloud) -> None:
     cloud.run(main)
 
 
-def test_a_queue_without_dead_letters_says_so(cloud: Cloud) -> None:
+def test_a_queue_without_a_dead_letter_queue_says_so(cloud: Cloud) -> None:
     async def main(cloud: Cloud) -> None:
         made = await cloud.queue()
         client = await made._sqs._opened()

@@ -83,7 +83,7 @@ def listeners(server: Redis) -> int:
         return len(client.client_list(_type="pubsub"))
 
 
-def test_databases_do_not_hear_each_other(own_redis: OwnRedis, name: str) -> None:
+def test_databases_do_not_receive_each_others_hints(own_redis: OwnRedis, name: str) -> None:
     server = own_redis()
 
     async def main() -> None:
@@ -149,7 +149,7 @@ def test_an_idle_hour_is_quiet(redis: Redis, name: str) -> None:
     virtually(main)
 
 
-def test_who_may_not_listen_does_not_disturb_the_others(own_redis: OwnRedis, name: str) -> None:
+def test_a_user_that_may_not_listen_does_not_disturb_others(own_redis: OwnRedis, name: str) -> None:
     server = own_redis()
     rights = ("on", ">secret", "~*", "+@all", "resetchannels", f"&{{pollwise:{name}}}*")
     server.execute("ACL", "SETUSER", "half", *rights)
