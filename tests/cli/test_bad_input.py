@@ -172,7 +172,7 @@ def test_a_database_from_the_future(words: list[str], folder: Path) -> None:
         (["queue", "drop", URL, "1", "--all"], ("give job ids or --all",)),
     ],
 )
-def test_a_look_that_makes_no_sense(words: list[str], says: tuple[str, ...], folder: Path) -> None:
+def test_a_query_that_makes_no_sense(words: list[str], says: tuple[str, ...], folder: Path) -> None:
     good("queue", "put", URL, "greet")
     refused(folder, *words, says=says)
 
@@ -380,7 +380,7 @@ def test_bad_settings_in_the_environment(
     refused(folder, *words, says=says)
 
 
-def test_every_wrong_setting_is_told_at_once(folder: Path) -> None:
+def test_all_wrong_settings_are_reported_at_once(folder: Path) -> None:
     (folder / "pollwise.toml").write_text("[worker]\nlease = '1x'\nconcurrency = -1\n")
     check_refused(
         pollwise("config", "check"), "2 settings are wrong:\n- ", "\n- worker.concurrency = -1"
@@ -447,7 +447,7 @@ def test_no_secret_of_a_misplaced_word_is_repeated(words: tuple[str, ...]) -> No
         assert "***" in result.err
 
 
-def test_a_url_too_many_is_told_the_option_it_belongs_to() -> None:
+def test_the_error_for_an_extra_url_names_its_option() -> None:
     result = pollwise("fleet", "migrate", SECRET_URL)
     assert "(postgresql://app:***@db/shop)" in result.err
     assert "--store URL" in result.err

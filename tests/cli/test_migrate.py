@@ -112,7 +112,7 @@ def test_a_record_of_versions_that_lost_some_is_told_apart_from_tables_of_others
 
 
 @pytest.mark.parametrize("left", ["", "0"])
-def test_a_record_of_versions_in_a_file_that_lost_some_is_told(left: str) -> None:
+def test_a_record_of_versions_in_a_file_that_lost_some_is_reported(left: str) -> None:
     words = ["outbox", "migrate", "sqlite:///shop.db"]
     good(*words)
     with closing(sqlite3.connect("shop.db", isolation_level=None)) as file:

@@ -127,6 +127,6 @@ def test_in_a_pipe_a_row_is_one_whole_line() -> None:
     assert row == f"1   {'n' * 200}  {'t' * 400}"
 
 
-def test_moments_are_told_in_utc() -> None:
+def test_moments_are_shown_in_utc() -> None:
     assert moment(0) == "1970-01-01 00:00:00Z"
     assert moment(1_767_225_600.9) == "2026-01-01 00:00:00Z"

@@ -91,7 +91,7 @@ def scrape(url: str) -> str:
     return text
 
 
-def test_a_worker_from_submit_to_sigterm() -> None:
+def test_a_worker_from_put_to_sigterm() -> None:
     good("queue", "put", URL, "greet", '"Ann"')
     good("queue", "put", URL, "fail")
     good("queue", "put", URL, "unknown")

@@ -23,7 +23,7 @@ def drained(agenda: Agenda[str]) -> list[str]:
     return order
 
 
-def test_an_empty_agenda_has_nobody() -> None:
+def test_an_empty_agenda_has_no_entries() -> None:
     agenda = Agenda[str]()
     assert len(agenda) == 0
     assert "a" not in agenda
@@ -57,7 +57,7 @@ def test_order(entries: list[tuple[str, float, float]], order: str) -> None:
     assert "".join(drained(agenda)) == order
 
 
-def test_coming_back_is_arriving_anew() -> None:
+def test_a_key_that_is_added_again_goes_behind_others() -> None:
     agenda = Agenda[str]()
     for key in "abc":
         agenda.upsert(key, 1.0)

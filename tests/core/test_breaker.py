@@ -50,7 +50,7 @@ def on_trial(at: float = 30.0) -> Circuit:
     ],
     ids=repr,
 )
-def test_openings_grow_up_to_the_ceiling(breaker: Breaker, lengths: list[float]) -> None:
+def test_openings_grow_up_to_the_max_delay(breaker: Breaker, lengths: list[float]) -> None:
     assert [breaker.open_for(n) for n in range(1, len(lengths) + 1)] == lengths
 
 
@@ -374,7 +374,7 @@ def test_asking_changes_nothing(history: list[tuple[Report, float]], ahead: floa
 
 @given(steps)
 @example([(FAILURE, 0.0)] * 3 + [(BEGIN, 30.0)])
-def test_every_history_leads_to_another_chance_within_the_ceiling(
+def test_every_history_leads_to_another_chance_within_the_max_delay(
     history: list[tuple[Report, float]],
 ) -> None:
     circuit, now = play(history)

@@ -64,7 +64,7 @@ def test_within_ten_percent_and_within_the_bounds(three: list[float], u: float) 
 
 
 @given(lengths, lengths, st.lists(st.integers(0, 999), unique=True, min_size=2))
-def test_alive_at_the_ceiling(one: float, other: float, draws: list[int]) -> None:
+def test_there_is_jitter_at_the_max_interval(one: float, other: float, draws: list[int]) -> None:
     min_interval, max_interval = sorted([one, other])
     assume(max_interval > min_interval * 1.0001)
     assume(max_interval > 1e-300)  # below, there are not enough numbers to tell apart

@@ -129,7 +129,7 @@ def test_jitter_stays_within_its_share(retry: Retry, failures: int, u: float) ->
 
 
 @given(retries(), counts, st.floats(0.02, 0.99), st.floats(0, 0.98), st.floats(0.01, 1))
-def test_jitter_varies_even_at_the_ceiling(
+def test_jitter_varies_even_at_the_max_delay(
     retry: Retry, failures: int, jitter: float, a: float, further: float
 ) -> None:
     assume(retry.shape != "never")
@@ -147,7 +147,7 @@ def test_the_same_question_has_the_same_answer(retry: Retry, failures: int, u: f
 
 
 @given(lengths, st.floats(1, 10), st.integers(0, 40))
-def test_growth_is_the_power_below_the_ceiling(first: float, multiplier: float, n: int) -> None:
+def test_growth_is_the_power_below_the_max_delay(first: float, multiplier: float, n: int) -> None:
     power = first * multiplier**n
     assert grown(first, multiplier, n, power * 2) == power
     assert grown(first, multiplier, n, max(first, power / 2)) == max(first, power / 2)

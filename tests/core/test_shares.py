@@ -106,7 +106,7 @@ def test_a_weight_counts_as_so_many_changes() -> None:
     assert shares.interval(light) == pytest.approx(2 * shares.interval(heavy))
 
 
-def test_nobody_starves_and_nobody_is_polled_below_the_floor() -> None:
+def test_no_target_starves_or_is_polled_faster_than_its_min_interval() -> None:
     shares = Shares(1.0)
     dead = shares.join(1.0, min_interval=1.0, max_interval=300.0, change=1e-12)
     wild = shares.join(1.0, min_interval=5.0, max_interval=300.0, change=1e6)
@@ -117,7 +117,7 @@ def test_nobody_starves_and_nobody_is_polled_below_the_floor() -> None:
     assert shares.interval(others[0]) == pytest.approx(20 / left, rel=1e-3)
 
 
-def test_what_the_ceilings_ask_for_is_told() -> None:
+def test_the_polls_that_the_max_intervals_need() -> None:
     shares = Shares(0.5)
     taken = [shares.join(1.0, 1.0, 10.0, change=0.1) for _ in range(20)]
     assert shares.least == pytest.approx(2.0)  # four times the budget

@@ -65,7 +65,7 @@ def test_a_chore_runs_first_after_its_interval_and_then_by_it() -> None:
     assert virtually(main) == [10.0, 20.0, 30.0, 145.0]
 
 
-def test_chores_that_are_nearly_due_share_a_wake_up() -> None:
+def test_chores_that_are_nearly_due_run_together() -> None:
     async def main(clock: VirtualClock) -> dict[str, list[float]]:
         house = House(clock, a=10, b=10, c=40)
         house.chores.wake("a")
@@ -79,7 +79,7 @@ def test_chores_that_are_nearly_due_share_a_wake_up() -> None:
     assert virtually(main) == {"a": [10.0, 20.0, 30.0], "b": [10.0, 20.0, 30.0], "c": []}
 
 
-def test_a_chore_that_raises_is_told_and_comes_again() -> None:
+def test_a_chore_that_raises_is_reported_and_runs_again() -> None:
     async def main(clock: VirtualClock) -> tuple[list[ChoreFailed], list[float]]:
         house = House(clock, other=10)
         failures = 0

@@ -165,7 +165,7 @@ def idle(seed: int, span: float = DAY) -> tuple[int, list[Event]]:
     return virtually(main), list(seen)
 
 
-def test_a_day_of_idling_polls_at_the_ceiling() -> None:
+def test_a_day_of_idling_polls_at_the_max_interval() -> None:
     polls, _ = idle(seed=1)
     # The max_interval is 5 s and jitter takes off up to a tenth of it: 4.75 s on the average.
     assert DAY / 5 < polls < DAY / 4.5

@@ -82,7 +82,7 @@ def test_a_sink_may_subscribe_and_leave_while_it_is_called() -> None:
     assert seen == [DONE, FAILED]
 
 
-def test_a_sink_that_raises_disturbs_nobody_and_is_logged_once(
+def test_a_sink_that_raises_disturbs_nothing_and_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     bus, seen = Events(quiet=True), list[Event]()

@@ -81,7 +81,7 @@ def test_a_cancelled_pause_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize(("news", "woken"), [(1, 1), (3, 3), (50, 50), (99, 50)])
-def test_news_of_n_wakes_n(news: int, woken: int) -> None:
+def test_a_hint_of_n_items_wakes_n(news: int, woken: int) -> None:
     async def main(_: VirtualClock) -> list[object]:
         hints, names = Hints(), list[object]()
         sleepers = [Sleeper(hints, n, names) for n in range(50)]
@@ -95,7 +95,7 @@ def test_news_of_n_wakes_n(news: int, woken: int) -> None:
     assert virtually(main) == list(range(woken))  # longest asleep first
 
 
-def test_news_of_a_kind_wakes_only_those_who_want_it() -> None:
+def test_a_hint_of_a_kind_wakes_only_those_who_want_it() -> None:
     async def main(clock: VirtualClock) -> list[object]:
         hints, woken = Hints(), list[object]()
         wants = {"mail": frozenset({"mail"}), "any": None, "print": frozenset({"print"})}
@@ -114,7 +114,7 @@ def test_news_of_a_kind_wakes_only_those_who_want_it() -> None:
 
 
 @pytest.mark.parametrize("passed_on", [False, True])
-def test_news_of_one_kind_is_for_one_of_all_who_name_it(passed_on: bool) -> None:
+def test_a_hint_of_one_kind_wakes_one_of_all_who_name_it(passed_on: bool) -> None:
     async def main(_: VirtualClock) -> list[object]:
         hints, woken = Hints(), list[object]()
         sleepers = [Sleeper(hints, n, woken, frozenset({"mail", f"only {n}"})) for n in range(5)]
@@ -132,7 +132,7 @@ def test_news_of_one_kind_is_for_one_of_all_who_name_it(passed_on: bool) -> None
     assert virtually(main) == [[0], [0, 1, 3]]
 
 
-def test_whoever_finds_all_it_can_take_passes_the_hint_on() -> None:
+def test_a_full_poll_passes_the_hint_on() -> None:
     async def main(_: VirtualClock) -> list[object]:
         hints, names = Hints(), list[object]()
         sleepers = [Sleeper(hints, n, names) for n in range(3)]
@@ -147,7 +147,7 @@ def test_whoever_finds_all_it_can_take_passes_the_hint_on() -> None:
     assert virtually(main) == [0, 1]
 
 
-def test_a_sleeper_that_is_being_cancelled_does_not_swallow_the_news() -> None:
+def test_a_cancelled_sleeper_does_not_swallow_the_hint() -> None:
     async def main(_: VirtualClock) -> list[object]:
         hints, names = Hints(), list[object]()
         sleepers = [Sleeper(hints, n, names) for n in range(2)]
@@ -161,7 +161,7 @@ def test_a_sleeper_that_is_being_cancelled_does_not_swallow_the_news() -> None:
     assert virtually(main) == [1]
 
 
-def test_news_goes_to_whoever_is_in_a_poll_before_whoever_is_busy() -> None:
+def test_a_hint_goes_to_pollers_in_a_poll_before_busy_ones() -> None:
     async def main(_: VirtualClock) -> tuple[bool, bool]:
         hints, busy, polling = Hints(), Hint(), Hint()
         hints.join(busy)

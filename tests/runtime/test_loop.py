@@ -100,7 +100,7 @@ def test_a_hint_ends_the_wait_for_the_first_poll_too() -> None:
 # The pace.
 
 
-def test_an_idle_source_is_asked_ever_less_often_and_never_beyond_the_ceiling() -> None:
+def test_an_idle_source_is_polled_less_and_less_up_to_the_max_interval() -> None:
     waits = gaps(polled(Source(), DOUBLING, polls=60, spread=False))
     planned = [0.2, 0.4, 0.8, 1.6, 3.2]
     for wait, plan in zip(waits, planned, strict=False):
@@ -110,7 +110,7 @@ def test_an_idle_source_is_asked_ever_less_often_and_never_beyond_the_ceiling() 
     assert max(max_interval) - min(max_interval) > 0.4  # jitter is alive where idle pollers live
 
 
-def test_a_fleet_at_the_ceiling_does_not_march_in_step() -> None:
+def test_many_loops_at_the_max_interval_do_not_poll_in_step() -> None:
     times = [polled(Source(), DOUBLING, polls=40, seed=seed)[-1] for seed in range(20)]
     assert len({round(t, 1) for t in times}) > 10
 
@@ -193,7 +193,7 @@ def test_a_failed_poll_backs_off_by_the_retry_and_leaves_the_pacer_alone() -> No
     assert seen.of(PollRecovered) == [PollRecovered("Source", 5)]
 
 
-def test_recovery_begins_the_retry_anew() -> None:
+def test_recovery_resets_the_retry() -> None:
     down = StoreUnavailable("down")
     retry = Retry.exponential("1s", "60s", attempts=None, jitter=0)
     source = Source(down, down, down, [], down, [])
@@ -201,7 +201,7 @@ def test_recovery_begins_the_retry_anew() -> None:
     assert waits == pytest.approx([1, 2, 4, 10, 1, 10])
 
 
-def test_news_of_work_does_not_shorten_the_back_off_of_a_source_that_fails() -> None:
+def test_a_hint_does_not_shorten_the_back_off_of_a_failing_source() -> None:
     async def main(clock: VirtualClock) -> list[float]:
         hints, source = Hints(), Source(OSError(), [1])
         retry = Retry.fixed("30s", attempts=None)
@@ -258,7 +258,7 @@ def test_one_put_wakes_one_of_fifty() -> None:
     seed=st.integers(0, 10**6),
 )
 @example(puts=[0.25], takes=0.5, busy=0.0, capacity=None, seed=0)
-def test_no_wake_up_is_missed(
+def test_no_hint_is_missed(
     puts: list[float], takes: float, busy: float, capacity: int | None, seed: int
 ) -> None:
     """What is put is found by a poll that begins as soon as the loop is free to poll."""
@@ -301,7 +301,7 @@ def test_no_wake_up_is_missed(
         assert began - item <= rounds * (takes + busy) + 1e-6
 
 
-def test_news_in_the_middle_of_a_poll_is_not_swallowed_by_a_loop_that_is_busy() -> None:
+def test_a_hint_during_a_poll_is_not_lost_to_a_busy_loop() -> None:
     async def main(clock: VirtualClock) -> float:
         hints, items = Hints(), ["for the first"]
 
@@ -349,7 +349,7 @@ def test_a_source_may_ask_to_be_looked_at_sooner() -> None:
 
 
 @pytest.mark.parametrize("at", [lambda loop: loop.hint(), lambda loop: loop._options.hints.send()])
-def test_a_hint_is_counted_and_told(at: Callable[[Any], None]) -> None:
+def test_a_hint_is_counted_and_emitted(at: Callable[[Any], None]) -> None:
     async def main(clock: VirtualClock) -> tuple[int, list[bool]]:
         seen, source = Seen(), Source([], [1])
         loop = poll(

@@ -49,7 +49,7 @@ def test_a_role_needs_its_password_and_has_no_rights(postgres: Postgres) -> None
         psycopg.connect(wrong)
 
 
-def test_a_database_is_made_anew(postgres: Postgres) -> None:
+def test_a_database_is_made_again(postgres: Postgres) -> None:
     postgres.create_database("anew")
     postgres.execute("CREATE TABLE t ()", dbname="anew")
     postgres.create_database("anew")

@@ -216,7 +216,7 @@ def test_trials_keep_to_the_places_there_are() -> None:
 
 
 @pytest.mark.parametrize("late", ["succeeds", "snoozes", "rejects"])
-def test_late_news_of_work_begun_before_does_not_end_the_trial(late: str) -> None:
+def test_a_late_report_of_work_begun_before_does_not_end_the_trial(late: str) -> None:
     """A job that began before the circuit opened says nothing of the present."""
 
     async def main(clock: VirtualClock) -> None:

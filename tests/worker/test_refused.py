@@ -146,7 +146,7 @@ def test_an_unknown_option_is_refused() -> None:
         WorkerRunOptions(concurency=3)  # type: ignore[call-arg]
 
 
-def test_what_is_no_options_is_refused() -> None:
+def test_wrong_types_of_options_are_refused() -> None:
     with pytest.raises(ConfigError, match="WorkerRunOptions"):
         Worker(MemoryQueue(), {"concurrency": 3})  # type: ignore[arg-type]
     it = worker()
@@ -156,7 +156,7 @@ def test_what_is_no_options_is_refused() -> None:
 
 
 @pytest.mark.parametrize("queue", [None, 7, "nowhere", "ftp://x", "sqlite://"])
-def test_what_is_no_queue_is_refused(queue: Any) -> None:
+def test_what_is_not_a_queue_is_refused(queue: Any) -> None:
     with pytest.raises(ConfigError):
         Worker(queue)
 

@@ -365,7 +365,7 @@ def test_every_run_has_one_start_and_one_end() -> None:
     assert not open_runs
 
 
-def test_where_a_handler_failed_is_told_and_ours_is_left_out(
+def test_the_traceback_of_a_handler_has_no_frames_of_ours(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     def pay(job: Job) -> None:

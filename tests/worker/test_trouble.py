@@ -186,7 +186,7 @@ def test_a_store_that_will_never_answer_ends_the_worker_with_its_error() -> None
     virtually(main)
 
 
-def test_pruning_that_fails_is_told_and_disturbs_nothing() -> None:
+def test_pruning_that_fails_is_reported_and_disturbs_nothing() -> None:
     class NoPruning(CountedMemory):
         async def prune(self) -> int:
             raise StoreError("may not delete")

@@ -283,7 +283,7 @@ def test_jobs_of_one_key_run_one_at_a_time_in_order(store: str, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("strategy", [Adaptive(), Adaptive("1s", "10m"), Fixed("1h")], ids=repr)
-def test_a_delayed_job_starts_at_its_time_and_not_a_ceiling_later(
+def test_a_delayed_job_starts_at_its_time_and_not_a_max_interval_later(
     store: str, tmp_path: Path, strategy: Any
 ) -> None:
     async def main(clock: VirtualClock) -> None:

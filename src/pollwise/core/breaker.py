@@ -30,7 +30,7 @@ class Breaker:
     """A recipe for circuits; `circuit()` gives the running state for one thing.
 
     - `failures`: how many failures in a row open the circuit.
-    - `delay`: how long the first opening lasts before a trial is let through.
+    - `delay`: how long the first opening lasts before a trial is allowed.
     - `max_delay`: the longest an opening may last.
     - `multiplier`: how much longer each opening lasts than the one before, until one trial
       succeeds; 1 keeps them all at `delay`.

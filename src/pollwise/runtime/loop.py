@@ -241,7 +241,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
     def _interval_of(self, pause: Pause, outcome: Outcome, began: float) -> float:
         """The pacer's delay, or the long interval after an empty poll while hints are proven.
 
-        Only a poll that began after the proof counts: then a hint tells of everything it missed.
+        Only a poll that began after the proof counts: then no hint about what it missed was lost.
         """
         hints, strategy = self._options.hints, self.strategy
         if (

@@ -53,7 +53,7 @@ class HeldJob:
     """A claimed job, until it is settled.
 
     due: when it was due, in the event loop's time.
-    trial: it is the one job that a half-open breaker lets through.
+    trial: it is the one job that a half-open breaker allows.
     ended: why its handler was cancelled, or why its result no longer counts.
     """
 

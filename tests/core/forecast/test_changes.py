@@ -26,7 +26,7 @@ def learned(rate: float, gaps: list[float], seed: int, expected: float = 1.0) ->
 
 
 @given(st.floats(1e-9, 1e9))
-def test_before_any_look_it_is_what_is_expected(expected: float) -> None:
+def test_before_any_poll_it_is_what_is_expected(expected: float) -> None:
     belief = ChangeRate(expected)
     assert belief.rate == pytest.approx(expected)
     assert belief.weight == FIRST_WEIGHT
@@ -34,7 +34,7 @@ def test_before_any_look_it_is_what_is_expected(expected: float) -> None:
 
 @pytest.mark.parametrize("rate", [0.003, 0.1, 1.0, 7.0])
 @pytest.mark.parametrize("spread", [1.0, 4.0])
-def test_the_rate_is_found_from_irregular_looks(rate: float, spread: float) -> None:
+def test_the_rate_is_found_from_irregular_polls(rate: float, spread: float) -> None:
     """Over many targets, the belief is right on average, though a look tells one bit."""
     rng = random.Random(f"{rate} {spread}")
     beliefs = []
@@ -65,7 +65,7 @@ def test_a_target_that_always_changes_is_soon_believed() -> None:
 
 
 @given(st.floats(1e-6, 1e6), st.lists(st.tuples(gaps, st.booleans()), max_size=60))
-def test_any_looks_leave_a_sound_belief(expected: float, looks: list[tuple[float, bool]]) -> None:
+def test_any_polls_leave_a_sound_estimate(expected: float, looks: list[tuple[float, bool]]) -> None:
     belief = ChangeRate(expected)
     for gap, changed in looks:
         before = belief.rate
@@ -80,7 +80,7 @@ def test_any_looks_leave_a_sound_belief(expected: float, looks: list[tuple[float
 
 
 @given(st.floats(1e-3, 1e3), st.lists(st.floats(0, 100), min_size=1, max_size=20))
-def test_quiet_looks_add_up_however_they_are_sliced(expected: float, slices: list[float]) -> None:
+def test_quiet_polls_add_up_however_they_are_sliced(expected: float, slices: list[float]) -> None:
     """Before anything is known there is nothing to forget, and seconds add up."""
     many, once = ChangeRate(expected), ChangeRate(expected)
     for gap in slices:
@@ -96,7 +96,7 @@ def test_a_reading_that_tells_when_it_changed_is_counted_exactly() -> None:
     assert belief.rate == pytest.approx((kept + 1) / (kept + 3.0))
 
 
-def test_saturated_looks_with_the_time_of_change_still_find_the_rate() -> None:
+def test_saturated_polls_with_the_time_of_change_still_find_the_rate() -> None:
     """Every look finds a change; when it was says how many there must have been."""
     rng, belief = random.Random(3), ChangeRate(expected=0.01)
     for _ in range(200):
@@ -104,7 +104,7 @@ def test_saturated_looks_with_the_time_of_change_still_find_the_rate() -> None:
     assert belief.rate == pytest.approx(2.0, rel=0.5)
 
 
-def test_old_looks_are_forgotten() -> None:
+def test_old_polls_are_forgotten() -> None:
     belief, quiet_looks = learned(1.0, [1.0] * 2000, seed=1), 0
     while belief.rate > 0.1:
         belief.unchanged(10.0)

@@ -122,7 +122,7 @@ def test_times_without_items_are_waited_out() -> None:
     assert rhythm.interval(1.0, 1 / 6, 0.0, 1.0, math.inf) == pytest.approx(math.sqrt(12))
 
 
-def test_the_search_ends_at_the_ceiling() -> None:
+def test_the_search_ends_at_the_max_interval() -> None:
     rhythm = Rhythm()
     for _ in range(1000):
         rhythm.learn([], 0.0, 1e9, 0.0, 1e9, 1.0)  # nothing ever came

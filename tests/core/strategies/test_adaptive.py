@@ -90,7 +90,7 @@ def test_doubling_is_exact() -> None:
     assert delays(Adaptive(), [EMPTY] * 7) == [0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
-def test_it_starts_at_the_floor() -> None:
+def test_it_starts_at_the_min_interval() -> None:
     assert Adaptive("100ms", "5s").pacer().first() == Pause(0.1)
 
 

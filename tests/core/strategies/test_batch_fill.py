@@ -92,7 +92,7 @@ def test_the_capacity_of_the_poll_counts(found: int, capacity: int | None, expec
     assert pacer.after(saw(found, capacity)).delay == expected
 
 
-def test_it_starts_at_the_floor() -> None:
+def test_it_starts_at_the_min_interval() -> None:
     assert BatchFill("2s", "8s").pacer().first() == Pause(2.0)
 
 

@@ -567,7 +567,7 @@ def test_equal_intervals_are_allowed() -> None:
     assert (strategy.min_interval, strategy.max_interval) == (5.0, 5.0)
 
 
-def test_a_class_of_the_same_interval_is_told_without_a_turn_of_the_interval() -> None:
+def test_a_class_of_the_same_interval_is_reported_without_a_turn_of_the_interval() -> None:
     pacer = Ewma(
         low_interval=10,
         medium_interval=10,

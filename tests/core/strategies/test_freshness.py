@@ -44,7 +44,7 @@ def test_the_interval_follows_how_often_the_reading_changes(every: float, expect
     assert sorted(ends)[4] == pytest.approx(expected, rel=0.3), f"seeds 0-8: {ends}"
 
 
-def test_a_healthy_target_that_changes_does_not_drift_to_the_ceiling() -> None:
+def test_a_healthy_target_that_changes_does_not_drift_to_the_max_interval() -> None:
     """Where the formula it is from settles at 220 to 280 s, whatever happens."""
     assert watched(FRESH.pacer(), 1 / 60, 200) < 45.0
 
@@ -131,7 +131,7 @@ def test_a_reading_that_tells_when_it_changed_teaches_more() -> None:
     assert 1 / 60 < untold.changes.rate < 0.8 * told.changes.rate
 
 
-def test_turns_are_told_when_the_interval_doubled_or_halved() -> None:
+def test_changes_are_reported_when_the_interval_doubled_or_halved() -> None:
     pacer, now, seen = FRESH.pacer(), 0.0, []
     for _ in range(200):
         pause = pacer.after(saw(0, at=now))
@@ -152,7 +152,7 @@ def test_the_state_shows_the_rate_of_change(base: float, at: float) -> None:
 
 
 @pytest.mark.parametrize("base", ["1s", "6m"])
-def test_the_base_lies_between_floor_and_ceiling(base: str) -> None:
+def test_the_base_lies_between_min_interval_and_max_interval(base: str) -> None:
     with pytest.raises(
         ConfigError, match=f"base_interval = '{base}' must be from min_interval = '5s' to"
     ):

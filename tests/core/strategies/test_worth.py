@@ -328,12 +328,12 @@ def test_batches_at_one_period_are_met() -> None:
     assert sum(late) / len(late) < 2.0
 
 
-def test_the_ceiling_holds_though_nothing_comes() -> None:
+def test_the_max_interval_holds_though_nothing_comes() -> None:
     run = replay(Worth(poll_cost=1e6, wait_cost=1, max_interval="7s"), [], until=500.0)
     assert max(run.delays) == 7.0
 
 
-def test_the_floor_holds_though_everything_comes() -> None:
+def test_the_min_interval_holds_though_everything_comes() -> None:
     run = replay(Worth(poll_cost=1e-6, wait_cost=1, min_interval="1s"), poisson(50.0, 2000, seed=4))
     assert min(run.delays) == 1.0
 
