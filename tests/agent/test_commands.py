@@ -364,7 +364,7 @@ def test_options_are_checked(options: dict[str, Any], says: str) -> None:
         ("ftp://x", "not the address of a controller"),
         ("http://:hunter2@host", "credentials"),
         ("http://hunter2@host", "credentials"),
-        ("http://host?token=hunter2", "ends before"),
+        ("http://host?token=hunter2", "has no '?'"),
         ("http://host:port", "port"),
     ],
 )
