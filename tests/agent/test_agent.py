@@ -136,10 +136,10 @@ def test_several_at_a_time_and_leases_renewed_while_they_run(tmp_path: Path) -> 
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(500, done), slots=3)
         most = 0
         async with at_work(hand):
-            await until(lambda: _is(len(hand.agent.running) == 3), 10)
+            await until(lambda: _is(len(hand.agent.state()["running"]) == 3), 10)
             began = farm.clock.now()
             while len(done) < 5:
-                most = max(most, len(hand.agent.running))
+                most = max(most, len(hand.agent.state()["running"]))
                 assert farm.clock.now() - began < 1200
                 await farm.clock.sleep(5)
             for job in jobs:
@@ -219,9 +219,9 @@ def test_a_controller_that_forgot_the_agent_gets_it_again(tmp_path: Path) -> Non
         hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=takes(300, done))
         async with at_work(hand):
             await ended(farm, first["id"], "leased")
-            one = hand.agent.worker_id
+            one = hand.agent.state()["worker_id"]
             await farm.call("POST", f"/api/workers/{one}/unregister")
-            await until(lambda: _is(hand.agent.worker_id not in (None, one)), 120)
+            await until(lambda: _is(hand.agent.state()["worker_id"] not in (None, one)), 120)
             assert len(hand.seen.of(WorkerRegistered)) == 2
             await ended(farm, first["id"], within=600)
         assert len(hand.seen.of(JobLost)) == 1, "what it ran for its old self was stopped"
@@ -250,14 +250,14 @@ def test_push_is_lost_and_comes_back(tmp_path: Path) -> None:
         ids: list[str] = []
         async with at_work(hand):
             for _ in range(3):
-                await until(lambda: _is(hand.agent._push.connected), 200)
+                await until(lambda: _is(hand.agent.state()["push"]), 200)
                 job = await farm.put()
                 ids.append(job["id"])
                 began = farm.clock.now()
                 await ended(farm, job["id"], within=60)
                 assert farm.clock.now() - began < 3, "by push"
                 farm.controller.sockets.close()  # as a restart does, or a proxy
-                await until(lambda: _is(not hand.agent._push.connected), 200)
+                await until(lambda: _is(not hand.agent.state()["push"]), 200)
                 job = await farm.put()
                 ids.append(job["id"])
                 await ended(farm, job["id"], within=60)
@@ -425,7 +425,7 @@ def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
         hand = make_hand(farm.app, token, tmp_path, farm.clock)
         async with at_work(hand):
             await farm.clock.sleep(1)
-            with pytest.raises(ConfigError, match="another agent works in"):
+            with pytest.raises(ConfigError, match="another agent uses"):
                 await make_hand(farm.app, token, tmp_path, farm.clock).agent.run()
 
     on_farm(main, tmp_path)
@@ -501,7 +501,7 @@ def test_an_upload_that_is_cut_each_time_fails_the_job(
         hand.wire.lose = ("/artefacts/", 1000)
         async with at_work(hand):
             dead = await ended(farm, job["id"], "dead", within=120)
-        assert "'app.bin' could not be sent, 5 times over" in dead["error"]
+        assert "'app.bin' could not be sent in 5 tries" in dead["error"]
         assert len([1 for _, method, _ in hand.wire.requests if method == "PUT"]) == 5
 
     on_farm(main, tmp_path)
@@ -539,7 +539,7 @@ def test_an_agent_whose_token_was_revoked_stops_and_says_why(tmp_path: Path) -> 
             await farm.call("DELETE", f"/api/tokens/{row.id}")
 
             async def stopped() -> bool:
-                return not hand.agent.running
+                return not hand.agent.state()["running"]
 
             await until(stopped, within=60)
             assert len(hand.seen.of(JobLost)) == 1, "it is not its any more"

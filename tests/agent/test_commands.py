@@ -327,10 +327,10 @@ def test_progress(tmp_path: Path, text: str, said: dict[str, Any]) -> None:
     ("command", "says"),
     [
         ([], "there is no command"),
-        (["./no-such-program"], "is not there, or cannot be executed"),
-        ([SH, "--in={payload}"], "write it as one of its own"),
+        (["./no-such-program"], "does not exist or is not executable"),
+        ([SH, "--in={payload}"], "must be a separate argument"),
         ([SH, "{paylod}"], "did you mean {payload}?"),
-        ([SH, "{id}"], "stands for nothing"),
+        ([SH, "{id}"], "is not a placeholder"),
         ([SH, "a\0b"], "NUL"),
     ],
 )

@@ -19,7 +19,7 @@ from tests.cli.console import pollwise
         (["--", "true"], "no controller is named"),
         (["--controller", "localhost", "--", "true"], "not the address of a controller"),
         (["--controller", "http://:hunter2@x", "--", "true"], "credentials"),
-        (["--controller", "http://x", "--", "./no-such-program"], "cannot be executed"),
+        (["--controller", "http://x", "--", "./no-such-program"], "is not executable"),
         (["--controller", "http://x", "--", "true", "{paylod}"], "did you mean {payload}?"),
         (["--controller", "http://x", "--capability", "ios", "--", "true"], "a name and a value"),
         (["--controller", "http://x", "--slots", "0", "--", "true"], "slots"),

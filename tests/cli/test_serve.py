@@ -89,7 +89,7 @@ def test_a_second_store_in_a_folder_leaves_the_token_of_the_first(folder: Path) 
     refused = pollwise("serve", "sqlite:///second.db", "--port", "0")
     assert refused.code != 0
     said = " ".join(refused.err.split())
-    assert "pollwise-admin.token cannot be written: it is there already" in said
+    assert "pollwise-admin.token cannot be written: it exists already" in said
     assert "--token-file" in said
     assert "remove" not in said
     assert file.read_text() == "that of another farm"

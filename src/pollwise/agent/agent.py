@@ -1,8 +1,8 @@
-"""The agent: polls, works, reports; one loop, one connection, through whatever the network does.
+"""The agent: polls, runs commands and reports, with one loop and one connection.
 
-It goes on polling while it works: each poll says what runs, which keeps the jobs its own, and how
-jobs ended, which is kept on disk until the controller has taken it. A controller that forgot the
-agent gets it registered again; jobs that are not its any more are stopped.
+It goes on polling while commands run. Each poll says what runs, which renews the leases, and how
+jobs ended; reports stay on disk until the controller has accepted them. If the controller does not
+know the agent any more, it registers again, and stops the jobs that it lost.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ from pollwise.runtime.events import (
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 from pollwise.runtime.signals import stopping_on_signals
 
-#: The most results in one poll, and bytes of them.
+#: The most reports in one poll, and the most bytes of them.
 REPORTS_MAX = 100
 REPORT_BYTES_MAX = 512 * 1024
-#: How long the last words to the controller may take at a stop, in seconds.
+#: How long the last requests of a stop may take, in seconds.
 FAREWELL = 10.0
 
 
 class Agent:
     """Takes jobs from a controller and runs a command for each.
 
-    execute: what does the work of a job, in place of the command.
-    transport, dial: what carries requests and WebSockets in place of the network.
+    execute: runs a job instead of the command.
+    transport, dial: carry requests and WebSockets instead of the network.
     """
 
     def __init__(
@@ -80,11 +80,11 @@ class Agent:
         )
         self._link = ControllerLink(client, TokenSource(options.token_file), self._clock)
         self._push = AgentHints(self._link, self._clock, self.events, options.name, self._cancel)
-        self._told = Suggestion()
-        least, most = options.span("poll_interval"), options.span("max_interval")
+        self._suggestion = Suggestion()
+        low, high = options.span("poll_interval"), options.span("max_interval")
         self._loop: PollLoop[AgentJob] = PollLoop(
             self._poll,
-            Suggested(Adaptive(least, most), self._told),
+            Suggested(Adaptive(low, high), self._suggestion),
             options.name,
             LoopOptions(
                 clock=self._clock,
@@ -98,25 +98,32 @@ class Agent:
         self._runs: dict[str, tuple[AgentRun, asyncio.Task[None]]] = {}
         self._reports: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, tuple[str, int]] = {}  # their kinds and attempts
-        self._plain: set[str] = set()  # reports that were refused once, and go without detail
+        self._stripped: set[str] = (
+            set()
+        )  # reports that were refused once, and are sent without details
         self._was_registered = False
         self._stopping = False
         self._hurry = asyncio.Event()
         self._grace: asyncio.Task[None] | None = None
         self._watch: asyncio.TimerHandle | None = None
 
-    @property
-    def worker_id(self) -> str | None:
-        """Who it is to the controller; None when it is not registered."""
-        return None if self._link.worker is None else self._link.worker.worker_id
+    def state(self) -> dict[str, Any]:
+        """What the agent does now, as plain values.
 
-    @property
-    def running(self) -> list[str]:
-        """The ids of the jobs that run now."""
-        return list(self._runs)
+        worker_id: its id at the controller; None while it is not registered.
+        running: the ids of the jobs that run now.
+        unreported: how many jobs have ended and are not reported yet.
+        push: whether the WebSocket for hints is connected.
+        """
+        return {
+            "worker_id": None if self._link.worker is None else self._link.worker.worker_id,
+            "running": list(self._runs),
+            "unreported": len(self._reports),
+            "push": self._push.connected,
+        }
 
     async def run(self) -> None:
-        """Work until it is stopped. Raises what is wrong from the start, and nothing later."""
+        """Run until stopped. Raises errors of the first registration; later ones are retried."""
         with stopping_on_signals(self.stop if self.options.signals else None):
             self._root = AgentFolder(self.options.folder, self.options.name)
             try:
@@ -130,7 +137,7 @@ class Agent:
                 await self._end()
 
     def stop(self) -> None:
-        """Take no more jobs, finish what runs within the grace, and leave; at once if repeated."""
+        """Take no more jobs, wait for commands within the grace, then end. Again: do not wait."""
         if self._stopping:
             self._hurry.set()
             return
@@ -143,7 +150,7 @@ class Agent:
         self._grace = asyncio.ensure_future(self._wait_for_runs())
 
     async def _wait_for_runs(self) -> None:
-        """Let commands finish and be reported; then end the loop."""
+        """Wait until commands have ended and are reported; then end the loop."""
         hurry = asyncio.ensure_future(self._hurry.wait())
         until = self._clock.now() + self.options.span("grace")
         try:
@@ -160,7 +167,7 @@ class Agent:
             self._loop.stop()
 
     async def _end(self) -> None:
-        """Give back what still runs, say how the rest ended, leave."""
+        """Give back what still runs, send the last reports, and unregister."""
         if self._watch is not None:
             self._watch.cancel()
         if self._grace is not None:
@@ -175,7 +182,7 @@ class Agent:
         with suppress(PollwiseError, TimeoutError):
             async with asyncio.timeout(FAREWELL):
                 while self._reports and self._link.worker is not None:
-                    await self._say(0)
+                    await self._report_and_poll(0)
                 await self._link.unregister()
         await self._link.close()
         if self._root is not None:
@@ -186,29 +193,31 @@ class Agent:
     # Polling
 
     async def _poll(self, hold: float) -> Batch[AgentJob]:
-        """One poll: say what runs and what ended, and take what there is room for."""
+        """One poll: report what runs and what ended, and take jobs for the free slots."""
         worker = self._link.worker
         if worker is not None and self._clock.now() > worker.renew_at and not self._runs:
-            with suppress(PollwiseError):  # it only saves the row; the token runs out anyway
+            with suppress(PollwiseError):  # it only saves a row; the token expires anyway
                 await self._link.unregister()
             self._link.forget()
         if self._link.worker is None:
             await self._register()
         free = 0 if self._stopping else self.options.slots - len(self._runs)
         try:
-            return await self._say(free)
+            return await self._report_and_poll(free)
         except NotRegistered:
             self._forget()
             await self._register()
-            return await self._say(free)
+            return await self._report_and_poll(free)
         except Busy as busy:
             if busy.status != 429:
                 raise
-            self._told.next_poll = None
-            self._loop.poll_by(self._clock.now() + (busy.retry_after or self._told.least or 1.0))
+            self._suggestion.next_poll = None
+            self._loop.poll_by(
+                self._clock.now() + (busy.retry_after or self._suggestion.min_interval or 1.0)
+            )
             return Batch(())
 
-    async def _say(self, free: int) -> Batch[AgentJob]:
+    async def _report_and_poll(self, free: int) -> Batch[AgentJob]:
         began = self._clock.now()
         reports = list(self._next_reports())
         running = [run.progress() for run, task in self._runs.values() if not task.done()]
@@ -217,37 +226,39 @@ class Agent:
             answer = await self._link.poll(said)
         except RequestRefused as refused:
             if reports and refused.status in (400, 413, 422):
-                self._simplify(reports)
+                self._strip(reports)
                 raise StoreUnavailable(str(refused)) from refused
             raise
-        self._heard(began, {str(each) for each in answer.get("lost") or ()}, reports)
+        self._answered(began, {str(each) for each in answer.get("lost") or ()}, reports)
         for job_id in answer.get("cancel") or ():
             self._cancel(job_id)
         jobs = answer.get("jobs")
         if jobs is None:
             jobs = [answer["job"]] if answer.get("job") else []
         next_poll = answer.get("next_poll_s")
-        self._told.next_poll = float(next_poll) if isinstance(next_poll, (int, float)) else None
+        self._suggestion.next_poll = (
+            float(next_poll) if isinstance(next_poll, (int, float)) else None
+        )
         fresh = [work for work in self._works(jobs) if not self._has(work.id)]
         self._pace(bool(self._runs or fresh))
         return Batch(fresh, free or None)
 
     def _works(self, jobs: Iterable[Any]) -> Iterable[AgentJob]:
-        for told in jobs:
+        for given in jobs:
             with suppress(LookupError, TypeError, ValueError):
-                if isinstance(told, dict) and is_id(told.get("id")):
-                    yield AgentJob.of(told)
+                if isinstance(given, dict) and is_id(given.get("id")):
+                    yield AgentJob.of(given)
 
     def _has(self, job_id: str) -> bool:
-        """It was delivered again, though we have it: the answer was not lost, but late."""
+        """True for a job that was handed out again because an answer was late, not lost."""
         return job_id in self._runs or job_id in self._reports
 
     def _pace(self, busy: bool) -> None:
         worker = self._link.worker
         if worker is not None:
             share = BUSY_SHARE if busy else IDLE_SHARE
-            self._told.least = worker.min_interval
-            self._told.most = share * worker.heartbeat_timeout
+            self._suggestion.min_interval = worker.min_interval
+            self._suggestion.max_interval = share * worker.heartbeat_timeout
 
     def _next_reports(self) -> Iterable[dict[str, Any]]:
         room = REPORT_BYTES_MAX
@@ -257,21 +268,21 @@ class Agent:
             if room <= 0:
                 return
 
-    def _simplify(self, reports: Iterable[dict[str, Any]]) -> None:
-        """A report that the controller cannot take goes without its details, or not at all."""
+    def _strip(self, reports: Iterable[dict[str, Any]]) -> None:
+        """Strip a report that the controller refused; drop it if it is refused again."""
         for report in reports:
             job_id = report["job_id"]
-            if job_id in self._plain:
+            if job_id in self._stripped:
                 self._accepted(job_id)
             else:
-                self._plain.add(job_id)
+                self._stripped.add(job_id)
                 self._reports[job_id] = {"job_id": job_id, "state": report["state"]}
 
-    def _heard(self, began: float, lost: set[str], reports: Iterable[dict[str, Any]]) -> None:
-        """The controller answered to what was sent at `began`."""
+    def _answered(self, began: float, lost: set[str], reports: Iterable[dict[str, Any]]) -> None:
+        """The controller answered the poll that was sent at `began`."""
         for report in reports:
             job_id = report["job_id"]
-            if job_id in lost:  # it was done in vain: another had it meanwhile
+            if job_id in lost:  # another worker had the job meanwhile
                 kind, attempt = self._ended.get(job_id, ("", 0))
                 name = self.options.name
                 self.events.emit(JobLost(name, name, job_id, kind, attempt))
@@ -288,12 +299,12 @@ class Agent:
     def _accepted(self, job_id: str) -> None:
         self._reports.pop(job_id, None)
         self._ended.pop(job_id, None)
-        self._plain.discard(job_id)
+        self._stripped.discard(job_id)
         if self._root is not None:
             self._root.remove(job_id)
 
     def _cut_off(self) -> None:
-        """Nothing was heard for as long as a lease lasts: others have our jobs by now."""
+        """No answer for as long as a lease: the controller has given our jobs to others."""
         self._watch = None
         for run, _ in self._runs.values():
             run.stop.ask("lost")
@@ -302,7 +313,7 @@ class Agent:
         if isinstance(job_id, str) and job_id in self._runs:
             self._runs[job_id][0].stop.ask("cancel")
 
-    # Who it is
+    # Registering
 
     async def _register(self) -> None:
         options = self.options
@@ -310,12 +321,10 @@ class Agent:
             worker = await self._link.register(options.name, options.capabilities, options.slots)
         except (RequestRefused, ConfigError, CertificateNotTrusted) as error:
             if not self._was_registered:
-                if isinstance(
-                    error, CertificateNotTrusted
-                ):  # what no waiting mends, as at any other time
+                if isinstance(error, CertificateNotTrusted):  # waiting does not help
                     raise ConfigError(str(error)) from error
                 raise
-            # It worked before, so somebody may mend it: a token being rotated, a proxy in repair.
+            # It worked before, so it may work again: a token is being rotated, or a proxy repaired.
             raise StoreUnavailable(str(error)) from error
         self._was_registered = True
         self._begin_as(worker)
@@ -327,7 +336,7 @@ class Agent:
             self._push.begin()
 
     def _forget(self) -> None:
-        """The controller does not know us: what we have of its is not ours any more."""
+        """The controller does not know us: our jobs are lost."""
         self._link.forget()
         self._push.end()
         for run, _ in self._runs.values():
@@ -365,6 +374,6 @@ class Agent:
             self.events.emit(JobReported(*job, report["state"], took, report.get("error") or ""))
 
     def _save(self, report: dict[str, Any]) -> None:
-        with suppress(OSError):  # a full disk: it is in memory still
+        with suppress(OSError):  # a full disk: the report is still in memory
             if self._root is not None:
                 self._root.save(report)

@@ -1,4 +1,4 @@
-"""One command: its output kept, ended by signal, never left running."""
+"""One command: reads its output, ends it with signals, and never leaves it running."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from pathlib import Path
 
 from pollwise.runtime.clock import Clock
 
-#: As much output is read at once, in bytes.
+#: How much output is read at once, in bytes.
 PIECE = 65536
-#: How long output is waited for after the end of a command that left processes, in seconds.
+#: How long to wait for output after a command ended and left processes behind, in seconds.
 LINGER = 2.0
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """How a command ended: its exit code, or why it did not start; `why` it was stopped, if so."""
+    """How a command ended: its exit code, or why it did not start; `why` it was stopped."""
 
     exit_code: int | None
     error: str | None = None
@@ -30,7 +30,7 @@ class CommandResult:
 class Stop:
     """Asks a job to end.
 
-    why: "cancel", or that it is not ours any more: "lost", "given back". That counts for more.
+    why: "cancel"; or "lost" or "given back" if the job is no longer ours, which takes precedence.
     """
 
     def __init__(self) -> None:
@@ -47,14 +47,14 @@ class Stop:
         self._asked.set()
 
     async def wait(self, *, over: bool = False) -> None:
-        """Until it is asked for; or only until the job is not ours any more."""
+        """Wait until the job is asked to end; with `over`, until it is no longer ours."""
         await (self._over if over else self._asked).wait()
 
 
 class Command:
-    """A command at work in a folder.
+    """A command that runs in a folder.
 
-    output: gets what it writes, stdout and stderr as they come.
+    output: receives what it writes to stdout and stderr.
     """
 
     def __init__(
@@ -77,9 +77,9 @@ class Command:
         self._clock = clock
 
     async def run(self, stop: Stop) -> CommandResult:
-        """Run it to its end, or until it is stopped."""
-        # A pipe of our own: asyncio's would have the end of a command wait for the end of all who
-        # inherited it, and what a command leaves behind may stay for long.
+        """Run it until it ends or is stopped."""
+        # With asyncio's own pipe, a command would end only when all processes that inherited the
+        # pipe have ended, and those that it left behind may run for long.
         output, inner = os.pipe()
         reading = _PipeReader(output, self._output)
         try:
@@ -91,7 +91,7 @@ class Command:
                     stderr=asyncio.subprocess.STDOUT,
                     cwd=self._folder,
                     env=dict(self._environ),
-                    start_new_session=True,  # a group of its own, to be ended as a whole
+                    start_new_session=True,  # its own process group, which is ended as a whole
                 )
         except OSError as error:
             reading.close()
@@ -101,14 +101,14 @@ class Command:
         try:
             why = await self._wait(process, stop)
         finally:
-            _kill(process.pid, signal.SIGKILL)  # and whatever it left behind
+            _kill(process.pid, signal.SIGKILL)  # and the processes that it left behind
             await process.wait()
             await reading.end(LINGER)
         code = process.returncode
         return CommandResult(code, _error(code, why, self._timeout), why)
 
     async def _wait(self, process: asyncio.subprocess.Process, stop: Stop) -> str | None:
-        """Wait for its end; see to it when it is asked for or overdue. Why that was."""
+        """Wait for its end, and end it when asked to or overdue; the reason, if so."""
         ended = asyncio.ensure_future(process.wait())
         asked = asyncio.ensure_future(stop.wait())
         try:
@@ -149,7 +149,7 @@ class _PipeReader:
             self.close()
 
     async def end(self, within: float) -> None:
-        """Wait for the rest, but not for long."""
+        """Wait for the rest, at most this long."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
                 await self._over.wait()

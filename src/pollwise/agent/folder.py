@@ -1,11 +1,11 @@
-"""Where an agent works: a folder for each job, and results until the controller has them.
+"""The folder of an agent: one folder per job, and reports that are not accepted yet.
 
-    <root>/lock               held while an agent works here
+    <root>/lock               locked while an agent uses the folder
     <root>/jobs/<id>.<n>/     payload.json, inputs/, out/, log, result.json, progress
-    <root>/results/<id>.json  how a job ended, until that was accepted
+    <root>/results/<id>.json  how a job ended, until the controller has accepted it
 
-One that was killed leaves all of it behind, its commands still running perhaps: the next agent here
-ends those, removes their folders, and reports the results.
+An agent that was killed leaves all of it behind, and its commands may still run. The next agent in
+the folder ends those commands, removes their folders, and sends the reports.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import IO, Any
 
 from pollwise.errors import ConfigError
 
-#: How many agents of one name a machine can have.
+#: The most agents of one name on a machine.
 PLACES = 1000
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def is_id(job_id: object) -> bool:
-    """Can this be a job's id? It becomes the name of a folder."""
+    """True if this can be the id of a job, which becomes the name of a folder."""
     return isinstance(job_id, str) and _ID.match(job_id) is not None
 
 
@@ -39,7 +39,7 @@ def default_place(name: str) -> Path:
 
 
 class AgentFolder:
-    """The folder of one agent, which nobody else uses meanwhile."""
+    """The folder of one agent, locked against others."""
 
     def __init__(self, place: str | Path | None, name: str) -> None:
         wanted = default_place(name) if place is None else Path(place)
@@ -52,8 +52,7 @@ class AgentFolder:
                 break
         else:
             raise ConfigError(
-                f"another agent works in {str(wanted)!r}; give this one a folder of its own by "
-                "--folder"
+                f"another agent uses {str(wanted)!r}; give this one its own folder with --folder"
             )
         self.path = self.path.absolute()
         self._count = 0
@@ -65,8 +64,8 @@ class AgentFolder:
             lock = (self.path / "lock").open("w")
         except OSError as error:
             raise ConfigError(
-                f"the folder {str(self.path)!r} cannot be used: {error.strerror}; name another by "
-                "--folder"
+                f"the folder {str(self.path)!r} cannot be used: {error.strerror}; choose another "
+                "with --folder"
             ) from None
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -76,7 +75,7 @@ class AgentFolder:
         return lock
 
     def sweep(self) -> int:
-        """End and remove what an agent that was killed left here; how many jobs that were."""
+        """End and remove the jobs that a killed agent left here; their number."""
         left = list((self.path / "jobs").iterdir())
         if left:
             for pid in processes_in(self.path / "jobs"):
@@ -98,7 +97,7 @@ class AgentFolder:
     # Results
 
     def save(self, report: dict[str, Any]) -> None:
-        """Keep how a job ended; it is on the disk when this returns."""
+        """Save how a job ended; it is on disk when this returns."""
         path = self._result(report["job_id"])
         draft = path.with_suffix(".draft")
         with draft.open("w", encoding="utf-8") as file:
@@ -108,7 +107,7 @@ class AgentFolder:
         draft.replace(path)
 
     def saved(self) -> list[dict[str, Any]]:
-        """The results that were not accepted yet, of whoever worked here."""
+        """The reports that were not accepted yet, from any agent in this folder."""
         found = []
         for path in sorted((self.path / "results").glob("*.json")):
             try:
@@ -116,7 +115,7 @@ class AgentFolder:
                 if not is_id(report["job_id"]) or path != self._result(report["job_id"]):
                     raise ValueError(path)
             except (OSError, ValueError, LookupError, TypeError):
-                path.unlink(missing_ok=True)  # half written, or none of ours
+                path.unlink(missing_ok=True)  # half written, or not ours
                 continue
             found.append(report)
         return found
@@ -132,9 +131,9 @@ class AgentFolder:
 
 
 def processes_in(jobs: Path) -> list[int]:
-    """The processes that work for jobs with folders here, by their environment, which they inherit.
+    """The processes of jobs with folders here, found by the environment that they inherit.
 
-    Only Linux shows that; elsewhere they are not found, and end by themselves.
+    Only Linux shows the environment; on other systems none is found, and they end by themselves.
     """
     mark = b"POLLWISE_WORK=" + os.fsencode(jobs.absolute()) + b"/"
     found = []

@@ -1,4 +1,4 @@
-"""One job in an agent's hands: its folder, its inputs, its command, its artefacts, its end."""
+"""One run of a job: fetch inputs, run the command, send log and artefacts, report."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ logger = logging.getLogger("pollwise")
 
 #: The largest result, in bytes of JSON.
 RESULT_MAX = 256 * 1024
-#: The longest line of progress that is read, in bytes.
+#: How much of the progress file is read, in bytes.
 PROGRESS_MAX = 1000
-#: How often an upload is tried whose connection is cut each time.
+#: How often an upload is tried when its connection is cut each time.
 CUTS_MAX = 5
 
 
@@ -51,29 +51,29 @@ class AgentJob:
     inputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, told: dict[str, Any]) -> AgentJob:
-        timeout = told.get("timeout_s")
+    def of(cls, given: dict[str, Any]) -> AgentJob:
+        timeout = given.get("timeout_s")
         return cls(
-            id=str(told["id"]),
-            kind=str(told.get("kind", "")),
-            payload=told.get("payload"),
-            attempt=int(told.get("attempt", 1)),
-            attempts=int(told.get("attempts", 1)),
+            id=str(given["id"]),
+            kind=str(given.get("kind", "")),
+            payload=given.get("payload"),
+            attempt=int(given.get("attempt", 1)),
+            attempts=int(given.get("attempts", 1)),
             timeout=None if timeout is None else float(timeout),
-            inputs=tuple(map(str, told.get("inputs") or ())),
+            inputs=tuple(map(str, given.get("inputs") or ())),
         )
 
 
-#: Does the work of a job in its folder; the command, unless a test has something quicker.
+#: Runs a job in its folder: the command, or something quicker in a test.
 Execute = Callable[["AgentRun"], Awaitable[CommandResult]]
 
 
 class Stopped(Exception):
-    """Somebody asked the job to end before its command began, or after that ended."""
+    """The job was asked to end before its command began, or after it ended."""
 
 
 class CannotRun(Exception):
-    """The job cannot be done, for a reason that the controller shall hear."""
+    """The job cannot be done; the message is for its report."""
 
 
 class AgentRun:
@@ -100,7 +100,7 @@ class AgentRun:
         self._log: Log | None = None
 
     async def run(self) -> dict[str, Any] | None:
-        """Do it; the report for the controller, None when it is not ours to end."""
+        """Run the job; the report for the controller, None if the job is no longer ours."""
         report: dict[str, Any] = {"job_id": self.work.id}
         try:
             try:
@@ -111,7 +111,7 @@ class AgentRun:
                 return None
             except (CannotRun, OSError) as error:
                 ended = CommandResult(None, str(error) or type(error).__name__)
-            report = self.progress()  # what it said since the last poll
+            report = self.progress()  # its progress since the last poll
             if ended.why in ("lost", "given back"):
                 return None
             if ended.exit_code is not None:
@@ -131,16 +131,16 @@ class AgentRun:
                 await asyncio.to_thread(shutil.rmtree, self.folder, True)
 
     def progress(self) -> dict[str, Any]:
-        """What the command said of its progress: the last line of a file, such as `0.4 linking`."""
-        said: dict[str, Any] = {"job_id": self.work.id}
+        """The progress of the command: the last line of its file, such as `0.4 linking`."""
+        report: dict[str, Any] = {"job_id": self.work.id}
         if not self.folder.name:
-            return said
+            return report
         try:
             with (self.folder / "progress").open("rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - PROGRESS_MAX, 0))
                 lines = file.read().decode("utf-8", "replace").splitlines()
         except OSError:
-            return said
+            return report
         line = next((each.strip() for each in reversed(lines) if each.strip()), "")
         number, _, message = line.partition(" ")
         try:
@@ -148,10 +148,10 @@ class AgentRun:
         except ValueError:
             share, message = -1.0, line
         if 0 <= share <= 100:
-            said["progress"] = share
+            report["progress"] = share
         if message:
-            said["message"] = "".join(c if c.isprintable() else " " for c in message)[:500]
-        return said
+            report["message"] = "".join(c if c.isprintable() else " " for c in message)[:500]
+        return report
 
     async def command(self) -> CommandResult:
         """Run the agent's command for this job."""
@@ -185,7 +185,7 @@ class AgentRun:
         ended = await self._execute(self)
         if ended.why in ("lost", "given back"):
             return ended
-        # What a cancelled or failed command wrote is what people want to see most.
+        # The output of a cancelled or failed command is what people want to see most.
         if ended.error is not None and ended.exit_code is None:
             self._log.note(ended.error)
         made = OutputFiles(self.folder / "out", self._options.artefacts)
@@ -203,13 +203,13 @@ class AgentRun:
     async def _fetched(self, name: str) -> None:
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or not path.name or "\0" in name:
-            raise CannotRun(f"the input {name!r} has a name that leads out of its folder")
+            raise CannotRun(f"the name of the input {name!r} leads out of its folder")
         to = self.folder / "inputs" / path
         try:
             what = f"the input {name!r} could not be fetched"
             await self._again(what, lambda: self._link.fetch_input(self.work.id, name, to))
         except RequestRefused as refused:
-            raise CannotRun(f"the input {name!r} cannot be had: {refused}") from None
+            raise CannotRun(f"the input {name!r} could not be fetched: {refused}") from None
 
     async def _sent(self, name: str, file: Path) -> None:
         try:
@@ -224,10 +224,10 @@ class AgentRun:
     async def _again(
         self, what: str, call: Callable[[], Awaitable[None]], *, cuts_max: int | None = None
     ) -> None:
-        """Until it works: the network may be gone for long, and then the job with it.
+        """Repeat a call until it works, however long the network is down.
 
-        cuts_max: `CannotRun` when a connection that was made was cut so often before the answer. A
-            controller or proxy that does not want what is sent may say so in no other way.
+        cuts_max: raise `CannotRun` after the connection was cut this often before the answer. Some
+            controllers and proxies refuse an upload only by cutting the connection.
         """
         failures = cuts = 0
         while True:
@@ -237,12 +237,12 @@ class AgentRun:
             except StoreUnavailable as error:
                 failures += 1
                 cuts += isinstance(error, NoAnswer) and error.sent
-                self._tell_of(what, failures, error)
+                self._log_failure(what, failures, error)
                 if cuts_max is not None and cuts >= cuts_max:
-                    raise CannotRun(f"{what}, {cuts} times over: {error}") from None
+                    raise CannotRun(f"{what} in {cuts} tries: {error}") from None
                 await self._clock.sleep(RETRY.delay(failures, random()))
 
-    def _tell_of(self, what: str, failures: int, error: Exception) -> None:
+    def _log_failure(self, what: str, failures: int, error: Exception) -> None:
         fields = {"job": self.work.id, "failures": failures, "error": str(error)}
         logger.warning(
             "job %s: %s (try %d): %s", self.work.id, what, failures, error,
@@ -252,9 +252,9 @@ class AgentRun:
     async def _unless_stopped(
         self, work: Coroutine[Any, Any, T], *, cancel_too: bool = True
     ) -> T | None:
-        """Do something between start and end; `Stopped` when the job shall end meanwhile.
+        """Do something before or after the command; raises `Stopped` if the job must end.
 
-        cancel_too: also when it was cancelled, and not only when it is not ours any more.
+        cancel_too: also when the job is cancelled, not only when it is no longer ours.
         """
         doing = asyncio.ensure_future(work)
         asked = asyncio.ensure_future(self.stop.wait(over=not cancel_too))
@@ -269,7 +269,7 @@ class AgentRun:
             await asyncio.gather(doing, asked, return_exceptions=True)
 
     def _result(self) -> Any:
-        """What the command left in result.json, if it did."""
+        """The JSON in result.json; None if there is none."""
         if not self.folder.name:
             return None
         try:
@@ -291,7 +291,7 @@ class AgentRun:
         raise CannotRun("result.json is not JSON")
 
     def _environ(self) -> dict[str, str]:
-        """Our own environment without what is secret of ours, and what there is to know."""
+        """The environment of the command: ours without our secrets, and the job's variables."""
         environ = {
             name: value
             for name, value in os.environ.items()

@@ -1,4 +1,4 @@
-"""The agent's side of the controller's API: who it is there, and what it says."""
+"""The requests of an agent to its controller."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from pollwise.queues.http.client import (
 )
 from pollwise.runtime.clock import Clock
 
-#: As much of a file is sent and read at once, in bytes.
+#: How much of a file is sent or read at once, in bytes.
 PIECE = 256 * 1024
-#: The share of its token's time after which an idle agent registers anew.
+#: An idle agent registers again after this fraction of its token's lifetime.
 RENEW_AT = 0.8
 
 _JSON = {"Content-Type": "application/json"}
 
 
 class NotRegistered(StoreUnavailable):
-    """The controller does not know this worker any more, or its token expired: register again."""
+    """The controller does not know this worker, or its token expired: register again."""
 
 
 class JobNotOurs(StoreError):
-    """A job is not this worker's any more."""
+    """The worker has lost a job."""
 
 
 @dataclass(frozen=True)
 class RegisteredWorker:
-    """Who the agent is to the controller. The token is in memory only."""
+    """The registration of an agent. The token is in memory only."""
 
     worker_id: str
     token: str
@@ -48,15 +48,15 @@ class RegisteredWorker:
     heartbeat_timeout: float
     renew_at: float
     socket: str
-    #: The largest artefact that the controller keeps, in bytes; None where it does not say.
+    #: The largest artefact that the controller accepts, in bytes; None if it does not say.
     artefact_limit: int | None = None
 
     def __repr__(self) -> str:
-        return f"Registered({self.worker_id!r})"
+        return f"RegisteredWorker({self.worker_id!r})"
 
 
 class ControllerLink:
-    """Requests as one worker."""
+    """Makes requests as one worker."""
 
     def __init__(self, client: ControllerClient, tokens: TokenSource, clock: Clock) -> None:
         self._client = client
@@ -91,7 +91,7 @@ class ControllerLink:
             )
         except (LookupError, TypeError, ValueError):
             raise StoreError(
-                f"{self.base} answered to a registration what is none; is it a controller?"
+                f"{self.base} gave no valid answer to a registration; is it a controller?"
             ) from None
         return self.worker
 
@@ -120,7 +120,7 @@ class ControllerLink:
         return decoded(response, self.base)
 
     async def log(self, job_id: str, offset: int, data: bytes) -> tuple[int, bool]:
-        """Append to a job's log; how much of it the controller has, and whether it takes more."""
+        """Append to a job's log; how many bytes the controller has, and whether it takes more."""
         try:
             response = await self._call(
                 "POST",
@@ -154,10 +154,10 @@ class ControllerLink:
         """Send a file that a job made, with its checksum."""
         limit = self._me().artefact_limit
         if limit is not None and file.stat().st_size > limit:  # noqa: ASYNC240
-            # A refusal that comes before all is sent is often lost with the connection.
+            # A refusal during the upload is often lost with the connection.
             raise RequestRefused(
-                f"the file has more than {limit} bytes; nothing of it was kept. Split it, or have "
-                "who runs the controller raise artefact_limit",
+                f"the file has more than {limit} bytes and was not sent. Split it, or ask an admin "
+                "to raise artefact_limit",
                 413,
                 "too_large",
             )
@@ -190,7 +190,7 @@ class ControllerLink:
             raise self._known(refused) from None
 
     def _known(self, refused: RequestRefused) -> StoreError:
-        """What a refusal means for a worker."""
+        """The error that a refusal means for a worker."""
         if refused.status == 401 or refused.code == "no_such_worker":
             return NotRegistered(str(refused))
         if refused.code in ("lease_lost", "no_such_job"):
@@ -199,7 +199,7 @@ class ControllerLink:
 
     def _me(self) -> RegisteredWorker:
         if self.worker is None:
-            raise NotRegistered(f"this agent is not registered with {self.base} at the moment")
+            raise NotRegistered(f"this agent is not registered with {self.base} now")
         return self.worker
 
 
@@ -213,7 +213,7 @@ def _digest(file: Path) -> tuple[str, int]:
 
 
 async def _pieces(file: Path, size: int) -> AsyncIterator[bytes]:
-    """A file's bytes, as many as it had when its checksum was taken."""
+    """The bytes of a file, up to the size that it had for its checksum."""
     with file.open("rb") as data:
         while size > 0:
             piece = await asyncio.to_thread(data.read, min(PIECE, size))

@@ -1,6 +1,6 @@
-"""The log of a job: kept on disk as it comes, sent in batches, resumed where answers were lost.
+"""The log of a job: written to disk, sent in batches, resumed after lost answers.
 
-Memory holds one batch, whatever the command writes and however long the network is gone.
+Memory holds one batch, however much the command writes and however long the network is down.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from pollwise.errors import StoreUnavailable
 from pollwise.queues.http.client import RequestRefused
 from pollwise.runtime.clock import Clock
 
-#: The most bytes that are kept of one job's output; what follows is counted and dropped.
+#: The most bytes of one job's output; what follows is counted and dropped.
 LOG_MAX = 64 * 1024 * 1024
-#: The most bytes of one request, and how long output is gathered for it, in seconds.
+#: The most bytes of one request, and how long output is collected for it, in seconds.
 BATCH = 256 * 1024
 GATHER = 0.5
-#: How sending is tried again.
+#: How a failed request is retried.
 RETRY = Retry.exponential("1s", max_delay="30s", attempts=None)
 
 
 class Log:
-    """One job's log, and its way to the controller."""
+    """Writes one job's log and sends it to the controller."""
 
     def __init__(self, path: Path, link: ControllerLink, job_id: str, clock: Clock) -> None:
         self._path = path
@@ -37,7 +37,7 @@ class Log:
         self._sent = 0
         self._dropped = 0
         self._wanted = True
-        self._news = asyncio.Event()
+        self._written = asyncio.Event()
         self._ended = False
         self._sending: asyncio.Task[None] | None = None
 
@@ -45,7 +45,7 @@ class Log:
         self._sending = asyncio.ensure_future(self._send_all())
 
     def write(self, data: bytes) -> None:
-        """Keep some output; never waits, never raises."""
+        """Write some output; never waits, never raises."""
         room = LOG_MAX - self._size
         if len(data) > room:
             self._dropped += len(data) - room
@@ -56,25 +56,25 @@ class Log:
         try:
             if data:
                 self._size += self._file.write(data)
-        except OSError:  # a full disk: the command's output is not worth the command
+        except OSError:  # a full disk must not stop the command
             self._dropped += len(data)
-        self._news.set()
+        self._written.set()
 
     def note(self, text: str) -> None:
-        """Say something ourselves, also where the command has used up its room."""
+        """Add a line of our own, even beyond the limit of the command's output."""
         self._append(f"[pollwise: {text}]\n".encode())
 
     async def end(self) -> None:
-        """Send what is left; returns when the controller has it all, or wants no more."""
+        """Send the rest; returns when the controller has everything, or takes no more."""
         if self._dropped:
             self._append(f"\n[pollwise: {self._dropped} bytes of output were left out]\n".encode())
         self._ended = True
-        self._news.set()
+        self._written.set()
         if self._sending is not None:
             await self._sending
 
     async def close(self) -> None:
-        """Let go, whatever was not sent."""
+        """Stop, even if something was not sent."""
         self._file.close()
         if self._sending is not None:
             self._sending.cancel()
@@ -86,8 +86,8 @@ class Log:
             if self._sent >= self._size:
                 if self._ended:
                     return
-                self._news.clear()
-                await self._news.wait()
+                self._written.clear()
+                await self._written.wait()
                 if not self._ended and self._size - self._sent < BATCH:
                     await self._gather()
                 continue
@@ -95,7 +95,7 @@ class Log:
                 await self._send_batch()
                 failures = 0
             except (JobNotOurs, RequestRefused):
-                return  # the job is over, or its log is not wanted: nothing to be done about it
+                return  # the job is over, or its log is refused
             except (StoreUnavailable, NotRegistered):
                 failures += 1
                 await self._clock.sleep(RETRY.delay(failures, random()))
@@ -103,13 +103,13 @@ class Log:
                 return
 
     async def _gather(self) -> None:
-        """Let output come together, unless the command is through."""
+        """Wait for more output, unless the command has ended."""
         until = self._clock.now() + GATHER
         while not self._ended and (left := until - self._clock.now()) > 0:
-            self._news.clear()
+            self._written.clear()
             try:
                 async with asyncio.timeout(left):
-                    await self._news.wait()
+                    await self._written.wait()
             except TimeoutError:
                 return
             if self._size - self._sent >= BATCH:
@@ -120,5 +120,5 @@ class Log:
             file.seek(self._sent)
             data = file.read(min(BATCH, self._size - self._sent))
         received, self._wanted = await self._link.log(self._job_id, self._sent, data)
-        # What the controller has counts: it may have got what we did not hear of.
+        # Continue where the controller is: it may have got what was not confirmed.
         self._sent = min(max(received, 0), self._size)

@@ -1,4 +1,4 @@
-"""Everything about an agent that can be chosen, checked before anything starts."""
+"""The options of an agent, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pollwise.errors import ConfigError
 from pollwise.queues.http.client import checked_base
 from pollwise.runtime.jobs import checked_name
 
-#: What stands for something of the job, as an argument of its own.
+#: Arguments that are replaced by a part of the job.
 PLACEHOLDERS = ("{payload}", "{job_id}", "{inputs}", "{out}")
 #: The most jobs at a time.
 SLOTS_MAX = 1000
-#: How long a job may run at the most, in seconds.
+#: The longest timeout of a job, in seconds.
 TIMEOUT_MAX = 7 * 86400.0
 _PLACEHOLDER = re.compile(r"\{[a-z_]+\}")
 
@@ -30,22 +30,23 @@ class AgentOptions:
     """How an agent works. Durations are seconds, or text such as "2m".
 
     controller: its address.
-    command: the program and its arguments; `{payload}`, `{job_id}`, `{inputs}` and `{out}`, each
-        an argument of its own, stand for the payload's file, the job's id and its folders.
+    command: the program and its arguments; the arguments `{payload}`, `{job_id}`, `{inputs}` and
+        `{out}` are replaced by the payload's file, the job's id and its folders.
     token_file: the file that holds a token with the scope worker.
-    ca_file: certificates to trust besides those that everybody does, in PEM.
-    name: what people see the agent by; the host's name unless given.
+    ca_file: certificates to trust in addition to the usual ones, in PEM.
+    name: the name that people see; by default the host's name.
     capabilities: what jobs may require.
     slots: how many jobs run at a time.
-    artefacts: which files of the folder `out` are uploaded, as patterns.
-    timeout: how long a command may run, unless its job says less.
-    poll_interval, max_interval: how often to poll where the controller suggests nothing: the first
-        when there was something, up to the second while there is nothing.
+    artefacts: patterns of the files in the folder `out` to upload.
+    timeout: how long a command may run, unless its job allows less.
+    poll_interval, max_interval: how often to poll if the controller suggests nothing: the first
+        after a poll that found a job, up to the second while polls find none.
     grace: how long a stop waits for commands before it gives their jobs back.
     kill_after: how long a command may take to end after SIGTERM.
-    folder: where jobs have their folders, and results lie until they are accepted.
-    push: whether to open a WebSocket for hints.
-    keep_folders: whether the folders of jobs that ended stay, for a look.
+    folder: for the folders of jobs, and reports until they are accepted.
+    push: open a WebSocket for hints.
+    keep_folders: keep the folders of ended jobs, to inspect them.
+    signals: stop on SIGTERM and SIGINT.
     """
 
     controller: str
@@ -97,31 +98,31 @@ class AgentOptions:
 
 
 def _checked_command(command: Sequence[str]) -> list[str]:
-    """The command, its program found: jobs run in folders of their own."""
+    """The command with the absolute path of its program: jobs run in folders of their own."""
     words = list(command)
     if not words or not words[0]:
         raise ConfigError(
-            "there is no command; write it behind two dashes: "
+            "there is no command; write it after two dashes: "
             "pollwise agent --controller URL --token-file F -- ./build.sh {payload}"
         )
     for word in words:
         if "\0" in word:
-            raise ConfigError("an argument of the command holds a NUL character")
+            raise ConfigError("an argument of the command contains a NUL character")
         inside = next((each for each in PLACEHOLDERS if each in word and each != word), None)
         if inside is not None:
             raise ConfigError(
-                f"{word!r} has {inside} inside; it stands for a whole argument, so write it as "
-                "one of its own, or use the environment (POLLWISE_PAYLOAD, POLLWISE_JOB_ID, "
-                "POLLWISE_INPUTS, POLLWISE_OUT) in a script"
+                f"{word!r} contains {inside}, which must be a separate argument; write it as one, "
+                "or use the environment (POLLWISE_PAYLOAD, POLLWISE_JOB_ID, POLLWISE_INPUTS, "
+                "POLLWISE_OUT) in a script"
             )
         if _PLACEHOLDER.fullmatch(word) and word not in PLACEHOLDERS:
             near = difflib.get_close_matches(word, PLACEHOLDERS, 1)
             hint = f"did you mean {near[0]}?" if near else f"known: {', '.join(PLACEHOLDERS)}"
-            raise ConfigError(f"{word} stands for nothing; {hint}")
+            raise ConfigError(f"{word} is not a placeholder; {hint}")
     found = shutil.which(words[0])
     if found is None:
         raise ConfigError(
-            f"the command {words[0]!r} is not there, or cannot be executed; give a program on "
+            f"the command {words[0]!r} does not exist or is not executable; give a program on "
             "PATH, or the path of one (chmod +x)"
         )
     return [str(Path(found).absolute()), *words[1:]]

@@ -1,7 +1,7 @@
-"""What a command left in its folder `out`: files to send, and what is no file to send.
+"""The files that a command left in its folder `out`, and what is not sent.
 
-A link that leads out of the folder is never followed: what it points to is not the job's to give
-away, and a FIFO would keep whoever reads it waiting for ever. Both are named in the job's log.
+A link that leads out of the folder is never followed: it may point to other people's files. To read
+a FIFO could block for ever. The job's log lists what was left out.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-#: The most files that are sent of one job.
+#: The most files of one job.
 ARTEFACTS_MAX = 1000
-#: The most names in a line about what was left out, and the longest of them, in characters.
+#: The most names in a line about what was left out, and the length of a name, in characters.
 NAMED_MAX = 5
 NAME_MAX = 80
 
@@ -25,7 +25,7 @@ KINDS = ((stat.S_ISFIFO, "FIFOs"), (stat.S_ISSOCK, "sockets"), (stat.S_ISBLK, "d
 class OutputFiles:
     """The files in a folder that match a pattern.
 
-    files: by name; one more than may be sent, if there are more.
+    files: by name; one more than the limit, if there are more.
     """
 
     def __init__(self, out: Path, patterns: Sequence[str]) -> None:
@@ -33,7 +33,7 @@ class OutputFiles:
         self._left_out: dict[str, list[str]] = {}  # by kind: the first few
         self._counts: Counter[str] = Counter()
         self._out = out
-        # The command may have put a link in the folder's own place.
+        # The command may have replaced the folder by a link.
         self._real = out.parent.resolve() / out.name
         if out.is_symlink():
             self._leave_out(LINKS, "$POLLWISE_OUT itself")
@@ -66,7 +66,7 @@ class OutputFiles:
             mode = path.lstat().st_mode
             within = path.resolve().is_relative_to(self._real)
             is_file = path.is_file()
-        except (OSError, RuntimeError):  # gone meanwhile; links in a circle
+        except (OSError, RuntimeError):  # deleted meanwhile, or a circle of links
             mode, within, is_file = stat.S_IFLNK, False, False
         if is_file and within:
             self.files[name] = path

@@ -1,4 +1,4 @@
-"""When an agent polls: as the controller suggests, else less and less often while it is idle."""
+"""When an agent polls: as the controller suggests, else less and less often while idle."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from pollwise.core.outcome import Outcome, Pause, Plain
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Pacer, Strategy
 
-#: What a busy agent lets pass of the time after which it would count as gone, as a share.
+#: The longest pause of a busy and of an idle agent, as a fraction of the heartbeat timeout.
 BUSY_SHARE = 0.25
 IDLE_SHARE = 0.75
 
 
 @dataclass
 class Suggestion:
-    """What the controller said last, and what follows from its registration.
+    """What the controller suggested last, and the limits from the registration.
 
-    next_poll: after how many seconds to poll again; None where it did not say.
-    least: the least interval of an idle worker.
-    most: the longest that it may be silent.
+    next_poll: seconds until the next poll; None if it did not say.
+    min_interval: the minimum interval of an idle worker.
+    max_interval: the longest time between two requests.
     """
 
     next_poll: float | None = None
-    least: float = 0.0
-    most: float = float("inf")
+    min_interval: float = 0.0
+    max_interval: float = float("inf")
 
 
 @dataclass(frozen=True)
 class Suggested(Strategy):
-    """At the moment that the controller suggests; as `Adaptive` where it does not.
+    """Polls when the controller suggests; as `Adaptive` if it suggests nothing.
 
-    told: where what it says is noted, of the one agent that goes by this.
+    told: the suggestions to one agent.
     """
 
     otherwise: Adaptive
@@ -44,7 +44,7 @@ class Suggested(Strategy):
 
     @property
     def min_interval(self) -> float:
-        return min(self.told.least, self.otherwise.min_interval)
+        return min(self.told.min_interval, self.otherwise.min_interval)
 
     @property
     def max_interval(self) -> float:
@@ -70,7 +70,7 @@ class SuggestedPacer(Pacer):
         pause = self._otherwise.after(outcome)
         told = self._strategy.told
         delay = pause.delay if told.next_poll is None else told.next_poll
-        delay = max(min(delay, told.most), self._strategy.min_interval)
+        delay = max(min(delay, told.max_interval), self._strategy.min_interval)
         return Pause(delay, 0.0, pause.changes if told.next_poll is None else ())
 
     def state(self) -> dict[str, Plain]:

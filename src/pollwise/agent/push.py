@@ -1,7 +1,7 @@
-"""Hints by a WebSocket, where one can be had.
+"""Hints over a WebSocket.
 
-It says that a poll may pay off now, or that a job shall be cancelled. Both are also learnt by
-polling, so nothing depends on it; while there is none, polls alone do the work.
+A message says that a poll may find a job, or that a job must be cancelled. Polls bring both as
+well, so nothing depends on the WebSocket.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hints
 
-#: How the WebSocket is opened again.
+#: How often the WebSocket is opened again.
 RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 ADVICE = (
-    "Look whether a proxy before the controller passes WebSockets on (nginx: proxy_http_version "
-    "1.1 and the headers Upgrade and Connection); until then the agent polls."
+    "Check whether the proxy in front of the controller forwards WebSockets (nginx: "
+    "proxy_http_version 1.1 and the headers Upgrade and Connection); until then the agent polls."
 )
 
 
 class AgentHints(Hints):
-    """What ends an agent's pauses early."""
+    """Ends the pauses of an agent early."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class AgentHints(Hints):
         self.connected = False
 
     def begin(self) -> None:
-        """Listen as the worker that the agent is now."""
+        """Listen with the registration that the agent has now."""
         self.end()
         self._listening = asyncio.ensure_future(self._keep_listening())
 
@@ -74,7 +74,7 @@ class AgentHints(Hints):
                 await self._listen(began)
             except NotRegistered as error:
                 self._note_lost(error)
-                self.send()  # the next poll registers again, and begins anew
+                self.send()  # the next poll registers again, and calls `begin`
             except PollwiseError as error:
                 self._note_lost(error)
             failures = 1 if self._clock.now() - began > RETRY.max_delay else failures + 1
@@ -85,16 +85,16 @@ class AgentHints(Hints):
         try:
             while True:
                 message = await socket.receive()
-                if not self.connected:  # a word that came this way, and so will the next
+                if not self.connected:  # a first message proves the channel
                     self.connected = True
                     self._note_proven(self._clock.now() - began)
-                self._heed(message)
+                self._handle(message)
         finally:
             self.connected = False
             with suppress(PollwiseError):
                 await socket.close()
 
-    def _heed(self, text: str) -> None:
+    def _handle(self, text: str) -> None:
         try:
             message = json.loads(text)
         except (ValueError, RecursionError):

@@ -23,8 +23,8 @@ def agent(
         list[str],
         typer.Argument(
             metavar="-- COMMAND...",
-            help="What to run for each job. {payload}, {job_id}, {inputs} and {out} stand for the "
-            "payload's file, the job's id, and its folders for inputs and artefacts.",
+            help="What to run for each job. {payload}, {job_id}, {inputs} and {out} are replaced "
+            "by the payload's file, the job's id, and its folders for inputs and artefacts.",
         ),
     ],
     controller: Annotated[
@@ -35,33 +35,37 @@ def agent(
     ] = None,
     ca_file: Annotated[
         Path | None,
-        typer.Option(help="Certificates to trust besides the usual ones (PEM): your own CA's."),
+        typer.Option(
+            help="Certificates to trust in addition to the usual ones (PEM), such as your CA's."
+        ),
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What people see it by.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name; by default the host's name.")] = None,
     capability: Annotated[
         list[str] | None,
         typer.Option(help="What jobs may require: platform=ios, memory_gb=16, gpu=true, lang=a,b."),
     ] = None,
     kind: Annotated[
-        list[str] | None, typer.Option(help="Take jobs of this kind only; any, unless given.")
+        list[str] | None, typer.Option(help="Take only jobs of this kind; by default any.")
     ] = None,
     slots: Annotated[int | None, typer.Option(help="How many jobs run at a time.")] = None,
     artefacts: Annotated[
         list[str] | None,
-        typer.Option(help="Which files in the folder {out} to upload; all, unless given: '*.zip'."),
+        typer.Option(
+            help="Which files in the folder {out} to upload, such as '*.zip'; by default all."
+        ),
     ] = None,
     timeout: Annotated[str | None, typer.Option(help="How long a command may run: 30m.")] = None,
     grace: Annotated[
         str | None, typer.Option(help="How long a stop waits for commands before it ends them.")
     ] = None,
     folder: Annotated[
-        Path | None, typer.Option(help="Where jobs have their folders, and results wait.")
+        Path | None, typer.Option(help="The folder for jobs and unsent reports.")
     ] = None,
     push: Annotated[
         bool | None, typer.Option("--push/--no-push", help="Open a WebSocket for hints.")
     ] = None,
     keep_folders: Annotated[
-        bool, typer.Option("--keep-folders", help="Leave the folders of jobs, for a look.")
+        bool, typer.Option("--keep-folders", help="Keep the folders of ended jobs.")
     ] = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
@@ -71,10 +75,9 @@ def agent(
 ) -> None:
     """Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C.
 
-    The payload is on stdin and in the file {payload}. What the command writes is the job's log; its
-    exit code says whether it is done. Files that it leaves in {out} become artefacts, JSON in
-    $POLLWISE_RESULT the result, and a last line such as "0.4 linking" in $POLLWISE_PROGRESS
-    progress.
+    The payload is on stdin and in the file {payload}. The output of the command is the job's log;
+    exit code 0 means done. Files in {out} become artefacts, JSON in $POLLWISE_RESULT the result,
+    and the last line of $POLLWISE_PROGRESS, such as "0.4 linking", the progress.
 
     Example: pollwise agent --controller http://localhost:8420 --token-file w.token -- ./build.sh
     """
@@ -173,7 +176,7 @@ def _plain(text: str) -> Any:
 
 
 def _show(event: JobStarted | JobReported) -> None:
-    """A line for each job: people look at an agent to see what it does."""
+    """Log a line for each job."""
     if isinstance(event, JobStarted):
         text, fields = "began", {}
     else:

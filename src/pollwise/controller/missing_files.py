@@ -1,7 +1,7 @@
-"""What a controller works on may be taken away under it: its database file, its artefacts' folder.
+"""Detects that the database file or the artefacts' folder of a running controller was removed.
 
-A file that was removed is there for who has it open, and what is written to it is lost when that
-process ends. So it is looked for by its path now and then, and nothing is taken in without it.
+A removed file stays usable for the process that has it open, but everything written to it is lost
+when that process ends. So its path is checked now and then, and without it no job is accepted.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.clock import Clock
 
-#: Who submits asks at most so often whether the file is still there, in seconds.
-LOOK_EVERY = 1.0
+#: The files are checked at most once in this many seconds.
+CHECK_EVERY = 1.0
 
 
 class MissingStorage(StoreUnavailable):
-    """Something is missing. `reason` is for anybody; the message, with the place, is not."""
+    """Something is missing. Clients see `reason`; the message, with the path, is for the log."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -26,24 +26,24 @@ class MissingStorage(StoreUnavailable):
 
 
 class BlobsMissing(MissingStorage):
-    """Blobs cannot be kept now."""
+    """Blobs cannot be stored now."""
 
     def __init__(self, reason: str, folder: Path) -> None:
         super().__init__(
             reason,
-            f"{reason}: {str(folder)!r}; make it, mount what it lies on, let this user write to "
-            "it, or name another place by --artefacts",
+            f"{reason}: {str(folder)!r}; make it, mount its disk, let this user write to it, or "
+            "choose another place with --artefacts",
         )
 
 
 class DatabaseMissing(MissingStorage):
-    """The database that is open is not the one at its path."""
+    """The open database is not the file at its path."""
 
     def __init__(self, reason: str, path: Path) -> None:
         super().__init__(
             reason,
             f"{reason}: {str(path)!r}; what is written now is lost when this controller ends, so "
-            "no job is taken in. Stop it, put the file back from a backup, and start it again",
+            "it accepts no jobs. Stop it, restore the file from a backup, and start it again",
         )
 
 
@@ -54,25 +54,25 @@ class OpenFiles:
         self._paths = list(dict.fromkeys(path.absolute() for path in paths))
         self._clock = clock
         self._seen: dict[Path, tuple[int, int]] = {}
-        self._looked_at = -LOOK_EVERY
+        self._checked_at = -CHECK_EVERY
         self._missing: tuple[str, Path] | None = None
 
     async def check(self, *, at_once: bool = True) -> None:
-        """`DatabaseMissing` if one is not there any more; `at_once`, or as it was a moment ago."""
-        if self._paths and (at_once or self._clock.now() - self._looked_at >= LOOK_EVERY):
-            self._looked_at = self._clock.now()
+        """Raise `DatabaseMissing` if one is missing; without `at_once`, as of the last second."""
+        if self._paths and (at_once or self._clock.now() - self._checked_at >= CHECK_EVERY):
+            self._checked_at = self._clock.now()
             loop = asyncio.get_running_loop()
-            self._missing = await loop.run_in_executor(None, self._look)
+            self._missing = await loop.run_in_executor(None, self._find_missing)
         if self._missing is not None:
             raise DatabaseMissing(*self._missing)
 
-    def _look(self) -> tuple[str, Path] | None:
-        """Which is missing, and how so."""
+    def _find_missing(self) -> tuple[str, Path] | None:
+        """The first missing file, and why."""
         for path in self._paths:
             try:
                 found = path.stat()
             except OSError:
-                if path in self._seen:  # else it is not made yet
+                if path in self._seen:  # otherwise it is not made yet
                     return "the database file is gone", path
                 continue
             known = self._seen.setdefault(path, (found.st_dev, found.st_ino))

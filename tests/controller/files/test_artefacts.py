@@ -340,10 +340,10 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     ("url", "told"),
     [
         ("ftp://x/y", "neither a folder nor the URL"),
-        ("file://host/x", "names no folder"),
-        ("s3://key:secret@bucket/x", "no credentials"),
+        ("file://host/x", "does not name a folder"),
+        ("s3://key:secret@bucket/x", "without credentials"),
         ("s3:///x", "must name a bucket"),
-        ("s3://bucket/x?regoin=eu", "takes no option 'regoin'"),
+        ("s3://bucket/x?regoin=eu", "has no option 'regoin'"),
     ],
 )
 def test_places_that_cannot_be(url: str, told: str) -> None:
@@ -364,7 +364,7 @@ def test_places_by_url(tmp_path: Path) -> None:
 def test_artefacts_of_a_job(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
         job = await s.leased()
-        artefacts = Artefacts(s.state, FolderBlobs(tmp_path / "blobs"), limit=100, most=2)
+        artefacts = Artefacts(s.state, FolderBlobs(tmp_path / "blobs"), limit=100, max_files=2)
         row = await artefacts.save(
             job.id, "out/log.txt", sent(b"hello"), content_type="text/plain; charset=utf-8", by="w1"
         )
@@ -447,7 +447,7 @@ def test_names_that_are_fine(name: str) -> None:
 
 @pytest.mark.parametrize("name", EVIL)
 def test_names_that_are_not(name: str) -> None:
-    with pytest.raises(JobError, match="cannot be that of a file"):
+    with pytest.raises(JobError, match="is not a valid file name"):
         checked_name(name)
 
 

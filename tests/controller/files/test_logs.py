@@ -107,7 +107,7 @@ def test_followers_get_all_as_it_comes_until_the_job_ends(tmp_path: Path) -> Non
         times = [at for at, _ in got]
         assert times[0] == pytest.approx(10, abs=0.01)
         assert times[1] == pytest.approx(20, abs=0.01)
-        assert times[2] <= 29 + logs_module.LOOKS.max_interval + 0.01
+        assert times[2] <= 29 + logs_module.FOLLOW.max_interval + 0.01
         assert s.clock.now() == pytest.approx(34, abs=0.01)
         assert not logs._followers, "nothing is kept of who followed"
         rest = [piece async for piece in logs.follow(job.id, 9)]

@@ -492,7 +492,7 @@ def test_files_that_have_no_place_keep_nobody_from_working(tmp_path: Path) -> No
         job = await farm.put()
         assert (await agent.job())["id"] == job["id"]
         error = (await farm.http.get("/readyz")).json()["error"]
-        assert error["message"] == "the folder for artefacts is not there, and cannot be made"
+        assert error["message"] == "the folder for artefacts cannot be made"
 
     virtually_on_farm(main, tmp_path)
 

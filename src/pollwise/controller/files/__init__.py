@@ -1,1 +1,1 @@
-"""Inputs, artefacts and logs of jobs, and where their bytes are stored."""
+"""Inputs, artefacts and logs of jobs, and where their bytes are stored: a folder or a bucket."""

@@ -1,7 +1,7 @@
-"""The files of jobs: inputs that came with them, artefacts that their runs made.
+"""The files of jobs: inputs that came with a job, artefacts that a run made.
 
-The state knows them by name; their bytes are blobs. A file that is sent again replaces the one of
-its name when it is whole and its row is written, and not before.
+The state has their names; their bytes are blobs. A file that is sent again replaces the old one
+only when it is complete and its row is written.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.values import ArtefactRow
 from pollwise.errors import JobError, StoreError, StoreUnavailable
 
-#: The longest name, in characters, and the longest part of one, in bytes: what file systems take.
+#: The longest name, in characters, and the longest part of one, in bytes, as in file systems.
 NAME_MAX = 255
 PART_BYTES_MAX = 255
-#: What stands for bytes in a URL that are no UTF-8: two names would become one.
+#: Replaces bytes in a URL that are not UTF-8: two names could become the same.
 UNREADABLE = "\ufffd"
 #: The most files of a job.
-MOST = 1000
+FILES_MAX = 1000
 
 _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _TYPE = re.compile(r"[\w!#$&^.+-]+/[\w!#$&^.+-]+(?:; ?[\w-]+=[\w.+-]+)*\Z", re.ASCII)
@@ -34,11 +34,11 @@ _DRIVE = re.compile(r"[A-Za-z]:")
 
 
 def checked_name(name: object) -> str:
-    """The name of a file, or a JobError that says what is wrong with it.
+    """The name of a file; raises `JobError` for an unsafe one.
 
-    Relative, with `/` between its parts. What would lead elsewhere is refused also where it is
-    escaped, or written in characters that become dots and slashes when they are normalised:
-    whoever gets the file may do either.
+    It is relative, with `/` between its parts. A name that leads out of the folder is refused even
+    if it is escaped, or written in characters that become dots and slashes when normalised: the
+    receiver of the file may do either.
     """
     if not isinstance(name, str) or not 0 < len(name) <= NAME_MAX:
         raise _bad_name(name, f"it must have 1 to {NAME_MAX} characters")
@@ -66,14 +66,14 @@ def checked_sha256(value: str | None) -> str | None:
 
 
 def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """The one range that a Range header asks for, as (start, stop); None for all of it.
+    """The range that a Range header asks for, as (start, stop); None for everything.
 
-    What cannot be read, or asks for several, is ignored, as it may be; 416 for what is not there.
+    An unreadable header, or one with several ranges, is ignored; 416 for a range out of bounds.
     """
     found = _RANGE.match(header) if header else None
     if found is None or not (found[1] or found[2]):
         return None
-    if not found[1]:  # the last so many
+    if not found[1]:  # the last bytes
         length = min(int(found[2]), size)
         start, stop = size - length, size
     else:
@@ -95,16 +95,21 @@ def byte_range(header: str | None, size: int) -> tuple[int, int] | None:
 class Artefacts:
     """The files of a state's jobs.
 
-    limit: the most bytes of one; most: the most files of a job, of either sort.
+    limit: the most bytes of a file. max_files: the most inputs, and the most artefacts, of a job.
     """
 
     def __init__(
-        self, state: ControllerState, blobs: Blobs, *, limit: int = 1024**3, most: int = MOST
+        self,
+        state: ControllerState,
+        blobs: Blobs,
+        *,
+        limit: int = 1024**3,
+        max_files: int = FILES_MAX,
     ) -> None:
         self._state = state
         self.blobs = blobs
         self.limit = limit
-        self._most = most
+        self._max_files = max_files
 
     async def save(
         self,
@@ -118,9 +123,9 @@ class Artefacts:
         length: int | None = None,
         by: str = "",
     ) -> ArtefactRow:
-        """Keep a file as it comes in; whatever fails, what was there before is there still.
+        """Store a file as it arrives; if anything fails, the old file of the name stays.
 
-        sha256: what it must be. length: what its sender said, to refuse what is too long at once.
+        sha256: the expected checksum. length: the announced size, to refuse a large file at once.
         """
         checked = checked_name(name)
         expected = checked_sha256(sha256)
@@ -138,17 +143,17 @@ class Artefacts:
             created_by=by,
         )
         try:
-            before = await self._state.put_artefact(row, self._most)
+            before = await self._state.put_artefact(row, self._max_files)
         except StoreUnavailable:
-            raise  # the row may be there: the blob stays, and goes with the job
+            raise  # the row may exist: the blob is deleted with the job
         except Exception:
             with suppress(StoreError):
                 await self.blobs.delete(job_id, written.blob)
             raise
         if before is not None:
-            with suppress(StoreError):  # what stays goes with the job
+            with suppress(StoreError):  # what is left is deleted with the job
                 await self.blobs.delete(job_id, before.blob)
-        # As the store keeps it: by its clock. Gone or replaced already, it is what was sent.
+        # The stored row, with the store's time; the given one if it was deleted or replaced.
         stored = await self._state.artefact(job_id, checked, input=input)
         if stored is None or stored.blob != row.blob:
             return replace(row, created_at=self._state.clock.epoch())
@@ -158,7 +163,7 @@ class Artefacts:
         return await self._state.artefacts(job_id, input=input)
 
     async def find(self, job_id: str, name: str, *, input: bool = False) -> ArtefactRow | None:
-        """The file of a name; None if there is none, whatever is wrong with the name."""
+        """The file of a name; None if there is none, or the name is invalid."""
         try:
             checked_name(name)
         except JobError:
@@ -168,11 +173,11 @@ class Artefacts:
     def read(
         self, row: ArtefactRow, start: int = 0, stop: int | None = None
     ) -> AsyncIterator[bytes]:
-        """Its bytes from `start` to before `stop`, a piece at a time."""
+        """Its bytes from `start` up to `stop`, in pieces."""
         return self.blobs.read(row.job_id, row.blob, start, row.size if stop is None else stop)
 
     async def delete_all(self, job_id: str) -> None:
-        """Delete all bytes of a job; its rows go with the job."""
+        """Delete all bytes of a job; its rows are deleted with the job."""
         await self.blobs.delete_all(job_id)
 
     async def close(self) -> None:
@@ -180,14 +185,14 @@ class Artefacts:
 
 
 def checked_type(content_type: str | None) -> str:
-    """A media type as a client sends it; what is none of the usual form is plain bytes."""
+    """The media type that a client sent; plain bytes if it is unusual."""
     if content_type is None or len(content_type) > 100 or not _TYPE.match(content_type):
         return "application/octet-stream"
     return content_type
 
 
 def _forms(name: str) -> set[str]:
-    """A name as it is, and as others might read it."""
+    """A name as it is, and as others might decode it."""
     forms = {name}
     text = name
     for _ in range(3):
@@ -213,4 +218,4 @@ def _leads_elsewhere(form: str) -> str | None:
 
 def _bad_name(name: object, wrong: str) -> JobError:
     shown = repr(name)
-    return JobError(f"the name {shown[:80]} cannot be that of a file: {wrong}")
+    return JobError(f"{shown[:80]} is not a valid file name: {wrong}")

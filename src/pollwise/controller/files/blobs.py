@@ -1,8 +1,8 @@
-"""Where the bytes of artefacts lie: a folder, or an object store, behind one small contract.
+"""Where the bytes of artefacts are stored: in a folder or an object store.
 
-A blob is written once, under a name that nobody else has, and is there as a whole or not at all.
-Its name is made by us: what users call an artefact never becomes a path. All blobs of a job lie
-together, so what a crash left over goes with the job.
+A blob is written once, under a unique name, and exists as a whole or not at all. We make its name:
+the name of an artefact never becomes a path. All blobs of a job are stored together, so leftovers
+of a crash are deleted with the job.
 """
 
 from __future__ import annotations
@@ -33,12 +33,11 @@ T = TypeVar("T")
 #: The bytes of a blob, read as they are asked for.
 Pieces = Generator[bytes, None, None]
 
-#: Bytes that are collected before they are written, and read at a time: what a transfer holds in
-#: memory is this, and what the server hands over at once.
+#: How many bytes are collected before a write, and read at a time: the memory of a transfer.
 PIECE = 256 * 1024
-#: Writes and reads under way at a time, at the most.
+#: The most writes and reads at a time.
 THREADS = 8
-#: An object store takes parts of at least 5 MiB.
+#: The size of a part in an object store, which takes at least 5 MiB.
 PART = 5 * 1024 * 1024
 #: How long one request to an object store may take, unless its URL says otherwise.
 TIMEOUT = "2m"
@@ -49,7 +48,7 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What was written: its name, how much, and its checksum."""
+    """A blob that was written."""
 
     blob: str
     size: int
@@ -57,7 +56,7 @@ class Written:
 
 
 class BlobWriter(ABC):
-    """A blob that is being written; its calls block and come one at a time, from any thread."""
+    """Writes a blob. Its calls block and are made one at a time, from any thread."""
 
     @abstractmethod
     def begin(self) -> None: ...
@@ -67,11 +66,11 @@ class BlobWriter(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Make it be there as a whole, also after a power cut."""
+        """Complete the blob, so that it survives a power cut."""
 
     @abstractmethod
     def abandon(self) -> None:
-        """Leave nothing. Never fails."""
+        """Remove what was written. Never raises."""
 
 
 def is_no_room(error: OSError) -> bool:
@@ -82,16 +81,16 @@ def no_room() -> HttpError:
     return HttpError(
         507,
         "no_room",
-        "the controller has no room for this file; nothing of it was kept",
-        "Try again later, or tell who runs the controller to free some space.",
+        "the controller has no room for this file; nothing was stored",
+        "Try again later, or ask an admin to free some space.",
         {"Retry-After": "60"},
     )
 
 
 class Blobs(ABC):
-    """A place for blobs. Errors are `HttpError` where the sender can do something about them."""
+    """A store of blobs. Errors that the sender can act on are `HttpError`."""
 
-    #: Where it is, fit to be printed.
+    #: Where it is, without secrets.
     url: str
 
     def __init__(self) -> None:
@@ -100,9 +99,9 @@ class Blobs(ABC):
     async def write(
         self, job_id: str, chunks: AsyncIterable[bytes], limit: int, expected: str | None = None
     ) -> Written:
-        """Write a blob of a job, as it comes in; whatever fails, nothing of it stays.
+        """Write a blob of a job as it arrives; if anything fails, nothing of it stays.
 
-        limit: the most bytes. expected: the SHA-256 that they must have, in hex.
+        limit: the most bytes. expected: its SHA-256 in hex, if known.
         """
         blob = secrets.token_hex(16)
         writer = self._writer(_checked(job_id), blob)
@@ -124,14 +123,14 @@ class Blobs(ABC):
             await self._in_full(writer.finish)
         except OSError as error:
             await self._in_full(writer.abandon)
-            raise self._told(error) from None
+            raise self._explained_os(error) from None
         except BaseException:
             await self._in_full(writer.abandon)
             raise
         return Written(blob, size, found)
 
     async def read(self, job_id: str, blob: str, start: int, stop: int) -> AsyncIterator[bytes]:
-        """The bytes from `start` to before `stop`, a piece at a time."""
+        """The bytes from `start` up to `stop`, in pieces."""
         if start >= stop:
             return
         pieces = self._pieces(_checked(job_id), _checked(blob), start, stop)
@@ -139,25 +138,25 @@ class Blobs(ABC):
             while piece := await self._in_full(next, pieces, b""):
                 yield piece
         except FileNotFoundError:
-            await self.check()  # nothing is found where their folder is gone
+            await self.check()  # or is the whole folder missing?
             raise bytes_gone() from None
         except OSError as error:
-            raise self._told(error) from None
+            raise self._explained_os(error) from None
         finally:
             await self._in_full(pieces.close)
 
     async def delete(self, job_id: str, blob: str) -> None:
-        """Delete a blob; that it is gone already is no error."""
+        """Delete a blob, if it exists."""
         await self._in_full(self._delete, _checked(job_id), _checked(blob))
 
     async def delete_all(self, job_id: str) -> None:
-        """Delete all that a job has, unfinished blobs included."""
+        """Delete all blobs of a job, unfinished ones included."""
         await self._in_full(self._delete_all, _checked(job_id))
 
     async def check(self) -> None:
-        """Can blobs be kept? `BlobsMissing` if not.
+        """Raise `BlobsMissing` if blobs cannot be stored.
 
-        A bucket is not asked: each question costs money, and readiness is asked for all the time.
+        A bucket is not checked: each check costs money, and readiness is checked all the time.
         """
         return
 
@@ -176,13 +175,13 @@ class Blobs(ABC):
     @abstractmethod
     def _delete_all(self, job_id: str) -> None: ...
 
-    def _told(self, error: OSError) -> Exception:
+    def _explained_os(self, error: OSError) -> Exception:
         if is_no_room(error):
             return no_room()
         return StoreUnavailable(f"{self.url}: {error.strerror or error}")
 
     async def _in_full(self, call: Callable[..., T], *args: Any) -> T:
-        """Call in a thread, to its end even if nobody waits: two must not be at one file."""
+        """Call in a thread, and wait for its end even if cancelled: one call per file at a time."""
         loop = asyncio.get_running_loop()
         step = loop.run_in_executor(self._threads, partial(call, *args))
         try:
@@ -192,7 +191,7 @@ class Blobs(ABC):
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([step])
             if not step.cancelled():
-                step.exception()  # of no interest to who was cancelled
+                step.exception()  # retrieved, so that asyncio does not log it
             raise
 
 
@@ -203,14 +202,14 @@ class FolderBlobs(Blobs):
         super().__init__()
         self.folder = Path(folder).absolute()
         self.url = f"file://{self.folder}"
-        #: The disk that it was on when it was seen last.
+        #: The disk on which it was last seen.
         self._disk: int | None = None
 
     async def check(self) -> None:
         await self._in_full(self._check)
 
     def _check(self) -> None:
-        """Made when it is asked for the first time; what is gone later, somebody took away."""
+        """Make the folder on the first check; if it is missing later, somebody removed it."""
         first = self._disk is None
         if first:
             with suppress(OSError):
@@ -219,10 +218,10 @@ class FolderBlobs(Blobs):
         with suppress(OSError):
             there = self.folder.is_dir()
         if not there:
-            gone = "is not there, and cannot be made" if first else "is gone"
+            gone = "cannot be made" if first else "is gone"
             raise BlobsMissing(f"the folder for artefacts {gone}", self.folder)
         disk = self.folder.stat().st_dev
-        # Where a disk was mounted, its empty folder is left; mounted again, it may be another.
+        # An unmounted disk leaves an empty folder; mounted again, the disk may have a new number.
         if disk != self._disk and not first and not any(self.folder.iterdir()):
             raise BlobsMissing("the disk with the folder for artefacts is gone", self.folder)
         if not os.access(self.folder, os.W_OK | os.X_OK):
@@ -260,7 +259,7 @@ class FolderBlobs(Blobs):
 
 
 class _FileWriter(BlobWriter):
-    """Writes beside the place, then renames: what has the name is whole."""
+    """Writes to a temporary file and renames it, so that the blob is complete."""
 
     def __init__(self, path: Path, check: Callable[[], None]) -> None:
         self._path = path
@@ -272,9 +271,9 @@ class _FileWriter(BlobWriter):
         self._check()
         folder = self._path.parent
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _FLAGS
-        for tries in range(3):  # who deletes the last blob of a job takes its folder along
+        for tries in range(3):  # a deletion of the job's last blob removes its folder
             try:
-                for each in (folder.parent, folder):  # never what lies above: that was checked
+                for each in (folder.parent, folder):  # never the folder above, which was checked
                     each.mkdir(mode=0o700, exist_ok=True)
                 _check_folder(folder)
                 self._descriptor = os.open(self._part, flags, 0o600)
@@ -289,7 +288,7 @@ class _FileWriter(BlobWriter):
             left = left[os.write(self._descriptor, left) :]
 
     def finish(self) -> None:
-        os.fsync(self._descriptor)  # a disk may say only now that it is full
+        os.fsync(self._descriptor)  # a full disk may be reported only now
         self._close()
         self._part.rename(self._path)
         _sync_folder(self._path.parent)
@@ -322,7 +321,7 @@ class ObjectBlobs(Blobs):
         return _ObjectWriter(self._store, self._name(job_id, blob), self._explained)
 
     def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
-        # A request a part: a reader that takes its time keeps no connection to the store.
+        # One request per part: a slow reader keeps no connection to the store.
         name = self._name(job_id, blob)
         for first in range(start, stop, PART):
             try:
@@ -361,13 +360,13 @@ class ObjectBlobs(Blobs):
         return "/".join(part for part in (self._prefix, job_id, blob) if part)
 
     def _explained(self, error: Exception) -> StoreError:
-        """What the store said, without obstore's debug dump, which may hold what is secret."""
+        """The store's error without obstore's debug dump, which may contain secrets."""
         said = without_secrets(str(error).partition("\n\nDebug source")[0])
         return StoreUnavailable(f"{self.url}: {' '.join(said.split())[:300]}")
 
 
 class _ObjectWriter(BlobWriter):
-    """Sends parts as they fill; the object is there when the last one is in."""
+    """Sends the object in parts; it exists when the last one has arrived."""
 
     def __init__(self, store: Any, name: str, explained: Callable[[Exception], StoreError]) -> None:
         self._store = store
@@ -395,14 +394,14 @@ class _ObjectWriter(BlobWriter):
             raise self._explained(error) from None
 
     def abandon(self) -> None:
-        self._writer = None  # parts that were sent are the store's to throw away
+        self._writer = None  # the store discards parts that were sent
         if self._finishing:
             with suppress(Exception):
                 self._store.delete(self._name)
 
 
 def open_blobs(url: str | Path) -> Blobs:
-    """The place that a folder's path or a URL names: `file:///…`, `s3://…`, `gs://…`, `az://…`."""
+    """The blobs at a path or URL: `file:///…`, `s3://…`, `gs://…`, `az://…`."""
     text = str(url)
     if "://" not in text:
         return FolderBlobs(text)
@@ -410,7 +409,7 @@ def open_blobs(url: str | Path) -> Blobs:
     shown = repr(without_secrets(text))
     if parts.scheme == "file":
         if parts.netloc or not parts.path.strip("/"):
-            raise ConfigError(f"{shown} names no folder; write file:///var/lib/pollwise")
+            raise ConfigError(f"{shown} does not name a folder; write file:///var/lib/pollwise")
         return FolderBlobs(unquote(parts.path))
     if parts.scheme not in ("s3", "gs", "az"):
         raise ConfigError(
@@ -421,11 +420,11 @@ def open_blobs(url: str | Path) -> Blobs:
     for key in options:
         if key not in _OPTIONS[parts.scheme]:
             known = ", ".join(_OPTIONS[parts.scheme])
-            raise ConfigError(f"artefacts = {shown} takes no option {key!r}; known: {known}")
+            raise ConfigError(f"artefacts = {shown} has no option {key!r}; the options are {known}")
     if parts.username or parts.password or not parts.netloc:
         raise ConfigError(
-            f"artefacts = {shown} must name a bucket, and no credentials; leave those to the "
-            "environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+            f"artefacts = {shown} must name a bucket, without credentials; put those into "
+            "the environment, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
         )
     from pollwise.queues.objects.opening import remote_store
 
@@ -446,8 +445,8 @@ def too_large(limit: int) -> HttpError:
     return HttpError(
         413,
         "too_large",
-        f"the file has more than {limit} bytes; nothing of it was kept",
-        "Split it, or have who runs the controller raise artefact_limit.",
+        f"the file has more than {limit} bytes; nothing was stored",
+        "Split it, or ask an admin to raise artefact_limit.",
     )
 
 
@@ -455,8 +454,8 @@ def _wrong_checksum(expected: str, found: str) -> HttpError:
     return HttpError(
         422,
         "wrong_checksum",
-        f"the SHA-256 of what came is {found}, not {expected}; nothing of it was kept",
-        "Send it again; it was changed or cut on the way.",
+        f"the SHA-256 of the data is {found}, not {expected}; nothing was stored",
+        "Send it again; it was changed or cut off on the way.",
     )
 
 
@@ -464,9 +463,9 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os
 
 
 def _checked(name: str) -> str:
-    """An id or a blob's name, of which a path may be made."""
+    """Check an id or the name of a blob, which becomes part of a path."""
     if not _NAME.match(name):
-        raise ConfigError(f"{name[:80]!r} is no id: it must be hex digits")
+        raise ConfigError(f"{name[:80]!r} is not an id: it must be hex digits")
     return name
 
 
@@ -477,9 +476,9 @@ def _put(writer: BlobWriter, digest: Any, data: bytes) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse to follow a link that somebody put in a folder's place."""
+    """Refuse a folder that was replaced by a link."""
     if folder.is_symlink() or folder.parent.is_symlink():
-        raise StoreError(f"{folder} is a link, which the controller did not make; remove it")
+        raise StoreError(f"{folder} is a link that the controller did not make; remove it")
 
 
 def _sync_folder(folder: Path) -> None:

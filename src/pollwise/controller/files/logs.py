@@ -1,8 +1,8 @@
-"""The logs of jobs: appended by offset, bounded, read by range, followed.
+"""The logs of jobs: append by offset up to a limit, read by range, follow.
 
-A log is one stream of bytes, that of all runs of its job after one another. A run counts its own
-bytes from 0, so that a worker needs to know nothing of the runs before; what it sends twice is
-kept once. The state keeps the bytes, so every controller serves every log.
+A log is one stream of bytes: those of all runs of the job, one after the other. A run counts its
+own bytes from 0, so a worker need not know about earlier runs; bytes that are sent twice are stored
+once. The bytes are in the state, so every controller serves every log.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from pollwise.controller.state.values import LogPlace, RunRow
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 
-#: How much one read of a follower takes, in bytes.
+#: How many bytes a follower reads at a time.
 PIECE = 64 * 1024
-#: How a follower looks by itself: what another controller got gives no sign here.
-LOOKS = Adaptive("250ms", "2s")
-#: After how many seconds of nothing a follower is told so: its connection may be gone.
+#: How a follower polls: appends at another controller send no hint here.
+FOLLOW = Adaptive("250ms", "2s")
+#: After how many seconds without bytes a follower gets None, to test its connection.
 BEAT = 2.0
 #: The most bytes of one append.
 APPEND_MAX = LOG_READ_MAX
-#: An attempt's number fits below this.
+#: Above any number of an attempt.
 _ATTEMPTS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class LogChunk:
-    """A piece of a followed log; `end` is the offset behind it, from where to go on."""
+    """A piece of a followed log; `end` is the offset after it."""
 
     end: int
     data: bytes
 
 
 class LogsStop(Exception):
-    """The controller stops, and a log that is followed has not ended: it goes on elsewhere."""
+    """The controller stops before a followed log has ended."""
 
 
 class Logs:
@@ -55,14 +55,14 @@ class Logs:
     async def append(self, run: RunRow, offset: int, data: bytes) -> LogPlace | None:
         """Append what a run sent from its byte `offset` on; None if it is not the newest run.
 
-        HttpError (409) when bytes before it are missing: `expected` says from where to send.
+        409 if bytes before it are missing: `X-Log-Offset` says from where to send.
         """
         if offset < 0 or len(data) > APPEND_MAX:
             raise HttpError(
                 413 if offset >= 0 else 422,
                 "log_too_long" if offset >= 0 else "invalid",
-                f"a piece of log from {offset} with {len(data)} bytes cannot be appended",
-                f"Send offsets of 0 or more and at most {APPEND_MAX} bytes at a time.",
+                f"{len(data)} bytes at offset {offset} cannot be appended to a log",
+                f"Send an offset of 0 or more, and at most {APPEND_MAX} bytes at a time.",
             )
         part = run.round * _ATTEMPTS + min(run.attempt, _ATTEMPTS - 1)
         begin = f"[pollwise: attempt {run.attempt}]\n".encode()
@@ -87,7 +87,7 @@ class Logs:
         return await self._state.log_place(job_id)
 
     async def read(self, job_id: str, start: int, stop: int) -> AsyncIterator[bytes]:
-        """The bytes from `start` to before `stop`, in pieces, as far as there are any."""
+        """The bytes from `start` up to `stop`, in pieces, as far as they exist."""
         while start < stop:
             data = await self._state.read_log(job_id, start, min(stop - start, LOG_READ_MAX))
             if not data:
@@ -96,15 +96,14 @@ class Logs:
             start += len(data)
 
     async def follow(self, job_id: str, start: int = 0) -> AsyncIterator[LogChunk | None]:
-        """Pieces from `start` on as they come, until the job has ended and all was given.
+        """Pieces from `start` on as they arrive, until the job has ended and all were yielded.
 
-        A piece ends with a whole character of UTF-8. None now and then, when nothing came: so that
-        a connection can be kept open, and is noticed when it is not. Where the controller stops,
-        `LogsStop` is raised: there may be more.
+        A piece ends with a whole character of UTF-8. Yields None when nothing came for a while, so
+        that a dead connection is noticed. Raises `LogsStop` if the controller stops first.
         """
         follower = _Follower(self._state, job_id, max(start, 0))
         options = LoopOptions(clock=self._state.clock, spread=False)
-        loop = PollLoop(follower.look, LOOKS, f"log:{job_id}", options)
+        loop = PollLoop(follower.poll, FOLLOW, f"log:{job_id}", options)
         self._followers.setdefault(job_id, set()).add(loop)
         coming: asyncio.Task[Sequence[LogChunk | None]] | None = None
         try:
@@ -128,29 +127,31 @@ class Logs:
                 del self._followers[job_id]
 
     def stop_waiting(self) -> None:
-        """End all followers, and let none wait: the controller stops."""
+        """End all followers, because the controller stops."""
         self._closing = True
         for followers in self._followers.values():
             for loop in followers:
                 loop.stop()
 
     def notify(self, job_id: str) -> None:
-        """Something came, or the job ended: its followers look at once."""
+        """Something was appended, or the job ended: its followers poll at once."""
         for loop in self._followers.get(job_id, ()):
             loop.hint()
 
 
 class _Follower:
-    """What one follower has yet to be given of a log: a source of the poll loop."""
+    """The rest of a log for one follower: a source of the poll loop."""
 
     def __init__(self, state: ControllerState, job_id: str, start: int) -> None:
         self._state = state
         self._job_id = job_id
         self._start = start
 
-    async def look(self, _: float) -> Batch[LogChunk | None]:
-        """The next piece; None behind the last one of a job that has ended."""
-        place = await self._state.log_place(self._job_id)  # first: if it ended, all is there
+    async def poll(self, _: float) -> Batch[LogChunk | None]:
+        """The next piece; None after the last one of a job that has ended."""
+        place = await self._state.log_place(
+            self._job_id
+        )  # first: if the job has ended, its log is complete
         final = place is None or place.ended
         data = await self._state.read_log(self._job_id, self._start, PIECE)
         whole = data if final and len(data) < PIECE else data[: whole_characters(data)]
@@ -161,7 +162,7 @@ class _Follower:
 
 
 async def _next_of(loop: PollLoop[LogChunk | None]) -> Sequence[LogChunk | None]:
-    """The next of a log; nothing when its loop was stopped."""
+    """The next pieces of a log; none if its loop was stopped."""
     try:
         return await anext(loop)
     except StopAsyncIteration:
@@ -169,9 +170,9 @@ async def _next_of(loop: PollLoop[LogChunk | None]) -> Sequence[LogChunk | None]
 
 
 def whole_characters(data: bytes) -> int:
-    """How many bytes there are up to the end of the last whole character of UTF-8.
+    """The number of bytes up to the end of the last whole character of UTF-8.
 
-    Bytes that are no UTF-8 count as whole: they get no better by waiting.
+    Bytes that are not UTF-8 count as whole characters.
     """
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]

@@ -1,4 +1,4 @@
-"""Files that come with a job: a multipart body, received as a whole before the job is made."""
+"""Files that come with a job: a multipart body, received completely before the job is put."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: How much of a file is read at a time, in bytes.
 PIECE = 256 * 1024
-#: What the parts' heads may take, beside the files themselves, in bytes.
+#: The most bytes for the heads of the parts.
 HEADS = 1024 * 1024
 
 
@@ -44,7 +44,7 @@ class UploadedFiles:
         return tuple(self._files)
 
     async def store(self, row: JobRow) -> None:
-        """Keep them as the inputs of a job."""
+        """Store them as the inputs of a job."""
         for name, file in self._files.items():
             await self._artefacts.save(
                 row.id,
@@ -61,7 +61,7 @@ class UploadedFiles:
 async def receive_multipart(
     request: Request, controller: Controller, by: str
 ) -> AsyncIterator[tuple[str, UploadedFiles]]:
-    """The JSON in the part `job`, and the files beside it, which are temporary files meanwhile."""
+    """The JSON in the part `job`, and the other parts as temporary files."""
     options = controller.options
     plain_only(request.headers.get("content-encoding"))
     limit = options.artefact_limit + options.body_limit + HEADS
@@ -102,7 +102,7 @@ async def receive_multipart(
                     raise invalid(f"two files have the name {name[:80]!r}")
                 files[name] = value
             else:
-                raise invalid(f"the part {field[:40]!r} is no file; give it a filename")
+                raise invalid(f"the part {field[:40]!r} is not a file; give it a filename")
         if given is None:
             raise invalid("there is no part `job`: the job, as JSON")
         if len(files) > options.inputs_max:

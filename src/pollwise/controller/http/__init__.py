@@ -1,3 +1,4 @@
-"""The HTTP side of a controller: the ASGI application, its routes, and how requests and answers
-look. The work behind the routes is in the other folders of `controller`.
+"""The HTTP API of a controller: the application, its routes, and the server.
+
+The work behind the routes is in the other folders of `controller`.
 """

@@ -1,8 +1,8 @@
-"""What the controller answers: JSON, and errors that say what to do.
+"""JSON answers, and errors that say what to do.
 
     {"error": {"code": "no_such_job", "message": "there is no job 'x'", "what_to_do": "…"}}
 
-`code` is for programs, `message` says what was wrong, `what_to_do` how to go on.
+`code` is for programs, `message` says what was wrong, `what_to_do` what to do about it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pollwise.errors import (
     Unsupported,
 )
 
-#: The longest value of a client's that an error quotes, in characters.
+#: How many characters of a client's text an error quotes.
 QUOTED_MAX = 80
 
 
@@ -56,7 +56,7 @@ def error_body(code: str, message: str, what_to_do: str) -> dict[str, Any]:
 
 
 def error_for(error: PollwiseError) -> HttpError:
-    """How an error of ours is answered."""
+    """The HTTP error for an error of ours."""
     message = str(error)
     if isinstance(error, UniqueConflict):
         return HttpError(
@@ -68,12 +68,12 @@ def error_for(error: PollwiseError) -> HttpError:
         return HttpError(422, "invalid", message, "Correct the request and send it again.")
     if isinstance(error, LeaseLost):
         return lease_lost(error.lost)
-    if isinstance(error, MissingStorage):  # which does not pass by itself
+    if isinstance(error, MissingStorage):  # it does not go away by itself
         return HttpError(
             503,
             "store_unavailable",
             error.reason,
-            "Tell who runs the controller; its log says where, and what to do.",
+            "Tell an admin; the controller's log says where, and what to do.",
             {"Retry-After": "60"},
         )
     if isinstance(error, StoreUnavailable):
@@ -88,7 +88,7 @@ def error_for(error: PollwiseError) -> HttpError:
 
 
 def unexpected(what: str = "the controller failed") -> HttpError:
-    return HttpError(500, "internal", what, "The controller's log says why; tell who runs it.")
+    return HttpError(500, "internal", what, "Tell an admin; the controller's log says why.")
 
 
 def lease_lost(ids: tuple[str, ...]) -> HttpError:
@@ -96,7 +96,7 @@ def lease_lost(ids: tuple[str, ...]) -> HttpError:
         409,
         "lease_lost",
         f"the job {', '.join(ids[:5])} is no longer yours",
-        "Stop working on it: it ended, or was given to another worker, after too long a silence.",
+        "Stop working on it: it ended, or went to another worker after a silence.",
     )
 
 
@@ -113,24 +113,24 @@ def bytes_gone() -> HttpError:
     return HttpError(
         410,
         "bytes_gone",
-        "the file is known, but its bytes are gone",
-        "Make it again, or have who runs the controller put the bytes back from a backup.",
+        "the bytes of this file are gone",
+        "Make it again, or ask an admin to restore it from a backup.",
     )
 
 
-def too_soon(after: float, least: float) -> HttpError:
+def too_soon(after: float, min_interval: float) -> HttpError:
     wait = max(math.ceil(after), 1)
     return HttpError(
         429,
         "too_soon",
-        f"this worker polled less than {least:g} s ago, and there was nothing",
-        f"Wait {wait} s, or the next_poll_s of the answer before.",
+        f"this worker polled less than {min_interval:g} s ago, and found nothing",
+        f"Wait {wait} s, or the next_poll_s of the previous answer.",
         {"Retry-After": str(wait)},
     )
 
 
 def encoded(value: Any) -> bytes:
-    """JSON, as short as it gets; what JSON cannot say never gets here."""
+    """Compact JSON; the values are always valid JSON."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -142,6 +142,6 @@ def moment(at: float | None) -> str | None:
 
 
 def quoted(text: str) -> str:
-    """A client's text as it may stand in an answer or a log: short, and all of it printable."""
+    """A client's text for an answer or a log: short and printable."""
     cut = text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}…"
     return repr(cut)

@@ -1,4 +1,4 @@
-"""`/api/jobs/{id}/artefacts` and `/inputs`: files up and down, as they come."""
+"""`/api/jobs/{id}/artefacts` and `/inputs`: upload and download of files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.get(
         "/api/jobs/{job_id}/artefacts",
-        summary="What a job made",
+        summary="List the artefacts of a job",
         responses={200: {"model": schema.ArtefactList}, **errors(404)},
     )
     async def list_artefacts(request: Request, job_id: str) -> Response:
@@ -38,7 +38,7 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.get(
         "/api/jobs/{job_id}/inputs",
-        summary="What came with a job",
+        summary="List the inputs of a job",
         responses={200: {"model": schema.ArtefactList}, **errors(404)},
     )
     async def list_inputs(request: Request, job_id: str) -> Response:
@@ -49,19 +49,19 @@ def routes(controller: Controller) -> APIRouter:
     sent: dict[int | str, dict[str, Any]] = {
         200: {"content": _BYTES},
         206: {"content": _BYTES, "description": "A range of it (Range)."},
-        304: {"description": "As before (If-None-Match)."},
+        304: {"description": "Unchanged (If-None-Match)."},
         **errors(404, 410, 416),
     }
 
     @router.head(
         "/api/jobs/{job_id}/artefacts/{name:path}",
-        summary="Look at an artefact",
+        summary="Size and checksum of an artefact",
         operation_id="head_artefact",
         responses={200: {"description": "Its size and checksum."}, **errors(404)},
     )
     @router.get(
         "/api/jobs/{job_id}/artefacts/{name:path}",
-        summary="Fetch an artefact",
+        summary="Download an artefact",
         operation_id="get_artefact",
         responses=sent,
     )
@@ -70,13 +70,13 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.head(
         "/api/jobs/{job_id}/inputs/{name:path}",
-        summary="Look at an input",
+        summary="Size and checksum of an input",
         operation_id="head_input",
         responses={200: {"description": "Its size and checksum."}, **errors(404)},
     )
     @router.get(
         "/api/jobs/{job_id}/inputs/{name:path}",
-        summary="Fetch an input",
+        summary="Download an input",
         operation_id="get_input",
         responses=sent,
     )
@@ -100,7 +100,7 @@ def routes(controller: Controller) -> APIRouter:
         if request.method == "HEAD":
             headers["Content-Length"] = str(found.size)
             return Response(None, 200, headers, media_type=found.content_type)
-        # The head goes out when there is something to send: what cannot be read is an error.
+        # Read first, so that a file that cannot be read is answered with an error.
         rest = artefacts.read(found, start, stop)
         first = await anext(rest, b"")
         return StreamingResponse(
@@ -113,7 +113,7 @@ def routes(controller: Controller) -> APIRouter:
     @router.put(
         "/api/jobs/{job_id}/artefacts/{name:path}",
         status_code=201,
-        summary="Keep a file that a run made",
+        summary="Upload an artefact",
         description="By the worker that has the job. `X-Checksum-SHA256` is checked if it is sent.",
         responses={201: {"model": schema.ArtefactView}, **errors(404, 409, 413, 422, 507)},
         openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
@@ -145,7 +145,7 @@ async def _all_of(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[byt
 
 
 def _headers(row: ArtefactRow) -> dict[str, str]:
-    """What was sent by others is for saving, never for a browser to run."""
+    """Headers that make a browser save the file, and never run it."""
     name = quote(row.name.rpartition("/")[2], safe="")
     return {
         "Accept-Ranges": "bytes",

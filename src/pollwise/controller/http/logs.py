@@ -22,7 +22,7 @@ from pollwise.controller.http.requests import (
 from pollwise.controller.http.schema import errors
 from pollwise.controller.workers.base import RunProgress
 
-#: What a follower gets when nothing came for a while, so that a proxy keeps the line open.
+#: Sent to a follower when nothing came for a while, so that proxies keep the connection.
 COMMENT = b": still there\n\n"
 
 _TEXT = {"text/plain": {"schema": {"type": "string"}}}
@@ -37,7 +37,7 @@ def routes(controller: Controller) -> APIRouter:
         "/api/jobs/{job_id}/logs",
         summary="Read a log, or follow it",
         description="With `follow=true`, Server-Sent Events whose ids are offsets; a client that "
-        "comes back says how far it was with `Last-Event-ID`. The event `end` is the last.",
+        "reconnects sends `Last-Event-ID`. The last event is `end`.",
         responses={
             200: {"content": {**_TEXT, "text/event-stream": {}}},
             206: {"content": _TEXT, "description": "A range of it (Range)."},
@@ -66,8 +66,8 @@ def routes(controller: Controller) -> APIRouter:
     async def followed(request: Request, job_id: str) -> Response:
         if following >= controller.options.followers_max:
             raise HttpError(
-                503, "too_many_followers", "too many logs are followed at the moment",
-                "Read it by range instead, or come back later.", {"Retry-After": "10"},
+                503, "too_many_followers", "too many logs are followed now",
+                "Read it by range instead, or try again later.", {"Retry-After": "10"},
             )  # fmt: skip
         start = request.headers.get("last-event-id", "0")
         if not (start.isascii() and start.isdigit() and len(start) <= 18):
@@ -90,15 +90,15 @@ def routes(controller: Controller) -> APIRouter:
                     yield event_of(piece.data, end)
             yield b"event: end\nid: %d\ndata:\n\n" % end
         except LogsStop:
-            pass  # without the event `end`: the client comes back and says how far it was
+            pass  # without the event `end`: the client reconnects and continues
         finally:
             following -= 1
 
     @router.post(
         "/api/jobs/{job_id}/logs",
         summary="Append to the log of a job that one runs",
-        description="`offset` counts the bytes of this run, from 0; what was sent before is "
-        "ignored. A gap is refused (409); `X-Log-Offset` says from where to send.",
+        description="`offset` counts the bytes of this run, from 0; repeated bytes are ignored. "
+        "A gap is refused (409); `X-Log-Offset` says from where to send.",
         responses={200: {"model": schema.LogAnswer}, **errors(404, 409, 413, 422)},
         openapi_extra={"requestBody": {"required": True, "content": _TEXT}},
     )
@@ -119,9 +119,9 @@ def routes(controller: Controller) -> APIRouter:
 
 
 def event_of(data: bytes, end: int) -> bytes:
-    """A piece of a log as a Server-Sent Event: each line a `data` line, its end as the id.
+    """A piece of a log as a Server-Sent Event: one `data` line per line, its end as the id.
 
-    A carriage return would end a line of the event too, so it counts as the end of one.
+    A carriage return ends a line of an event too, so it counts as a line break.
     """
     lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
     return b"id: %d\n" % end + b"".join(b"data: " + line + b"\n" for line in lines) + b"\n"

@@ -1,14 +1,13 @@
-"""The hot route: `GET` and `POST /api/workers/poll`, as a plain ASGI endpoint.
+"""The poll route: `GET` and `POST /api/workers/poll`, as a plain ASGI endpoint.
 
-A described route of FastAPI takes three times as long as this one, and most of what a controller
-does is to answer polls that find nothing. The schema of the route is in `schema`.
+A FastAPI route takes three times as long, and most requests are polls that find nothing. The schema
+of the route is in `schema`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import math
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl
 
 from pollwise.controller.http.answers import HttpError, encoded, error_for, no_such, unexpected
-from pollwise.controller.http.requests import BODY_WITHIN, gone, is_id, plain_only, too_slow
+from pollwise.controller.http.requests import (
+    BODY_WITHIN,
+    gone,
+    invalid,
+    is_id,
+    parsed,
+    plain_only,
+    too_large,
+    too_slow,
+)
 from pollwise.controller.http.views import work_view
 from pollwise.controller.security.auth import Caller
 from pollwise.controller.workers.base import RunProgress, RunReport
@@ -37,7 +45,7 @@ Headers = list[tuple[bytes, bytes]]
 
 #: The most entries of `running` and of `finished` in one poll.
 REPORTS_MAX = 1000
-#: How many answers to empty polls are kept ready.
+#: How many encoded answers to empty polls are cached.
 READY_MAX = 500
 
 _PLAIN_QUERY = re.compile(rb"worker_id=([0-9a-f]{32})\Z")
@@ -46,7 +54,7 @@ _NOT_STORED = (b"cache-control", b"no-store")
 
 
 class PollRoute:
-    """The endpoint, mounted as an ASGI application of its own."""
+    """The endpoint, an ASGI application."""
 
     def __init__(self, controller: Controller) -> None:
         self._controller = controller
@@ -70,16 +78,16 @@ class PollRoute:
                 if known is None:
                     await controller.start()
                     known = await self._known(asked[0], await controller.auth.caller(authorization))
-                    began = controller.clock.now()  # who it is may have been looked up
+                    began = controller.clock.now()  # reading the state may have taken time
                 max_jobs, wait, running = asked[1:]
                 controller.registry.seen(known, _address(scope), began)
                 if running is None:
                     answer = controller.poller.quick(known, max_jobs, wait, began)
                     if answer is not None:
-                        await self._say_nothing(answer, max_jobs, if_none_match, send)
+                        await self._answer_empty(answer, max_jobs, if_none_match, send)
                         if not controller.awake:
                             controller.began()
-                        self._tell(known, "empty", 0, began)
+                        self._emit(known, "empty", 0, began)
                         return
                 ask = PollRequest(max_jobs, wait, running)
             else:
@@ -91,14 +99,14 @@ class PollRoute:
                 controller.registry.seen(known, _address(scope))
             controller.began()
             answer = await controller.poller.answer(known, ask, lambda: _gone(receive))
-            await self._say(answer, ask, scope["method"] == "POST", if_none_match, send)
-            self._tell(known, "job" if answer.jobs else "empty", len(answer.jobs), began)
+            await self._answer(answer, ask, scope["method"] == "POST", if_none_match, send)
+            self._emit(known, "job" if answer.jobs else "empty", len(answer.jobs), began)
         except HttpError as refused:
             if known is None:
-                refused = await self._of_a_stranger(refused, authorization)
+                refused = await self._error_to_show(refused, authorization)
             await _refuse(refused, send)
             if refused.code == "too_soon" and known is not None:
-                self._tell(known, "too_soon", 0, began)
+                self._emit(known, "too_soon", 0, began)
         except PollwiseError as error:
             controller.log_failure(error)
             await _refuse(error_for(error), send)
@@ -107,7 +115,7 @@ class PollRoute:
             await _refuse(unexpected(), send)
 
     def _known_at_once(self, worker_id: str, authorization: bytes) -> KnownWorker | None:
-        """The worker, if it is in memory and the token is its own and holds."""
+        """The worker, if it is in memory and the token is its own and valid."""
         known = self._controller.registry.remembered(worker_id)
         if known is None or authorization[:7].lower() != b"bearer ":
             return None
@@ -128,8 +136,8 @@ class PollRoute:
             raise no_such("worker", worker_id)
         return known
 
-    async def _of_a_stranger(self, refused: HttpError, authorization: bytes) -> HttpError:
-        """What is wrong with a request is told to who has a token; others are told of that."""
+    async def _error_to_show(self, refused: HttpError, authorization: bytes) -> HttpError:
+        """The error to answer: without a valid token, only that the token is invalid."""
         try:
             await self._controller.start()
             await self._controller.auth.caller(authorization)
@@ -140,7 +148,7 @@ class PollRoute:
             return error_for(error)
         return refused
 
-    async def _say_nothing(
+    async def _answer_empty(
         self, answer: PollResult, max_jobs: int, if_none_match: bytes, send: Send
     ) -> None:
         place = (answer.next_poll_s, max_jobs > 1)
@@ -157,11 +165,11 @@ class PollRoute:
             await send({"type": "http.response.start", "status": 200, "headers": head})
             await send({"type": "http.response.body", "body": body})
 
-    async def _say(
+    async def _answer(
         self, answer: PollResult, ask: PollRequest, posted: bool, if_none_match: bytes, send: Send
     ) -> None:
         if answer.is_empty and not answer.drain and not posted:
-            await self._say_nothing(answer, ask.max_jobs, if_none_match, send)
+            await self._answer_empty(answer, ask.max_jobs, if_none_match, send)
             return
         lease_s = self._controller.runs.lease_s
         jobs = [work_view(row, run.attempt, lease_s) for row, run in answer.jobs]
@@ -177,7 +185,7 @@ class PollRoute:
             said["lost"] = answer.lost
         await _json(200, encoded(said), [_NOT_STORED], send)
 
-    def _tell(self, known: KnownWorker, result: str, found: int, began: float) -> None:
+    def _emit(self, known: KnownWorker, result: str, found: int, began: float) -> None:
         controller = self._controller
         if controller.events.wants(PollAnswered):
             took = controller.clock.now() - began
@@ -200,15 +208,15 @@ def _empty(next_poll_s: float, several: bool) -> tuple[bytes, Headers, bytes, He
 
 
 def _query(query: bytes) -> tuple[str, int, float, list[RunProgress] | None]:
-    """What a GET asks: the worker, how many, how long to wait, and what runs."""
+    """The parameters of a GET: the worker, how many jobs, how long to wait, what runs."""
     worker_id, max_jobs, wait, running = "", 1, 0.0, None
-    if plain := _PLAIN_QUERY.match(query):  # as nearly all are
+    if plain := _PLAIN_QUERY.match(query):  # nearly all polls
         return plain[1].decode(), max_jobs, wait, running
     try:
         given = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:
         raise HttpError(
-            400, "bad_query", "the query cannot be read", "Write it as a URL."
+            400, "bad_query", "the query cannot be read", "Encode it as in a URL."
         ) from None
     for name, value in given:
         if name == "worker_id":
@@ -220,23 +228,23 @@ def _query(query: bytes) -> tuple[str, int, float, list[RunProgress] | None]:
         elif name == "running":
             ids = [each for each in value.split(",") if each]
             if len(ids) > REPORTS_MAX:
-                raise _invalid(f"running lists more than {REPORTS_MAX} jobs")
+                raise invalid(f"running lists more than {REPORTS_MAX} jobs")
             if not all(map(is_id, ids)):
-                raise _invalid("running must be ids of jobs, with commas between")
+                raise invalid("running must be ids of jobs, separated by commas")
             running = [RunProgress(each) for each in ids]
         else:
-            raise _invalid(
-                f"a poll takes no parameter {name[:40]!r}; it takes worker_id, max, wait, running"
+            raise invalid(
+                f"a poll has no parameter {name[:40]!r}; it has worker_id, max, wait and running"
             )
     if not worker_id:
-        raise _invalid("a poll needs worker_id, as the registration answered it")
+        raise invalid("a poll needs the worker_id from the registration")
     return worker_id, max_jobs, wait, running
 
 
 async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
     for name, value in scope["headers"]:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise _too_large(limit)
+            raise too_large(limit)
         if name == b"content-encoding":
             plain_only(value.decode("latin-1"))
     body = bytearray()
@@ -248,45 +256,30 @@ async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
                     raise gone()
                 body += message.get("body", b"")
                 if len(body) > limit:
-                    raise _too_large(limit)
+                    raise too_large(limit)
                 if not message.get("more_body"):
                     return bytes(body)
     except TimeoutError:
         raise too_slow(BODY_WITHIN) from None
 
 
-def _too_large(limit: int) -> HttpError:
-    return HttpError(
-        413,
-        "too_large",
-        f"the body has more than {limit} bytes",
-        "Send less at a time; logs and artefacts have routes of their own.",
-        {"Connection": "close"},
-    )
-
-
 def _ask_from(body: bytes, limit: int) -> tuple[str, PollRequest]:
-    """What a POST asks and reports, checked."""
-    try:
-        given = json.loads(body or b"null")
-    except (ValueError, RecursionError):
-        raise HttpError(
-            400, "not_json", "the body is not JSON", "Send an object with worker_id."
-        ) from None
+    """The worker and the checked body of a POST."""
+    given = parsed(body or b"null")
     if not isinstance(given, dict):
-        raise _invalid("the body must be an object with worker_id")
+        raise invalid("the body must be an object with worker_id")
     unknown = given.keys() - {"worker_id", "max", "wait", "running", "finished"}
     if unknown:
-        raise _invalid(
-            f"a poll has no field {min(map(str, unknown))[:40]!r}; it may have worker_id, "
-            "max, wait, running, finished"
+        raise invalid(
+            f"a poll has no field {min(map(str, unknown))[:40]!r}; the fields are worker_id, "
+            "max, wait, running and finished"
         )
     worker_id = given.get("worker_id")
     if not isinstance(worker_id, str) or not worker_id:
-        raise _invalid("worker_id must be text, as the registration answered it")
+        raise invalid("worker_id must be the text from the registration")
     max_jobs, wait = given.get("max", 1), given.get("wait", 0)
     if isinstance(max_jobs, bool) or not isinstance(max_jobs, int):
-        raise _invalid("max must be a whole number")
+        raise invalid("max must be a whole number")
     running = given.get("running")
     reports = None if running is None else _reports(running, "running")
     logs = [log for each in reports or () if (log := _log(each)) is not None]
@@ -302,11 +295,11 @@ def _ask_from(body: bytes, limit: int) -> tuple[str, PollRequest]:
 
 def _reports(given: object, name: str) -> list[dict[str, Any]]:
     if not isinstance(given, list) or len(given) > REPORTS_MAX:
-        raise _invalid(f"{name} must be a list of at most {REPORTS_MAX} objects")
+        raise invalid(f"{name} must be a list of at most {REPORTS_MAX} objects")
     for each in given:
         job_id = each.get("job_id") if isinstance(each, dict) else None
         if not isinstance(job_id, str) or not is_id(job_id):
-            raise _invalid(f"{name} must be a list of objects with the job_id that came with a job")
+            raise invalid(f"{name} must be a list of objects with the job_id of a job")
     return given
 
 
@@ -320,21 +313,21 @@ def _log(given: dict[str, Any]) -> LogText | None:
         return None
     offset, text = (log.get("offset"), log.get("text")) if isinstance(log, dict) else (None, None)
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        raise _invalid("log.offset must be a whole number of bytes, 0 or more")
+        raise invalid("log.offset must be a whole number of bytes, 0 or more")
     if not isinstance(text, str):
-        raise _invalid("log.text must be text")
+        raise invalid("log.text must be text")
     return LogText(given["job_id"], offset, text)
 
 
 def _finished(given: dict[str, Any], limit: int) -> RunReport:
     state = given.get("state")
     if state not in ("done", "failed", "cancelled"):
-        raise _invalid(f"state = {str(state)[:40]!r} must be done, failed or cancelled")
+        raise invalid(f"state = {str(state)[:40]!r} must be done, failed or cancelled")
     exit_code = given.get("exit_code")
     if exit_code is not None and (
         isinstance(exit_code, bool) or not isinstance(exit_code, int) or abs(exit_code) >= 2**31
     ):
-        raise _invalid("exit_code must be a whole number")
+        raise invalid("exit_code must be a whole number")
     result = given.get("result")
     last = _progress(given)
     return RunReport(
@@ -348,12 +341,12 @@ def _finished(given: dict[str, Any], limit: int) -> RunReport:
 
 
 def progress_of(given: dict[str, Any]) -> float | None:
-    """A share from 0 to 1, or a percentage, as agents like to say it."""
+    """The progress: from 0 to 1, or a percentage, as the agent chooses."""
     value = given.get("progress")
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
-        raise _invalid("progress must be a number from 0 to 100")
+        raise invalid("progress must be a number from 0 to 100")
     return float(value)
 
 
@@ -362,13 +355,13 @@ def text_of(given: dict[str, Any], name: str) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str):
-        raise _invalid(f"{name} must be text")
+        raise invalid(f"{name} must be text")
     return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:2000]
 
 
 def _whole(name: str, value: str) -> int:
     if not value.isascii() or not value.isdigit() or len(value) > 9:
-        raise _invalid(f"{name} = {value[:40]!r} must be a whole number, 0 or more")
+        raise invalid(f"{name} = {value[:40]!r} must be a whole number, 0 or more")
     return int(value)
 
 
@@ -378,19 +371,15 @@ def _seconds(name: str, value: object) -> float:
     except (ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not 0 <= number < math.inf:
-        raise _invalid(f"{name} = {str(value)[:40]!r} must be a number of seconds, 0 or more")
+        raise invalid(f"{name} = {str(value)[:40]!r} must be a number of seconds, 0 or more")
     return number
-
-
-def _invalid(message: str) -> HttpError:
-    return HttpError(422, "invalid", message, "Correct the request and send it again.")
 
 
 # Answering
 
 
 async def _gone(receive: Receive) -> None:
-    """Ends when the client is gone."""
+    """Returns when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass
 

@@ -1,7 +1,7 @@
 """`/api/workers/ws`: the WebSocket of a worker, as a plain ASGI endpoint.
 
-The token comes in the Authorization header, or as the first message `{"token": …}` where a client
-cannot set headers; never in the URL, which ends in logs.
+The token comes in the Authorization header, or as the first message `{"token": …}` from a client
+that cannot set headers; never in the URL, which appears in logs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 TOKEN_WITHIN = 10.0
 #: The longest message that is read, in characters.
 MESSAGE_MAX = 4096
-#: Close codes: of the application for what a client did, and try again later.
+#: Close codes.
 REFUSED = 4400
 UNAUTHORIZED = 4401
 NOT_FOUND = 4404
@@ -57,7 +57,7 @@ class PushRoute:
         await self._serve(socket, known)
 
     async def _accepted(self, socket: WebSocket) -> KnownWorker:
-        """Who it is; the connection is accepted when that is known, or needs a message."""
+        """The worker. The connection is accepted first if the token comes as a message."""
         controller = self._controller
         await controller.start()
         if controller.sockets.full:
@@ -88,18 +88,18 @@ class PushRoute:
         token = given.get("token") if isinstance(given, Mapping) else None
         if not isinstance(token, str):
             raise HttpError(
-                401, "no_token", "no token came", 'Send {"token": "…"} as the first message.'
+                401, "no_token", "no token was sent", 'Send {"token": "…"} as the first message.'
             )
         return token
 
     async def _serve(self, socket: WebSocket, known: KnownWorker) -> None:
         controller = self._controller
 
-        async def tell(message: Mapping[str, Any]) -> None:
+        async def send(message: Mapping[str, Any]) -> None:
             await socket.send_text(encoded(message).decode())
 
         controller.registry.seen(known, socket.client.host if socket.client else "")
-        push = controller.sockets.connect(known, tell)
+        push = controller.sockets.connect(known, send)
         controller.connected()
         reading = asyncio.ensure_future(self._read(socket, known))
         closing = asyncio.ensure_future(push.closed.wait())
@@ -113,7 +113,7 @@ class PushRoute:
             await _close(socket, STOPPING, "")
 
     async def _read(self, socket: WebSocket, known: KnownWorker) -> None:
-        """Whatever a worker sends says that it is there, and nothing else."""
+        """Any message of a worker counts as a contact, and nothing else."""
         while True:
             message = await socket.receive()
             if message["type"] == "websocket.disconnect":
@@ -124,7 +124,7 @@ class PushRoute:
             self._controller.registry.seen(known)
 
     async def _refuse(self, socket: WebSocket, refused: HttpError) -> None:
-        """Say why: as an answer to the handshake where it is not over, else as a close code."""
+        """Answer the handshake with an error; with a close code if it is over."""
         answers = "websocket.http.response" in socket.scope.get("extensions", {})
         if socket.application_state is WebSocketState.CONNECTING and answers:
             headers = {**refused.headers, "Content-Type": "application/json"}
@@ -137,5 +137,5 @@ class PushRoute:
 async def _close(socket: WebSocket, code: int, reason: str) -> None:
     try:
         await socket.close(code, reason)
-    except (RuntimeError, WebSocketDisconnect):  # it was closed already
+    except (RuntimeError, WebSocketDisconnect):  # it is closed already
         return

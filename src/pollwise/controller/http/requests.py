@@ -1,4 +1,4 @@
-"""What all described routes share: reading a body, answering, pages."""
+"""What the routes share: reading a body, answering, pages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from pollwise.controller.state.base import PAGE_MAX
 BODY_WITHIN = 30.0
 #: How long a client may pause while it sends a large one, in seconds.
 PIECE_WITHIN = 60.0
-#: The length of a page unless asked for another.
+#: The default length of a page.
 PAGE = 100
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
-#: The parameters of pages, as routes take and describe them.
-Limit = Annotated[int | None, Query(ge=1, le=PAGE_MAX, description="The most of a page.")]
+#: The parameters of pages, with their descriptions.
+Limit = Annotated[int | None, Query(ge=1, le=PAGE_MAX, description="The most entries of a page.")]
 After = Annotated[
     str | None,
-    Query(pattern="^[0-9a-f]{32}$", description="The `next` of the page before."),
+    Query(pattern="^[0-9a-f]{32}$", description="The `next` of the previous page."),
 ]
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -40,7 +40,7 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 
 
 def is_id(text: str) -> bool:
-    """Is this what an id of ours looks like? Anything else is not even looked up."""
+    """True if this looks like an id of ours."""
     return bool(_ID.match(text))
 
 
@@ -51,7 +51,7 @@ def checked_id(text: str, what: str) -> str:
 
 
 async def read_body(request: Request, limit: int, within: float = BODY_WITHIN) -> bytes:
-    """The whole body, if it is not too large and does not take too long."""
+    """The whole body; 413 if it is too large, 408 if it takes too long."""
     plain_only(request.headers.get("content-encoding"))
     declared = declared_length(request)
     if declared is not None and declared > limit:
@@ -88,32 +88,35 @@ def parsed(body: bytes | str) -> Any:
 
 
 async def read_object(request: Request, limit: int, known: tuple[str, ...]) -> dict[str, Any]:
-    """The body as an object that has only these fields."""
+    """The body as an object with only these fields."""
     given = await read_json(request, limit, empty={})
     if not isinstance(given, dict):
         raise invalid("the body must be an object")
     for name in given:
         if name not in known:
-            raise invalid(f"there is no field {str(name)[:40]!r}; known: {', '.join(known)}")
+            raise invalid(
+                f"there is no field {str(name)[:40]!r}; the fields are {', '.join(known)}"
+            )
     return given
 
 
 def too_large(limit: int) -> HttpError:
     return HttpError(
-        413, "too_large", f"the body has more than {limit} bytes", "Send less.",
+        413, "too_large", f"the body has more than {limit} bytes",
+        "Send less at a time; logs and artefacts have their own routes.",
         {"Connection": "close"},
     )  # fmt: skip
 
 
 def too_slow(within: float) -> HttpError:
     return HttpError(
-        408, "too_slow", f"what was announced did not come within {within:g} s", "Send it again.",
+        408, "too_slow", f"the body did not arrive within {within:g} s", "Send it again.",
         {"Connection": "close"},
     )  # fmt: skip
 
 
 def gone() -> HttpError:
-    """For the log of requests: the client is not there to read it."""
+    """For the request log: the client has disconnected."""
     return HttpError(400, "gone", "the request ended early", "Send it again.")
 
 
@@ -131,21 +134,21 @@ def page_limit(limit: int | None) -> int:
 
 def page_after(after: str | None) -> str | None:
     if after is not None and not is_id(after):
-        raise invalid("after must be the `next` of the page before")
+        raise invalid("after must be the `next` of the previous page")
     return after
 
 
 def plain_only(encoding: str | None) -> None:
-    """Refuse bodies that would have to be unpacked: a small one may become a large one."""
+    """Refuse compressed bodies: a small one may become very large."""
     if (encoding or "").strip().lower() not in ("identity", ""):
         raise HttpError(
-            415, "packed", "bodies are taken as they are, not unpacked",
+            415, "packed", "compressed bodies are not accepted",
             "Send it without Content-Encoding.",
         )  # fmt: skip
 
 
 def declared_length(request: Request) -> int | None:
-    """How long the client says that the body is."""
+    """The length that the client announced."""
     declared = request.headers.get("content-length", "")
     return int(declared) if declared.isascii() and declared.isdigit() else None
 
@@ -153,7 +156,7 @@ def declared_length(request: Request) -> int | None:
 async def pieces(
     request: Request, limit: int, within: float = PIECE_WITHIN
 ) -> AsyncGenerator[bytes, None]:
-    """The body as it comes; each piece has a time limit, and all of them a length."""
+    """The body in pieces; each has a time limit, and all together a length limit."""
     size = 0
     stream = request.stream()
     while True:

@@ -1,7 +1,7 @@
-"""The API as OpenAPI describes it: models that document, and the route that is no FastAPI route.
+"""The OpenAPI schema: models for documentation, and the poll route, which FastAPI does not know.
 
-What comes in is checked by the code that uses it, with errors of our own; these models say what
-that code takes and gives, and a test holds the two together.
+Requests are checked by the code that uses them, with errors of our own. These models describe what
+that code takes and returns, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ class _Model(BaseModel):
 class ErrorDetail(_Model):
     code: str = Field(description="For programs.", examples=["no_such_job"])
     message: str = Field(description="What was wrong.")
-    what_to_do: str = Field(description="How to go on.")
+    what_to_do: str = Field(description="What to do about it.")
 
 
 class Error(_Model):
-    """How every request that fails is answered."""
+    """The answer to every request that fails."""
 
     error: ErrorDetail
 
 
 class NewJobBody(_Model):
-    """A job to submit."""
+    """A job to put."""
 
     kind: str = Field(min_length=1, max_length=183, examples=["build"])
     payload: Any = Field(None, description="Any JSON.", examples=[{"ref": "main"}])
@@ -50,13 +50,13 @@ class NewJobBody(_Model):
         None, min_length=1, max_length=200, description="Jobs with the same key run one at a time."
     )
     unique: str | None = Field(
-        None, min_length=1, max_length=200, description="Submitted twice, it is one job."
+        None, min_length=1, max_length=200, description="Put twice, it is one job."
     )
-    delay_s: float | None = Field(0, ge=0, le=315360000, description="Not before so many seconds.")
+    delay_s: float | None = Field(0, ge=0, le=315360000, description="Seconds before it may run.")
     timeout_s: float | None = Field(
         None, ge=0.001, le=604800, description="How long a run may take."
     )
-    attempts: int | None = Field(None, ge=1, le=100, description="How often it is tried.")
+    attempts: int | None = Field(None, ge=1, le=100, description="The most attempts.")
 
 
 class JobView(_Model):
@@ -65,7 +65,7 @@ class JobView(_Model):
     id: str = Field(examples=[_ID])
     kind: str
     payload: Any
-    payload_bytes: int | None = Field(None, description="In pages, when the payload is left out.")
+    payload_bytes: int | None = Field(None, description="In lists, if the payload is left out.")
     requires: dict[str, Any]
     state: JobState
     attempt: int
@@ -78,15 +78,15 @@ class JobView(_Model):
     progress: float | None
     message: str | None
     worker_id: str | None = Field(
-        description="Who runs it, or ran it last if it has ended; null while it waits."
+        description="The worker that runs it, or ran it last; null while it waits."
     )
-    cancel: bool = Field(description="It runs, and somebody asked to cancel it.")
+    cancel: bool = Field(description="True if it runs and was asked to cancel.")
     created_at: str | None = Field(examples=["2026-01-27T09:30:00.000Z"])
-    started_at: str | None = Field(description="When the run began that goes on, or was the last.")
+    started_at: str | None = Field(description="When the current or last run began.")
     finished_at: str | None
-    error: str | None = Field(description="Why it did not get done, once it has ended.")
+    error: str | None = Field(description="Why it failed, once it has ended.")
     last_error: str | None = Field(
-        description="Why the attempt before failed, while it waits or runs again."
+        description="Why the previous attempt failed, while it waits or runs again."
     )
     exit_code: int | None
     waiting_for: str | None = Field(
@@ -97,7 +97,7 @@ class JobView(_Model):
 
 
 class WorkView(_Model):
-    """A job as its worker gets it."""
+    """A job as its worker receives it."""
 
     id: str = Field(examples=[_ID])
     kind: str
@@ -110,18 +110,18 @@ class WorkView(_Model):
     key: str | None
     created_at: str | None
     timeout_s: float | None
-    lease_s: float = Field(description="Be heard of again before so many seconds are over.")
+    lease_s: float = Field(description="Send a request within this many seconds to keep the job.")
     inputs: list[str]
     cancel: bool
 
 
 class JobPage(_Model):
     jobs: list[JobView]
-    next: str | None = Field(description="Give it as `after` for the next page; null at the end.")
+    next: str | None = Field(description="The `after` of the next page; null at the end.")
 
 
 class Registration(_Model):
-    """A worker that wants jobs."""
+    """A worker to register."""
 
     name: str = Field(min_length=1, max_length=200, examples=["mac-mini-3"])
     capabilities: dict[str, Value | list[Value]] = Field(
@@ -132,12 +132,12 @@ class Registration(_Model):
 
 class RegisteredBody(_Model):
     worker_id: str = Field(examples=[_ID])
-    token: str = Field(description="The worker's own. It is shown this once.")
+    token: str = Field(description="The worker's own token. It is not shown again.")
     expires_at: str | None
     poll_interval_s: float
     min_interval_s: float
     heartbeat_timeout_s: float
-    artefact_limit: int = Field(description="The largest artefact that is kept, in bytes.")
+    artefact_limit: int = Field(description="The largest artefact, in bytes.")
     ws: str = Field(description="The path of the WebSocket.", examples=["/api/workers/ws"])
 
 
@@ -161,7 +161,7 @@ class WorkerPage(_Model):
 
 class DrainedView(WorkerView):
     what_follows: str = Field(
-        description="What that means for the worker, and how to take it back.",
+        description="What happens to the worker now, and how to undo it.",
     )
 
 
@@ -199,10 +199,12 @@ class PollBody(_Model):
     """A poll that carries reports."""
 
     worker_id: str = Field(min_length=1, examples=[_ID])
-    max: int = Field(1, ge=0, le=100, description="How many jobs it would take.")
-    wait: float = Field(0, ge=0, description="Hold the answer for so many seconds; 60 at most.")
+    max: int = Field(1, ge=0, le=100, description="The most jobs to hand out.")
+    wait: float = Field(
+        0, ge=0, description="Hold the answer for up to this many seconds; at most 60."
+    )
     running: list[RunningReport] | None = Field(
-        None, max_length=1000, description="What it works on; null if it does not say."
+        None, max_length=1000, description="The jobs that it runs; null if not reported."
     )
     finished: list[FinishedReport] = Field(default_factory=list, max_length=1000)
 
@@ -210,10 +212,12 @@ class PollBody(_Model):
 class PollAnswer(_Model):
     job: WorkView | None
     jobs: list[WorkView] | None = Field(None, description="When more than one was asked for.")
-    next_poll_s: float = Field(description="When to poll again; 0 when there may be more.")
-    cancel: list[str] = Field(description="Jobs of this worker that shall be stopped.")
-    drain: bool = Field(description="It gets no more jobs for now; what it runs, it finishes.")
-    lost: list[str] | None = Field(None, description="Jobs that are no longer this worker's.")
+    next_poll_s: float = Field(
+        description="Seconds until the next poll; 0 if there may be more jobs."
+    )
+    cancel: list[str] = Field(description="Jobs of this worker to stop.")
+    drain: bool = Field(description="It gets no more jobs for now, and finishes what it runs.")
+    lost: list[str] | None = Field(None, description="Jobs that this worker has lost.")
 
 
 class Heartbeat(_Model):
@@ -223,13 +227,13 @@ class Heartbeat(_Model):
 
 class HeartbeatAnswer(_Model):
     cancel: bool
-    lease_s: float = Field(description="How much of the lease is left: be heard of before.")
+    lease_s: float = Field(description="Seconds left of the lease: send the next request before.")
 
 
 class LogAnswer(_Model):
-    received: int = Field(description="How many bytes of this run's log are here.")
+    received: int = Field(description="How many bytes of this run's log were received.")
     size: int = Field(description="The length of the whole log, of all runs.")
-    cut: bool = Field(description="The limit is reached: no more is kept.")
+    cut: bool = Field(description="True if the limit is reached and no more is stored.")
 
 
 class ArtefactView(_Model):
@@ -262,7 +266,7 @@ class TokenView(_Model):
 
 
 class TokenMade(TokenView):
-    token: str = Field(description="It is shown this once.")
+    token: str = Field(description="It is not shown again.")
 
 
 class TokenPage(_Model):
@@ -311,35 +315,35 @@ class RotateToken(_Model):
     expires_in_s: float | None = Field(None, gt=0, le=315360000)
 
 
-#: Models that no FastAPI route names: what comes in, and what the hot route answers.
+#: Models that no FastAPI route names: request bodies, and the answer of the poll route.
 EXTRA = (
     Drain, Error, Heartbeat, NewJobBody, NewToken, PollBody, PollAnswer, Registration, RotateToken,
 )  # fmt: skip
 
 ERRORS: dict[int, str] = {
     400: "The request cannot be read.",
-    401: "No token, or one that does not hold.",
+    401: "No token, or an invalid one.",
     403: "The token's scope does not allow it.",
-    404: "There is no such thing that the token may see.",
-    409: "It is not so any more.",
+    404: "It does not exist, or the token may not see it.",
+    409: "The state has changed meanwhile.",
     410: "Its bytes are gone.",
     413: "Too large.",
     408: "The body took too long.",
-    415: "The body would have to be unpacked.",
-    416: "There is nothing in this range.",
-    422: "The request is understood and wrong.",
+    415: "The body is compressed.",
+    416: "The range is out of bounds.",
+    422: "The request is invalid.",
     429: "Too soon; Retry-After says when.",
     500: "The controller failed.",
     501: "Not installed.",
     503: "The store does not answer; Retry-After says when to try again.",
-    507: "There is no room for the file; nothing of it was kept. Retry-After says when to try.",
+    507: "There is no room for the file; nothing was stored. Retry-After says when to try.",
 }
 
 
 def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The error responses of a route; those that any route may give are added.
+    """The error responses of a route, with those that any route may give.
 
-    413 stands for a body, and with it for all that may be wrong with how one is sent.
+    413 means that the route reads a body, so it adds all errors of reading one.
     """
     body = (408, 415) if 413 in statuses else ()
     return {
@@ -357,7 +361,7 @@ def body_of(
 
 
 def complete(openapi: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Add what FastAPI cannot know: the hot route, the token, what comes in."""
+    """Add what FastAPI does not know: the poll route, the token, the request bodies."""
     components = openapi.setdefault("components", {})
     schemas = components.setdefault("schemas", {})
     _, extra = models_json_schema([(each, "validation") for each in EXTRA], ref_template=_REF)
@@ -378,7 +382,7 @@ def complete(openapi: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _no_422(operation: dict[str, Any]) -> bool:
-    """FastAPI says 422 of every route with parameters, in a form that is not ours."""
+    """True for the 422 that FastAPI adds to routes with parameters, in its own form."""
     content = operation.get("responses", {}).get("422", {}).get("content", {})
     schema = content.get("application/json", {}).get("schema", {})
     return bool(schema.get("$ref", "").endswith("HTTPValidationError"))
@@ -391,7 +395,7 @@ def _poll_path() -> dict[str, Any]:
             "headers": {"ETag": {"schema": {"type": "string"}}},
             "content": _json("PollAnswer"),
         },
-        "304": {"description": "Nothing is pending, as before (If-None-Match)."},
+        "304": {"description": "Still no job (If-None-Match)."},
     }
     failures = {
         str(status): {"description": ERRORS[status], "content": _json("Error")}
@@ -404,7 +408,7 @@ def _poll_path() -> dict[str, Any]:
 
     parameters = [
         parameter(
-            "worker_id", {"type": "string"}, "As the registration answered.", required=True,
+            "worker_id", {"type": "string"}, "From the registration.", required=True,
             example=_ID,
         ),
         parameter(
@@ -413,12 +417,12 @@ def _poll_path() -> dict[str, Any]:
         ),
         parameter(
             "wait", {"type": "number", "minimum": 0, "default": 0},
-            "Hold the answer for so many seconds until something comes; 60 at most.",
+            "Hold the answer until there is a job, up to this many seconds; at most 60.",
         ),
-        parameter("running", {"type": "string"}, "The ids it works on, with commas between."),
+        parameter("running", {"type": "string"}, "The ids of the jobs it runs, with commas."),
         {
             "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
-            "description": "The ETag of the answer before.",
+            "description": "The ETag of the previous answer.",
         },
     ]  # fmt: skip
     common = {"tags": ["workers"]}
@@ -427,8 +431,8 @@ def _poll_path() -> dict[str, Any]:
             **common,
             "operationId": "poll",
             "summary": "Ask for a job",
-            "description": "Polls that find nothing may come once in min_interval_s; the answer "
-            "suggests when to come again.",
+            "description": "After a poll that found nothing, wait at least min_interval_s; the "
+            "answer suggests when to poll again.",
             "parameters": parameters,
             "responses": {
                 **answers,

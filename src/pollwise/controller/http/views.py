@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from typing import Any
 
 from pollwise.controller.http.answers import moment
@@ -11,10 +12,10 @@ from pollwise.runtime.audit import AuditEntry
 
 
 def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True) -> dict[str, Any]:
-    """A job as people see it. In pages, payloads and results that are long are left out.
+    """A job as people see it. Lists leave out long payloads and results.
 
-    What the row keeps of a run that is over is not told of a job that waits or runs again, but for
-    the error, as `last_error`: people ask how it is now, and why it has to be tried again.
+    For a job that waits or runs again, nothing of the previous run is shown except its error, as
+    `last_error`.
     """
     ended, waits = row.state in ENDED, row.state in ("putting", "ready")
     view: dict[str, Any] = {
@@ -50,7 +51,7 @@ def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True
 
 
 def work_view(row: JobRow, attempt: int, lease_s: float) -> dict[str, Any]:
-    """A job as its worker gets it."""
+    """A job as its worker receives it."""
     return {
         "id": row.id,
         "kind": row.kind,
@@ -86,35 +87,20 @@ def worker_view(row: WorkerRow, *, online: bool, last_seen: float) -> dict[str, 
 
 
 def token_view(token: Token) -> dict[str, Any]:
-    return {
-        "id": token.id,
-        "name": token.name,
-        "scope": token.scope,
-        "created_at": moment(token.created_at),
-        "created_by": token.created_by,
-        "expires_at": moment(token.expires_at),
-        "revoked_at": moment(token.revoked_at),
-        "last_used_at": moment(token.last_used_at),
-    }
+    return _shown(token, without=("hash",))
 
 
 def artefact_view(row: ArtefactRow) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "size": row.size,
-        "sha256": row.sha256,
-        "content_type": row.content_type,
-        "created_at": moment(row.created_at),
-    }
+    return _shown(row, without=("job_id", "blob", "input", "created_by"))
 
 
 def audit_view(entry: AuditEntry) -> dict[str, Any]:
-    return {
-        "id": entry.id,
-        "at": moment(entry.at),
-        "who": entry.who,
-        "action": entry.action,
-        "what": entry.what,
-        "detail": entry.detail,
-        "address": entry.address,
+    return _shown(entry)
+
+
+def _shown(row: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The fields of a row, with times as text."""
+    values = {
+        each.name: getattr(row, each.name) for each in fields(row) if each.name not in without
     }
+    return {k: moment(v) if k == "at" or k.endswith("_at") else v for k, v in values.items()}

@@ -1,1 +1,1 @@
-"""Tokens, who may do what, and the audit log."""
+"""Tokens, and what the owner of each may do."""

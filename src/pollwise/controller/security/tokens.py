@@ -1,7 +1,7 @@
-"""Tokens: 256 random bits, shown once, kept as their SHA-256.
+"""Tokens: 256 random bits, shown once, stored as their SHA-256.
 
-A token has so many bits that a plain hash of it cannot be guessed back, so nothing slow is needed,
-and every request can afford it.
+A token is too long to be found from its hash, so a fast hash is safe, and every request can afford
+it.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from pollwise.errors import ConfigError, StoreError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import checked_name
 
-#: What a token begins with, so that it is known for one wherever it turns up.
+#: The start of a token, so that scanners recognise one.
 PREFIX = "pollwise_"
-#: The longest that a token may hold, in seconds: ten years.
+#: The longest validity of a token, in seconds: ten years.
 EXPIRES_MAX = 10 * 365 * 86400.0
-#: Longer text is no token of ours and is not even hashed.
+#: Longer text is not a token, and is not hashed.
 LENGTH_MAX = 200
 
 
@@ -34,7 +34,7 @@ def new_secret() -> str:
 
 
 def hash_of(secret: str | bytes) -> str:
-    """As a token is kept and looked up."""
+    """The hash under which a token is stored."""
     return sha256(secret if isinstance(secret, bytes) else secret.encode()).hexdigest()
 
 
@@ -45,7 +45,7 @@ def checked_scope(scope: object) -> Scope:
 
 
 def checked_expiry(expires_in: Duration | None, name: str = "expires_in_s") -> float | None:
-    """How long a token shall hold, in seconds; None for ever."""
+    """How long a token will be valid, in seconds; None for ever."""
     if expires_in is None:
         return None
     length = seconds(expires_in, name, positive=True)
@@ -64,7 +64,7 @@ class Tokens:
     async def make(
         self, scope: str, name: str, *, expires_in: Duration | None = None, by: str = ""
     ) -> tuple[Token, str]:
-        """A new token as it is kept, and itself, which nobody can show again."""
+        """A new token as it is stored, and its secret, which cannot be shown again."""
         chosen, length = checked_scope(scope), checked_expiry(expires_in)
         secret = new_secret()
         row = Token(
@@ -80,9 +80,9 @@ class Tokens:
     async def rotate(
         self, token_id: str, *, expires_in: Duration | None = None
     ) -> tuple[Token, str] | None:
-        """Another secret for a token, the old one void at once; None if it is gone or revoked.
+        """Replace the secret of a token; None if it does not exist or was revoked.
 
-        Without `expires_in` it holds as long as it was made for, counted from now.
+        Without `expires_in`, it is valid from now for as long as it was made for.
         """
         length = checked_expiry(expires_in)
         found = await self._state.token(token_id)
@@ -99,10 +99,9 @@ class Tokens:
         return await self._state.revoke_token(token_id)
 
     async def first_admin(self, path: Path) -> Path | None:
-        """Where no token is yet, make an admin's and write it to a file that only its owner reads.
+        """If there is no token, write an admin's to a file that only its owner can read; its path.
 
-        The file's path if that was done. A file that is there is left as it is: its token may be
-        that of another controller's.
+        An existing file is left alone: it may hold the token of another controller.
         """
         if await self._state.list_tokens(limit=1):
             return None
@@ -127,28 +126,16 @@ def _write_private(path: Path, secret: str) -> None:
     except OSError as error:
         if error.errno == errno.EEXIST:
             raise taken(path) from None
-        advice = "name a place that this user may write to"
+        advice = "choose a place that this user may write to"
         raise StoreError(f"{path} cannot be written: {error.strerror}; {advice}") from None
     with os.fdopen(descriptor, "w", encoding="ascii") as file:
         file.write(secret + "\n")
 
 
 def taken(path: Path) -> StoreError:
-    """The first admin token has no place: something is there."""
+    """The error for a token file that exists already."""
     return StoreError(
-        f"{path} cannot be written: it is there already, and may hold the admin token of another "
-        "controller. Name another file for the first admin token of this one (--token-file), or "
-        "start it in another folder"
+        f"{path} cannot be written: it exists already, and may hold the admin token of another "
+        "controller. Choose another file for this one's first admin token (--token-file), or start "
+        "it in another folder"
     )
-
-
-def read_secret(path: Path) -> str:
-    """The token in a file."""
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it holds more than ASCII"
-        raise ConfigError(f"the token file {path} cannot be read: {reason}") from None
-    if not text or len(text) > LENGTH_MAX or any(each.isspace() for each in text):
-        raise ConfigError(f"the token file {path} must hold one token and nothing else")
-    return text

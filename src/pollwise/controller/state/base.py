@@ -278,11 +278,6 @@ class ControllerState(ABC):
     async def set_drain(self, worker_id: str, drain: bool) -> WorkerRow | None: ...
 
     @abstractmethod
-    async def set_worker_token(
-        self, worker_id: str, token_hash: str, expires_at: float | None
-    ) -> bool: ...
-
-    @abstractmethod
     async def remove_worker(self, worker_id: str) -> list[RunRow] | None:
         """Forget a worker, and its token with it; the runs it had, whose jobs are `ready` again.
 

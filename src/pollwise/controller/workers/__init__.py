@@ -1,3 +1,1 @@
-"""Registered workers: what each can take, what a poll hands out, what a report changes, and
-push.
-"""
+"""Registered workers: which jobs each can take, polls, reports, leases, and WebSockets."""

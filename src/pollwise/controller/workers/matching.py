@@ -1,14 +1,14 @@
 """Which worker may take which job: a job's `requires` against a worker's `capabilities`.
 
-A queue's claim can ask for kinds and for nothing else, so what a job requires becomes a part of its
-kind there: `build` without requirements, else `build#<hash of them>`. Then any store matches, in
-the claim itself, and no job is ever claimed only to be put back.
+A claim on a queue can only ask for kinds, so the requirement of a job becomes part of its kind
+there: `build` without requirements, otherwise `build#<hash>`. So every store matches in the claim
+itself, and no job is claimed only to be given back.
 
     requires: {"platform": "ios", "memory_gb": ">=8", "region": ["eu", "us"]}
 
 A string, number or boolean asks for that value; a list for any of its values; text that begins with
-`>=`, `<=`, `>`, `<`, `!=` or `==` compares. A capability may be a list, which has each of its
-values. What a worker does not state it does not have.
+`>=`, `<=`, `>`, `<`, `!=` or `==` compares. A capability may be a list of values. A worker does not
+have what it does not list.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ WORD_LENGTH_MAX = 100
 #: The most capabilities of a worker, and the most values that one of them lists.
 CAPABILITIES_MAX = 50
 VALUES_MAX = 100
-#: What parts a kind from the hash of its requirements.
+#: Separates a kind from the hash of its requirement.
 MARK = "#"
 _HASH_BYTES = 8
 KIND_LENGTH_MAX = NAME_LENGTH_MAX - len(MARK) - 2 * _HASH_BYTES
-#: The capability that names the only kinds of jobs its worker takes.
+#: The capability that limits the kinds of jobs that a worker takes.
 KINDS = "kinds"
 
 Plain = str | int | float | bool
@@ -53,7 +53,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def checked_kind(kind: object) -> str:
-    """A kind as users may name one; the mark is kept for the hash."""
+    """Check a kind of a user; the mark is reserved for the hash."""
     name = checked_name(kind, "kind")
     if MARK in name or len(name) > KIND_LENGTH_MAX:
         raise JobError(
@@ -64,7 +64,7 @@ def checked_kind(kind: object) -> str:
 
 
 def checked_requires(requires: object) -> dict[str, Any]:
-    """What a job requires, or a JobError that says what is wrong with it."""
+    """Check what a job requires; raises `JobError`."""
     entries = _entries(requires, "requires", REQUIRES_MAX, JobError)
     for name, value in entries.items():
         for each in _values(value, f"requires.{name}", JobError):
@@ -73,15 +73,15 @@ def checked_requires(requires: object) -> dict[str, Any]:
 
 
 def checked_capabilities(capabilities: object) -> dict[str, Any]:
-    """What a worker says of itself, or a JobError that says what is wrong with it."""
+    """Check the capabilities of a worker; raises `JobError`."""
     entries = _entries(capabilities, "capabilities", CAPABILITIES_MAX, JobError)
     for name, value in entries.items():
-        _values(value, f"capabilities.{name}", JobError, most=VALUES_MAX)
+        _values(value, f"capabilities.{name}", JobError, limit=VALUES_MAX)
     return entries
 
 
 def queue_kind(kind: str, requires: Requires) -> str:
-    """The kind of a job in the queue: what it is, and the hash of what it requires."""
+    """The kind of a job in the queue, with the hash of its requirement."""
     return f"{kind}{MARK}{hash_of(requires)}" if requires else kind
 
 
@@ -91,12 +91,12 @@ def hash_of(requires: Requires) -> str:
 
 
 def satisfies(capabilities: Capabilities, kind: str, requires: Requires) -> bool:
-    """May a worker with these capabilities take a job of this kind that requires this?"""
+    """True if a worker with these capabilities may take such a job."""
     return unmet(capabilities, kind, requires) is None
 
 
 def unmet(capabilities: Capabilities, kind: str, requires: Requires) -> str | None:
-    """The first requirement that these capabilities do not meet, as text; None when all are met."""
+    """The first requirement that is not met, as text; None if all are."""
     only = capabilities.get(KINDS)
     if only is not None and kind not in (only if isinstance(only, list) else [only]):
         return f"takes kind {kind!r}"
@@ -107,7 +107,7 @@ def unmet(capabilities: Capabilities, kind: str, requires: Requires) -> str | No
 
 
 def shown(name: str, wanted: Any) -> str:
-    """A requirement as people read it: `memory_gb >= 8`."""
+    """A requirement as readable text: `memory_gb >= 8`."""
     if isinstance(wanted, list):
         return f"{name} in {json.dumps(wanted, ensure_ascii=False)}"
     found = _EXPRESSION.match(wanted) if isinstance(wanted, str) else None
@@ -117,7 +117,7 @@ def shown(name: str, wanted: Any) -> str:
 
 
 def waiting_for(kind: str, requires: Requires, live: list[Capabilities]) -> str | None:
-    """Why no live worker can take such a job; None when one can."""
+    """Why no live worker can take such a job; None if one can."""
     if not live:
         return "no live worker"
     reasons = [unmet(capabilities, kind, requires) for capabilities in live]
@@ -136,13 +136,13 @@ def waiting_for(kind: str, requires: Requires, live: list[Capabilities]) -> str 
     return f"no live worker of kind {kind!r} has all of {together}"
 
 
-def _entries(given: object, what: str, most: int, error: type[PollwiseError]) -> dict[str, Any]:
+def _entries(given: object, what: str, limit: int, error: type[PollwiseError]) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
         raise error(f'{what} must be an object, such as {{"platform": "ios"}}')
-    if len(given) > most:
-        raise error(f"{what} has {len(given)} entries; at most {most}")
+    if len(given) > limit:
+        raise error(f"{what} has {len(given)} entries; at most {limit}")
     for name in given:
         if not isinstance(name, str) or len(name) > WORD_LENGTH_MAX or not _NAME.match(name):
             raise error(
@@ -153,11 +153,11 @@ def _entries(given: object, what: str, most: int, error: type[PollwiseError]) ->
 
 
 def _values(
-    value: object, what: str, error: type[PollwiseError], most: int = REQUIRES_MAX
+    value: object, what: str, error: type[PollwiseError], limit: int = REQUIRES_MAX
 ) -> list[Plain]:
     values: list[Any] = value if isinstance(value, list) else [value]
-    if not 1 <= len(values) <= most:
-        raise error(f"{what} lists {len(values)} values; give 1 to {most}")
+    if not 1 <= len(values) <= limit:
+        raise error(f"{what} lists {len(values)} values; give 1 to {limit}")
     for each in values:
         if isinstance(each, str):
             fine = 1 <= len(each) <= WORD_LENGTH_MAX and each.isprintable()
@@ -180,7 +180,7 @@ def _check_expression(name: str, value: Plain) -> None:
         raise JobError(f"requires.{name} = {value!r} compares with nothing; write '{sign}8'")
     if sign in _ORDER and not (_NUMBER.match(operand) or _VERSION.match(operand)):
         raise JobError(
-            f"requires.{name} = {value!r} is no comparison: behind {sign} stands a number or a "
+            f"requires.{name} = {value!r} is not a comparison: {sign} needs a number or a "
             "version, such as '>=8' or '>=3.11.2'"
         )
 
@@ -201,7 +201,7 @@ def _meets(has: Any, wanted: Any) -> bool:
 
 
 def _equal(has: Plain, wanted: Plain) -> bool:
-    """Alike as people mean it: 8 is "8", true is "true", and 1 is not true."""
+    """Equal as people mean it: 8 is "8", true is "true", but 1 is not true."""
     if isinstance(has, bool) or isinstance(wanted, bool):
         return _word(has) == _word(wanted)
     if isinstance(has, str) and isinstance(wanted, str):

@@ -1,9 +1,9 @@
-"""What workers do with jobs: get them, keep them, report how they ended; no HTTP in here.
+"""Runs: jobs that are handed out to workers, kept and reported. No HTTP here.
 
-A run is a job in the hands of a worker, under a claim on the queue. What it takes to go on with one
-is in the state, so a worker may talk to a different controller each time. Everything is decided by
-the lease: while a worker is heard of, its leases are renewed; when it is silent, they run out and
-the queue hands the job to another, as the next attempt.
+A run is a job that a worker has, under a claim on the queue. All about it is in the state, so a
+worker may reach a different controller with each request. The lease decides: while a worker sends
+requests, its leases are renewed; when it is silent, they end, and the queue hands the job to
+another worker, as the next attempt.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from pollwise.errors import LeaseLost
 from pollwise.runtime.events import JobDelivered, JobGivenUp, JobLapsed, JobReported
 from pollwise.runtime.jobs import Claim, Settlement
 
-#: A lease is renewed when this share of it is over, not at each contact.
+#: A lease is renewed after this fraction of it, not with each request.
 RENEW_AFTER = 0.25
-#: How many claims in a row may turn out void (cancelled jobs) before a poll gives up for now.
+#: How many claims in a row may turn out void (cancelled jobs) before a poll is answered.
 VOID_MAX = 50
-#: How often a read of a worker's runs is tried again, when something was delivered meanwhile.
+#: How often a read of a worker's runs is repeated if a job was handed out meanwhile.
 READS_MAX = 3
 #: The longest progress message, in characters.
 MESSAGE_MAX = 500
-#: How long after its lease a run is shown as queued again, in seconds, and how many at a time.
+#: How long after its lease a job is shown as ready again, in seconds, and how many at a time.
 LAPSED_AFTER = 1.0
 SWEEP = 500
 
@@ -59,7 +59,7 @@ class Runs(ControllerPart):
     # Getting
 
     async def claim(self, known: KnownWorker, limit: int) -> list[tuple[JobRow, RunRow]]:
-        """Claim up to `limit` jobs for a worker, and write down that it has them."""
+        """Claim up to `limit` jobs for a worker, and store that it has them."""
         group = self._registry.group_of(known)
         delivered: list[tuple[JobRow, RunRow]] = []
         for _ in range(VOID_MAX):
@@ -84,7 +84,7 @@ class Runs(ControllerPart):
         try:
             return await self._one_file.claim(take)
         except BaseException:
-            known.runs_at = -RUNS_FRESH  # it may have something now: its next poll looks
+            known.runs_at = -RUNS_FRESH  # it may have a job now: its next poll reads its runs
             raise
 
     async def _hand_over(
@@ -98,7 +98,7 @@ class Runs(ControllerPart):
     async def unheard(
         self, known: KnownWorker, running: Collection[str], limit: int
     ) -> list[tuple[JobRow, RunRow]]:
-        """What a worker was given and seems not to know of: the answer was lost on its way."""
+        """Jobs that a worker has and seems not to know of, because the answer was lost."""
         missed = [
             run
             for run in known.runs.values()
@@ -106,7 +106,7 @@ class Runs(ControllerPart):
         ][:limit]
         if not missed:
             return []
-        # It is told that it has the whole lease, so it shall.
+        # The answer promises the whole lease.
         untils = await self._renew(known, missed, ContactResult(), at_once=True)
         contacts = [Contact(each, known.id, until, heard=False) for each, until in untils.items()]
         if contacts:
@@ -123,8 +123,7 @@ class Runs(ControllerPart):
         try:
             return await self._hand_out(known, claims, delivered)
         except BaseException:
-            # Nobody heard of them: they go back as if they had not been claimed. Should that fail
-            # as well, their leases run out.
+            # No worker knows of them: give them back. If that fails as well, their leases end.
             with suppress(Exception):
                 await self._queue.settle([Settlement.give_back(claim) for claim in claims])
             raise
@@ -137,7 +136,7 @@ class Runs(ControllerPart):
         for claim in claims:
             run = RunRow.of(claim, known.id)
             if run is None:
-                settled.append(Settlement.dead(claim, "it is no job of the controller's"))
+                settled.append(Settlement.dead(claim, "the controller did not put this job"))
             else:
                 runs.append((claim, run))
         over = await self._used_up([run for _, run in runs])
@@ -165,7 +164,7 @@ class Runs(ControllerPart):
     async def _delivered_rows(
         self, runs: Sequence[RunRow], delivered: Mapping[str, JobRow | None]
     ) -> Mapping[str, JobRow | None]:
-        """Write down that a worker has these, where that is not done; by the queue's id."""
+        """Store that a worker has these, where that is not done; the rows by the queue's id."""
         missing = [run for run in runs if run.queue_id not in delivered]
         if not missing:
             return delivered
@@ -183,7 +182,7 @@ class Runs(ControllerPart):
             if row is None or row.round != run.round or row.state not in LIVE:
                 continue
             if row.state == "leased" and row.worker_id is not None:
-                # Nobody swept since: what a running job has for an error is of an attempt before.
+                # Not swept yet: the error of a leased job is that of an earlier attempt.
                 lapsed = _lapsed(row.worker_id)
                 await self._state.end_job(row.id, row.round, LEASED, "ready", error=lapsed)
                 self._events.emit(
@@ -195,7 +194,7 @@ class Runs(ControllerPart):
         return over
 
     async def _give_up(self, row: JobRow, worker_id: str, attempt: int) -> bool:
-        """End a job whose last worker was silent; False if it ended otherwise meanwhile."""
+        """End a job whose last worker was silent; False if it ended in another way."""
         error = (
             f"{_lapsed(worker_id)}: it was silent for {self.lease_s:g} s, in the last of "
             f"{row.attempts} attempts"
@@ -215,7 +214,7 @@ class Runs(ControllerPart):
             for _ in range(READS_MAX):
                 before = known.runs
                 found = await self._state.runs_of(known.id)
-                if known.runs is before:  # else something was delivered meanwhile
+                if known.runs is before:  # otherwise a job was handed out meanwhile
                     known.runs = {run.job_id: run for run in found}
                     known.runs_at = now
                     break
@@ -223,11 +222,11 @@ class Runs(ControllerPart):
     async def keep(
         self, known: KnownWorker, running: Sequence[RunProgress] | None, *, complete: bool = True
     ) -> ContactResult:
-        """A worker was heard of: renew the leases of what it has.
+        """Renew the leases of a worker that sent a request.
 
-        running: what it says that it works on; None: it does not say.
-        complete: that is all it works on: a run of which it does not speak, though it did before,
-            is not renewed, for it lost it.
+        running: the jobs that it runs; None if it does not say.
+        complete: `running` lists them all: a run that it reported before and leaves out now is not
+            renewed, because the worker has lost it.
         """
         heard = ContactResult()
         if not known.runs and not running:
@@ -275,7 +274,7 @@ class Runs(ControllerPart):
         return heard
 
     def left(self, known: KnownWorker, job_id: str) -> float:
-        """How much of a lease is left, in seconds, as far as this controller knows."""
+        """Seconds left of a lease, as far as this controller knows."""
         renewed_at, _ = known.renewed.get(job_id, (self._clock.now(), 0.0))
         return max(self.lease_s - (self._clock.now() - renewed_at), 0.0)
 
@@ -287,10 +286,10 @@ class Runs(ControllerPart):
         *,
         at_once: bool = False,
     ) -> dict[str, float]:
-        """Extend the leases of which enough is over; until when, by job id.
+        """Renew the leases that are due; their new ends by job id.
 
-        By how long ago this controller did so, not by the time of day: the store's clock, which
-        leases end by, may differ from ours. What another controller did last is renewed at once.
+        A lease is due by the time since this controller renewed it, not by the time of day: the
+        store's clock may differ from ours. One that another controller renewed is due at once.
         """
         now = self._clock.now()
         due = [
@@ -326,16 +325,16 @@ class Runs(ControllerPart):
     # RunEnding
 
     async def finish(
-        self, known: KnownWorker, finished: Sequence[RunReport], most: int = 0
+        self, known: KnownWorker, finished: Sequence[RunReport], max_jobs: int = 0
     ) -> tuple[list[str], list[tuple[JobRow, RunRow]]]:
-        """End runs as their worker reports; the ids of those that are not its any more.
+        """End runs as their worker reports; the ids of jobs that it has lost, and its next jobs.
 
-        most: how many jobs it asks for next. Where that can be had in the same go, they come with
-            it; else there are none, and `claim` says whether there are any.
+        max_jobs: how many jobs it asks for next. They come along if one transaction can do both;
+            otherwise none do, and the caller claims them.
         """
         reports: dict[str, RunReport] = {}
         for each in finished:
-            reports.setdefault(each.job_id, each)  # the first of a job counts
+            reports.setdefault(each.job_id, each)  # the first report of a job counts
 
         def decide(runs: Mapping[str, RunRow], rows: Mapping[str, JobRow]) -> list[RunEnd]:
             return [
@@ -345,7 +344,7 @@ class Runs(ControllerPart):
             ]
 
         group, began = self._registry.group_of(known), self._clock.now()
-        puts, take = group.puts, self._take(known, most)
+        puts, take = group.puts, self._take(known, max_jobs)
         ended, taken = await self._end_all(known, list(reports), decide, take)
         over = {end.ending.job_id for end in ended.ends}
         known.runs = {k: run for k, run in known.runs.items() if k not in over}
@@ -364,7 +363,7 @@ class Runs(ControllerPart):
     async def _end_all(
         self, known: KnownWorker, ids: Sequence[str], decide: Decide, take: JobRequest
     ) -> tuple[EndedRuns, TakenJobs | None]:
-        """End them; and take the next jobs, if these are asked for and the stores are one."""
+        """End the runs; and take the next jobs, if asked for and the stores are one file."""
         if self._one_file is not None:
             began, before = self._clock.now(), known.runs
             wanted = take if take.limit and take.kinds else None
@@ -373,7 +372,7 @@ class Runs(ControllerPart):
             except BaseException:
                 known.runs_at = -RUNS_FRESH  # as after a claim
                 raise
-            if known.runs is before:  # else something was heard of them meanwhile
+            if known.runs is before:  # otherwise they were read meanwhile
                 known.runs, known.runs_at = ended.runs, began
             return ended, taken
         await self.read(known, afresh=True)
@@ -387,13 +386,13 @@ class Runs(ControllerPart):
             if result == "ended" and end.settlement is not None
         ]
         if settlements:
-            # The state has it: a claim that is lost now is found to be void when it comes up.
+            # The state has it: if the claim is lost, the next one turns out to be void.
             with suppress(LeaseLost):
                 await self._queue.settle(settlements)
         return EndedRuns(runs, rows, ends, results), None
 
     async def give_back(self, runs: Sequence[RunRow]) -> None:
-        """Put back what a worker that left had."""
+        """Give back the jobs of a worker that unregistered."""
         if runs:
             with suppress(LeaseLost):
                 await self._queue.settle(
@@ -401,9 +400,9 @@ class Runs(ControllerPart):
                 )
 
     async def show_lapsed(self) -> int:
-        """Show as queued what nobody renewed; the queue hands it out anyway.
+        """Show jobs whose lease ended as ready again; the queue hands them out anyway.
 
-        What has no attempt left is dead at once: there may be nobody who comes to find that out.
+        A job without attempts left is dead at once: there may be no poll that would find out.
         """
         over = await self._state.release_lapsed(LAPSED_AFTER, SWEEP)
         if over:
@@ -422,18 +421,18 @@ class Runs(ControllerPart):
                     continue
                 if run.attempt >= row.attempts and row.attempt == run.attempt:
                     if await self._give_up(row, run.worker_id, run.attempt):
-                        with suppress(LeaseLost):  # who claimed it meanwhile finds that it is void
+                        with suppress(LeaseLost):  # a claim meanwhile turns out to be void
                             await self._queue.settle([Settlement.done(run.claim(self._queue.name))])
         return len(over)
 
     def _end(
         self, report: RunReport, known: KnownWorker, row: JobRow, run: RunRow | None
     ) -> RunEnd:
-        """What follows from a report."""
+        """How a run ends by its report."""
         state: Literal["done", "ready", "dead", "cancelled"]
         if report.state == "done":
             state = "done"
-        elif report.state == "cancelled" or row.cancel:  # it failed because it was told to stop
+        elif report.state == "cancelled" or row.cancel:  # it failed because it was cancelled
             state = "cancelled"
         else:
             attempt = row.attempt if run is None else run.attempt
@@ -483,5 +482,5 @@ class Runs(ControllerPart):
 
 
 def _lapsed(worker_id: str) -> str:
-    """Why an attempt failed whose worker was silent: in the words of the state's own sweep."""
+    """The error of an attempt whose worker was silent, as in the state's own sweep."""
     return f"the lease of {worker_id} ran out"

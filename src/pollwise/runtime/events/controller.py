@@ -56,7 +56,7 @@ class HintPushed(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobPut(Event):
-    """A job came in over HTTP."""
+    """A job was put at a controller."""
 
     job: str
     kind: str
@@ -74,7 +74,7 @@ class AgentJobEvent(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobDelivered(AgentJobEvent):
-    """A job went to a worker, having `waited` since it was submitted or last given back."""
+    """A job went to a worker, having `waited` since it was put or last given back."""
 
     waited: float
     again: bool = False
@@ -82,7 +82,7 @@ class JobDelivered(AgentJobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobReported(AgentJobEvent):
-    """A worker said how a job ended: done, failed, dead or cancelled."""
+    """A worker reported how a job ended: done, failed, dead or cancelled."""
 
     result: str
     took: float
@@ -91,7 +91,7 @@ class JobReported(AgentJobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobLapsed(AgentJobEvent):
-    """A worker was silent for too long: its job waits for another, unless it is given up."""
+    """A worker was silent for too long: its job goes to another, unless it is given up."""
 
     level: ClassVar[int] = logging.WARNING
 

@@ -1,4 +1,4 @@
-"""Answers that may be asked for again: what was carried out once is not carried out twice.
+"""Answers to repeated requests: a call that was carried out is not carried out again.
 
 An answer is kept for a minute under the nonce of its request, as long as there is room.
 """
@@ -14,17 +14,17 @@ from pollwise.runtime.jobs import Claim
 
 T = TypeVar("T")
 
-#: How long an answer is kept, in seconds; how many, and how many bytes of them.
+#: How long an answer is kept, in seconds; the most answers, and the most bytes of them.
 KEPT_FOR = 60.0
 KEPT_MAX = 2000
 KEPT_BYTES_MAX = 32 * 1024 * 1024
 
-#: Whose request to which queue under which nonce; without one, nobody can ask again.
+#: The caller, the queue and the nonce; without a nonce, a request cannot be repeated.
 Place = tuple[str, str, str | None]
 
 
 class HeldAnswer:
-    """A request at work, or its answer."""
+    """A request that is being carried out, or its answer."""
 
     def __init__(self, place: Place, task: asyncio.Task[bytes], now: float) -> None:
         self.place = place
@@ -36,7 +36,7 @@ class HeldAnswer:
 
 
 class Answers:
-    """What was asked for lately."""
+    """The recent answers."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -45,7 +45,7 @@ class Answers:
         self._bytes = 0
 
     async def once(self, place: Place, work: Callable[[], Awaitable[bytes]]) -> bytes:
-        """Do some work, unless it was done, or is being done; its answer."""
+        """The answer of some work, which is done unless it was, or is being, done."""
 
         async def done() -> tuple[bytes, Sequence[Claim]]:
             return await work(), ()
@@ -55,9 +55,9 @@ class Answers:
     def hold(
         self, place: Place, work: Callable[[], Awaitable[tuple[bytes, Sequence[Claim]]]]
     ) -> HeldAnswer:
-        """Begin some work that goes on, whatever becomes of the request; or the same from before.
+        """Begin some work that goes on even if the request ends; or return the earlier one.
 
-        One that failed is not kept: it may be tried again.
+        Work that failed is not kept, so it can be repeated.
         """
         known = self._held.get(place) if place[2] is not None else None
         if known is not None:
@@ -111,5 +111,5 @@ class Answers:
 
 
 async def lasting(task: asyncio.Task[T]) -> T:
-    """Wait for what goes on though whoever waits is cancelled."""
+    """Wait for a task that goes on if the caller is cancelled."""
     return await asyncio.shield(task)

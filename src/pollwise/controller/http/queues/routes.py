@@ -19,7 +19,6 @@ process, which must be the same.
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
@@ -34,7 +33,7 @@ from starlette.websockets import WebSocket
 from pollwise.controller.http.answers import HttpError, encoded, error_for
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer, lasting
 from pollwise.controller.http.queues.hints import MESSAGE_MAX, HintExchange, client_sends_hints
-from pollwise.controller.http.requests import read_body
+from pollwise.controller.http.requests import parsed, read_body
 from pollwise.controller.workers.polling import pause_held
 from pollwise.durations import seconds
 from pollwise.errors import (
@@ -420,10 +419,7 @@ async def _gone(request: Request) -> None:
 
 async def _read_body(request: Request) -> dict[str, Any]:
     body = await read_body(request, BODY_MAX)
-    try:
-        given = json.loads(body or b"{}")
-    except (ValueError, RecursionError):
-        raise HttpError(400, "not_json", "the body is not JSON", "Send an object.") from None
+    given = parsed(body or b"{}")
     if not isinstance(given, dict):
         raise HttpError(400, "not_json", "the body is not a JSON object", "Send an object.")
     return given

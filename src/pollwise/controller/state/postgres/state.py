@@ -49,8 +49,6 @@ TABLES = TableSet(
     __package__, "controller_migrations", "pollwise serve URL --migrate", "controller"
 )
 
-_LOCKED = ("kind", "requires_hash", "unique")
-
 
 class PostgresState(ControllerState):
     """The state in a Postgres database. `await state.migrate()` makes its tables.
@@ -283,13 +281,6 @@ class PostgresState(ControllerState):
 
     async def set_drain(self, worker_id: str, drain: bool) -> WorkerRow | None:
         return await self._worker("set_drain", _asked(worker_id), flag(drain))
-
-    async def set_worker_token(
-        self, worker_id: str, token_hash: str, expires_at: float | None
-    ) -> bool:
-        expires = None if expires_at is None else number(expires_at)
-        params = [_asked(worker_id), text(token_hash), expires]
-        return bool(await self._rows("set_worker_token", *params))
 
     async def remove_worker(self, worker_id: str) -> list[RunRow] | None:
         if not await self._rows("remove_worker", _asked(worker_id), safe=False):

@@ -146,10 +146,6 @@ RETURNING w.id
 -- name: set_drain
 UPDATE {schema}.controller_workers SET drain = $2 WHERE id = $1 RETURNING {worker}
 
--- name: set_worker_token
-UPDATE {schema}.controller_workers SET token_hash = $2, token_expires_at = $3 WHERE id = $1
-RETURNING id
-
 -- name: remove_worker
 DELETE FROM {schema}.controller_workers WHERE id = $1 RETURNING id
 

@@ -211,11 +211,6 @@ class SqliteState(ControllerState):
     async def set_drain(self, worker_id: str, drain: bool) -> WorkerRow | None:
         return await self._call(self._store.set_drain, worker_id, drain)
 
-    async def set_worker_token(
-        self, worker_id: str, token_hash: str, expires_at: float | None
-    ) -> bool:
-        return await self._call(self._store.set_worker_token, worker_id, token_hash, expires_at)
-
     async def remove_worker(self, worker_id: str) -> list[RunRow] | None:
         return await self._call(self._store.remove_worker, worker_id, self._now())
 

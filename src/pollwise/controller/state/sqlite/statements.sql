@@ -194,10 +194,6 @@ WHERE id = :id;
 -- name: set_drain
 UPDATE pollwise_controller_workers SET drain = :drain WHERE id = :id RETURNING {worker};
 
--- name: set_worker_token
-UPDATE pollwise_controller_workers SET token_hash = :hash, token_expires_at = :expires_at
-WHERE id = :id;
-
 -- name: remove_worker
 DELETE FROM pollwise_controller_workers WHERE id = :id;
 

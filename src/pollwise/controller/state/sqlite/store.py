@@ -279,11 +279,6 @@ class StateFile(SqliteFile):
             found = self._rows("set_drain", id=worker_id, drain=drain)
         return rows.worker_of(found[0]) if found else None
 
-    def set_worker_token(self, worker_id: str, token_hash: str, expires_at: float | None) -> bool:
-        values = {"id": worker_id, "hash": token_hash, "expires_at": expires_at}
-        with transaction(self.connect()):
-            return bool(self._run("set_worker_token", values))
-
     def remove_worker(self, worker_id: str, now: float) -> list[RunRow] | None:
         with transaction(self.connect()):
             if not self._run("remove_worker", {"id": worker_id}):
