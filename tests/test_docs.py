@@ -363,6 +363,11 @@ def test_the_links_and_pictures_of_a_page_exist(page: Path) -> None:
     assert not missing, f"{name_of(page)} links to files that do not exist: {missing}"
 
 
+def test_the_published_package_is_named_once_in_readme_and_docs() -> None:
+    named = [name_of(p) for p in PAGES for _ in re.findall("pip install '?pollwise", p.read_text())]
+    assert named == ["README.md", "docs/tutorial/getting-started.md"]
+
+
 def test_pictures_are_small() -> None:
     for picture in (ROOT / "docs" / "assets").iterdir():
         assert picture.stat().st_size < 200_000, picture.name
