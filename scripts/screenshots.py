@@ -17,6 +17,7 @@ import re
 import select
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -189,7 +190,8 @@ def capture(command: list[str], columns: int, rows: int, seconds: float, folder:
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
     os.close(terminal)
-    screen.feed(received.decode("utf-8", "ignore"))
+    shown = received.decode("utf-8", "ignore")
+    screen.feed(re.sub(rf"\b{re.escape(socket.gethostname())}-", "shop-", shown))
     return screen
 
 
@@ -239,7 +241,7 @@ def fleet_top(folder: Path) -> None:
     lines += [f'address = "127.0.0.1:{port}"']
     (folder / "fleet.toml").write_text("\n".join(lines), "utf-8")
     store = "sqlite:///fleet.db"
-    node = ["fleet", "run", "--store", store, "--node", "shop-1"]
+    node = ["fleet", "run", "--store", store]
     polling = subprocess.Popen([BIN / "pollwise", *node], cwd=folder, stderr=subprocess.DEVNULL)
     try:
         time.sleep(70)
@@ -260,7 +262,7 @@ def lab_report(folder: Path) -> None:
     subprocess.run([BIN / "pollwise", *report], cwd=folder, check=True, stdout=subprocess.DEVNULL)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
     options += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
-    options += ["--window-size=1000,870", f"--screenshot={FOLDER / 'lab-report.png'}"]
+    options += ["--window-size=1000,850", f"--screenshot={FOLDER / 'lab-report.png'}"]
     page = (folder / "report.html").as_uri()
     subprocess.run([browser, *options, page], check=True, stderr=subprocess.DEVNULL)
     with Image.open(FOLDER / "lab-report.png") as taken:
