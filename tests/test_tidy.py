@@ -1,18 +1,20 @@
-"""House rules that no linter knows, kept by a test: size, loose ends, hosts, sleeping."""
+"""House rules that no linter knows: sizes, names, plain English, loose ends, hosts, sleeping."""
 
 from __future__ import annotations
 
 import ast
 import re
 import subprocess
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 500
+FILES_MAX = 14
 NOT_OURS = {
     ".git", ".venv", ".venv-peers", "site", "build", "dist", "htmlcov", "__pycache__",
     ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_cache",
@@ -22,6 +24,23 @@ NOT_OURS = {
 LOOSE_ENDS = ("TO" + "DO", "FIX" + "ME")
 OLD_NAME = "pol" + "lux"
 REGISTRY_HOSTS = ("py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com")
+
+
+#: Turns of phrase that a reader whose second language is English has to read twice.
+OLD_DIALECT = re.compile(
+    r"\b(?:whoever|whomever|anew|shall|mend(?:s|ed|ing)?|so many|in vain|fares?|"
+    r"(?<!there )(?:is|are|was|were) (?:told|no (?!longer\b|more\b|such\b|one\b)\w+)|"
+    r"(?:tells?|told) of|(?:sees?|seen) to|at the (?:most|least))\b",
+    re.IGNORECASE,
+)
+PLAIN = {
+    "whoever": "anyone who, or the caller",
+    "anew": "again",
+    "shall": "will, or must",
+    "so many": "a number of",
+    "at the most": "at most",
+    "at the least": "at least",
+}
 
 
 @cache
@@ -61,6 +80,109 @@ def test_modules_are_small_enough_to_read_at_a_sitting() -> None:
         if (count := len(text.splitlines())) > LINES_MAX
     ]
     assert not long, "\n".join(long)
+
+
+def test_folders_are_small_enough_to_see_at_a_glance() -> None:
+    names = Counter(
+        str(path.parent.relative_to(ROOT)) for path in files() if path.is_relative_to(ROOT / "src")
+    )
+    full = [f"{name} has {count} files" for name, count in names.items() if count > FILES_MAX]
+    assert not full, "\n".join([f"give these folders rooms (the limit is {FILES_MAX}):", *full])
+
+
+def test_a_package_says_what_lives_there() -> None:
+    silent = [
+        name
+        for name, text in texts(".py", under="src")
+        if name.endswith("__init__.py") and not ast.get_docstring(ast.parse(text))
+    ]
+    assert not silent, f"no docstring that says what lives there: {', '.join(silent)}"
+
+
+# Names
+
+
+def classes(sources: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    """Every class and the modules that define one of that name; underscores do not count."""
+    found: dict[str, list[str]] = {}
+    for name, text in sources:
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name.strip("_"), []).append(name)
+    return found
+
+
+def are_siblings(modules: Sequence[str]) -> bool:
+    """True if the modules lie in sibling folders: `storage/redis/…` and `storage/postgres/…`."""
+    folders = [PurePosixPath(module).parent for module in modules]
+    return len(set(folders)) == len(modules) and len({folder.parent for folder in folders}) == 1
+
+
+def shared_names(sources: Iterable[tuple[str, str]]) -> list[str]:
+    return [
+        f"{name} is a class in {', '.join(modules)}"
+        for name, modules in sorted(classes(sources).items())
+        if len(modules) > 1 and not are_siblings(modules)
+    ]
+
+
+def test_a_class_name_means_one_thing() -> None:
+    shared = shared_names(texts(".py", under="src"))
+    assert not shared, "\n".join(["only sibling backends may share a class name:", *shared])
+
+
+@pytest.mark.parametrize(
+    ("modules", "shared"),
+    [
+        (("queues/redis/queue.py", "queues/sqlite/queue.py"), False),
+        (("queues/redis/queue.py", "queues/sqlite/store.py"), False),
+        (("queues/redis/queue.py", "queues/redis/store.py"), True),
+        (("queues/redis/queue.py", "outbox/redis/store.py"), True),
+        (("queues/queue.py", "queues/redis/queue.py"), True),
+        (("queues/redis/queue.py",), False),
+        (("queues/redis/queue.py", "queues/redis/queue.py"), True),
+    ],
+)
+def test_a_shared_class_name_is_seen(modules: tuple[str, ...], shared: bool) -> None:
+    assert bool(shared_names((module, "class Thing: pass") for module in modules)) is shared
+
+
+# Plain English
+
+
+def dialect(text: str) -> Iterator[tuple[int, str]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        found = OLD_DIALECT.search(line)
+        if found:
+            yield number, found[0]
+
+
+def test_texts_are_plain_english() -> None:
+    found = [
+        f"{name}:{number} says {words!r}: write {PLAIN.get(words.lower(), 'it plainly')}"
+        for name, text in texts(".py", ".md", ".sql", ".lua", ".toml")
+        if name.startswith(("src/", "docs/", "README", "CONTRIBUTING", "scripts/"))
+        for number, words in dialect(text)
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("Whoever polls takes it.", True),
+        ("X is no job", True),
+        ("is no longer there", False),
+        ("there is no job", False),
+        ("at the most ten", True),
+        ("at most ten", False),
+        ("what it is told", True),
+        ("the controller sees to it", True),
+        ("nothing to say", False),
+    ],
+)
+def test_the_old_dialect_is_seen(text: str, seen: bool) -> None:
+    assert bool(list(dialect(text))) is seen
 
 
 def test_no_loose_ends() -> None:

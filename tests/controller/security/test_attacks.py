@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pollwise.controller.http import poll as poll_route
+from pollwise.controller.http.routes import poll as poll_route
 from pollwise.controller.security import auth, tokens
 from tests.controller.files.disks import mounted
 from tests.controller.security.attackers import Served, answered, code_of, dialled, said

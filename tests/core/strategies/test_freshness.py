@@ -157,3 +157,25 @@ def test_the_base_lies_between_min_interval_and_max_interval(base: str) -> None:
         ConfigError, match=f"base_interval = '{base}' must be from min_interval = '5s' to"
     ):
         Freshness(base)
+
+
+@pytest.mark.parametrize(
+    ("given", "adjusted"),
+    [
+        ({}, Freshness("10s", "5s", "5m")),
+        ({"base_interval": 20.0}, Freshness("20s", "5s", "5m")),
+        ({"min_interval": 60.0}, Freshness("1m", "1m", "5m")),
+        ({"min_interval": 600.0}, Freshness("10m", "10m", "10m")),
+        ({"max_interval": 3.0}, Freshness("3s", "3s", "3s")),
+        ({"min_interval": 1.0, "max_interval": 8.0}, Freshness("8s", "1s", "8s")),
+    ],
+)
+def test_adjusted_moves_what_is_not_given_only_as_far_as_it_must(
+    given: dict[str, float], adjusted: Freshness
+) -> None:
+    assert Freshness("10s", "5s", "5m").adjusted(**given) == adjusted
+
+
+def test_adjusted_refuses_bounds_that_contradict_each_other() -> None:
+    with pytest.raises(ConfigError, match="is above max_interval"):
+        Freshness().adjusted(min_interval=9.0, max_interval=8.0)

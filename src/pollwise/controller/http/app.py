@@ -11,10 +11,10 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
 
-from pollwise.controller.http import admin, files, health, jobs, logs, workers
 from pollwise.controller.http.answers import HttpError, encoded, error_for, unexpected
-from pollwise.controller.http.poll import PollRoute
-from pollwise.controller.http.push import PushRoute
+from pollwise.controller.http.routes import admin, files, health, jobs, logs, workers
+from pollwise.controller.http.routes.poll import PollRoute
+from pollwise.controller.http.routes.push import PushRoute
 from pollwise.controller.http.schema import complete
 from pollwise.errors import PollwiseError
 from pollwise.runtime.events import RequestAnswered

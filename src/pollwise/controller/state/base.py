@@ -7,7 +7,7 @@ first, queue second*: a job that the state calls done and the queue hands out ag
 run (`deliver` refuses it).
 
 The store's clock decides: durations go in ("seen 3 s ago", "kept for a day"), times come out. All
-calls are bounded: batches by whoever makes them, pages by `PAGE_MAX`, sweeps by their `limit`.
+calls are bounded: batches by the caller, pages by `PAGE_MAX`, sweeps by their `limit`.
 Errors are those of queues: `StoreUnavailable` for what may work later, else `StoreError`.
 """
 
@@ -143,7 +143,7 @@ class ControllerState(ABC):
 
         None where that is void, and the claim is to be settled done: the job ended, was cancelled,
         is not known, is of another round, or a newer claim (one with a later `until`) was
-        delivered. The same claim delivered again is no error. Else the job, in full: `leased`,
+        delivered. Delivering the same claim again is allowed. Else the job, in full: `leased`,
         under its new attempt. A run that another worker had is over by this.
         """
 
@@ -167,7 +167,7 @@ class ControllerState(ABC):
 
         "ended"; "repeated" when the same worker's report had ended the job's newest run already;
         "lost" otherwise, and nothing is changed. `ready`: the error is kept, the attempt counts.
-        Whoever ended them settles their claims afterwards; a lease that is lost then is no error.
+        The caller settles their claims afterwards; a lease that is lost then does no harm.
         """
 
     @abstractmethod
@@ -201,12 +201,12 @@ class ControllerState(ABC):
         """`putting`, `ready` → `cancelled` at once; `leased`: `cancel` is set; else no change.
 
         A running job that is asked to cancel is never `ready` again: failed, released or claimed
-        anew, it is `cancelled`. None if there is no such job.
+        again, it is `cancelled`. None if there is no such job.
         """
 
     @abstractmethod
     async def renew_job(self, job_id: str, round: int) -> JobRow | None:
-        """An ended job anew: `putting`, round + 1, no attempt, no result and no error.
+        """Restart an ended job: `putting`, round + 1, no attempt, no result and no error.
 
         None, and nothing is changed, if it is not ended, not of that round, or about to be
         forgotten. To be put, under a `unique` of the new round, and marked.
@@ -214,7 +214,7 @@ class ControllerState(ABC):
 
     @abstractmethod
     async def finished_before(self, keep_s: float, limit: int) -> list[str]:
-        """The ids of jobs that ended so long ago, oldest first; none can be made anew any more.
+        """The ids of jobs that ended so long ago, oldest first; none can be restarted any more.
 
         So their artefacts' bytes can be deleted, and then they be forgotten.
         """

@@ -33,7 +33,7 @@ class JobRow:
     payload, result: JSON text. Pages leave out what is longer than `BRIEF`: then it is None though
         `payload_bytes` or `result_bytes` is not 0.
     requires: capability -> what is asked of it; requires_hash names it, "" when nothing is.
-    round: how often it was made anew by `renew_job`; a queue's job of an older round is void.
+    round: how often it was restarted by `renew_job`; a queue's job of an older round is void.
     attempt: the number of its newest run, 0 before the first.
     queue_id: what the queue calls it; None until it was put.
     cancel: a person asked to cancel it while it ran.
@@ -157,7 +157,7 @@ class Contact:
 
 @dataclass(frozen=True, slots=True)
 class RunEnding:
-    """How a run ended: `ready` when the job shall be run again, else as the job ends.
+    """How a run ended: `ready` when the job runs again, else as the job ends.
 
     token: of the run that is meant; None for the one that the worker has.
     """
@@ -196,7 +196,7 @@ class WorkerRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSeen:
-    """A worker was seen so many seconds ago, from an address."""
+    """A worker was seen this many seconds ago, from an address."""
 
     worker_id: str
     ago_s: float = 0.0

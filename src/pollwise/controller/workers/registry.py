@@ -78,14 +78,14 @@ class WorkerGroup:
 
 
 class SuggestedPace:
-    """The interval that a worker is told, so that its group together polls often enough."""
+    """The interval suggested to a worker, so that its group together polls often enough."""
 
     def __init__(self, options: ControllerOptions) -> None:
         self._min = options.span("min_interval")
         longest = SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
         self._max = max(min(options.span("max_interval"), longest), self._min)
         self._target = options.span("target_pickup")
-        self._last = (-1, 0.0)  # a number of idle workers, and what each was told
+        self._last = (-1, 0.0)  # a number of idle workers, and what was suggested to each
 
     def suggested(self, idle: int) -> float:
         """Seconds until the next poll of one of `idle` workers.

@@ -30,7 +30,7 @@ costs polls.
 **Held polls.** While a server holds a poll, for g seconds on average, items do not wait. The price
 of a poll covers the pause and the hold: c + w·λT²/2 for T + g seconds. That is cheapest at T =
 √(T₀² + g²) - g, with T₀ the pause without a hold: close to zero if items come while polls are held,
-and T₀ again if so many come that no poll is held.
+and T₀ again if items come so fast that no poll is held.
 
 **Goals.** Instead of prices, a budget or a latency may be given; `pollwise.core.strategies.goals`
 steers c/w.

@@ -25,7 +25,7 @@ SELECT
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3));
 
 -- name: glance_kinds
--- The same for some kinds: a backlog of other kinds is no reason to take the write lock.
+-- The same for some kinds: a backlog of other kinds does not take the write lock.
 SELECT
     EXISTS (
         SELECT 1 FROM json_each(:kinds) AS wanted

@@ -151,7 +151,7 @@ class DeadJobs:
             while len(chosen) < limit and len(seen) < READ_MAX:
                 messages = await self._sqs.receive(url, BATCH, HIDDEN_FOR)
                 fresh = [m for m in messages if m["MessageId"] not in seen]
-                if not fresh:  # none left, or so many that the first are received again
+                if not fresh:  # none left, or too many, so the first are received again
                     others += messages
                     break
                 seen.update(message["MessageId"] for message in fresh)

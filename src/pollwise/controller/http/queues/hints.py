@@ -223,6 +223,6 @@ def hint_message(count: int) -> str:
 
 
 def is_proven(queue: Queue) -> bool:
-    """True if hints of every put to a queue arrive here, whoever put the job."""
+    """True if hints of every put to a queue arrive here, from any process."""
     hints: Hints = queue.hints()
     return hints.proven_at is not None or queue.capabilities.hints == "process"

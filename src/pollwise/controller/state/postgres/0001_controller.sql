@@ -290,7 +290,7 @@ BEGIN
             RETURN NEXT v_job;
             CONTINUE;
         END IF;
-        -- What is to be cancelled is not handed out anew.
+        -- What is to be cancelled is not handed out again.
         IF v_job.cancel THEN
             DELETE FROM {schema}.controller_runs WHERE job_id = v_run.job_id;
             UPDATE {schema}.controller_jobs
@@ -404,7 +404,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Give a job the state it ends with; what shall run again but was cancelled meanwhile is cancelled.
+-- Give a job the state it ends with; what should run again but was cancelled meanwhile is cancelled.
 CREATE FUNCTION {schema}.controller_end(p_end json, p_now double precision) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column

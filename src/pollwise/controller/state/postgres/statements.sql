@@ -20,7 +20,7 @@ ORDER BY changed_at LIMIT $2::integer
 SELECT {job} FROM {schema}.controller_jobs WHERE id = ANY ($1::text[])
 
 -- name: list_jobs
--- Planned anew each time with what is given, so that what is not asked for costs nothing.
+-- Planned again each time with what is given, so that what is not asked for costs nothing.
 SELECT {brief} FROM {schema}.controller_jobs
 WHERE ($1::text IS NULL OR state = $1) AND ($2::text IS NULL OR kind = $2)
   AND ($3::text IS NULL OR worker_id = $3) AND ($4::text IS NULL OR id < $4)
@@ -58,7 +58,7 @@ SELECT {job} FROM {schema}.controller_cancel($1, $2)
 SELECT {job} FROM {schema}.controller_renew_job($1, $2, $3)
 
 -- name: finished_before
--- One that is made anew meanwhile is looked at again, and left.
+-- One that was restarted meanwhile is left.
 UPDATE {schema}.controller_jobs SET retired = true
 WHERE id = ANY (ARRAY(
     SELECT id FROM {schema}.controller_jobs
@@ -183,7 +183,7 @@ SELECT {token} FROM {schema}.controller_tokens WHERE ($2::text IS NULL OR id > $
 ORDER BY id LIMIT $1::integer
 
 -- name: revoke_token
--- Of the workers that registered with it, nothing shall hold any more.
+-- Of the workers that registered with it, nothing is valid any more.
 WITH revoked AS (
     UPDATE {schema}.controller_tokens
     SET revoked_at =

@@ -36,7 +36,7 @@ class RunEnd:
     settlement: Settlement | None
 
 
-#: Given the runs of a worker and the jobs that it reports, what shall follow.
+#: Given the runs of a worker and the jobs that it reports, what follows.
 Decide = Callable[[Mapping[str, RunRow], Mapping[str, JobRow]], Sequence[RunEnd]]
 
 
@@ -65,7 +65,7 @@ class TakenJobs:
     """What was claimed for a worker.
 
     rows: by the queue's id, what the state's `deliver` said of it; those that somebody had before
-        are not among them, for they may be used up, which is seen to apart.
+        are not among them, for they may be used up, which is handled apart.
     due: when the next job is due, where no more is ready.
     more: a kind of which more is ready.
     """
@@ -102,9 +102,9 @@ class OneFile:
     async def put(self, row: JobRow, job: NewJob, entry: AuditEntry) -> JobRow:
         """Take a job in and put it; the job that was there before under the same `unique`.
 
-        Who sleeps in this process is told at once: a claim that follows comes behind in the same
+        Pollers in this process get a hint at once: a claim that follows comes behind in the same
         thread, and finds the job. So a hint travels while the disk is waited for. Of one that may
-        be there already they are told when it is known to be new.
+        be there already they get one when it is known to be new.
         """
         kinds, hints = {job.kind}, self._queue.hints()
         doing = self._call(self._put, row, job, entry, self._now())
@@ -145,7 +145,7 @@ class OneFile:
         return ended, taken
 
     def _heed(self, taken: TakenJobs) -> None:
-        """See to it that somebody comes for what is left."""
+        """Send a hint for what is left."""
         self._open()
         self._queue._hint_when_due(taken.due)
         if taken.more is not None:
@@ -205,7 +205,7 @@ class OneFile:
         return EndedRuns(runs, rows, ends, results), settled, taken
 
     def _open(self) -> None:
-        """A call went well, so the file is ours: what tells of news beside it may be set up."""
+        """A call went well, so the file is ours: the hint file beside it may be set up."""
         if not self._opened:
             self._opened = True
             self._queue.hints().opened()

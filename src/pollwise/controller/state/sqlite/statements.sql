@@ -96,7 +96,7 @@ WHERE job_id = :job_id AND worker_id = :worker_id AND (:token IS NULL OR token =
 DELETE FROM pollwise_controller_runs WHERE job_id = :job_id RETURNING {run}, 0;
 
 -- name: end_job
--- What shall run again but was cancelled meanwhile is cancelled.
+-- What should run again but was cancelled meanwhile is cancelled.
 UPDATE pollwise_controller_jobs SET
     state = CASE WHEN :state = 'ready' AND cancel THEN 'cancelled' ELSE :state END,
     finished_at = CASE WHEN :state = 'ready' AND NOT cancel THEN NULL ELSE :now END,
@@ -226,7 +226,7 @@ UPDATE pollwise_controller_tokens SET revoked_at = coalesce(revoked_at, :now) WH
 RETURNING {token};
 
 -- name: expire_workers
--- Of the token that they registered with, nothing shall hold any more.
+-- Of the token that they registered with, nothing is valid any more.
 UPDATE pollwise_controller_workers
 SET token_expires_at = min(coalesce(token_expires_at, :now), :now)
 WHERE registered_by = 'token:' || :id;

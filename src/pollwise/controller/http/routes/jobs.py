@@ -11,7 +11,6 @@ from pollwise.controller.files.uploads import UploadedFiles, receive_multipart
 from pollwise.controller.http import schema
 from pollwise.controller.http.access import SEE, STEER, address_of
 from pollwise.controller.http.answers import HttpError, lease_lost, no_such
-from pollwise.controller.http.poll import progress_of, text_of
 from pollwise.controller.http.requests import (
     HEADERS,
     After,
@@ -26,6 +25,7 @@ from pollwise.controller.http.requests import (
     read_body,
     read_object,
 )
+from pollwise.controller.http.routes.poll import progress_of, text_of
 from pollwise.controller.http.schema import body_of, errors
 from pollwise.controller.http.views import job_view
 from pollwise.controller.jobs import job_spec
