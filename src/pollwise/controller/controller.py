@@ -264,8 +264,17 @@ class Controller:
         self.logs.stop_waiting()
         self.sockets.close()
 
-    async def state(self) -> dict[str, Any]:
-        """Counts of jobs, workers, held polls and WebSockets, as plain values."""
+    def state(self) -> dict[str, Any]:
+        """What this controller does now, from memory, as plain values."""
+        return {
+            "queue": self.queue.url,
+            "workers_known": len(self.registry),
+            "held_polls": self.poller.held,
+            "pushes": len(self.sockets),
+        }
+
+    async def stats(self) -> dict[str, Any]:
+        """Counts of jobs and workers in the store, held polls and WebSockets, as plain values."""
         await self.registry.write_down()
         counted = await self.storage.stats(self.options.span("heartbeat_timeout"))
         live = await self.registry.live()

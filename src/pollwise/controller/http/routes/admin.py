@@ -134,7 +134,7 @@ def routes(controller: Controller) -> APIRouter:
     )
     async def stats(request: Request) -> Response:
         await controller.access.caller(request, *SEE)
-        return answer(await controller.state())
+        return answer(await controller.stats())
 
     return router
 
