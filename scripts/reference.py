@@ -51,6 +51,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.queues.sqs.queue import SqsFifoQueue, SqsQueue
 from pollwise.runtime import events
 from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.store import WorkStore
 from pollwise.settings import STRATEGIES, documented_keys
 from pollwise.settings.strategies import parameters
 
@@ -320,13 +321,19 @@ def queues_page() -> str:
         where = f"`from {queue.__module__} import {queue.__name__}`"
         parts += [f"## {title}", where, describe(queue, queue.__name__)]
         for name, method in vars(queue).items():
-            if name in vars(Queue) and inspect.isfunction(method) and _differs(name, method):
+            if hasattr(Queue, name) and inspect.isfunction(method) and _differs(name, method):
                 parts += [describe(method, f"queue.{name}")]
     parts += ["## What every queue does"]
-    for name, method in vars(Queue).items():
-        if inspect.isfunction(method) and not name.startswith("_"):
-            parts += [f"### {name}", describe(method, f"queue.{name}")]
+    for name, method in _calls(Queue):
+        parts += [f"### {name}", describe(method, f"queue.{name}")]
     return "\n\n".join(parts)
+
+
+def _calls(store: type[object]) -> Iterable[tuple[str, Callable[..., object]]]:
+    """The public methods of a store: its own, then those of the base that all stores share."""
+    for name, method in {**vars(store), **vars(WorkStore), **vars(store)}.items():
+        if inspect.isfunction(method) and not name.startswith("_"):
+            yield name, method
 
 
 def _differs(name: str, method: Callable[..., object]) -> bool:
@@ -347,9 +354,8 @@ def outbox_page() -> str:
         where = f"`from {store.__module__} import {store.__name__}`"
         parts += [f"## {store.__name__}", where, describe(store, store.__name__)]
     parts += ["## What every store does"]
-    for name, method in vars(OutboxStore).items():
-        if inspect.isfunction(method) and not name.startswith("_"):
-            parts += [f"### {name}", describe(method, f"store.{name}")]
+    for name, method in _calls(OutboxStore):
+        parts += [f"### {name}", describe(method, f"store.{name}")]
     parts += ["## Values"]
     values = (RecordInfo, OutboxStats, BlockedKey, KeyClaim, HeldRecord, KeySettlement, RelayInfo)
     for value in values:

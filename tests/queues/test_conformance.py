@@ -136,15 +136,15 @@ class Strict(MemoryQueue):
 class Deaf(MemoryQueue):
     """Tells nobody about a put."""
 
-    def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
+    def _give_hints(self, count: int, kinds: Iterable[str] | None = None) -> None:
         pass
 
 
 class Loud(MemoryQueue):
     """Wakes everybody."""
 
-    def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
-        super()._announce(100)
+    def _give_hints(self, count: int, kinds: Iterable[str] | None = None) -> None:
+        super()._give_hints(100)
 
 
 class Stranding(MemoryQueue):

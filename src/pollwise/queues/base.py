@@ -11,19 +11,15 @@ first, so that every store refuses the same things with the same messages.
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, JobError, LeaseLost, PayloadError, Unsupported
+from pollwise.errors import ConfigError, JobError, LeaseLost, Unsupported
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
-    MAX_LEASE,
     STATES,
     Claim,
     JobInfo,
@@ -32,15 +28,18 @@ from pollwise.runtime.jobs import (
     State,
     checked_name,
 )
+from pollwise.runtime.store import (
+    MAX_BATCH,
+    WorkStore,
+    check_page,
+    checked_batch,
+    checked_lease,
+    distinct,
+    once_each,
+)
 
 #: The maximum size of a payload, in bytes of JSON.
 MAX_PAYLOAD_BYTES = 1024 * 1024
-#: The maximum number of jobs in one put, claim or settle.
-MAX_BATCH = 10_000
-#: The maximum number of jobs that `jobs` returns at once.
-MAX_PAGE = 1_000
-#: How long `close` waits for jobs that are being given back, in seconds; then their leases run out.
-GIVE_BACK_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +97,10 @@ class Stats:
     oldest_age: float | None
 
 
-class Queue(ABC):
+class Queue(WorkStore[Claim]):
     """Jobs in a store. Open one with `pollwise.open(url)`."""
 
+    _what = "queue"
     capabilities: ClassVar[Capabilities]
     #: `_put` sends hints to other processes itself, in the transaction of the put.
     _hints_of_puts: ClassVar[bool] = False
@@ -125,24 +125,12 @@ class Queue(ABC):
         max_payload_bytes: larger payloads are refused; store large data elsewhere and put a
             reference to it into the payload.
         """
-        self.name = checked_name(name, "queue", ConfigError)
-        self.clock = clock or Clock()
-        self.keep = None if keep is None else seconds(keep, "keep", positive=True)
-        if self.keep is not None and not self.capabilities.keep:
+        if keep is not None and not self.capabilities.keep:
             raise Unsupported(
                 f"keep = {keep!r}: {type(self).__name__} deletes finished jobs and cannot keep "
                 "them; leave `keep` out or choose a store that can"
             )
-        if max_payload_bytes < 1:
-            raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
-        self.max_payload_bytes = max_payload_bytes
-        self._hints = self._make_hints()
-        self._giving_back: set[asyncio.Task[None]] = set()
-
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """Where the queue is, without credentials, so that it is safe to print."""
+        super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
 
     async def put(self, jobs: NewJob | Iterable[NewJob]) -> list[str]:
         """Put jobs, all or none, and return their ids. Sends a hint to waiting workers."""
@@ -160,7 +148,7 @@ class Queue(ABC):
             if self._hints_of_puts:
                 self._hints.send(fresh, kinds)
             else:
-                self._announce(fresh, kinds)
+                self._give_hints(fresh, kinds)
         return ids, fresh
 
     async def claim(
@@ -195,7 +183,9 @@ class Queue(ABC):
                 "kinds and give back the jobs that are not for you"
             )
         limit = min(limit, MAX_BATCH)
-        claims = await self._claim_or_give_back(worker, limit, lease_s, hold_s, wanted)
+        claims = await self._claim_or_give_back(
+            self._claim(worker, limit, lease_s, hold_s, wanted), held=hold_s > 0
+        )
         if len(claims) == limit:
             self._hints.pass_on()
         return claims
@@ -206,26 +196,18 @@ class Queue(ABC):
         Raises `LeaseLost` with the ids of the refused claims, after the others are settled. If a
         batch settles one claim twice, the first settlement counts and the second is refused.
         """
-        batch = list(settlements)
-        check_batch(batch, "settle")
+        batch = checked_batch(settlements, "settle")
         if not batch:
             return
-        once: dict[tuple[str, int], Settlement] = {}
-        again = []
-        for settlement in batch:
-            claim = claim_of(settlement)
-            if claim in once:
-                again.append(claim[0])
-            once.setdefault(claim, settlement)
-        lost = [*await self._settle(list(once.values())), *again]
+        once, again = once_each(batch, claim_of)
+        lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
         self._hint_after(batch)
         if lost:
             raise LeaseLost(lost)
 
     async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
         """Renew the leases of claims, from now. Raises `LeaseLost` for those already lost."""
-        batch = list(claims)
-        check_batch(batch, "renew")
+        batch = checked_batch(claims, "renew")
         if not batch:
             return
         lost = await self._renew(batch, checked_lease(lease))
@@ -251,8 +233,7 @@ class Queue(ABC):
         """A page of jobs in put order; `after` is the last id of the previous page."""
         if state is not None and state not in STATES:
             raise ConfigError(f"state = {state!r} is not one of {', '.join(STATES)}")
-        if not 1 <= limit <= MAX_PAGE:
-            raise ConfigError(f"limit = {limit!r} must be from 1 to {MAX_PAGE}")
+        check_page(limit)
         if state != "dead" and not self.capabilities.views:
             raise self._no_views("list jobs")
         return await self._list_jobs(state, kind, limit, after)
@@ -261,45 +242,12 @@ class Queue(ABC):
         """Make dead jobs ready again with fresh attempts (None: all); return how many."""
         count = await self._retry(distinct(ids, "ids"))
         if count:
-            self._announce(count)
+            self._give_hints(count)
         return count
 
     async def drop(self, ids: Sequence[str] | None = None) -> int:
         """Delete dead jobs permanently (None: all); return how many."""
         return await self._drop(distinct(ids, "ids"))
-
-    async def prune(self) -> int:
-        """Delete a bounded number of finished jobs that were kept long enough; return how many."""
-        if self.keep is None:
-            return 0
-        return await self._prune(self.keep)
-
-    async def migrate(self) -> list[int]:
-        """Create or update the store's tables; return the versions that were applied.
-
-        Does nothing for a store that has no tables or updates them itself.
-        """
-        return []
-
-    def migration(self) -> str | None:
-        """The SQL that `migrate` would run; None for a store where it does nothing."""
-        return None
-
-    def hints(self) -> Hints:
-        """The hints that end the pauses of this queue's pollers early."""
-        return self._hints
-
-    async def close(self) -> None:
-        """Release the store. A closed queue cannot be used again."""
-        if self._giving_back:
-            await asyncio.wait(self._giving_back, timeout=GIVE_BACK_WITHIN)
-        await self._hints.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
 
     # What a store implements.
 
@@ -336,62 +284,21 @@ class Queue(ABC):
     @abstractmethod
     async def _drop(self, ids: Sequence[str] | None) -> int: ...
 
-    @abstractmethod
-    async def _prune(self, keep: float) -> int: ...
-
-    def _make_hints(self) -> Hints:
-        return Hints()
-
-    def _announce(self, count: int, kinds: Iterable[str] | None = None) -> None:
-        """Send a hint of `count` jobs to sleepers in this process and in others."""
-        self._hints.send_to_others(count, kinds)  # first: it asks who sleeps here
-        self._hints.send(count, kinds)
+    async def _give_back(self, claims: list[Claim]) -> None:
+        await self.settle([Settlement.give_back(claim) for claim in claims])
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
         """Hint at jobs that came back, and at jobs that a finished key no longer blocks."""
         delays = [s.delay for s in settled if s.action == "retry"]
         at_once = delays.count(0.0)
         if at_once:
-            self._announce(at_once, {s.claim.job.kind for s in settled})
+            self._give_hints(at_once, {s.claim.job.kind for s in settled})
         if len(delays) > at_once:
             soonest = min(delay for delay in delays if delay)
             self._hints.send_at(self.clock.now() + soonest)
         behind = sum(s.claim.job.key is not None and s.action != "retry" for s in settled)
         if behind:
             self._hints.send(behind)
-
-    def _hint_when_due(self, due: float | None) -> None:
-        """Wake a poller when the next job falls due, as reported by a claim that found no more."""
-        if due is not None:
-            self._hints.send_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
-
-    async def _claim_or_give_back(
-        self,
-        worker: str,
-        limit: int,
-        lease: float,
-        hold: float,
-        kinds: Sequence[str] | None,
-    ) -> list[Claim]:
-        """Claim; if the caller is cancelled meanwhile, give back what the store hands out."""
-        call = asyncio.ensure_future(self._claim(worker, limit, lease, hold, kinds))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            if hold:
-                call.cancel()  # a held claim can end without claiming
-            # In a task of its own: a second cancellation must not strand the claims either.
-            task = asyncio.ensure_future(self._give_back(call))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
-            await asyncio.shield(task)
-            raise
-
-    async def _give_back(self, call: asyncio.Future[list[Claim]]) -> None:
-        """Give back the jobs of a claim that nobody waits for any more."""
-        # The caller is gone, so errors are dropped; if giving back fails, the leases run out.
-        with suppress(asyncio.CancelledError, Exception):
-            await self.settle([Settlement.give_back(claim) for claim in await call])
 
     def _no_views(self, what: str) -> Unsupported:
         return Unsupported(
@@ -400,10 +307,9 @@ class Queue(ABC):
         )
 
     def _checked_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
-        batch = [jobs] if isinstance(jobs, NewJob) else list(jobs)
+        batch = checked_batch([jobs] if isinstance(jobs, NewJob) else jobs, "put")
         for job in batch:
             self._check(job)
-        check_batch(batch, "put")
         return batch
 
     def _check(self, job: NewJob) -> None:
@@ -422,35 +328,9 @@ class Queue(ABC):
                     f"{self.url} does not support `{what}`, used by the job of kind {job.kind!r}; "
                     "leave it out or choose a store that can"
                 )
-        if job.size > self.max_payload_bytes:
-            raise PayloadError(
-                f"the payload of kind {job.kind!r} has {job.size} bytes of JSON; the limit "
-                f"max_payload_bytes is {self.max_payload_bytes}. Store it elsewhere and put a "
-                "reference to it, or raise the limit."
-            )
+        self._check_size(job.kind, job.size)
 
 
 def claim_of(settlement: Settlement) -> tuple[str, int]:
     """The job id and the token of a settlement's claim."""
     return settlement.claim.job.id, settlement.claim.token
-
-
-def check_batch(batch: Sequence[object], call: str) -> None:
-    if len(batch) > MAX_BATCH:
-        raise ConfigError(
-            f"{call} got a batch of {len(batch)}; at most {MAX_BATCH} at once, so split it"
-        )
-
-
-def checked_lease(lease: Duration) -> float:
-    lease_s = seconds(lease, "lease", positive=True)
-    if lease_s > MAX_LEASE:
-        raise ConfigError(f"lease = {lease!r} is above the limit of {MAX_LEASE:g} s")
-    return lease_s
-
-
-def distinct(names: Sequence[str] | None, what: str) -> Sequence[str] | None:
-    """Each name once. A single string is refused: it would be split into its letters."""
-    if isinstance(names, str):
-        raise ConfigError(f"{what} = {names!r} is one string; give a list: [{names!r}]")
-    return None if names is None else list(dict.fromkeys(names))

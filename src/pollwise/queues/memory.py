@@ -8,9 +8,9 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from pollwise.queues.base import Capabilities, Queue, Stats
@@ -94,9 +94,9 @@ class MemoryQueue(Queue):
         return twin
 
     async def _claim_or_give_back(
-        self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
+        self, claiming: Coroutine[Any, Any, list[Claim]], *, held: bool = False
     ) -> list[Claim]:
-        return await self._claim(worker, limit, lease, hold, kinds)  # nothing to give back here
+        return await claiming  # nothing to give back here
 
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None

@@ -21,9 +21,10 @@ from pathlib import Path
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.queues.base import MAX_PAGE, Queue
+from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import JobInfo
 from pollwise.runtime.loop import poll
+from pollwise.runtime.store import MAX_PAGE
 
 #: The longest pause while nothing arrives, as a multiple of `every`.
 BACK_OFF = 8

@@ -10,14 +10,12 @@ first, so that all stores refuse the same values with the same errors.
 
 from __future__ import annotations
 
-import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from typing import Literal, Self
+from typing import Literal
 
-from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, OutboxError, PayloadError
+from pollwise.durations import Duration
+from pollwise.errors import ConfigError, OutboxError
 from pollwise.outbox.records import (
     RECORD_STATES,
     BlockedKey,
@@ -30,18 +28,18 @@ from pollwise.outbox.records import (
     RelayInfo,
 )
 from pollwise.outbox.writers.common import OutboxTarget
-from pollwise.queues.base import (
-    GIVE_BACK_WITHIN,
+from pollwise.queues.base import MAX_PAYLOAD_BYTES
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import checked_name
+from pollwise.runtime.store import (
     MAX_BATCH,
-    MAX_PAGE,
-    MAX_PAYLOAD_BYTES,
-    check_batch,
+    WorkStore,
+    check_page,
+    checked_batch,
     checked_lease,
     distinct,
+    once_each,
 )
-from pollwise.runtime.clock import Clock
-from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import checked_name
 
 OnDead = Literal["block", "continue"]
 #: The maximum number of records of one key in a claim.
@@ -53,8 +51,10 @@ CLAIM_BYTES = 256 * 1024
 RELAY_LIVE = 90.0
 
 
-class OutboxStore(ABC):
+class OutboxStore(WorkStore[KeyClaim]):
     """The records of one outbox in a database."""
+
+    _what = "outbox"
 
     def __init__(
         self,
@@ -73,22 +73,10 @@ class OutboxStore(ABC):
         max_payload_bytes: larger payloads are refused; store large data elsewhere and put a
             reference to it into the payload.
         """
-        self.name = checked_name(name, "outbox", ConfigError)
-        self.clock = clock or Clock()
-        self.keep = None if keep is None else seconds(keep, "keep", positive=True)
         if on_dead not in ("block", "continue"):
             raise ConfigError(f"on_dead = {on_dead!r} must be 'block' or 'continue'")
         self.on_dead: OnDead = on_dead
-        if max_payload_bytes < 1:
-            raise ConfigError(f"max_payload_bytes = {max_payload_bytes!r} must be at least 1")
-        self.max_payload_bytes = max_payload_bytes
-        self._hints = self._make_hints()
-        self._giving_back: set[asyncio.Task[None]] = set()
-
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """The URL of the outbox without credentials, safe to print."""
+        super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
 
     # The relay's side
 
@@ -102,7 +90,9 @@ class OutboxStore(ABC):
         for value, what, most in ((keys, "keys", MAX_BATCH), (per_key, "per_key", MAX_PER_KEY)):
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise ConfigError(f"{what} = {value!r} must be a whole number from 1 to {most}")
-        claims = await self._claim_or_give_back(relay, keys, per_key, checked_lease(lease))
+        claims = await self._claim_or_give_back(
+            self._claim(relay, keys, per_key, checked_lease(lease))
+        )
         if len(claims) == keys:
             self._hints.pass_on()
         return claims
@@ -112,25 +102,17 @@ class OutboxStore(ABC):
 
         If a batch settles a claim twice, the first settlement counts and the second is lost.
         """
-        batch = list(ends)
-        check_batch(batch, "settle")
-        once: dict[tuple[str, int], KeySettlement] = {}
-        again: list[KeyClaim] = []
-        for end in batch:
-            place = (end.claim.name, end.claim.token)
-            if place in once:
-                again.append(end.claim)
-            once.setdefault(place, end)
-        if not once:
+        batch = checked_batch(ends, "settle")
+        if not batch:
             return []
-        lost = await self._settle(list(once.values()))
+        once, again = once_each(batch, claim_of)
+        lost = await self._settle(once)
         self._hint_after(batch)
-        return [*lost, *again]
+        return [*lost, *(end.claim for end in again)]
 
     async def renew(self, claims: Iterable[KeyClaim], lease: Duration) -> list[KeyClaim]:
         """Renew the leases of claims, from now on; return the claims that are lost."""
-        batch = list(claims)
-        check_batch(batch, "renew")
+        batch = checked_batch(claims, "renew")
         if not batch:
             return []
         return await self._renew(batch, checked_lease(lease))
@@ -156,7 +138,7 @@ class OutboxStore(ABC):
 
     async def blocked(self, limit: int = 50, after: str | None = None) -> list[BlockedKey]:
         """A page of the blocked keys, sorted; `after` is the last key of the page before."""
-        _check_limit(limit)
+        check_page(limit)
         return await self._blocked(limit, after)
 
     async def records(
@@ -171,7 +153,7 @@ class OutboxStore(ABC):
         """A page of records in order; `after` is the last id of the page before."""
         if state is not None and state not in RECORD_STATES:
             raise ConfigError(f"state = {state!r} must be one of {', '.join(RECORD_STATES)}")
-        _check_limit(limit)
+        check_page(limit)
         return await self._records(state, kind, key, limit, after)
 
     async def kinds(self) -> list[str]:
@@ -199,36 +181,6 @@ class OutboxStore(ABC):
             self._give_hints(count)
         return count
 
-    async def prune(self) -> int:
-        """Delete completed records older than `keep`, a limited number; return how many."""
-        return 0 if self.keep is None else await self._prune(self.keep)
-
-    # Its tables
-
-    async def migrate(self) -> list[int]:
-        """Create or upgrade the store's tables; return the versions that were applied."""
-        return []
-
-    def migration(self) -> str | None:
-        """The SQL that `migrate` runs; None for a store without tables."""
-        return None
-
-    def hints(self) -> Hints:
-        """The hints that end the pauses of this outbox's relays early."""
-        return self._hints
-
-    async def close(self) -> None:
-        """Close the connections. A closed store cannot be used again."""
-        if self._giving_back:
-            await asyncio.wait(self._giving_back, timeout=GIVE_BACK_WITHIN)
-        await self._hints.aclose()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
     def target(self) -> OutboxTarget:
         """What writers need to put records in the user's own transaction."""
         raise OutboxError(
@@ -255,12 +207,7 @@ class OutboxStore(ABC):
         for record in batch:
             if not isinstance(record, NewRecord):
                 raise OutboxError(f"expected a NewRecord, got {record!r}")
-            if record.size > self.max_payload_bytes:
-                raise PayloadError(
-                    f"the payload of kind {record.kind!r} has {record.size} bytes of JSON; the "
-                    f"limit max_payload_bytes is {self.max_payload_bytes}. Store it elsewhere and "
-                    "put a reference to it, or raise the limit."
-                )
+            self._check_size(record.kind, record.size)
         return batch
 
     # Each store implements these.
@@ -305,16 +252,8 @@ class OutboxStore(ABC):
     @abstractmethod
     async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int: ...
 
-    @abstractmethod
-    async def _prune(self, keep: float) -> int: ...
-
-    def _make_hints(self) -> Hints:
-        return Hints()
-
-    def _give_hints(self, count: int) -> None:
-        """Wake relays in this and other processes: there are records to claim."""
-        self._hints.send_to_others(count)  # first: it checks which relays sleep in this process
-        self._hints.send(count)
+    async def _give_back(self, claims: list[KeyClaim]) -> None:
+        await self.settle([KeySettlement(claim, 0) for claim in claims])
 
     def _more_behind(self, keys: int) -> None:
         """Wake relays of this process: this many keys are free and have more records."""
@@ -329,35 +268,10 @@ class OutboxStore(ABC):
         if delays:
             self._hints.send_at(self.clock.now() + min(delays))
 
-    def _hint_when_due(self, due: float | None) -> None:
-        """Wake a relay when the next key is due, as the last claim found it."""
-        if due is not None:
-            self._hints.send_at(self.clock.now() + max(due - self.clock.epoch(), 0.0))
 
-    async def _claim_or_give_back(
-        self, relay: str, keys: int, per_key: int, lease: float
-    ) -> list[KeyClaim]:
-        """Claim; if cancelled meanwhile, give back what the store hands out."""
-        call = asyncio.ensure_future(self._claim(relay, keys, per_key, lease))
-        try:
-            return await asyncio.shield(call)
-        except asyncio.CancelledError:
-            # In a separate task: a second cancellation must not lose the claims either.
-            task = asyncio.ensure_future(self._give_back(call))
-            self._giving_back.add(task)
-            task.add_done_callback(self._giving_back.discard)
-            await asyncio.shield(task)
-            raise
-
-    async def _give_back(self, call: asyncio.Future[list[KeyClaim]]) -> None:
-        # The caller has cancelled, so errors do not matter; if this fails, the leases expire.
-        with suppress(asyncio.CancelledError, Exception):
-            await self.settle([KeySettlement(claim, 0) for claim in await call])
-
-
-def _check_limit(limit: int) -> None:
-    if not 1 <= limit <= MAX_PAGE:
-        raise ConfigError(f"limit = {limit!r} must be from 1 to {MAX_PAGE}")
+def claim_of(end: KeySettlement) -> tuple[str, int]:
+    """The name and the token of a settlement's claim."""
+    return end.claim.name, end.claim.token
 
 
 def _chosen(

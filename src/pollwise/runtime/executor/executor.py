@@ -21,8 +21,8 @@ from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.settling import Settler
 from pollwise.runtime.executor.starting import RunPlan
 from pollwise.runtime.executor.threads import HandlerThreads
-from pollwise.runtime.hints import Hints
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
+from pollwise.runtime.store import WorkStore
 
 #: Weight of the newest run in the average time a handler takes.
 TOOK_WEIGHT = 0.1
@@ -47,17 +47,6 @@ class HeldWork(Protocol):
     ended: Literal["", "stop", "lost"]
 
 
-class WorkStore(Protocol):
-    """The store that work is claimed from."""
-
-    name: str
-    keep: float | None
-
-    def hints(self) -> Hints: ...
-
-    async def prune(self) -> int: ...
-
-
 H = TypeVar("H", bound=HeldWork)
 C = TypeVar("C")
 
@@ -71,7 +60,7 @@ class Executor(ABC, Generic[H, C]):
 
     def __init__(
         self,
-        store: WorkStore,
+        store: WorkStore[Any],
         plan: RunPlan,
         clock: Clock,
         events: Events,
