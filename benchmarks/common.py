@@ -221,7 +221,7 @@ def machine(folder: Path) -> dict[str, str]:
         "cores": str(len(os.sched_getaffinity(0)) if _LINUX else os.cpu_count()),
         "memory": _memory(),
         "kernel": f"{platform.system()} {platform.release()}",
-        "disk": f"{folder} on {filesystem(folder)}",
+        "disk": filesystem(folder),
         "load": f"{load} (1, 5 and 15 minutes, before the start)",
     }
 
@@ -251,10 +251,10 @@ def filesystem(folder: Path) -> str:
     except OSError:
         return "an unknown file system"
     place, best = folder.resolve(), ("", "an unknown file system")
-    for device, where, kind, *_ in (line.split() for line in mounts):
+    for _, where, kind, *_ in (line.split() for line in mounts):
         target = where.replace("\\040", " ")
         if place.is_relative_to(target) and len(target) >= len(best[0]):
-            best = (target, f"{kind} ({device})")
+            best = (target, kind)
     return best[1]
 
 

@@ -26,6 +26,9 @@ OLD_NAME = "pol" + "lux"
 REGISTRY_HOSTS = ("py" + "pi.org", "python" + "hosted.org", "npm" + "js.org", "npm" + "js.com")
 
 
+#: How paths of the machines begin that the project was made on.
+MACHINE_PATHS = ("/wo" + "rk/", "/ro" + "ot/", "/ho" + "me/", "/tmp/pollwise-")
+
 #: Turns of phrase that a reader whose second language is English has to read twice.
 OLD_DIALECT = re.compile(
     r"\b(?:whoever|whomever|anew|shall|mend(?:s|ed|ing)?|so many|in vain|fares?|"
@@ -209,6 +212,16 @@ def test_no_package_registry_is_named() -> None:
         f"{name}:{number} names {host}: whoever installs decides where packages come from"
         for name, text in texts()
         for number, host in lines_with(REGISTRY_HOSTS, text)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_no_path_of_a_machine_is_committed() -> None:
+    found = [
+        f"{name}:{number} has the path of a machine, {path}…: print none"
+        for name, text in texts()
+        if not name.startswith("tests/")
+        for number, path in lines_with(MACHINE_PATHS, text)
     ]
     assert not found, "\n".join(found)
 
