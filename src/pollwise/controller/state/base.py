@@ -90,7 +90,7 @@ class ControllerState(ABC):
     # Jobs: putting
 
     @abstractmethod
-    async def add_jobs(self, rows: Sequence[JobRow]) -> list[JobRow]:
+    async def add_jobs(self, new: Sequence[JobRow]) -> list[JobRow]:
         """Keep new jobs, all or none, with their requirements; the rows as they are kept.
 
         A row whose `unique` is taken is not kept: the answer has the row that holds it, with

@@ -81,7 +81,7 @@ class OneFile:
 
     def __init__(self, queue: SqliteQueue, state: SqliteState) -> None:
         self._queue = queue
-        self._call = state._call
+        self._call = state._thread.call
         self._rows = state._store
         self._jobs = _Beside(queue, state._store)
         self._opened = False
@@ -155,12 +155,12 @@ class OneFile:
 
     def _put(self, row: JobRow, job: NewJob, entry: AuditEntry, now: float) -> JobRow:
         with transaction(self._jobs.connect()):
-            [kept] = self._rows.add_jobs([row], now)
+            [kept] = self._rows.add_jobs(now, [row])
             if kept.id != row.id:
                 return kept
             [queue_id], _ = self._jobs.put([job], now)
-            self._rows.mark_ready([(row.id, row.round, queue_id)], now)
-            self._rows.audit([entry], now)
+            self._rows.mark_ready(now, [(row.id, row.round, queue_id)])
+            self._rows.audit(now, [entry])
         return replace(kept, state="ready", queue_id=queue_id)
 
     def _claim(self, take: JobRequest, now: float) -> TakenJobs:
@@ -169,7 +169,7 @@ class OneFile:
         def deliver(claims: Sequence[Claim]) -> None:
             runs = [RunRow.of(claim, take.worker_id) for claim in claims]
             first = [run for run in runs if run is not None and run.attempt == 1]
-            for run, row in zip(first, self._rows.deliver(first, now), strict=True):
+            for run, row in zip(first, self._rows.deliver(now, first), strict=True):
                 rows[run.queue_id] = row
 
         claims, due = self._jobs.claim(
@@ -192,7 +192,7 @@ class OneFile:
             runs = {run.job_id: run for run in self._rows.runs_of(worker_id)}
             rows = self._rows.jobs(ids)
             ends = decide(runs, rows)
-            results = self._rows.end_runs([each.ending for each in ends], now)
+            results = self._rows.end_runs(now, [each.ending for each in ends])
             settled = [
                 end.settlement
                 for end, result in zip(ends, results, strict=True)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from pollwise.controller.state import encoding as rows
-from pollwise.controller.state.base import LOG_READ_MAX
+from pollwise.controller.state.base import LOG_READ_MAX, checked_limit
 from pollwise.controller.state.values import (
     LIVE,
     ArtefactRow,
@@ -52,7 +52,7 @@ class StateFile(SqliteFile):
 
     # Jobs
 
-    def add_jobs(self, new: Sequence[JobRow], now: float) -> list[JobRow]:
+    def add_jobs(self, now: float, new: Sequence[JobRow]) -> list[JobRow]:
         kept: list[JobRow] = []
         with transaction(self.connect()):
             for row in new:
@@ -66,7 +66,7 @@ class StateFile(SqliteFile):
                 kept.append(found)
         return kept
 
-    def mark_ready(self, put: Sequence[tuple[str, int, str]], now: float) -> list[bool]:
+    def mark_ready(self, now: float, put: Sequence[tuple[str, int, str]]) -> list[bool]:
         with transaction(self.connect()):
             return [
                 bool(
@@ -78,21 +78,31 @@ class StateFile(SqliteFile):
                 for job_id, round_, queue_id in put
             ]
 
-    def stuck(self, before: float, limit: int) -> list[JobRow]:
-        return [rows.job_of(row) for row in self._rows("stuck", before=before, limit=limit)]
+    def stuck(self, now: float, older_than_s: float, limit: int) -> list[JobRow]:
+        found = self._rows("stuck", before=now - older_than_s, limit=checked_limit(limit))
+        return [rows.job_of(row) for row in found]
 
     def jobs(self, ids: Sequence[str]) -> dict[str, JobRow]:
         self.connect()
         return self._jobs(ids)
 
-    def list_jobs(self, asked: Mapping[str, Any], limit: int) -> list[JobRow]:
+    def list_jobs(
+        self,
+        *,
+        state: JobState | None = None,
+        kind: str | None = None,
+        worker: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[JobRow]:
+        asked = {"state": state, "kind": kind, "worker": worker, "after": after}
         wanted = {name: value for name, value in asked.items() if value is not None}
         where = " AND ".join(_CONDITIONS[name] for name in wanted) or "true"
         statement = self._sql["list_jobs"].replace("{where}", where)
-        found = self._execute(statement, wanted | {"limit": limit})
+        found = self._execute(statement, {**wanted, "limit": checked_limit(limit)})
         return [rows.job_of(row) for row in found]
 
-    def deliver(self, runs: Sequence[RunRow], now: float) -> list[JobRow | None]:
+    def deliver(self, now: float, runs: Sequence[RunRow]) -> list[JobRow | None]:
         with transaction(self.connect()):
             return [self._deliver(run, now) for run in runs]
 
@@ -120,7 +130,7 @@ class StateFile(SqliteFile):
         found = self._rows("run", job_id=job_id)
         return rows.run_of(found[0]) if found else None
 
-    def contact(self, contacts: Sequence[Contact], now: float) -> list[RunRow | None]:
+    def contact(self, now: float, contacts: Sequence[Contact]) -> list[RunRow | None]:
         told: list[RunRow | None] = []
         with transaction(self.connect()):
             for contact in contacts:
@@ -131,7 +141,7 @@ class StateFile(SqliteFile):
                     self._run("progress", _only(values, _PROGRESS))
         return told
 
-    def end_runs(self, endings: Sequence[RunEnding], now: float) -> list[EndResult]:
+    def end_runs(self, now: float, endings: Sequence[RunEnding]) -> list[EndResult]:
         found: dict[str, EndResult] = {}
         with transaction(self.connect()):
             for ending in endings:
@@ -176,13 +186,14 @@ class StateFile(SqliteFile):
 
     def end_job(
         self,
+        now: float,
         job_id: str,
         round: int,
         expected: Collection[JobState],
         state: JobState,
-        error: str | None,
-        result: str | None,
-        now: float,
+        *,
+        error: str | None = None,
+        result: str | None = None,
     ) -> JobRow | None:
         with transaction(self.connect()):
             job = self._jobs([job_id]).get(job_id)
@@ -190,7 +201,8 @@ class StateFile(SqliteFile):
                 return None
             return self._end(job_id, state, now, error=error, result=result)
 
-    def release_lapsed(self, before: float, limit: int, now: float) -> list[RunRow]:
+    def release_lapsed(self, now: float, grace_s: float, limit: int) -> list[RunRow]:
+        before, limit = now - grace_s, checked_limit(limit)
         if not self._rows("lapsed", before=before, limit=1):
             return []  # a look, without the write lock
         with transaction(self.connect()):
@@ -203,12 +215,12 @@ class StateFile(SqliteFile):
         self._end(job_id, "ready", now, error=f"the lease of {run.worker_id} ran out")
         return run
 
-    def cancel(self, job_id: str, now: float) -> JobRow | None:
+    def cancel(self, now: float, job_id: str) -> JobRow | None:
         with transaction(self.connect()):
             self._run("cancel", {"id": job_id, "now": now})
             return self._jobs([job_id]).get(job_id)
 
-    def renew_job(self, job_id: str, round: int, now: float) -> JobRow | None:
+    def renew_job(self, now: float, job_id: str, round: int) -> JobRow | None:
         with transaction(self.connect()):
             found = self._rows("renew_job", id=job_id, round=round, now=now)
             if not found:
@@ -218,7 +230,8 @@ class StateFile(SqliteFile):
             self._run("require", values | {"now": now})
             return job
 
-    def finished_before(self, before: float, limit: int) -> list[str]:
+    def finished_before(self, now: float, keep_s: float, limit: int) -> list[str]:
+        before, limit = now - keep_s, checked_limit(limit)
         if not self._rows("finished_before", before=before, limit=1):
             return []  # a look, without the write lock
         with transaction(self.connect()):
@@ -234,16 +247,17 @@ class StateFile(SqliteFile):
     def requirements(self) -> list[Requirement]:
         return [rows.requirement_of(row) for row in self._rows("requirements")]
 
-    def prune_requirements(self, before: float) -> int:
+    def prune_requirements(self, now: float, unused_s: float) -> int:
+        before = now - max(unused_s, 2 * rows.REQUIREMENT_REST)
         with transaction(self.connect()):
             return self._run("prune_requirements", {"before": before})
 
-    def stats(self, since: float, now: float) -> ControllerStats:
-        return rows.stats_of(self._rows("stats", since=since, now=now))
+    def stats(self, now: float, live_s: float) -> ControllerStats:
+        return rows.stats_of(self._rows("stats", since=now - live_s, now=now))
 
     # Workers
 
-    def add_worker(self, row: WorkerRow, now: float) -> WorkerRow:
+    def add_worker(self, now: float, row: WorkerRow) -> WorkerRow:
         with transaction(self.connect()):
             self._run("add_worker", rows.new_worker(row) | {"now": now})
             return self.workers([row.id])[row.id]
@@ -256,10 +270,23 @@ class StateFile(SqliteFile):
         found = self._rows("worker_by_token", hash=token_hash)
         return rows.worker_of(found[0]) if found else None
 
-    def list_workers(self, asked: Mapping[str, Any]) -> list[WorkerRow]:
-        return [rows.worker_of(row) for row in self._rows("list_workers", **asked)]
+    def list_workers(
+        self,
+        now: float,
+        *,
+        live: bool | None = None,
+        live_s: float = 120.0,
+        drain: bool | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> list[WorkerRow]:
+        asked = {"live": live, "since": now - live_s, "drain": drain, "after": after}
+        found = self._rows("list_workers", **asked, limit=checked_limit(limit))
+        return [rows.worker_of(row) for row in found]
 
-    def seen(self, batch: Sequence[WorkerSeen], now: float) -> list[str]:
+    def seen(self, now: float, batch: Sequence[WorkerSeen]) -> list[str]:
+        if not batch:
+            return []
         with transaction(self.connect()):
             return [
                 each.worker_id
@@ -279,7 +306,7 @@ class StateFile(SqliteFile):
             found = self._rows("set_drain", id=worker_id, drain=drain)
         return rows.worker_of(found[0]) if found else None
 
-    def remove_worker(self, worker_id: str, now: float) -> list[RunRow] | None:
+    def remove_worker(self, now: float, worker_id: str) -> list[RunRow] | None:
         with transaction(self.connect()):
             if not self._run("remove_worker", {"id": worker_id}):
                 return None
@@ -288,52 +315,81 @@ class StateFile(SqliteFile):
                 self._end(run.job_id, "ready", now, error=f"{worker_id} was unregistered")
             return runs
 
-    def prune_workers(self, before: float, limit: int) -> int:
+    def prune_workers(self, now: float, unseen_s: float, limit: int) -> int:
+        values = {"before": now - unseen_s, "limit": checked_limit(limit)}
         with transaction(self.connect()):
-            return self._run("prune_workers", {"before": before, "limit": limit})
+            return self._run("prune_workers", values)
 
     # Tokens and audit
 
-    def add_token(self, token: Token, now: float) -> Token:
+    def add_token(self, now: float, token: Token) -> Token:
         with transaction(self.connect()):
             self._run("add_token", rows.new_token(token) | {"now": now})
             return rows.token_of(self._rows("token", id=token.id)[0])
 
-    def one_token(self, name: str, values: Mapping[str, Any]) -> Token | None:
-        """What `token`, `token_by_hash` or `rotate_token` finds."""
-        found = self._rows(name, **values)
+    def token(self, token_id: str) -> Token | None:
+        return self._token("token", id=token_id)
+
+    def token_by_hash(self, token_hash: str) -> Token | None:
+        return self._token("token_by_hash", hash=token_hash)
+
+    def rotate_token(
+        self, token_id: str, old_hash: str, new_hash: str, expires_at: float | None
+    ) -> Token | None:
+        return self._token(
+            "rotate_token", id=token_id, old=old_hash, hash=new_hash, expires_at=expires_at
+        )
+
+    def _token(self, statement: str, **values: Any) -> Token | None:
+        found = self._rows(statement, **values)
         return rows.token_of(found[0]) if found else None
 
-    def revoke_token(self, token_id: str, now: float) -> Token | None:
+    def revoke_token(self, now: float, token_id: str) -> Token | None:
         with transaction(self.connect()):
-            found = self.one_token("revoke_token", {"id": token_id, "now": now})
+            found = self._token("revoke_token", id=token_id, now=now)
             if found is not None:
                 self._run("expire_workers", {"id": token_id, "now": now})
             return found
 
-    def list_tokens(self, limit: int, after: str | None) -> list[Token]:
-        return [rows.token_of(row) for row in self._rows("list_tokens", limit=limit, after=after)]
+    def list_tokens(self, *, limit: int = 100, after: str | None = None) -> list[Token]:
+        found = self._rows("list_tokens", limit=checked_limit(limit), after=after)
+        return [rows.token_of(row) for row in found]
 
-    def tokens_used(self, used: Mapping[str, float], now: float) -> None:
+    def tokens_used(self, now: float, used: Mapping[str, float]) -> None:
+        if not used:
+            return
         with transaction(self.connect()):
             for token_id, ago_s in used.items():
                 self._run("token_used", {"id": token_id, "at": now - ago_s})
 
-    def audit(self, entries: Sequence[AuditEntry], now: float) -> None:
+    def audit(self, now: float, entries: Sequence[AuditEntry]) -> None:
+        if not entries:
+            return
         with transaction(self.connect()):
             for entry in entries:
                 self._run("audit", rows.new_audit(entry) | {"now": now})
 
-    def list_audit(self, asked: Mapping[str, Any]) -> list[AuditEntry]:
-        return [rows.audit_of(row) for row in self._rows("list_audit", **asked)]
+    def list_audit(
+        self,
+        *,
+        who: str | None = None,
+        action: str | None = None,
+        what: str | None = None,
+        limit: int = 100,
+        before: int | None = None,
+    ) -> list[AuditEntry]:
+        asked = {"who": who, "action": action, "what": what, "before": before}
+        found = self._rows("list_audit", **asked, limit=checked_limit(limit))
+        return [rows.audit_of(row) for row in found]
 
-    def prune_audit(self, before: float, limit: int) -> int:
+    def prune_audit(self, now: float, keep_s: float, limit: int) -> int:
+        values = {"before": now - keep_s, "limit": checked_limit(limit)}
         with transaction(self.connect()):
-            return self._run("prune_audit", {"before": before, "limit": limit})
+            return self._run("prune_audit", values)
 
     # Artefacts and logs
 
-    def put_artefact(self, row: ArtefactRow, most: int, now: float) -> ArtefactRow | None:
+    def put_artefact(self, now: float, row: ArtefactRow, most: int) -> ArtefactRow | None:
         values = rows.new_artefact(row) | {"now": now}
         with transaction(self.connect()):
             if not self._rows("job_exists", id=row.job_id):
@@ -341,11 +397,18 @@ class StateFile(SqliteFile):
             [(others,)] = self._rows("count_artefacts", **_only(values, _ARTEFACT))
             if others >= most:
                 raise rows.too_many(row.job_id, most)
-            before = self.artefacts(row.job_id, row.input, values["name"])
+            before = self.artefact(row.job_id, values["name"], input=row.input)
             self._run("put_artefact", values)
-        return before[0] if before and before[0].blob != row.blob else None
+        return before if before is not None and before.blob != row.blob else None
 
-    def artefacts(self, job_id: str, input: bool, name: str | None) -> list[ArtefactRow]:
+    def artefact(self, job_id: str, name: str, *, input: bool = False) -> ArtefactRow | None:
+        found = self._artefacts(job_id, input, name)
+        return found[0] if found else None
+
+    def artefacts(self, job_id: str, *, input: bool = False) -> list[ArtefactRow]:
+        return self._artefacts(job_id, input, None)
+
+    def _artefacts(self, job_id: str, input: bool, name: str | None) -> list[ArtefactRow]:
         found = self._rows("artefacts", job_id=job_id, input=input, name=name)
         return [rows.artefact_of(row) for row in found]
 
@@ -357,7 +420,7 @@ class StateFile(SqliteFile):
         data: bytes,
         limit: int,
         end_mark: bytes,
-        begin_mark: bytes,
+        begin_mark: bytes = b"",
     ) -> LogPlace | None:
         with transaction(self.connect()):
             place = self.log_place(job_id)
