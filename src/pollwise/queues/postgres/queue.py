@@ -17,7 +17,6 @@ from pollwise.errors import ConfigError, MissingExtra, PayloadError
 from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats, claim_of
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.hints import Hints
 from pollwise.runtime.jobs import (
     ACTIONS,
     STATES,
@@ -29,7 +28,6 @@ from pollwise.runtime.jobs import (
     State,
     same_payload,
 )
-from pollwise.storage.channel import Channel
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 
@@ -39,8 +37,7 @@ except ImportError as error:  # also raised if psycopg is installed without libp
     raise MissingExtra("a queue on Postgres", "postgres") from error
 
 from pollwise.storage.postgres.database import Database
-from pollwise.storage.postgres.errors import ConnectionLost, refused_here
-from pollwise.storage.postgres.notify import PostgresTransport
+from pollwise.storage.postgres.errors import refused_here
 from pollwise.storage.postgres.params import (
     PUT_TYPES,
     Param,
@@ -54,6 +51,7 @@ from pollwise.storage.postgres.params import (
     unless_all,
 )
 from pollwise.storage.postgres.schema import TableSet
+from pollwise.storage.postgres.work_store import PostgresWorkStore
 
 TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue")
 
@@ -62,7 +60,7 @@ BATCH_BYTES_MAX = 256 * 1024 * 1024
 _SEQ_MAX = 2**63 - 1
 
 
-class PostgresQueue(Queue):
+class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     """Jobs in a schema of a Postgres database. `await queue.migrate()` creates the schema.
 
     conninfo: as libpq takes it: a URL, or `host=… dbname=…`.
@@ -97,25 +95,11 @@ class PostgresQueue(Queue):
             connections=connections,
             clock=clock,
         )
-        self.schema = self.database.schema
         self._listen = self.database.listening(listen)
-        self._closed = False
         self._in_doubt = InDoubt(claim_of)
         super().__init__(
             name, clock=self.database.clock, keep=keep, max_payload_bytes=max_payload_bytes
         )
-
-    @property
-    def url(self) -> str:
-        return self.database.url
-
-    # Migrating
-
-    async def migrate(self) -> list[int]:
-        return await self.database.migrate()
-
-    def migration(self) -> str:
-        return self.database.migration()
 
     # Jobs
 
@@ -197,8 +181,7 @@ class PostgresQueue(Queue):
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
-        rows = await self.database.rows(
-            "claim",
+        rows = await self._claimed(
             [
                 text(self.name),
                 text(worker),
@@ -210,9 +193,6 @@ class PostgresQueue(Queue):
                 self.database.now(),
             ],
         )
-        *_, again = rows.pop()
-        if again is not None:
-            self._hints.send_at(self.clock.now() + max(again, 0.0))
         rows.sort(key=_in_order)
         queue, load = self.name, json.loads
         return [
@@ -237,11 +217,7 @@ class PostgresQueue(Queue):
             self.database.now(),
         ]
         with self._in_doubt.unless_answered(batch):
-            try:
-                [(lost,)] = await self.database.rows("settle", params)
-            except ConnectionLost:
-                self._in_doubt.note(batch)
-                [(lost,)] = await self.database.rows("settle", params)
+            (lost,) = await self._settled(batch, params)
             refused = await self._not_settled([batch[place - 1] for place in lost or ()])
         self.database.sweep(len(batch))
         self._in_doubt.answered(batch)
@@ -337,34 +313,6 @@ class PostgresQueue(Queue):
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._count("drop", _seqs(ids))
-
-    async def _prune(self, keep: float) -> int:
-        return await self._count("prune", number(keep), self.database.now())
-
-    async def _count(self, name: str, *params: Param) -> int:
-        [(count,)] = await self.database.rows(name, [text(self.name), *params])
-        return int(count)
-
-    # The rest
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self.database.hurry()
-            await super().close()
-            await self.database.close()
-
-    def _make_hints(self) -> Hints:
-        self._transport = PostgresTransport(
-            self.database.connections,
-            self.database.sql["send"],
-            self._listen,
-            self.schema,
-            self.name,
-            self.clock,
-        )
-        self._channel = Channel(self._transport, self.clock)
-        return self._channel
 
 
 def _row(claim: Claim) -> tuple[int, int]:

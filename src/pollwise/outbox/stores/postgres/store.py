@@ -30,12 +30,10 @@ from pollwise.outbox.records import (
     RelayInfo,
     stored_record,
 )
-from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore
+from pollwise.outbox.stores.base import RELAY_LIVE, OnDead, OutboxStore, claim_of
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.hints import Hints
-from pollwise.storage.channel import Channel
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 
@@ -45,10 +43,9 @@ except ImportError as error:  # also raised if libpq is missing
     raise MissingExtra("an outbox on Postgres", "postgres") from error
 
 from pollwise.storage.postgres.database import Database
-from pollwise.storage.postgres.errors import ConnectionLost
-from pollwise.storage.postgres.notify import PostgresTransport
 from pollwise.storage.postgres.params import Param, flag, number, numbers, text, texts
 from pollwise.storage.postgres.schema import TableSet, quoted
+from pollwise.storage.postgres.work_store import PostgresWorkStore
 
 TABLES = TableSet(__package__, "outbox_migrations", "pollwise outbox migrate URL", "outbox")
 
@@ -56,7 +53,7 @@ TABLES = TableSet(__package__, "outbox_migrations", "pollwise outbox migrate URL
 _ALONE = "\x01"
 
 
-class PostgresOutboxStore(OutboxStore):
+class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStore):
     """Records in a Postgres database, in a schema that `await store.migrate()` creates.
 
     conninfo: the libpq connection string of the database that holds the user's data.
@@ -90,12 +87,8 @@ class PostgresOutboxStore(OutboxStore):
             clock=clock,
             apart="claim",  # claims take turns anyway
         )
-        self.schema = self.database.schema
         self._listen = self.database.listening(listen)
-        self._closed = False
-        self._in_doubt: InDoubt[KeySettlement] = InDoubt(
-            lambda end: (end.claim.name, end.claim.token)
-        )
+        self._in_doubt = InDoubt(claim_of)
         super().__init__(
             name,
             clock=self.database.clock,
@@ -104,23 +97,11 @@ class PostgresOutboxStore(OutboxStore):
             max_payload_bytes=max_payload_bytes,
         )
 
-    @property
-    def url(self) -> str:
-        return self.database.url
-
     def target(self) -> OutboxTarget:
         """For writers; the SQL function itself sends the hint of their transaction."""
         return OutboxTarget(
             "postgresql", self.name, self.url, schema=self.schema, now=self.clock.imposed
         )
-
-    # Migrating
-
-    async def migrate(self) -> list[int]:
-        return await self.database.migrate()
-
-    def migration(self) -> str:
-        return self.database.migration()
 
     # The relay's side
 
@@ -134,8 +115,7 @@ class PostgresOutboxStore(OutboxStore):
         return [str(seq) for (seq,) in made]
 
     async def _claim(self, relay: str, keys: int, per_key: int, lease: float) -> list[KeyClaim]:
-        rows = await self.database.rows(
-            "claim",
+        rows = await self._claimed(
             [
                 text(self.name),
                 text(relay),
@@ -146,9 +126,6 @@ class PostgresOutboxStore(OutboxStore):
                 self.database.now(),
             ],
         )
-        *_, again = rows.pop()
-        if again is not None:
-            self._hints.send_at(self.clock.now() + max(again, 0.0))
         rows.sort(key=itemgetter(1, 0))  # by key, then in order
         claims = [self._claim_of(relay, list(each)) for _, each in groupby(rows, itemgetter(1))]
         claims.sort(key=lambda claim: int(claim.records[0].record.id))
@@ -172,11 +149,7 @@ class PostgresOutboxStore(OutboxStore):
         batch = sorted(ends, key=lambda end: _line(end.claim))
         params = self._settle_params(batch)
         with self._in_doubt.unless_answered(batch):
-            try:
-                [(lost, more)] = await self.database.rows("settle", params)
-            except ConnectionLost:
-                self._in_doubt.note(batch)
-                [(lost, more)] = await self.database.rows("settle", params)
+            lost, more = await self._settled(batch, params)
         self.database.sweep(sum(end.done for end in batch))
         if more:
             self._more_behind(more)
@@ -341,32 +314,8 @@ class PostgresOutboxStore(OutboxStore):
         of_keys = None if keys is None else texts(keys)
         return await self._count("retry", seqs, of_keys, flag(drop), self.database.now())
 
-    async def _prune(self, keep: float) -> int:
-        return await self._count("prune", number(keep), self.database.now())
-
-    async def _count(self, name: str, *params: Param) -> int:
-        [(count,)] = await self.database.rows(name, [text(self.name), *params])
-        return int(count)
-
-    async def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            await self.database.hurry()
-            await super().close()
-            await self.database.close()
-
-    def _make_hints(self) -> Hints:
-        self._transport = PostgresTransport(
-            self.database.connections,
-            self.database.sql["send"],
-            self._listen,
-            self.schema,
-            self.name,
-            self.clock,
-            channel_of(self.schema, self.name),
-        )
-        self._channel = Channel(self._transport, self.clock)
-        return self._channel
+    def _channel_name(self) -> str:
+        return channel_of(self.schema, self.name)
 
 
 def channel_of(schema: str, outbox: str) -> str:
