@@ -17,8 +17,8 @@ from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
-from pollwise.storage.sqlite.thread import SqliteThread
+from pollwise.runtime.jobs import Claim, JobInfo, Settlement
+from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_file import WatchedFile
 
 #: full: a put survives a power cut. normal: it survives a crash of the process, but a power cut may
@@ -72,13 +72,9 @@ class SqliteQueue(Queue):
     def url(self) -> str:
         return f"sqlite:///{quote(str(self.path))}?queue={quote(self.name, safe='')}"
 
-    async def _put(self, jobs: list[NewJob]) -> tuple[list[str], int]:
-        return await self._call(self._store.put, jobs, self._epoch())
-
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
-        claims: list[Claim]
         claims, due = await self._call(
             self._store.claim, worker, limit, lease, kinds, self._epoch()
         )
@@ -89,33 +85,18 @@ class SqliteQueue(Queue):
         keep = self.keep is not None
         return await self._call(self._store.settle, settlements, self._epoch(), keep)
 
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        return await self._call(self._store.renew, claims, self._epoch() + lease)
-
     async def stats(self) -> Stats:
         return await self._call(self._store.stats, self._epoch())
 
     async def get(self, job_id: str) -> JobInfo | None:
-        now = self._epoch()
-        page = await self._call(lambda: self._store.page(now, job_id=job_id))
-        return page[0] if page else None
+        return await self._call(self._store.get, self._epoch(), job_id)
 
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        now = self._epoch()
-        return await self._call(
-            lambda: self._store.page(now, state=state, kind=kind, limit=limit, after=after)
-        )
-
-    async def _retry(self, ids: Sequence[str] | None) -> int:
-        return await self._call(self._store.retry, ids, self._epoch())
-
-    async def _drop(self, ids: Sequence[str] | None) -> int:
-        return await self._call(self._store.drop, ids)
-
-    async def _prune(self, keep: float) -> int:
-        return await self._call(self._store.prune, self._epoch() - keep)
+    _put = in_thread_now(SqliteStore.put)
+    _renew = in_thread_now(SqliteStore.renew)
+    _list_jobs = in_thread_now(SqliteStore.list_jobs)
+    _retry = in_thread_now(SqliteStore.retry)
+    _drop = in_thread(SqliteStore.drop)
+    _prune = in_thread_now(SqliteStore.prune)
 
     async def close(self) -> None:
         if not self._thread.closed:

@@ -40,7 +40,7 @@ class SqliteStore(SqliteFile):
 
     # Jobs
 
-    def put(self, jobs: Sequence[NewJob], now: float) -> tuple[list[str], int]:
+    def put(self, now: float, jobs: Sequence[NewJob]) -> tuple[list[str], int]:
         connection = self.connect()
         ids, fresh = [], 0
         with transaction(connection):
@@ -151,10 +151,10 @@ class SqliteStore(SqliteFile):
                     settled += self._rows(name, batch=json.dumps(batch), now=now)
         return _missing((s.claim for s in settlements), settled)
 
-    def renew(self, claims: Sequence[Claim], until: float) -> list[str]:
+    def renew(self, now: float, claims: Sequence[Claim], lease: float) -> list[str]:
         batch = json.dumps([[number_of(c.job.id), c.token, c.worker] for c in claims])
         with transaction(self.connect()):
-            held = self._rows("renew", batch=batch, until=until)
+            held = self._rows("renew", batch=batch, until=now + lease)
         return _missing(claims, held)
 
     def stats(self, now: float) -> Stats:
@@ -166,28 +166,23 @@ class SqliteStore(SqliteFile):
                 ages.append(max(now - first, 0.0))
         return Stats(**counts, oldest_age=max(ages, default=None))
 
-    def page(
-        self,
-        now: float,
-        *,
-        job_id: str | None = None,
-        state: State | None = None,
-        kind: str | None = None,
-        limit: int = 1,
-        after: str | None = None,
+    def get(self, now: float, job_id: str) -> JobInfo | None:
+        number = number_of(job_id)
+        page = self._page(now=now, state=None, kind=None, limit=1, after=number - 1, last=number)
+        return page[0] if page else None
+
+    def list_jobs(
+        self, now: float, state: State | None, kind: str | None, limit: int, after: str | None
     ) -> list[JobInfo]:
-        rows = self._rows(
-            "list",
-            now=now,
-            state=None if state is None else _CODES[state],
-            kind=kind,
-            limit=limit,
-            after=place_after(after) if job_id is None else number_of(job_id) - 1,
-            last=_SEQ_MAX if job_id is None else number_of(job_id),
-        )
+        code = None if state is None else _CODES[state]
+        place = place_after(after)
+        return self._page(now=now, state=code, kind=kind, limit=limit, after=place, last=_SEQ_MAX)
+
+    def _page(self, **values: Any) -> list[JobInfo]:
+        rows = self._rows("list", **values)
         return [JobInfo(self._job(row[:9]), STATES[row[9]], *row[10:]) for row in rows]
 
-    def retry(self, ids: Sequence[str] | None, now: float) -> int:
+    def retry(self, now: float, ids: Sequence[str] | None) -> int:
         connection = self.connect()
         with transaction(connection):
             dead = self._rows("dead_ids", batch=_id_batch(ids))
@@ -200,9 +195,9 @@ class SqliteStore(SqliteFile):
         with transaction(self.connect()):
             return len(self._rows("drop", batch=_id_batch(ids)))
 
-    def prune(self, before: float) -> int:
+    def prune(self, now: float, keep: float) -> int:
         with transaction(self.connect()):
-            return len(self._rows("prune", before=before, most=MOST_AT_ONCE))
+            return len(self._rows("prune", before=now - keep, most=MOST_AT_ONCE))
 
     def _rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
         values["queue"] = self._queue

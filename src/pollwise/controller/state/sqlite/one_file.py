@@ -158,7 +158,7 @@ class OneFile:
             [kept] = self._rows.add_jobs(now, [row])
             if kept.id != row.id:
                 return kept
-            [queue_id], _ = self._jobs.put([job], now)
+            [queue_id], _ = self._jobs.put(now, [job])
             self._rows.mark_ready(now, [(row.id, row.round, queue_id)])
             self._rows.audit(now, [entry])
         return replace(kept, state="ready", queue_id=queue_id)

@@ -26,7 +26,7 @@ from pollwise.fleet.stores.base import (
 )
 from pollwise.runtime.audit import AuditEntry
 from pollwise.storage.sqlite.file import SqliteFile, transaction
-from pollwise.storage.sqlite.thread import SqliteThread
+from pollwise.storage.sqlite.thread import SqliteThread, in_thread
 
 #: A run without a sign of life for this many seconds is over; and seconds between two signs.
 RUN_LASTS = 30.0
@@ -34,71 +34,6 @@ SIGN_EVERY = 10.0
 #: The runs of this process. Any other run with our process id was left by an earlier process: in a
 #: container they often have the same id.
 _OUR_RUNS: set[str] = set()
-
-
-class SqliteFleetStore(FleetStore):
-    """State in a SQLite file.
-
-    path: the database file; created if missing, unless `create` is off.
-    fleet: name of the fleet; several fleets can share a file.
-    """
-
-    enter_every: ClassVar[float | None] = SIGN_EVERY
-
-    def __init__(self, path: str | Path, fleet: str = NAME, *, create: bool = True) -> None:
-        self.path = Path(path)
-        if self.path.name in ("", ".."):
-            raise ConfigError(f"path = {str(path)!r} is not a file name; give one like fleet.db")
-        self.name = fleet
-        self.url = f"sqlite:///{quote(str(self.path))}"
-        if fleet != NAME:
-            self.url += f"?fleet={quote(fleet, safe='')}"
-        self._tables = _FleetTables(self.path, fleet, create=create)
-        self._thread = SqliteThread(
-            self._tables, name=f"pollwise-{self.path.name}", store=str(self.path)
-        )
-        self._call = self._thread.call
-
-    async def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
-        rows: list[SavedTarget] = await self._call(self._tables.load)
-        return rows if names is None else [each for each in rows if each.name in set(names)]
-
-    async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
-        await self._call(self._tables.save, list(batch))
-        return []
-
-    async def remove(self, names: Sequence[str]) -> None:
-        await self._call(self._tables.remove, list(names))
-
-    async def enter(self) -> None:
-        await self._call(self._tables.enter)
-
-    async def leave(self) -> None:
-        await self._call(self._tables.leave)
-
-    async def nodes(self) -> list[FleetNode] | None:
-        return await self._call(self._tables.nodes)
-
-    async def order(self, what: str, names: Sequence[str], by: str = "") -> None:
-        await self._call(self._tables.order, what, list(names), by)
-
-    async def orders(self) -> list[TargetOrder]:
-        return await self._call(self._tables.orders)
-
-    async def settings(self) -> dict[str, Any]:
-        return await self._call(self._tables.settings)
-
-    async def keep_settings(self, changes: Mapping[str, Any]) -> None:
-        await self._call(self._tables.keep_settings, dict(changes))
-
-    async def audit(self, entry: AuditEntry) -> None:
-        await self._call(self._tables.audit, entry)
-
-    async def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
-        return await self._call(self._tables.list_audit, limit, before)
-
-    async def close(self) -> None:
-        await self._thread.close()
 
 
 class _FleetTables(SqliteFile):
@@ -115,14 +50,16 @@ class _FleetTables(SqliteFile):
         self._run = secrets.token_hex(8)
         self._entered = False
 
-    def load(self) -> list[SavedTarget]:
+    def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
         rows = self.connect().execute(self._sql["load"], (self._fleet,))
+        wanted = None if names is None else set(names)
         return [
             SavedTarget(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
             for name, due, paused, *rest, more in rows
+            if wanted is None or name in wanted
         ]
 
-    def save(self, batch: list[SavedTarget]) -> None:
+    def save(self, batch: Sequence[SavedTarget]) -> list[str]:
         rows = [
             (
                 self._fleet, each.name, each.due, each.paused, each.state, each.failures,
@@ -134,8 +71,9 @@ class _FleetTables(SqliteFile):
         connection = self.connect()
         with transaction(connection):
             connection.executemany(self._sql["save"], rows)
+        return []
 
-    def remove(self, names: list[str]) -> None:
+    def remove(self, names: Sequence[str]) -> None:
         connection = self.connect()
         with transaction(connection):
             connection.executemany(self._sql["remove"], [(self._fleet, name) for name in names])
@@ -172,7 +110,7 @@ class _FleetTables(SqliteFile):
         finally:
             super().close()
 
-    def nodes(self) -> list[FleetNode]:
+    def nodes(self) -> list[FleetNode] | None:
         connection = self.connect()
         found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
         if found is None:
@@ -184,7 +122,7 @@ class _FleetTables(SqliteFile):
         [held] = connection.execute(self._sql["count"], (self._fleet,)).fetchone()
         return [FleetNode(f"{host}-{pid}", RUN_LASTS - (now - at), held)]
 
-    def order(self, what: str, names: list[str], by: str) -> None:
+    def order(self, what: str, names: Sequence[str], by: str = "") -> None:
         connection = self.connect()
         with transaction(connection):
             rows = [(self._fleet, name, what, by) for name in names]
@@ -204,7 +142,7 @@ class _FleetTables(SqliteFile):
         rows = self.connect().execute(self._sql["settings"], (self._fleet,))
         return {key: json.loads(value) for key, value in rows}
 
-    def keep_settings(self, changes: dict[str, Any]) -> None:
+    def keep_settings(self, changes: Mapping[str, Any]) -> None:
         connection = self.connect()
         with transaction(connection):
             for key, value in changes.items():
@@ -221,10 +159,49 @@ class _FleetTables(SqliteFile):
             parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
             connection.execute(self._sql["audit"], (self._fleet, now, *parts))
 
-    def list_audit(self, limit: int, before: int | None) -> list[AuditEntry]:
+    def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
         newest = 2**63 - 1 if before is None else before
         rows = self.connect().execute(self._sql["list_audit"], (self._fleet, newest, limit))
         return [AuditEntry(*row) for row in rows]
+
+
+class SqliteFleetStore(FleetStore):
+    """State in a SQLite file.
+
+    path: the database file; created if missing, unless `create` is off.
+    fleet: name of the fleet; several fleets can share a file.
+    """
+
+    enter_every: ClassVar[float | None] = SIGN_EVERY
+
+    def __init__(self, path: str | Path, fleet: str = NAME, *, create: bool = True) -> None:
+        self.path = Path(path)
+        if self.path.name in ("", ".."):
+            raise ConfigError(f"path = {str(path)!r} is not a file name; give one like fleet.db")
+        self.name = fleet
+        self.url = f"sqlite:///{quote(str(self.path))}"
+        if fleet != NAME:
+            self.url += f"?fleet={quote(fleet, safe='')}"
+        self._tables = _FleetTables(self.path, fleet, create=create)
+        self._thread = SqliteThread(
+            self._tables, name=f"pollwise-{self.path.name}", store=str(self.path)
+        )
+
+    async def close(self) -> None:
+        await self._thread.close()
+
+    load = in_thread(_FleetTables.load)
+    save = in_thread(_FleetTables.save)
+    remove = in_thread(_FleetTables.remove)
+    enter = in_thread(_FleetTables.enter)
+    leave = in_thread(_FleetTables.leave)
+    nodes = in_thread(_FleetTables.nodes)
+    order = in_thread(_FleetTables.order)
+    orders = in_thread(_FleetTables.orders)
+    settings = in_thread(_FleetTables.settings)
+    keep_settings = in_thread(_FleetTables.keep_settings)
+    audit = in_thread(_FleetTables.audit)
+    list_audit = in_thread(_FleetTables.list_audit)
 
 
 def _lives(run: str, pid: int, host: str, at: float, now: float) -> bool:

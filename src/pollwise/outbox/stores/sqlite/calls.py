@@ -202,8 +202,8 @@ class SqliteCalls(SqliteConnection):
             return False
         return end.done > 0
 
-    def renew(self, claims: Sequence[KeyClaim], until: float) -> list[KeyClaim]:
-        lost = []
+    def renew(self, now: float, claims: Sequence[KeyClaim], lease: float) -> list[KeyClaim]:
+        lost, until = [], now + lease
         with transaction(self.connect()):
             for claim in claims:
                 key, record = _claimed(claim)
@@ -212,7 +212,7 @@ class SqliteCalls(SqliteConnection):
         return lost
 
     def announce(
-        self, relay: str, handlers: Mapping[str, list[str]], age: float, now: float
+        self, now: float, relay: str, handlers: Mapping[str, list[str]], age: float
     ) -> list[RelayInfo]:
         gone, began = now - RELAY_LIVE, now - age
         with transaction(self.connect()):
@@ -263,12 +263,12 @@ class SqliteCalls(SqliteConnection):
 
     def records(
         self,
+        now: float,
         state: RecordState | None,
         kind: str | None,
         key: str | None,
         limit: int,
         after: str | None,
-        now: float,
     ) -> list[RecordInfo]:
         rows = self._rows(
             "list_dead" if state == "dead" else "list",
@@ -290,14 +290,14 @@ class SqliteCalls(SqliteConnection):
             return RecordInfo(record, state, float(due), error, progress, relay)
         return RecordInfo(record, state, _time(since), error, progress)
 
-    def retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None, now: float) -> int:
+    def retry(self, now: float, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         with transaction(self.connect()):
             batch, count = self._dead(ids, keys)
             self._run("revive", batch=batch, now=now)
             self._run("unblock", batch=batch, now=now)
         return count
 
-    def drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None, now: float) -> int:
+    def drop(self, now: float, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         with transaction(self.connect()):
             batch, count = self._dead(ids, keys)
             self._run("delete", batch=batch)
@@ -311,9 +311,9 @@ class SqliteCalls(SqliteConnection):
         found = [seq for (seq,) in self._rows("dead", ids=numbers, keys=names)]
         return json.dumps(found), len(found)
 
-    def prune(self, before: float) -> int:
+    def prune(self, now: float, keep: float) -> int:
         with transaction(self.connect()):
-            return len(self._rows("prune", before=before, limit=ROWS_MAX))
+            return len(self._rows("prune", before=now - keep, limit=ROWS_MAX))
 
 
 def _claimed(claim: KeyClaim) -> KeyOrRecord:

@@ -6,22 +6,13 @@ commit by any process, in any language, is noticed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.outbox.records import (
-    BlockedKey,
-    KeyClaim,
-    KeySettlement,
-    NewRecord,
-    OutboxStats,
-    RecordInfo,
-    RecordState,
-    RelayInfo,
-)
+from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord, OutboxStats
 from pollwise.outbox.stores.base import OnDead, OutboxStore
 from pollwise.outbox.stores.sqlite.calls import SqliteCalls
 from pollwise.outbox.stores.sqlite.connection import migration
@@ -29,7 +20,7 @@ from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.storage.sqlite.thread import SqliteThread
+from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_database import WatchedDatabase
 
 
@@ -107,43 +98,21 @@ class SqliteOutboxStore(OutboxStore):
 
     async def _settle(self, ends: list[KeySettlement]) -> list[KeyClaim]:
         now, keep, block = self._epoch(), self.keep is not None, self.on_dead == "block"
-        lost, more = await self._call(lambda: self._calls.settle(ends, now, keep=keep, block=block))
+        lost, more = await self._call(self._calls.settle, ends, now, keep=keep, block=block)
         if more:
             self._more_behind(more)
         return lost
 
-    async def _renew(self, claims: list[KeyClaim], lease: float) -> list[KeyClaim]:
-        return await self._call(self._calls.renew, claims, self._epoch() + lease)
-
-    async def _announce_handlers(
-        self, relay: str, handlers: Mapping[str, list[str]], age: float
-    ) -> list[RelayInfo]:
-        return await self._call(self._calls.announce, relay, handlers, age, self._epoch())
-
     async def stats(self) -> OutboxStats:
         return await self._call(self._calls.stats, self._epoch())
 
-    async def _blocked(self, limit: int, after: str | None) -> list[BlockedKey]:
-        return await self._call(self._calls.blocked, limit, after)
-
-    async def _records(
-        self,
-        state: RecordState | None,
-        kind: str | None,
-        key: str | None,
-        limit: int,
-        after: str | None,
-    ) -> list[RecordInfo]:
-        return await self._call(self._calls.records, state, kind, key, limit, after, self._epoch())
-
-    async def _retry(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._call(self._calls.retry, ids, keys, self._epoch())
-
-    async def _drop(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
-        return await self._call(self._calls.drop, ids, keys, self._epoch())
-
-    async def _prune(self, keep: float) -> int:
-        return await self._call(self._calls.prune, self._epoch() - keep)
+    _renew = in_thread_now(SqliteCalls.renew)
+    _announce_handlers = in_thread_now(SqliteCalls.announce)
+    _blocked = in_thread(SqliteCalls.blocked)
+    _records = in_thread_now(SqliteCalls.records)
+    _retry = in_thread_now(SqliteCalls.retry)
+    _drop = in_thread_now(SqliteCalls.drop)
+    _prune = in_thread_now(SqliteCalls.prune)
 
     async def close(self) -> None:
         if not self._thread.closed:
