@@ -9,13 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.options import LogFormat, LogLevel
+from pollwise.cli.options import LogFormat, LogLevel, overrides_of, set_option
 from pollwise.errors import ConfigError
 from pollwise.observe import logs
 from pollwise.runtime.events import Events, JobReported, JobStarted
 from pollwise.settings import AgentSettings, load
 
 logger = logging.getLogger("pollwise")
+
+SET_EXAMPLE = "agent.poll_interval=10s"
 
 
 def agent(
@@ -69,9 +71,7 @@ def agent(
     ] = False,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting: agent.poll_interval=10s")
-    ] = None,
+    setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
 ) -> None:
     """Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C.
 
@@ -81,26 +81,22 @@ def agent(
 
     Example: pollwise agent --controller http://localhost:8420 --token-file w.token -- ./build.sh
     """
-    overrides: dict[str, object] = {}
-    for pair in setting or []:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {pair!r} has no value; write --set agent.poll_interval=10s")
-        overrides[key.strip()] = value.strip()
-    given = {
-        "agent.controller": controller,
-        "agent.token_file": None if token_file is None else str(token_file),
-        "agent.ca_file": None if ca_file is None else str(ca_file),
-        "agent.name": name,
-        "agent.slots": slots,
-        "agent.timeout": timeout,
-        "agent.grace": grace,
-        "agent.folder": None if folder is None else str(folder),
-        "agent.push": push,
-        "agent.log_format": log_format,
-        "agent.log_level": log_level,
-    }
-    overrides |= {key: value for key, value in given.items() if value is not None}
+    overrides = overrides_of(
+        "agent",
+        setting,
+        SET_EXAMPLE,
+        controller=controller,
+        token_file=token_file,
+        ca_file=ca_file,
+        name=name,
+        slots=slots,
+        timeout=timeout,
+        grace=grace,
+        folder=folder,
+        push=push,
+        log_format=log_format,
+        log_level=log_level,
+    )
     settings = load(overrides=overrides).agent
     options = _options(settings, command, capability or [], kind or [], artefacts, keep_folders)
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
@@ -129,26 +125,10 @@ def _options(
     has = dict(map(_capability, capabilities))
     if kinds:
         has["kinds"] = kinds
-    chosen: dict[str, Any] = {} if settings.name is None else {"name": settings.name}
+    chosen = settings.model_dump(exclude={"log_level", "log_format"}, exclude_none=True)
     if artefacts is not None:
         chosen["artefacts"] = artefacts
-    return AgentOptions(
-        settings.controller,
-        command,
-        token_file=settings.token_file,
-        capabilities=has,
-        slots=settings.slots,
-        timeout=settings.timeout,
-        poll_interval=settings.poll_interval,
-        max_interval=settings.max_interval,
-        grace=settings.grace,
-        kill_after=settings.kill_after,
-        folder=settings.folder,
-        push=settings.push,
-        keep_folders=keep_folders,
-        ca_file=settings.ca_file,
-        **chosen,
-    )
+    return AgentOptions(command=command, capabilities=has, keep_folders=keep_folders, **chosen)
 
 
 def _capability(text: str) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pollwise.cli.options import Json
 from pollwise.cli.output import print_json, print_table, say, warn
 from pollwise.errors import ConfigError, PollwiseError
 from pollwise.fleet.file import read
@@ -24,7 +25,6 @@ app = typer.Typer(
 File = Annotated[
     Path | None, typer.Option("--file", help="Instead of ./pollwise.toml or $POLLWISE_CONFIG.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 def _with_stored(file: Path | None) -> Settings:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
+
+from pollwise.errors import ConfigError
+from pollwise.runtime.redact import without_user
 
 #: How many processes one command starts at most.
 MAX_PROCESSES = 256
@@ -25,3 +29,28 @@ MetricsPorts = Annotated[
 ]
 LogFormat = Annotated[str | None, typer.Option(help="text or json.")]
 LogLevel = Annotated[str | None, typer.Option(help="debug, info, warning or error.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def set_option(example: str) -> Any:
+    """`--set key=value`, which sets any setting."""
+    return typer.Option("--set", help=f"Any setting: {example}")
+
+
+def overrides_of(
+    section: str, pairs: list[str] | None, example: str, **flags: object
+) -> dict[str, object]:
+    """The settings given as arguments, by key: those of `--set`, and the flags that were used.
+
+    flags: by their keys in the section; None is a flag that was not used.
+    """
+    overrides: dict[str, object] = {}
+    for pair in pairs or ():
+        key, equals, value = pair.partition("=")
+        if not equals:
+            raise ConfigError(f"--set {without_user(pair)!r} has no value; write --set {example}")
+        overrides[key.strip()] = value.strip()
+    for name, given in flags.items():
+        if given is not None:
+            overrides[f"{section}.{name}"] = str(given) if isinstance(given, Path) else given
+    return overrides

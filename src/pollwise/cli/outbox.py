@@ -10,28 +10,29 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
-from pollwise.cli.options import LogFormat, LogLevel, MetricsPorts, Processes, StrategyName
-from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
-from pollwise.cli.running import (
-    Supervisor,
-    debug_events,
-    found_at,
+from pollwise.cli.options import (
+    Json,
+    LogFormat,
+    LogLevel,
+    MetricsPorts,
+    Processes,
+    StrategyName,
     overrides_of,
-    ports_of,
-    serve_metrics,
-    stop_with_parent,
-    with_settings,
+    set_option,
 )
+from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
+from pollwise.cli.running import found_at, run_in_processes
 from pollwise.durations import short
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
 from pollwise.outbox.records import BlockedKey, RecordInfo
 from pollwise.outbox.stores.base import OutboxStore
-from pollwise.runtime.events import log
 from pollwise.settings import load
 
 T = TypeVar("T")
+
+SET_EXAMPLE = "outbox.lease=30s"
 
 app = typer.Typer(
     help="The transactional outbox: run its relay, show its records, unblock keys.\n\n"
@@ -40,7 +41,6 @@ app = typer.Typer(
 )
 
 Url = Annotated[str, typer.Argument(help="The database, as in sqlite:///shop.db?outbox=default")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Record ids, instead of --key or --all.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="The dead records of this key.")]
 All = Annotated[bool, typer.Option("--all", help="All dead records of the outbox.")]
@@ -66,42 +66,21 @@ def run(
     metrics_port: MetricsPorts = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting: outbox.lease=30s")
-    ] = None,
+    setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
 ) -> None:
     """Run a relay until SIGTERM or Ctrl-C; then finish running handlers and give the rest back.
 
     Example: pollwise outbox run shop.events:outbox --metrics-port 9091
     """
-    overrides = overrides_of(setting or [], "outbox.lease=30s")
-    given = {
-        "outbox.batch": batch,
-        "outbox.concurrency": concurrency,
-        "outbox.polling.strategy": strategy,
-        "outbox.metrics_port": metrics_port,
-        "outbox.log_format": log_format,
-        "outbox.log_level": log_level,
-    }
-    overrides |= {key: value for key, value in given.items() if value is not None}
-    settings = load(overrides=overrides)
+    flags = {"polling.strategy": strategy, "batch": batch, "concurrency": concurrency}
+    flags |= {"metrics_port": metrics_port, "log_format": log_format, "log_level": log_level}
+    settings = load(overrides=overrides_of("outbox", setting, SET_EXAMPLE, **flags))
     own = settings.outbox
     logs.set_up(own.log_level, own.log_format)
     found = _found(target)
-    options = with_settings(found.options, settings, "outbox", RUN_OPTIONS)
-    if processes > 1:
-        supervisor = Supervisor(ports_of(own.metrics_port, processes))
-        raise typer.Exit(asyncio.run(supervisor.run()))
-    stop_with_parent()
     if settings.is_set("outbox.database") and own.database:
         found.database = own.database
-    if own.log_level == "debug":
-        found.events.subscribe(log, *debug_events())
-    close = serve_metrics(found.events, own.metrics_port, own.metrics_host)
-    try:
-        asyncio.run(found.run(options))
-    finally:
-        close()
+    run_in_processes(found, settings, "outbox", processes)
 
 
 def _found(target: str) -> Outbox:
@@ -111,18 +90,6 @@ def _found(target: str) -> Outbox:
             f"the outbox {target!r} has no handler; register one with @outbox.handle('order.*')"
         )
     return found
-
-
-RUN_OPTIONS = (
-    "polling",
-    "batch",
-    "records_per_key",
-    "concurrency",
-    "lease",
-    "grace",
-    "timeout",
-    "long_interval",
-)
 
 
 @app.command("stats")

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeVar, cast
 import typer
 
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
+from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
@@ -29,7 +30,6 @@ app = typer.Typer(
 )
 
 Url = Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
 After = Annotated[str | None, typer.Option(help="Continue after this job id.")]
 Kind = Annotated[str | None, typer.Option(help="Only jobs of this kind.")]

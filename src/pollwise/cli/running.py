@@ -11,25 +11,27 @@ import sys
 import sysconfig
 import threading
 import traceback
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import typer
 
 import pollwise
 from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError
 from pollwise.lab.prices import Price
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Event, Events, PollFinished, all_events
+from pollwise.runtime.events import Event, Events, PollFinished, all_events, log
 from pollwise.runtime.executor.starting import no_runs
 from pollwise.runtime.redact import without_user
 from pollwise.runtime.signals import stopping_on_signals
 
 if TYPE_CHECKING:
-    from pollwise.outbox import OutboxRunOptions
+    from pollwise.outbox import Outbox
     from pollwise.settings import Settings
-    from pollwise.worker import WorkerRunOptions
+    from pollwise.worker import Worker
 
 logger = logging.getLogger("pollwise")
 
@@ -42,7 +44,6 @@ GROUPS = ("outbox",)
 PARENT = "_POLLWISE_SUPERVISOR"
 
 T = TypeVar("T")
-RunOptions = TypeVar("RunOptions", "WorkerRunOptions", "OutboxRunOptions")
 
 # Where code is that is not the user's own.
 _LIBRARIES = (
@@ -52,25 +53,38 @@ _LIBRARIES = (
 )
 
 
-def overrides_of(pairs: list[str], example: str) -> dict[str, object]:
-    overrides: dict[str, object] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"--set {without_user(pair)!r} has no value; write --set {example}")
-        overrides[key.strip()] = value.strip()
-    return overrides
-
-
-def with_settings(
-    own: RunOptions, settings: Settings, section: str, names: Iterable[str]
-) -> RunOptions:
+def _with_settings(own: Any, settings: Settings, section: str) -> Any:
     """The options of the code, replaced by every setting of the section that was set."""
     chosen = getattr(settings, section)
-    values: dict[str, Any] = {
-        name: getattr(chosen, name) for name in names if settings.is_set(f"{section}.{name}")
+    values = {
+        each.name: getattr(chosen, each.name)
+        for each in fields(own)
+        if settings.is_set(f"{section}.{each.name}")
     }
     return replace(own, **values)
+
+
+def run_in_processes(
+    found: Worker | Outbox,
+    settings: Settings,
+    section: str,
+    processes: int,
+    cost: Price | None = None,
+) -> None:
+    """Run a worker or a relay until it stops, in this process or in several supervised ones."""
+    own = getattr(settings, section)
+    options = _with_settings(found.options, settings, section)
+    if processes > 1:
+        supervisor = Supervisor(ports_of(own.metrics_port, processes))
+        raise typer.Exit(asyncio.run(supervisor.run()))
+    stop_with_parent()
+    if own.log_level == "debug":
+        found.events.subscribe(log, *debug_events())
+    close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
+    try:
+        asyncio.run(found.run(options))
+    finally:
+        close()
 
 
 def import_from_here() -> None:

@@ -15,8 +15,8 @@ from typing import Annotated, Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from pollwise.cli.options import LogFormat, LogLevel
-from pollwise.cli.output import moment, print_json, print_table, say
+from pollwise.cli.options import Json, LogFormat, LogLevel, overrides_of, set_option
+from pollwise.cli.output import fail, moment, print_json, print_table, say
 from pollwise.errors import ConfigError
 from pollwise.observe import logs
 from pollwise.settings import ControllerSettings, load
@@ -31,6 +31,7 @@ PAGE_MAX = 1000
 TOKEN_FILE = "pollwise-admin.token"  # noqa: S105
 #: The name of the command line in the audit log.
 BY = "command line"
+SET_EXAMPLE = "controller.min_interval=2s"
 
 
 class _Serve(TyperGroup):
@@ -59,7 +60,6 @@ Url = Annotated[
 Store = Annotated[
     str | None, typer.Option("--store", help="The store; else the setting controller.queue.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ExpiresIn = Annotated[
     str | None, typer.Option("--expires-in", help="How long it is valid: 30d. By default for ever.")
 ]
@@ -100,9 +100,7 @@ def run(
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting: controller.min_interval=2s")
-    ] = None,
+    setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
 ) -> None:
     """Run a controller until SIGTERM or Ctrl-C.
 
@@ -110,22 +108,23 @@ def run(
 
     Example: pollwise serve run sqlite:///jobs.db --host 0.0.0.0 --tls-cert c.pem --tls-key k.pem
     """
-    settings = _settings(
-        setting or [],
-        {
-            "controller.queue": url,
-            "controller.host": host,
-            "controller.port": port,
-            "controller.tls_cert": tls_cert,
-            "controller.tls_key": tls_key,
-            "controller.artefacts": artefacts,
-            "controller.state": state,
-            "controller.trusted_proxies": ",".join(trusted_proxy) if trusted_proxy else None,
-            "controller.access_log": access_log,
-            "controller.log_format": log_format,
-            "controller.log_level": log_level,
-        },
+    overrides = overrides_of(
+        "controller",
+        setting,
+        SET_EXAMPLE,
+        queue=url,
+        host=host,
+        port=port,
+        tls_cert=tls_cert,
+        tls_key=tls_key,
+        artefacts=artefacts,
+        state=state,
+        trusted_proxies=",".join(trusted_proxy) if trusted_proxy else None,
+        access_log=access_log,
+        log_format=log_format,
+        log_level=log_level,
     )
+    settings = load(overrides=overrides).controller
     options_from(settings)  # bad values are refused before anything starts
     logs.set_up(settings.log_level, settings.log_format, libraries=True)
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -196,10 +195,7 @@ def create(
         return made, secret
 
     row, secret = _with_tokens(store, make)
-    if as_json:
-        print_json({**_shown(row), "token": secret})
-    else:
-        say(secret)
+    _print_secret(row, secret, as_json)
 
 
 @token_app.command("list")
@@ -279,17 +275,14 @@ def rotate(
     if found is None:
         _not_found(token_id)
     row, secret = found
-    if as_json:
-        print_json({**_shown(row), "token": secret})
-    else:
-        say(secret)
+    _print_secret(row, secret, as_json)
 
 
 def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) -> T:
     from pollwise.controller.opening import opened_state
     from pollwise.controller.security.tokens import Tokens
 
-    settings = _settings([], {"controller.queue": store})
+    settings = load(overrides={"controller.queue": store}).controller
     url = settings.state or _store(settings)
 
     async def main() -> T:
@@ -314,9 +307,11 @@ def _shown(row: Any) -> dict[str, Any]:
     }
 
 
-def _not_found(token_id: str) -> None:
-    from pollwise.cli.output import fail
+def _print_secret(row: Any, secret: str, as_json: bool) -> None:
+    print_json({**_shown(row), "token": secret}) if as_json else say(secret)
 
+
+def _not_found(token_id: str) -> None:
     fail(f"there is no valid token {token_id!r}; `pollwise serve token list` shows all tokens")
     raise typer.Exit(1)
 
@@ -327,19 +322,6 @@ def options_from(settings: ControllerSettings) -> Any:
 
     given = settings.model_dump()
     return ControllerOptions(**{name: given[name] for name in NAMES if name in given})
-
-
-def _settings(pairs: list[str], given: dict[str, object]) -> ControllerSettings:
-    overrides: dict[str, object] = {}
-    for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals:
-            raise ConfigError(
-                f"--set {pair!r} has no value; write --set controller.min_interval=2s"
-            )
-        overrides[key.strip()] = value.strip()
-    overrides |= {key: value for key, value in given.items() if value is not None}
-    return load(overrides=overrides).controller
 
 
 def _store(settings: ControllerSettings) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 
@@ -25,7 +25,7 @@ from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.top import watch
 from pollwise.cli.fleet.views import FleetSnapshot, frame, phrase, rounded
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
-from pollwise.cli.options import LogFormat, LogLevel, MetricsPort
+from pollwise.cli.options import Json, LogFormat, LogLevel, MetricsPort, overrides_of, set_option
 from pollwise.cli.output import (
     NOTHING,
     fail,
@@ -38,7 +38,6 @@ from pollwise.cli.output import (
     visible,
     warn,
 )
-from pollwise.cli.running import overrides_of
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.fleet.control import note_order
@@ -48,7 +47,7 @@ from pollwise.fleet.views import TargetState
 from pollwise.observe import logs
 from pollwise.settings import load
 
-T = TypeVar("T")
+SET_EXAMPLE = "fleet.lease=30s"
 
 app = typer.Typer(
     help="Poll thousands of targets, each at its own pace.\n\nExample: pollwise fleet run",
@@ -59,7 +58,6 @@ File = Annotated[Path | None, typer.Option("--file", help="File of targets; defa
 Store = Annotated[
     str | None, typer.Option("--store", help="Store of the fleet's state: sqlite:///fleet.db")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Names = Annotated[list[str] | None, typer.Argument(help="The names of targets.")]
 All = Annotated[bool, typer.Option("--all", help="All targets that the order applies to.")]
 
@@ -85,27 +83,26 @@ def run(
     ] = None,
     log_format: LogFormat = None,
     log_level: LogLevel = None,
-    setting: Annotated[
-        list[str] | None, typer.Option("--set", help="Any setting: fleet.lease=30s")
-    ] = None,
+    setting: Annotated[list[str] | None, set_option(SET_EXAMPLE)] = None,
 ) -> None:
     """Poll until SIGTERM or Ctrl-C; then finish the polls in progress and save the state.
 
     Example: pollwise fleet run --file fleet.toml --store sqlite:///fleet.db --api-port 8765
     """
-    overrides = overrides_of(setting or [], "fleet.lease=30s")
-    given: dict[str, object] = {
-        "fleet.file": None if file is None else str(file),
-        "fleet.store": store,
-        "fleet.budget": budget,
-        "fleet.concurrency": concurrency,
-        "fleet.api_port": api_port,
-        "fleet.api_tokens": api_tokens,
-        "fleet.metrics_port": metrics_port,
-        "fleet.log_format": log_format,
-        "fleet.log_level": log_level,
-    }
-    overrides |= {key: value for key, value in given.items() if value is not None}
+    overrides = overrides_of(
+        "fleet",
+        setting,
+        SET_EXAMPLE,
+        file=file,
+        store=store,
+        budget=budget,
+        concurrency=concurrency,
+        api_port=api_port,
+        api_tokens=api_tokens,
+        metrics_port=metrics_port,
+        log_format=log_format,
+        log_level=log_level,
+    )
     settings = load(overrides=overrides)
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
     targets = read_checked(settings, overrides, "Nothing was started.")

@@ -20,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from pollwise import __version__
+from pollwise.cli.options import Json
 from pollwise.cli.output import err, print_json, say, visible
 from pollwise.cli.queue import with_queue
 from pollwise.durations import seconds, short
@@ -63,7 +64,6 @@ Capacity = Annotated[
     int | None,
     typer.Option(min=1, help="How many items a poll can find at most; default: no limit."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
 @app.command("stats")
