@@ -14,13 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 
-from pollwise.runtime.hints import Hint, Hints
-from pollwise.storage.sqlite.watched_file import inotify
+from pollwise.runtime.hints import Hint
+from pollwise.storage.sqlite.watched_file import FileHints
 
 IN_MODIFY = 0x002
 #: The delays of the checks after a change, in seconds, each from the one before.
@@ -29,38 +28,27 @@ CHECK_AFTER = (0.001, 0.01, 0.03, 0.1, 0.5)
 CHECKS_APART = 0.01
 
 
-class WatchedDatabase(Hints):
+class WatchedDatabase(FileHints):
     """Hints that come from changes of a database file.
 
-    every: how often to compare time stamps where the kernel does not report changes; 0 turns
-        both off.
     anything: returns whether there is anything to claim.
     """
 
     def __init__(
         self, database: Path, every: float, anything: Callable[[], Awaitable[bool]]
     ) -> None:
-        super().__init__()
+        super().__init__(every)
         self._database = database
         self._log = database.with_name(database.name + "-wal")
-        self._every = every
         self._anything = anything
-        self._opened = False
         self._seen = self._stamp()
-        self._watch: int | None = None  # inotify's file descriptor
         self._watches_log = False
-        self._cannot_watch = not sys.platform.startswith("linux")
         self._loop: asyncio.AbstractEventLoop | None = None  # of the handles and tasks below
-        self._reading = False
         self._next_stamp: asyncio.TimerHandle | None = None
         self._next_check: asyncio.TimerHandle | None = None
         self._checks_left: list[float] = []
         self._checked_at = 0.0
         self._checking: asyncio.Task[None] | None = None
-
-    def opened(self) -> None:
-        """Start to watch: the database exists and has the outbox's tables."""
-        self._opened = True
 
     def asleep(self, hint: Hint) -> None:
         super().asleep(hint)
@@ -71,7 +59,7 @@ class WatchedDatabase(Hints):
             self._leave_loop()
             self._loop = loop
         if self._begin_watch():
-            self._read_on()
+            self._start_reading(loop, self._read_changes)
         elif self._next_stamp is None:
             self._next_stamp = loop.call_later(self._every, self._compare_later)
         self._compare()  # it may have changed while no relay slept
@@ -86,11 +74,7 @@ class WatchedDatabase(Hints):
 
     def close(self) -> None:
         super().close()
-        self._every = 0.0
         self._leave_loop()
-        if self._watch is not None:
-            os.close(self._watch)
-            self._watch = None
 
     async def aclose(self) -> None:
         checking = self._checking
@@ -104,22 +88,12 @@ class WatchedDatabase(Hints):
         """Have the kernel watch the files; False if it cannot."""
         has_log = self._log.exists()
         if self._watch is not None and has_log and not self._watches_log:
-            self._stop_reading()
-            os.close(self._watch)
-            self._watch = None
+            self._end_watch()
         if self._watch is None and not self._cannot_watch:
-            try:
-                paths = [self._database, self._log] if has_log else [self._database]
-                self._watch = inotify(paths, IN_MODIFY)
-                self._watches_log = has_log
-            except (OSError, AttributeError):
-                self._cannot_watch = True  # no rights, no watch left, or no inotify
+            paths = [self._database, self._log] if has_log else [self._database]
+            self._watch_files(paths, IN_MODIFY)
+            self._watches_log = has_log
         return self._watch is not None
-
-    def _read_on(self) -> None:
-        if not self._reading and self._watch is not None and self._loop is not None:
-            self._loop.add_reader(self._watch, self._read_changes)
-            self._reading = True
 
     def _read_changes(self) -> None:
         if self._watch is not None:
@@ -170,7 +144,7 @@ class WatchedDatabase(Hints):
         if self._loop is None or not self._asleep:
             return
         self._checked_at = self._loop.time()
-        self._read_on()
+        self._start_reading(self._loop, self._read_changes)
         if self._checks_left:
             self._check_at(self._checked_at + max(self._checks_left.pop(0), CHECKS_APART))
         if self._checking is None or self._checking.done():
@@ -188,12 +162,6 @@ class WatchedDatabase(Hints):
             self._next_check = None
 
     # Ending
-
-    def _stop_reading(self) -> None:
-        if self._reading and self._watch is not None and self._loop is not None:
-            if not self._loop.is_closed():
-                self._loop.remove_reader(self._watch)
-            self._reading = False
 
     def _leave_loop(self) -> None:
         self._stop_reading()

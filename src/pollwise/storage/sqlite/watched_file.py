@@ -13,7 +13,7 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pollwise.runtime.hints import Hint, Hints
@@ -21,24 +21,66 @@ from pollwise.runtime.hints import Hint, Hints
 IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
 
 
-class WatchedFile(Hints):
-    """Hints that also come from, and go to, other processes.
+class FileHints(Hints):
+    """Hints from changes of files, which the kernel reports where it can.
 
-    every: how often to compare the time stamp if the kernel cannot report it; 0 turns both off.
+    every: how often to compare time stamps if the kernel cannot report changes; 0 turns both off.
     """
 
-    def __init__(self, database: Path, every: float) -> None:
+    def __init__(self, every: float) -> None:
         super().__init__()
+        self._every = every
+        self._opened = False
+        self._watch: int | None = None  # inotify's file descriptor
+        self._cannot_watch = not sys.platform.startswith("linux")
+        self._reading: asyncio.AbstractEventLoop | None = None
+
+    def opened(self) -> None:
+        """The database exists and is ours: only now may it be watched."""
+        self._opened = True
+
+    def close(self) -> None:
+        super().close()
+        self._every = 0.0
+        self._end_watch()
+
+    def _watch_files(self, paths: Iterable[Path], events: int) -> None:
+        try:
+            self._watch = inotify(paths, events)
+        except (OSError, AttributeError):
+            self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
+
+    def _start_reading(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> bool:
+        """Have `changed` called when the kernel reports a change; False if it already is."""
+        if self._reading is loop or self._watch is None:
+            return False
+        loop.add_reader(self._watch, changed)
+        self._reading = loop
+        return True
+
+    def _stop_reading(self) -> None:
+        if self._reading is not None and self._watch is not None:
+            if not self._reading.is_closed():
+                self._reading.remove_reader(self._watch)
+            self._reading = None
+
+    def _end_watch(self) -> None:
+        self._stop_reading()
+        if self._watch is not None:
+            os.close(self._watch)
+            self._watch = None
+
+
+class WatchedFile(FileHints):
+    """Hints that also come from, and go to, other processes."""
+
+    def __init__(self, database: Path, every: float) -> None:
+        super().__init__(every)
         self._database = database
         self._path = database.with_name(database.name + "-hint")
-        self._every = every
         self._seen = self._stamp()
         self._next_check: asyncio.TimerHandle | None = None
         self._checking: asyncio.AbstractEventLoop | None = None
-        self._watch: int | None = None  # inotify's file descriptor
-        self._opened = False
-        self._cannot_watch = not sys.platform.startswith("linux")
-        self._reading: asyncio.AbstractEventLoop | None = None
 
     def asleep(self, hint: Hint) -> None:
         super().asleep(hint)
@@ -54,13 +96,7 @@ class WatchedFile(Hints):
 
     def close(self) -> None:
         super().close()
-        self._every = 0.0
-        self._end_watch()
         self._stop_checking()
-
-    def opened(self) -> None:
-        """The database exists and is ours: only now may a file be created beside it."""
-        self._opened = True
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Touch the file. A failure only costs others latency, so it is not an error."""
@@ -86,18 +122,9 @@ class WatchedFile(Hints):
         """Get touches from the kernel; False if that is not possible."""
         if self._watch is None and not self._begin_watch():
             return False
-        loop = asyncio.get_running_loop()
-        if self._reading is not loop and self._watch is not None:
-            loop.add_reader(self._watch, self._on_touch)
-            self._reading = loop
+        if self._start_reading(asyncio.get_running_loop(), self._on_touch):
             self._check()  # it may have been touched while nobody listened
         return True
-
-    def _stop_reading(self) -> None:
-        if self._reading is not None and self._watch is not None:
-            if not self._reading.is_closed():
-                self._reading.remove_reader(self._watch)
-            self._reading = None
 
     def _begin_watch(self) -> bool:
         if self._cannot_watch or not self._opened:
@@ -106,9 +133,11 @@ class WatchedFile(Hints):
             if not self._path.exists():
                 self._make_file()
                 self._seen = self._stamp()  # our own creation is not a hint
-            self._watch = inotify([self._path], IN_ATTRIB)
-        except (OSError, AttributeError):
-            self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
+        except OSError:
+            self._cannot_watch = True
+        else:
+            self._watch_files([self._path], IN_ATTRIB)
+        if self._watch is None:
             return False
         self._stop_checking()
         return True
@@ -124,12 +153,6 @@ class WatchedFile(Hints):
             self._end_watch()
             self._read_watch()
         self._check()
-
-    def _end_watch(self) -> None:
-        self._stop_reading()
-        if self._watch is not None:
-            os.close(self._watch)
-            self._watch = None
 
     # Time stamps
 
