@@ -189,7 +189,7 @@ def test_a_store_from_the_future_and_one_that_is_none(tmp_path: Path) -> None:
         with pytest.raises(StoreError, match="not a SQLite database"):
             await SqliteFleetStore(tmp_path / "text.db").load()
         fleet = fleet_for(clock, store=SqliteFleetStore(tmp_path / "no" / "fleet.db"))
-        with pytest.raises(StoreError, match="no folder"):
+        with pytest.raises(StoreError, match="does not exist; create it"):
             await fleet.run()
 
     virtually(main)
