@@ -2,8 +2,8 @@
 
 This uses the connections of redis-py but not its client. A client that repeats a call on its own
 might put a job twice, so it is decided here what is repeated, and when. Commands are packed with
-one join, where redis-py copies each argument. Measured (benchmarks/RESULTS.md): 51,153 jobs/s,
-against 4,160 of dramatiq; this includes the batching above it.
+one join, where redis-py copies each argument. Measured (benchmarks/wire.py): a command with 400
+arguments is 2 times as fast as with redis-py's client, and one with few is as fast.
 """
 
 from __future__ import annotations
