@@ -44,7 +44,7 @@ def write(path: Path, seed: int) -> None:
             put(target, connection, [NewRecord("order.placed", number, customer)])
         connection.execute(rng.choice(("COMMIT", "COMMIT", "COMMIT", "ROLLBACK")))
         print("step", flush=True)
-        time.sleep(rng.choice((0, 0.001, 0.01)))  # real time: others shall have their turn
+        time.sleep(rng.choice((0, 0.001, 0.01)))  # real time: let the other processes run
 
 
 async def relay(path: Path, seed: int) -> None:

@@ -13,6 +13,7 @@ reading at the cost of a few headers.
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from pollwise.core.outcome import Plain
@@ -22,7 +23,7 @@ from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 
-class UrlProbe:
+class UrlProbe(ABC):
     """Base of the probes that read the answer of a URL."""
 
     __slots__ = ("_fetch", "host")
@@ -53,12 +54,12 @@ class UrlProbe:
             validators_for(answer, target),
         )
 
-    def _read_options(self, options: ProbeOptions) -> None:
+    def _read_options(self, options: ProbeOptions) -> None:  # noqa: B027 - a type may have none
         """Read the options of this type."""
 
+    @abstractmethod
     def _read(self, answer: HttpAnswer) -> tuple[str, float | None, dict[str, Plain], str]:
         """The value of a reading, when it changed, its facts and its summary."""
-        raise NotImplementedError
 
 
 class HttpProbe(UrlProbe):
