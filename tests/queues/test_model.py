@@ -24,7 +24,7 @@ from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
-from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement
+from pollwise.runtime.jobs import STATES, Claim, JobInfo, NewJob, Progress, Settlement
 from pollwise.testing import VirtualClock
 from tests.queues.benches import migrated
 
@@ -42,9 +42,10 @@ jobs = st.fixed_dictionaries(
         "priority": st.sampled_from([0, 0, -1, 1]),
         "delay": delays,
         "unique": st.sampled_from([None, None, "u", "v"]),
+        "headers": st.sampled_from([None, None, {"a": "☃"}]),
     }
 )
-actions = st.sampled_from(["done", "done", "retry", "dead", "give_back"])
+actions = st.sampled_from(["done", "done", "result", "retry", "dead", "cancelled", "give_back"])
 
 
 def step(name: str, **parts: st.SearchStrategy[Any]) -> st.SearchStrategy[Step]:
@@ -67,7 +68,14 @@ programs = st.lists(
         claims,
         step("settle", picks=st.lists(st.tuples(st.integers(0, 40), actions, delays), max_size=4)),
         step("settle", picks=st.lists(st.tuples(st.integers(0, 3), actions, delays), max_size=3)),
-        step("renew", picks=picks, lease=st.sampled_from([1, 5])),
+        step(
+            "renew",
+            picks=picks,
+            lease=st.sampled_from([1, 5]),
+            progress=st.none() | st.tuples(st.integers(0, 40), st.sampled_from([0.5, 1])),
+        ),
+        step("cancel", picks=picks),
+        step("cancel", picks=st.lists(st.integers(0, 5), min_size=1, max_size=2)),
         step("elapse", units=st.sampled_from([0.5, 1, 1, 2, 5])),
         step("retry", picks=st.none() | picks),
         step("drop", picks=st.none() | picks),
@@ -113,10 +121,14 @@ class Side:
         batch = []
         for pick, action, delay in picks:
             if self.claims:
-                claim = self.claims[-1 - pick % len(self.claims)]  # 0 is the newest
+                claim = self._pick(pick)
                 match action:
                     case "done":
                         batch.append(Settlement.done(claim))
+                    case "result":
+                        batch.append(Settlement.done(claim, {"n": delay}))
+                    case "cancelled":
+                        batch.append(Settlement.cancelled(claim, "stopped"))
                     case "dead":
                         batch.append(Settlement.dead(claim, "broken"))
                     case "retry":
@@ -125,10 +137,22 @@ class Side:
                         batch.append(Settlement.give_back(claim, delay))
         await queue.settle(batch)
 
-    async def _renew(self, queue: Queue, picks: list[int], lease: float) -> Any:
-        if self.claims:
-            chosen = [self.claims[-1 - pick % len(self.claims)] for pick in picks]
-            await queue.renew(chosen, lease)
+    async def _renew(self, queue: Queue, picks: list[int], lease: float, progress: Any) -> Any:
+        if not self.claims:
+            return None
+        chosen = [self._pick(pick) for pick in picks]
+        said = {}
+        if progress is not None:
+            said = {self._pick(progress[0]).job.id: Progress(progress[1], "note")}
+        renewal = await queue.renew(chosen, lease, said)
+        return [sorted(self.numbers[i] for i in ids) for ids in (renewal.lost, renewal.cancel)]
+
+    def _pick(self, pick: int) -> Claim:
+        return self.claims[-1 - pick % len(self.claims)]  # 0 is the newest
+
+    async def _cancel(self, queue: Queue, picks: list[int]) -> Any:
+        states = await queue.cancel(self._some_ids(picks) or [])
+        return {self.numbers[job_id]: state for job_id, state in states.items()}
 
     async def _retry(self, queue: Queue, picks: list[int] | None) -> Any:
         return await queue.retry(self._some_ids(picks))
@@ -146,11 +170,17 @@ class Side:
         """The stats, and every job."""
         queue = next(self.handles)
         shown = {self.numbers[v.job.id]: self._info(v) for v in await queue.jobs(limit=1000)}
-        return await queue.stats(), shown
+        stats = await queue.stats()
+        kinds = await queue.stats_by_kind()
+        for state in STATES:
+            assert sum(getattr(each, state) for each in kinds.values()) == getattr(stats, state)
+        return (stats, kinds), shown
 
     def _info(self, view: JobInfo) -> dict[str, Any]:
         return self._plain(view.job) | {
-            "state": view.state, "since": view.since, "worker": view.worker, "error": view.error,
+            "state": view.state, "since": view.since, "worker": view.worker,
+            "errors": view.errors, "claimed_at": view.claimed_at, "progress": view.progress,
+            "cancel": view.cancel, "result": view.result,
         }  # fmt: skip
 
     def _plain(self, job: Any) -> dict[str, Any]:
@@ -181,8 +211,15 @@ class Promises:
                 self._leases[job_id] = (self._leases[job_id][0], 0.0)
             if state is None:
                 was = self._before.get(number, {}).get("state")
-                rightly = {"settle": was in ("leased", "ready"), "drop": was == "dead"}
-                gone = was is None or rightly.get(name, name == "prune" and was == "done")
+                cancelled = self._before.get(number, {}).get("cancel")
+                rightly = {
+                    "settle": was in ("leased", "ready"),
+                    "drop": was == "dead",
+                    "prune": was in ("done", "cancelled"),
+                    "cancel": was in ("ready", "delayed", "blocked"),
+                    "claim": cancelled,  # its lease ran out
+                }
+                gone = was is None or rightly.get(name)
                 assert gone, f"job {number} was {was}, and {name} lost it"
         live: Counter[str] = Counter()
         for job in shown.values():

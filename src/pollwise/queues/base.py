@@ -12,7 +12,7 @@ first, so that every store refuses the same things with the same messages.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -24,6 +24,8 @@ from pollwise.runtime.jobs import (
     Claim,
     JobInfo,
     NewJob,
+    Progress,
+    Renewal,
     Settlement,
     State,
     checked_name,
@@ -63,6 +65,9 @@ class Capabilities:
     hints: how far the hints of a put reach: "none", "process", "machine" or "network".
     next_due: an empty claim learns when the next job falls due, and the pause ends then.
     exact_depth: `stats` counts; if False, it estimates.
+    headers: a job can have headers.
+    results, progress, cancel: the result and the progress of a run can be stored, and a job can be
+        cancelled.
     """
 
     keys: bool = True
@@ -82,6 +87,10 @@ class Capabilities:
     hints: str = "process"
     next_due: bool = True
     exact_depth: bool = True
+    headers: bool = True
+    results: bool = True
+    progress: bool = True
+    cancel: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +103,24 @@ class Stats:
     leased: int
     dead: int
     done: int
+    cancelled: int
     oldest_age: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a page shows, and which page; None means any.
+
+    newest: the newest first, else in put order.
+    after: the last id of the previous page.
+    """
+
+    state: State | None = None
+    kinds: tuple[str, ...] | None = None
+    worker: str | None = None
+    newest: bool = False
+    limit: int = 50
+    after: str | None = None
 
 
 class Queue(WorkStore[Claim]):
@@ -199,20 +225,41 @@ class Queue(WorkStore[Claim]):
         batch = checked_batch(settlements, "settle")
         if not batch:
             return
+        if not self.capabilities.results and any(s.result is not None for s in batch):
+            raise self._cannot("keep results")
         once, again = once_each(batch, claim_of)
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
         self._hint_after(batch)
         if lost:
             raise LeaseLost(lost)
 
-    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
-        """Renew the leases of claims, from now. Raises `LeaseLost` for those already lost."""
+    async def renew(
+        self,
+        claims: Iterable[Claim],
+        lease: Duration,
+        progress: Mapping[str, Progress] | None = None,
+    ) -> Renewal:
+        """Renew the leases of claims, from now; return what is lost and what is to be cancelled.
+
+        progress: of some of these jobs, by id. It is not stored for a lease that is lost.
+        """
         batch = checked_batch(claims, "renew")
         if not batch:
-            return
-        lost = await self._renew(batch, checked_lease(lease))
-        if lost:
-            raise LeaseLost(lost)
+            return Renewal()
+        if progress and not self.capabilities.progress:
+            raise self._cannot("keep the progress of a run")
+        return await self._renew(batch, checked_lease(lease), progress or {})
+
+    async def cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        """Cancel jobs; return the state that each is in now, without ids that do not exist.
+
+        A job that waits ends at once: `cancelled`. A job that runs stays `leased`, and the worker
+        that holds it learns of it with its next renewal; it does not run again, unless it was
+        done first. An ended job stays as it is.
+        """
+        if not self.capabilities.cancel:
+            raise self._cannot("cancel jobs")
+        return await self._cancel(distinct(ids, "ids") or [])
 
     @abstractmethod
     async def stats(self) -> Stats:
@@ -222,24 +269,39 @@ class Queue(WorkStore[Claim]):
     async def get(self, job_id: str) -> JobInfo | None:
         """One job, or None if no job has this id (any more)."""
 
+    @abstractmethod
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        """The same for each kind that has jobs."""
+
     async def jobs(
         self,
         state: State | None = None,
         *,
-        kind: str | None = None,
+        kind: str | Sequence[str] | None = None,
+        worker: str | None = None,
+        newest: bool = False,
         limit: int = 50,
         after: str | None = None,
     ) -> list[JobInfo]:
-        """A page of jobs in put order; `after` is the last id of the previous page."""
+        """A page of jobs in put order; `after` is the last id of the previous page.
+
+        kind: one kind, or several. worker: only what this worker holds or has ended.
+        newest: the newest first.
+        """
         if state is not None and state not in STATES:
             raise ConfigError(f"state = {state!r} is not one of {', '.join(STATES)}")
         check_page(limit)
         if state != "dead" and not self.capabilities.views:
             raise self._no_views("list jobs")
-        return await self._list_jobs(state, kind, limit, after)
+        kinds = distinct([kind] if isinstance(kind, str) else kind, "kind")
+        chosen = None if kinds is None else tuple(kinds)
+        return await self._list_jobs(JobFilter(state, chosen, worker, newest, limit, after))
 
     async def retry(self, ids: Sequence[str] | None = None) -> int:
-        """Make dead jobs ready again with fresh attempts (None: all); return how many."""
+        """Run jobs again, with fresh attempts; return how many.
+
+        None: all dead jobs. With ids: these, if they are dead, done or cancelled.
+        """
         count = await self._retry(distinct(ids, "ids"))
         if count:
             self._give_hints(count)
@@ -270,13 +332,16 @@ class Queue(WorkStore[Claim]):
         """Settle the claims whose lease is valid; return the ids of the others."""
 
     @abstractmethod
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        """Renew the leases that are valid; return the ids of the others."""
+    async def _renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
+        """Renew the leases that are valid, and store the progress of their runs."""
 
     @abstractmethod
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]: ...
+    async def _cancel(self, ids: Sequence[str]) -> dict[str, State]: ...
+
+    @abstractmethod
+    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]: ...
 
     @abstractmethod
     async def _retry(self, ids: Sequence[str] | None) -> int: ...
@@ -289,16 +354,19 @@ class Queue(WorkStore[Claim]):
 
     def _hint_after(self, settled: Sequence[Settlement]) -> None:
         """Hint at jobs that came back, and at jobs that a finished key no longer blocks."""
-        delays = [s.delay for s in settled if s.action == "retry"]
+        delays = [s.delay for s in settled if s.comes_back]
         at_once = delays.count(0.0)
         if at_once:
             self._give_hints(at_once, {s.claim.job.kind for s in settled})
         if len(delays) > at_once:
             soonest = min(delay for delay in delays if delay)
             self._hints.send_at(self.clock.now() + soonest)
-        behind = sum(s.claim.job.key is not None and s.action != "retry" for s in settled)
+        behind = sum(s.claim.job.key is not None and not s.comes_back for s in settled)
         if behind:
             self._hints.send(behind)
+
+    def _cannot(self, what: str) -> Unsupported:
+        return Unsupported(f"{self.url} cannot {what}; choose a store that can")
 
     def _no_views(self, what: str) -> Unsupported:
         return Unsupported(
@@ -321,6 +389,7 @@ class Queue(WorkStore[Claim]):
             "priority": (job.priority != 0, can.priorities),
             "delay": (bool(job.delay) or job.run_at is not None, can.delay),
             "unique": (job.unique is not None, can.unique),
+            "headers": (bool(job.headers), can.headers),
         }
         for what, (wanted, able) in asked.items():
             if wanted and not able:

@@ -8,15 +8,28 @@ from __future__ import annotations
 import heapq
 import json
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pollwise.queues.base import Capabilities, Queue, Stats
+from pollwise.queues.base import Capabilities, JobFilter, Queue, Stats
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.hints import Hint
-from pollwise.runtime.jobs import Claim, Job, JobInfo, NewJob, Settlement, State
+from pollwise.runtime.jobs import (
+    ENDED,
+    ERRORS_KEPT,
+    STATES,
+    Claim,
+    Job,
+    JobFailure,
+    JobInfo,
+    NewJob,
+    Progress,
+    Renewal,
+    Settlement,
+    State,
+)
 from pollwise.storage.ids import number_of, place_after
 
 
@@ -30,12 +43,17 @@ class _MemoryJob:
     unique: str | None
     created_at: float
     run_at: float
+    headers: Mapping[str, str]
     state: State = "ready"
     since: float = 0.0
     attempt: int = 0
     token: int = 0
     worker: str | None = None
-    error: str | None = None
+    claimed_at: float | None = None
+    errors: tuple[JobFailure, ...] = ()
+    progress: Progress | None = None
+    cancel: bool = False
+    result: str | None = None
     version: int = field(default=0)  # distinguishes stale heap entries from the current one
 
 
@@ -72,7 +90,17 @@ class MemoryQueue(Queue):
             seq += 1
             due = job.due_at(now)
             fresh.append(
-                _MemoryJob(seq, job.kind, job.encoded, job.key, job.priority, job.unique, now, due)
+                _MemoryJob(
+                    seq,
+                    job.kind,
+                    job.encoded,
+                    job.key,
+                    job.priority,
+                    job.unique,
+                    now,
+                    due,
+                    job.headers,
+                )
             )
             ids.append(str(seq))
             if job.unique is not None:
@@ -141,6 +169,8 @@ class MemoryQueue(Queue):
             record.attempt += 1
             record.token += 1
             record.worker = worker
+            record.claimed_at = now
+            record.progress = None
             self._move(record, "leased", now + lease)
             claims.append(Claim(self._job(record), record.token, worker, now + lease))
         if len(claims) < limit:
@@ -153,7 +183,10 @@ class MemoryQueue(Queue):
             _, seq, _ = heapq.heappop(self._due)
             record = self._records[seq]
             if record.state == "leased":
-                record.error = f"the lease of {record.worker} ran out"
+                self._note_error(record, due, f"the lease of {record.worker} ran out")
+                if record.cancel:
+                    self._end(record, "cancelled", now)
+                    continue
             record.worker = None
             self._move(record, "ready", record.run_at)
 
@@ -233,22 +266,56 @@ class MemoryQueue(Queue):
                 lost.append(settlement.claim.job.id)
                 continue
             record.token += 1
-            record.worker = None
             if settlement.error is not None:
-                record.error = settlement.error
-            if settlement.action == "retry":
-                record.attempt -= not settlement.counted
+                self._note_error(record, now, settlement.error)
+            if settlement.action == "give_back":
+                record.attempt -= 1
+            if settlement.comes_back and not record.cancel:
+                record.worker = None
                 record.run_at = now + settlement.delay
                 self._move(record, "delayed" if settlement.delay else "ready", record.run_at)
             else:
-                self._end(record, settlement.action, now)
+                record.result = settlement.result
+                ways: dict[str, State] = {"done": "done", "dead": "dead"}
+                self._end(record, ways.get(settlement.action, "cancelled"), now)
         return lost
 
-    def _end(self, record: _MemoryJob, action: State, now: float) -> None:
-        self._move(record, action, now)
+    @staticmethod
+    def _note_error(record: _MemoryJob, at: float, error: str) -> None:
+        failure = JobFailure(at, record.attempt, error)
+        record.errors = (*record.errors, failure)[-ERRORS_KEPT:]
+
+    def _end(self, record: _MemoryJob, state: State, now: float) -> None:
+        """End a job that is not blocked."""
         self._unblock_behind(record)
-        if action == "done" and self.keep is None:
+        self._finish(record, state, now)
+
+    def _finish(self, record: _MemoryJob, state: State, now: float) -> None:
+        record.cancel = False
+        self._move(record, state, now)
+        if state != "dead" and self.keep is None:
             self._delete(record)
+
+    async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        now = self.clock.epoch()
+        states: dict[str, State] = {}
+        for job_id in ids:
+            record = self._records.get(number_of(job_id))
+            if record is None:
+                continue
+            state = self._state_at(record, now)
+            if state == "leased":
+                record.cancel = True
+            elif state == "blocked" and record.key is not None:
+                self._keys[record.key].remove(record.seq)
+                self._finish(record, "cancelled", now)
+                state = "cancelled"
+            elif state not in ENDED:
+                record.worker = None
+                self._end(record, "cancelled", now)
+                state = "cancelled"
+            states[job_id] = state
+        return states
 
     def _delete(self, record: _MemoryJob) -> None:
         del self._records[record.seq]
@@ -262,23 +329,39 @@ class MemoryQueue(Queue):
             return None
         return record if record.state in ("leased", "ready") else None
 
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        until = self.clock.epoch() + lease
-        lost = []
+    async def _renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
+        now = self.clock.epoch()
+        lost, cancel = [], []
         for claim in claims:
+            job_id = claim.job.id
             record = self._held(claim)
             if record is None:
-                lost.append(claim.job.id)
-            else:
-                record.worker = claim.worker
-                self._move(record, "leased", until)
-        return lost
+                lost.append(job_id)
+                continue
+            record.worker = claim.worker
+            if job_id in progress:
+                record.progress = replace(progress[job_id], at=now)
+            if record.cancel:
+                cancel.append(job_id)
+            self._move(record, "leased", now + lease)
+        return Renewal(tuple(lost), tuple(cancel))
 
     async def stats(self) -> Stats:
-        now = self.clock.epoch()
-        counts = dict.fromkeys(("ready", "delayed", "blocked", "leased", "dead", "done"), 0)
-        oldest = None
+        return self._counted(self._records.values())
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        kinds: dict[str, list[_MemoryJob]] = {}
         for record in self._records.values():
+            kinds.setdefault(record.kind, []).append(record)
+        return {kind: self._counted(records) for kind, records in kinds.items()}
+
+    def _counted(self, records: Iterable[_MemoryJob]) -> Stats:
+        now = self.clock.epoch()
+        counts = dict.fromkeys(STATES, 0)
+        oldest = None
+        for record in records:
             state = self._state_at(record, now)
             counts[state] += 1
             if state == "ready":
@@ -294,15 +377,22 @@ class MemoryQueue(Queue):
         record = self._records.get(number_of(job_id))
         return None if record is None else self._info(record)
 
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
+    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
         page: list[JobInfo] = []
-        for record in self._by_seq(place_after(after)):
+        after = None if chosen.after is None else place_after(chosen.after)
+        for record in reversed(self._records.values()) if chosen.newest else self._by_seq(0):
+            if after is not None and (
+                record.seq >= after if chosen.newest else record.seq <= after
+            ):
+                continue
             info = self._info(record)
-            if state in (None, info.state) and kind in (None, record.kind):
+            if (
+                chosen.state in (None, info.state)
+                and (chosen.kinds is None or record.kind in chosen.kinds)
+                and chosen.worker in (None, info.worker)
+            ):
                 page.append(info)
-                if len(page) == limit:
+                if len(page) == chosen.limit:
                     break
         return page
 
@@ -311,31 +401,32 @@ class MemoryQueue(Queue):
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         now = self.clock.epoch()
-        dead = self._dead(ids)
-        for record in dead:
+        ended = self._ended(ids, ("dead",) if ids is None else ENDED)
+        for record in ended:
             record.attempt = 0
             record.token += 1
             record.run_at = now
+            record.worker = record.progress = record.result = record.claimed_at = None
             self._enter(record, now)
-        return len(dead)
+        return len(ended)
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
-        dead = self._dead(ids)
+        dead = self._ended(ids, ("dead",))
         for record in dead:
             self._delete(record)
         return len(dead)
 
-    def _dead(self, ids: Sequence[str] | None) -> list[_MemoryJob]:
+    def _ended(self, ids: Sequence[str] | None, states: Sequence[State]) -> list[_MemoryJob]:
         wanted = None if ids is None else {number_of(job_id) for job_id in ids}
         return [
             record
             for record in self._by_seq(0)
-            if record.state == "dead" and (wanted is None or record.seq in wanted)
+            if record.state in states and (wanted is None or record.seq in wanted)
         ]
 
     async def _prune(self, keep: float) -> int:
         before = self.clock.epoch() - keep
-        old = [r for r in self._records.values() if r.state == "done" and r.since <= before]
+        old = [r for r in self._ended(None, ("done", "cancelled")) if r.since <= before]
         for record in old:
             self._delete(record)
         return len(old)
@@ -352,8 +443,23 @@ class MemoryQueue(Queue):
             created_at=record.created_at,
             run_at=record.run_at,
             unique=record.unique,
+            headers=record.headers,
         )
 
     def _info(self, record: _MemoryJob) -> JobInfo:
         state = self._state_at(record, self.clock.epoch())
-        return JobInfo(self._job(record), state, record.since, record.worker, record.error)
+        job, claim = self._job(record), None
+        if state == "leased" and record.worker is not None:
+            claim = Claim(job, record.token, record.worker, record.since)
+        return JobInfo(
+            job,
+            state,
+            record.since,
+            record.worker,
+            record.errors,
+            record.claimed_at,
+            record.progress,
+            record.cancel,
+            None if record.result is None else json.loads(record.result),
+            claim,
+        )

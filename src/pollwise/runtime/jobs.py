@@ -1,8 +1,12 @@
-"""A job's life as values: NewJob (to put), Job and Claim (being run), Settlement (how it ends)."""
+"""A job's life as values: NewJob (to put), Job and Claim (being run), Settlement (how it ends).
+
+A job is one record in its queue's store. `JobInfo` shows the whole record.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -18,15 +22,29 @@ DELAY_MAX = 10 * 365 * 86400.0
 PRIORITY_MAX = 1000
 #: The longest error or reason that is kept with a job, in characters.
 ERROR_LENGTH_MAX = 2000
+#: How many errors are kept with a job: the last ones.
+ERRORS_KEPT = 5
+#: The largest headers of a job, in bytes of JSON.
+MAX_HEADER_BYTES = 8 * 1024
+#: The largest result of a job, in bytes of JSON.
+MAX_RESULT_BYTES = 1024 * 1024
+#: The longest note of a progress report, in characters.
+NOTE_LENGTH_MAX = 500
 #: The longest lease, in seconds.
 MAX_LEASE = 7 * 86400.0
 #: How deep a payload may nest, so that decoding never depends on the depth of the caller's stack.
 DEPTH_MAX = 200
 
-State = Literal["ready", "delayed", "blocked", "leased", "dead", "done"]
-STATES: tuple[State, ...] = ("ready", "delayed", "blocked", "leased", "dead", "done")
-SettlementAction = Literal["done", "retry", "dead"]
-ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead")
+State = Literal["ready", "delayed", "blocked", "leased", "dead", "done", "cancelled"]
+#: In this order, because stores keep a state as its place here.
+STATES: tuple[State, ...] = (
+    "ready", "delayed", "blocked", "leased", "dead", "done", "cancelled",
+)  # fmt: skip
+#: The states of a job that has ended; only an operator changes them.
+ENDED: tuple[State, ...] = STATES[4:]
+SettlementAction = Literal["done", "retry", "dead", "cancelled", "give_back"]
+#: In this order, because stores are sent an action as its place here.
+ACTIONS: tuple[SettlementAction, ...] = ("done", "retry", "dead", "cancelled", "give_back")
 
 
 class NewJob:
@@ -41,10 +59,12 @@ class NewJob:
     unique: put once. A second job with the same `unique`, kind and payload is the same job; with
         another kind or payload it is refused with `UniqueConflict`. This lasts until the job is
         done, or for as long as finished jobs are kept.
+    headers: text that travels with the job, such as a trace context; handlers read `job.headers`.
     """
 
     __slots__ = (
-        "delay", "encoded", "key", "kind", "payload", "priority", "run_at", "size", "unique",
+        "delay", "encoded", "headers", "key", "kind", "payload", "priority", "run_at", "size",
+        "unique",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +77,7 @@ class NewJob:
         delay: Duration = 0,
         run_at: datetime | float | None = None,
         unique: str | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         self.kind = checked_name(kind, "kind")
         self.payload = payload
@@ -67,12 +88,18 @@ class NewJob:
         self.priority = _checked_priority(priority)
         self.delay = _checked_delay(delay)
         self.run_at = None if run_at is None else _checked_moment(run_at)
+        self.headers = {} if not headers else _checked_headers(headers)
         if self.run_at is not None and self.delay:
             raise JobError(f"give delay = {delay!r} or run_at = {run_at!r}, not both")
 
     def due_at(self, now: float) -> float:
         """When it may run, in seconds since 1970; never in the past."""
         return max(self.run_at, now) if self.run_at is not None else now + self.delay
+
+    @property
+    def encoded_headers(self) -> str | None:
+        """The headers as JSON text; None for a job without headers."""
+        return json.dumps(self.headers, ensure_ascii=False) if self.headers else None
 
     def __repr__(self) -> str:
         return f"NewJob({self.kind!r}, {self.payload!r})"
@@ -92,6 +119,7 @@ class Job:
     created_at: float
     run_at: float
     unique: str | None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,39 +137,101 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: a fraction from 0 to 1, a note, or both.
+
+    at: when it was reported; the store sets it.
+    """
+
+    fraction: float | None = None
+    note: str | None = None
+    at: float = 0.0
+
+    def __post_init__(self) -> None:
+        value = self.fraction
+        if value is not None and (
+            isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1
+        ):
+            raise JobError(f"fraction = {value!r} must be a number from 0 to 1, or None")
+        note = storable(self.note)
+        object.__setattr__(self, "note", None if note is None else note[:NOTE_LENGTH_MAX])
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailure:
+    """Why an attempt of a job failed, and when."""
+
+    at: float
+    attempt: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class JobInfo:
-    """A job as a view shows it: its state, who holds it until when, and its last error."""
+    """The whole record of a job.
+
+    since: when the state began; for a delayed job when it is due, for a leased one when its lease
+        ends.
+    worker: who holds it, or whose settlement ended it.
+    errors: why its last attempts failed, the newest last; at most ERRORS_KEPT.
+    claimed_at: when its current or last run was claimed.
+    progress: of the current or last run.
+    cancel: it runs, and was asked to cancel.
+    result: what the run returned, for as long as finished jobs are kept.
+    claim: the claim that holds it; None unless it is leased.
+    """
 
     job: Job
     state: State
     since: float
     worker: str | None
-    error: str | None
+    errors: tuple[JobFailure, ...] = ()
+    claimed_at: float | None = None
+    progress: Progress | None = None
+    cancel: bool = False
+    result: Any = None
+    claim: Claim | None = field(default=None, repr=False)
+
+    @property
+    def error(self) -> str | None:
+        """The newest error."""
+        return self.errors[-1].error if self.errors else None
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """What a renewal found: the ids of jobs whose lease is lost, and of those to cancel."""
+
+    lost: tuple[str, ...] = ()
+    cancel: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a claim ends.
-
-    counted: whether the attempt counts; False for a job that was given back or snoozed.
-    """
+    """How a claim ends. `result` is JSON text."""
 
     claim: Claim
     action: SettlementAction
     delay: float = 0.0
     error: str | None = None
-    counted: bool = True
+    result: str | None = None
 
     def __post_init__(self) -> None:
         if self.action not in ACTIONS:
             raise ConfigError(f"action = {self.action!r} must be one of {', '.join(ACTIONS)}")
         object.__setattr__(self, "delay", seconds(self.delay, "delay"))
         object.__setattr__(self, "error", storable(self.error))
+        if self.result is not None and len(self.result.encode()) > MAX_RESULT_BYTES:
+            raise PayloadError(
+                f"the result of job {self.claim.job.id} has more than {MAX_RESULT_BYTES} bytes of "
+                "JSON; store it elsewhere and return a reference to it"
+            )
 
     @classmethod
-    def done(cls, claim: Claim) -> Settlement:
-        """The work is finished."""
-        return cls(claim, "done")
+    def done(cls, claim: Claim, result: Any = None) -> Settlement:
+        """The work is finished. `result` is any JSON value; None means that there is none."""
+        text = None if result is None else encode(result, claim.job.kind, "result")
+        return cls(claim, "done", result=text)
 
     @classmethod
     def retry(cls, claim: Claim, delay: Duration = 0, error: str | None = None) -> Settlement:
@@ -150,17 +240,27 @@ class Settlement:
 
     @classmethod
     def give_back(cls, claim: Claim, delay: Duration = 0) -> Settlement:
-        """It was not run, or not to its end, for no fault of the job."""
-        return cls(claim, "retry", seconds(delay, "delay"), None, counted=False)
+        """It was not run, or not to its end, for no fault of the job; not an attempt."""
+        return cls(claim, "give_back", seconds(delay, "delay"))
 
     @classmethod
     def dead(cls, claim: Claim, error: str) -> Settlement:
         """It will not run again unless an operator retries it."""
         return cls(claim, "dead", error=error)
 
+    @classmethod
+    def cancelled(cls, claim: Claim, error: str | None = None) -> Settlement:
+        """It was stopped because somebody asked to cancel it."""
+        return cls(claim, "cancelled", error=error)
 
-def encode(payload: Any, kind: str) -> str:
-    """Encode a payload as JSON text, or say what in it is not JSON."""
+    @property
+    def comes_back(self) -> bool:
+        """True if the job runs again."""
+        return self.action in ("retry", "give_back")
+
+
+def encode(payload: Any, kind: str, what: str = "payload") -> str:
+    """Encode a payload or a result as JSON text, or say what in it is not JSON."""
     try:
         text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()  # half of a surrogate pair is text in Python and nowhere else
@@ -169,7 +269,7 @@ def encode(payload: Any, kind: str) -> str:
         return text
     except (TypeError, ValueError, RecursionError) as error:
         raise PayloadError(
-            f"the payload of kind {kind!r} is not JSON: {error}. Use only dict, list, str, int, "
+            f"the {what} of kind {kind!r} is not JSON: {error}. Use only dict, list, str, int, "
             "float (no NaN), bool and None; encode anything else yourself."
         ) from None
 
@@ -198,6 +298,26 @@ def _checked_priority(value: object) -> int:
             f"priority = {value!r} must be a whole number from -{PRIORITY_MAX} to {PRIORITY_MAX}"
         )
     return value
+
+
+def _checked_headers(headers: object) -> dict[str, str]:
+    if not isinstance(headers, Mapping):
+        raise JobError(f"headers = {headers!r} must be a mapping of text to text")
+    for name, value in headers.items():
+        checked_name(name, "the name of a header")
+        if not isinstance(value, str) or "\0" in value:
+            raise JobError(f"the header {name!r} = {value!r} must be text without zero bytes")
+    checked = dict(headers)
+    try:
+        size = len(json.dumps(checked, ensure_ascii=False).encode())
+    except UnicodeEncodeError:
+        raise JobError("a header has half of a surrogate pair, which is not text") from None
+    if size > MAX_HEADER_BYTES:
+        raise JobError(
+            f"the headers have {size} bytes of JSON; at most {MAX_HEADER_BYTES}. Put large data "
+            "into the payload"
+        )
+    return checked
 
 
 def _checked_delay(value: Duration) -> float:

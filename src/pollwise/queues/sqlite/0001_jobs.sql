@@ -1,7 +1,12 @@
 -- Version 1: the jobs.
 --
--- state: 0 ready, 1 delayed, 2 blocked behind an older job of its key, 3 leased, 4 dead, 5 done.
--- since: the time of the state: ready since, delayed until, leased until, dead or done since.
+-- state: 0 ready, 1 delayed, 2 blocked behind another job of its key, 3 leased, 4 dead, 5 done,
+--        6 cancelled.
+-- since: the time of the state: ready since, delayed until, leased until, ended since.
+-- worker: who holds it, or whose settlement ended it.
+-- cancel: 1 if it is leased and was asked to cancel.
+-- headers, result: JSON. progress: [fraction, note, at]. errors: [[at, attempt, error], …], the
+--        last few, the newest last. All are NULL for a job that does not use them.
 -- Only the oldest live job of a key is ever ready, delayed or leased; the others are blocked, so
 -- a claim never has to read them.
 
@@ -20,7 +25,12 @@ CREATE TABLE pollwise_jobs (
     "key"      TEXT,
     "unique"   TEXT,
     worker     TEXT,
-    error      TEXT
+    claimed_at REAL,
+    cancel     INTEGER NOT NULL DEFAULT 0,
+    headers    TEXT,
+    progress   TEXT,
+    errors     TEXT,
+    result     TEXT
 );
 
 CREATE INDEX pollwise_jobs_ready ON pollwise_jobs (queue, kind, priority DESC, since, seq)
@@ -39,10 +49,11 @@ CREATE INDEX pollwise_jobs_ended ON pollwise_jobs (queue, state, since)
     WHERE state >= 4;
 
 -- When the head of a key ends, its successor waits only for its own time: the next claim makes it
--- ready. These are triggers, so that everything that ends a job (a settlement, a drop) frees its key.
+-- ready. These are triggers, so that everything that ends a job (a settlement, a cancel) frees its
+-- key. A blocked job that is cancelled frees nothing.
 
 CREATE TRIGGER pollwise_jobs_head_deleted AFTER DELETE ON pollwise_jobs
-    WHEN old."key" IS NOT NULL AND old.state < 4
+    WHEN old."key" IS NOT NULL AND old.state IN (0, 1, 3)
 BEGIN
     UPDATE pollwise_jobs SET state = 1, since = run_at
     WHERE state = 2 AND seq = (
@@ -53,7 +64,7 @@ BEGIN
 END;
 
 CREATE TRIGGER pollwise_jobs_head_ended AFTER UPDATE OF state ON pollwise_jobs
-    WHEN new."key" IS NOT NULL AND old.state < 4 AND new.state >= 4
+    WHEN new."key" IS NOT NULL AND old.state IN (0, 1, 3) AND new.state >= 4
 BEGIN
     UPDATE pollwise_jobs SET state = 1, since = run_at
     WHERE state = 2 AND seq = (

@@ -17,7 +17,7 @@ from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import Claim, JobInfo, Settlement
+from pollwise.runtime.jobs import Claim, JobInfo
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_file import WatchedFile
 
@@ -59,7 +59,9 @@ class SqliteQueue(Queue):
         self.synchronous = synchronous
         self._watch = seconds(watch, "watch")
         super().__init__(name, clock=clock, keep=keep, max_payload_bytes=max_payload_bytes)
-        self._store = SqliteStore(self.path, name, synchronous=synchronous, create=create)
+        self._store = SqliteStore(
+            self.path, name, synchronous=synchronous, create=create, keep=keep is not None
+        )
         self._thread = SqliteThread(
             self._store,
             name=f"pollwise-{self.path.name}",
@@ -81,18 +83,19 @@ class SqliteQueue(Queue):
         self._hint_when_due(due)
         return claims
 
-    async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        keep = self.keep is not None
-        return await self._call(self._store.settle, settlements, self._epoch(), keep)
-
     async def stats(self) -> Stats:
         return await self._call(self._store.stats, self._epoch())
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        return await self._call(self._store.stats_by_kind, self._epoch())
 
     async def get(self, job_id: str) -> JobInfo | None:
         return await self._call(self._store.get, self._epoch(), job_id)
 
     _put = in_thread_now(SqliteStore.put)
+    _settle = in_thread_now(SqliteStore.settle)
     _renew = in_thread_now(SqliteStore.renew)
+    _cancel = in_thread_now(SqliteStore.cancel)
     _list_jobs = in_thread_now(SqliteStore.list_jobs)
     _retry = in_thread_now(SqliteStore.retry)
     _drop = in_thread(SqliteStore.drop)

@@ -1,6 +1,6 @@
 -- name: put
 -- One job; blocked if its key already has a live job. A repeated `unique` changes nothing.
-INSERT INTO pollwise_jobs (queue, kind, payload, state, priority, since, run_at, created_at, "key", "unique")
+INSERT INTO pollwise_jobs (queue, kind, payload, state, priority, since, run_at, created_at, "key", "unique", headers)
 VALUES (
     :queue, :kind, :payload,
     CASE
@@ -10,7 +10,7 @@ VALUES (
         WHEN :run_at > :now THEN 1
         ELSE 0
     END,
-    :priority, :run_at, :run_at, :now, :key, :unique
+    :priority, :run_at, :run_at, :now, :key, :unique, :headers
 )
 ON CONFLICT (queue, "unique") WHERE "unique" IS NOT NULL DO NOTHING;
 
@@ -35,18 +35,30 @@ SELECT
     ),
     (SELECT min(since) FROM pollwise_jobs WHERE queue = :queue AND state IN (1, 3));
 
+-- name: with_error
+-- The errors of a job, with one more and without the oldest if there are enough.
+CASE
+    WHEN {error} IS NULL THEN errors
+    WHEN json_array_length(errors) >= :errors_kept
+        THEN json_insert(json_remove(errors, '$[0]'), '$[#]', json_array({at}, attempt, {error}))
+    ELSE json_insert(coalesce(errors, '[]'), '$[#]', json_array({at}, attempt, {error}))
+END
+
 -- name: promote
--- Make due jobs ready: delayed ones, and leased ones whose lease ran out.
+-- Make due jobs ready: delayed ones, and leased ones whose lease ran out. Those that were asked to
+-- cancel are cancelled instead.
 UPDATE pollwise_jobs SET
-    state = 0,
-    since = run_at,
-    error = CASE state WHEN 3 THEN 'the lease of ' || worker || ' ran out' ELSE error END,
-    worker = NULL
+    state = CASE WHEN cancel THEN 6 ELSE 0 END,
+    since = CASE WHEN cancel THEN :now ELSE run_at END,
+    errors = {with_error},
+    worker = CASE WHEN cancel THEN worker END,
+    cancel = 0
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
     WHERE queue = :queue AND state IN (1, 3) AND since <= :now
     ORDER BY since LIMIT :most
-);
+)
+RETURNING seq, state;
 
 -- name: ready_kind
 SELECT wanted.value FROM json_each(:kinds) AS wanted
@@ -82,64 +94,79 @@ WHERE queue = :queue AND state = 0 AND kind IN (SELECT value FROM json_each(:kin
 -- name: claim
 -- Lease the best jobs of all arms.
 UPDATE pollwise_jobs SET
-    state = 3, since = :until, worker = :worker, attempt = attempt + 1, token = token + 1
+    state = 3, since = :until, worker = :worker, attempt = attempt + 1, token = token + 1,
+    claimed_at = :now, progress = NULL
 WHERE seq IN (
     SELECT seq FROM ({arms}) ORDER BY priority DESC, since, seq LIMIT :limit
 )
-RETURNING seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique", token;
+RETURNING seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique", headers, token;
 
 -- name: settle_done
--- :batch is a JSON list of [seq, token].
+-- Done, and not kept. :batch is a JSON list of [seq, token].
 DELETE FROM pollwise_jobs
 WHERE state IN (0, 3) AND (seq, token) IN (
     SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:batch)
 )
 RETURNING seq, token;
 
--- name: settle_kept
--- Done, and kept.
-UPDATE pollwise_jobs SET state = 5, since = :now, worker = NULL, token = token + 1
-WHERE state IN (0, 3) AND (seq, token) IN (
-    SELECT json_extract(value, '$[0]'), json_extract(value, '$[1]') FROM json_each(:batch)
-)
-RETURNING seq, token - 1;
-
--- name: settle_retry
--- :batch is a JSON list of [seq, token, delay, error, counted].
+-- name: settle_end
+-- :batch is a JSON list of [seq, token, state, error, result].
 UPDATE pollwise_jobs SET
-    state = CASE WHEN json_extract(b.value, '$[2]') > 0 THEN 1 ELSE 0 END,
-    run_at = :now + json_extract(b.value, '$[2]'),
-    since = :now + json_extract(b.value, '$[2]'),
-    error = coalesce(json_extract(b.value, '$[3]'), error),
+    state = json_extract(b.value, '$[2]'), since = :now, errors = {with_error},
+    result = json_extract(b.value, '$[4]'), token = token + 1, cancel = 0
+FROM json_each(:batch) AS b
+WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
+  AND pollwise_jobs.token = json_extract(b.value, '$[1]')
+  AND pollwise_jobs.state IN (0, 3)
+RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1;
+
+-- name: settle_again
+-- Retried or given back; cancelled if that was asked for. :batch is a JSON list of
+-- [seq, token, delay, error, counted].
+UPDATE pollwise_jobs SET
+    state = CASE WHEN cancel THEN 6 WHEN json_extract(b.value, '$[2]') > 0 THEN 1 ELSE 0 END,
+    run_at = CASE WHEN cancel THEN run_at ELSE :now + json_extract(b.value, '$[2]') END,
+    since = :now + CASE WHEN cancel THEN 0 ELSE json_extract(b.value, '$[2]') END,
+    errors = {with_error},
     attempt = attempt - (json_extract(b.value, '$[4]') = 0),
     token = token + 1,
-    worker = NULL
+    worker = CASE WHEN cancel THEN worker END,
+    cancel = 0
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
   AND pollwise_jobs.state IN (0, 3)
-RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1;
-
--- name: settle_dead
--- :batch is a JSON list of [seq, token, error].
-UPDATE pollwise_jobs SET
-    state = 4, since = :now, error = coalesce(json_extract(b.value, '$[2]'), error),
-    token = token + 1, worker = NULL
-FROM json_each(:batch) AS b
-WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
-  AND pollwise_jobs.token = json_extract(b.value, '$[1]')
-  AND pollwise_jobs.state IN (0, 3)
-RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1;
+RETURNING pollwise_jobs.seq, pollwise_jobs.token - 1, pollwise_jobs.state;
 
 -- name: renew
--- :batch is a JSON list of [seq, token, worker]. An expired lease that nobody else has taken
--- becomes valid again.
-UPDATE pollwise_jobs SET state = 3, since = :until, worker = json_extract(b.value, '$[2]')
+-- :batch is a JSON list of [seq, token, worker, progress]. An expired lease that nobody else has
+-- taken becomes valid again.
+UPDATE pollwise_jobs SET
+    state = 3, since = :until, worker = json_extract(b.value, '$[2]'),
+    progress = coalesce(json_extract(b.value, '$[3]'), progress)
 FROM json_each(:batch) AS b
 WHERE pollwise_jobs.seq = json_extract(b.value, '$[0]')
   AND pollwise_jobs.token = json_extract(b.value, '$[1]')
   AND pollwise_jobs.state IN (0, 3)
-RETURNING pollwise_jobs.seq, pollwise_jobs.token;
+RETURNING pollwise_jobs.seq, pollwise_jobs.token, pollwise_jobs.cancel;
+
+-- name: cancel_waiting
+UPDATE pollwise_jobs SET state = 6, since = :now, worker = NULL, cancel = 0, token = token + 1
+WHERE queue = :queue AND seq IN (SELECT value FROM json_each(:batch))
+  AND (state < 3 OR state = 3 AND since <= :now)
+RETURNING seq;
+
+-- name: cancel_leased
+UPDATE pollwise_jobs SET cancel = 1
+WHERE queue = :queue AND seq IN (SELECT value FROM json_each(:batch)) AND state = 3;
+
+-- name: states
+SELECT seq, state FROM pollwise_jobs
+WHERE queue = :queue AND seq IN (SELECT value FROM json_each(:batch));
+
+-- name: forget
+-- Ended jobs that are not kept.
+DELETE FROM pollwise_jobs WHERE seq IN (SELECT value FROM json_each(:batch));
 
 -- name: stats
 -- Counts by state from the indexes alone; overdue jobs count as ready.
@@ -157,20 +184,28 @@ UNION ALL
 SELECT state, count(*), NULL FROM pollwise_jobs
     WHERE queue = :queue AND state >= 4 GROUP BY state;
 
+-- name: stats_by_kind
+SELECT kind, CASE WHEN state IN (1, 3) AND since <= :now THEN 0 ELSE state END AS shown,
+       count(*), min(run_at)
+FROM pollwise_jobs WHERE queue = :queue GROUP BY kind, shown;
+
 -- name: list
-SELECT seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique",
+SELECT seq, kind, payload, "key", priority, attempt, created_at, run_at, "unique", headers, token,
        CASE WHEN state IN (1, 3) AND since <= :now THEN 0 ELSE state END AS shown,
-       since, worker, error
+       since, worker, errors, claimed_at, progress, cancel, result
 FROM pollwise_jobs
-WHERE queue = :queue AND seq > :after AND seq <= :last
+WHERE queue = :queue AND seq > :after AND seq < :before {narrow}
   AND (:state IS NULL OR shown = :state)
-  AND (:kind IS NULL OR kind = :kind)
-ORDER BY seq LIMIT :limit;
+  AND (:kinds IS NULL OR kind IN (SELECT value FROM json_each(:kinds)))
+  AND (:worker IS NULL OR worker = :worker)
+ORDER BY seq {order} LIMIT :limit;
 
 -- name: dead_ids
+SELECT seq FROM pollwise_jobs WHERE queue = :queue AND state >= 4 AND state = 4 ORDER BY seq;
+
+-- name: ended_ids
 SELECT seq FROM pollwise_jobs
-WHERE queue = :queue AND state >= 4 AND state = 4
-  AND (:batch IS NULL OR seq IN (SELECT value FROM json_each(:batch)))
+WHERE queue = :queue AND state >= 4 AND seq IN (SELECT value FROM json_each(:batch))
 ORDER BY seq;
 
 -- name: retry
@@ -183,8 +218,9 @@ UPDATE pollwise_jobs SET
         ) THEN 2
         ELSE 0
     END,
-    since = :now, run_at = :now, attempt = 0, token = token + 1
-WHERE seq = :seq AND state = 4;
+    since = :now, run_at = :now, attempt = 0, token = token + 1,
+    worker = NULL, claimed_at = NULL, progress = NULL, result = NULL
+WHERE seq = :seq;
 
 -- name: drop
 DELETE FROM pollwise_jobs
@@ -196,7 +232,7 @@ RETURNING seq;
 DELETE FROM pollwise_jobs
 WHERE seq IN (
     SELECT seq FROM pollwise_jobs
-    WHERE queue = :queue AND state >= 4 AND state = 5 AND since <= :before
+    WHERE queue = :queue AND state >= 4 AND state IN (5, 6) AND since <= :before
     ORDER BY since LIMIT :most
 )
 RETURNING seq;

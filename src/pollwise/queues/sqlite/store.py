@@ -6,13 +6,25 @@ A batch is one transaction and, for claims and settlements, one statement.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pollwise.queues.base import Stats
+from pollwise.queues.base import JobFilter, Stats
+from pollwise.queues.record import encoded_progress, errors_from, progress_from
 from pollwise.queues.unique import check_twin
-from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
+from pollwise.runtime.jobs import (
+    ERRORS_KEPT,
+    STATES,
+    Claim,
+    Job,
+    JobInfo,
+    NewJob,
+    Progress,
+    Renewal,
+    Settlement,
+    State,
+)
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sqlite.file import SqliteFile, transaction
 
@@ -25,6 +37,17 @@ MOST_KINDS = 400
 
 _SEQ_MAX = 2**63 - 1
 _CODES = {state: code for code, state in enumerate(STATES)}
+_CANCELLED = _CODES["cancelled"]
+#: For a page of one state, the condition of the index that holds such jobs.
+_NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
+    ("dead", "done", "cancelled"), "AND state >= 4"
+)
+#: The error that each statement adds, and its time.
+_ERRORS = {
+    "promote": ("CASE state WHEN 3 THEN 'the lease of ' || worker || ' ran out' END", "since"),
+    "settle_end": ("json_extract(b.value, '$[3]')", ":now"),
+    "settle_again": ("json_extract(b.value, '$[3]')", ":now"),
+}
 
 
 class SqliteStore(SqliteFile):
@@ -34,9 +57,16 @@ class SqliteStore(SqliteFile):
     version_table = "pollwise_schema"
     holds = "queue"
 
-    def __init__(self, path: Path, queue: str, *, synchronous: str, create: bool) -> None:
+    def __init__(
+        self, path: Path, queue: str, *, synchronous: str, create: bool, keep: bool = False
+    ) -> None:
         super().__init__(path, synchronous=synchronous, create=create)
         self._queue = queue
+        self._keep = keep
+        self._sql = dict(self._sql)
+        for name, (error, at) in _ERRORS.items():
+            added = self._sql["with_error"].replace("{error}", error).replace("{at}", at)
+            self._sql[name] = self._sql[name].replace("{with_error}", added)
 
     # Jobs
 
@@ -54,6 +84,7 @@ class SqliteStore(SqliteFile):
                     "now": now,
                     "key": job.key,
                     "unique": job.unique,
+                    "headers": job.encoded_headers,
                 }
                 cursor = connection.execute(self._sql["put"], values)
                 if cursor.rowcount:
@@ -87,11 +118,11 @@ class SqliteStore(SqliteFile):
         while True:
             with transaction(self.connect()):
                 if due is not None and due <= now:
-                    self._rows("promote", now=now, most=MOST_AT_ONCE)
-                rows = self._claim(kinds, worker, limit, now + lease)
+                    self._promote(now)
+                rows = self._claim(kinds, worker, limit, now, now + lease)
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 until = now + lease
-                claims = [Claim(self._job(row[:9]), row[9], worker, until) for row in rows]
+                claims = [Claim(self._job(row[:10]), row[10], worker, until) for row in rows]
                 if claims and within is not None:
                     within(claims)
             if claims:
@@ -99,6 +130,14 @@ class SqliteStore(SqliteFile):
             _, due = self._glance(kinds)
             if due is None or due > now:
                 return [], due
+
+    def _promote(self, now: float) -> None:
+        moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
+        self._forget_unless_kept(seq for seq, state in moved if state == _CANCELLED)
+
+    def _forget_unless_kept(self, cancelled: Iterable[int]) -> None:
+        if not self._keep and (ended := list(cancelled)):
+            self._rows("forget", batch=json.dumps(ended))
 
     def _glance(self, kinds: Sequence[str] | None) -> tuple[int, float | None]:
         """True if a job is ready, and when the next is due. Does not take the write lock."""
@@ -114,13 +153,13 @@ class SqliteStore(SqliteFile):
         return (found[0][0], None) if found else (None, self._glance(kinds)[1])
 
     def _claim(
-        self, kinds: Sequence[str] | None, worker: str, limit: int, until: float
+        self, kinds: Sequence[str] | None, worker: str, limit: int, now: float, until: float
     ) -> list[tuple[Any, ...]]:
         chosen = [k for (k,) in self._rows("ready_kinds")] if kinds is None else kinds
         if not chosen:
             return []
         values: dict[str, Any] = {
-            "queue": self._queue, "limit": limit, "until": until, "worker": worker,
+            "queue": self._queue, "limit": limit, "until": until, "worker": worker, "now": now,
         }  # fmt: skip
         if len(chosen) > MOST_KINDS:
             arms = self._sql["claim_arm_many"]
@@ -132,64 +171,113 @@ class SqliteStore(SqliteFile):
         statement = self._sql["claim"].replace("{arms}", arms)
         return self.connect().execute(statement, values).fetchall()
 
-    def settle(self, settlements: Sequence[Settlement], now: float, keep: bool) -> list[str]:
+    def settle(self, now: float, settlements: Sequence[Settlement]) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others."""
-        by_action: dict[str, list[list[Any]]] = {"done": [], "retry": [], "dead": []}
+        by_statement: dict[str, list[list[Any]]] = {}
         for s in settlements:
             row: list[Any] = [number_of(s.claim.job.id), s.claim.token]
-            if s.action == "retry":
-                row += [s.delay, s.error, s.counted]
-            elif s.action == "dead":
-                row.append(s.error)
-            by_action[s.action].append(row)
-        settled: list[tuple[Any, ...]] = []
-        names = {"done": "settle_kept" if keep else "settle_done"}
+            if s.comes_back:
+                name = "settle_again"
+                row += [s.delay, s.error, s.action == "retry"]
+            elif s.action == "dead" or self._keep:
+                name = "settle_end"
+                row += [_CODES[s.action], s.error, s.result]  # type: ignore[index]
+            else:
+                name = "settle_done"
+            by_statement.setdefault(name, []).append(row)
+        settled: set[tuple[int, int]] = set()
         with transaction(self.connect()):
-            for action, batch in by_action.items():
-                if batch:
-                    name = names.get(action, f"settle_{action}")
-                    settled += self._rows(name, batch=json.dumps(batch), now=now)
-        return _missing((s.claim for s in settlements), settled)
+            for name, batch in by_statement.items():
+                rows = self._rows(name, batch=json.dumps(batch), now=now, errors_kept=ERRORS_KEPT)
+                settled |= {row[:2] for row in rows}
+                if name == "settle_again":
+                    self._forget_unless_kept(row[0] for row in rows if row[2] == _CANCELLED)
+        return [s.claim.job.id for s in settlements if _place(s.claim) not in settled]
 
-    def renew(self, now: float, claims: Sequence[Claim], lease: float) -> list[str]:
-        batch = json.dumps([[number_of(c.job.id), c.token, c.worker] for c in claims])
+    def renew(
+        self, now: float, claims: Sequence[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
+        batch = [
+            [*_place(c), c.worker, encoded_progress(progress.get(c.job.id), now)] for c in claims
+        ]
         with transaction(self.connect()):
-            held = self._rows("renew", batch=batch, until=now + lease)
-        return _missing(claims, held)
+            rows = self._rows("renew", batch=json.dumps(batch), until=now + lease)
+        cancel = {row[:2]: row[2] for row in rows}
+        return Renewal(
+            tuple(c.job.id for c in claims if _place(c) not in cancel),
+            tuple(c.job.id for c in claims if cancel.get(_place(c))),
+        )
+
+    def cancel(self, now: float, ids: Sequence[str]) -> dict[str, State]:
+        batch = _id_batch(ids)
+        with transaction(self.connect()):
+            ended = [seq for (seq,) in self._rows("cancel_waiting", batch=batch, now=now)]
+            self._rows("cancel_leased", batch=batch)
+            states = dict(self._rows("states", batch=batch))
+            self._forget_unless_kept(ended)
+        numbers = {job_id: number_of(job_id) for job_id in ids}
+        return {job_id: STATES[states[n]] for job_id, n in numbers.items() if n in states}
 
     def stats(self, now: float) -> Stats:
-        counts = dict.fromkeys(STATES, 0)
-        ages = []
-        for code, count, first in self._rows("stats", now=now):
-            counts[STATES[code]] += count
-            if first is not None:
-                ages.append(max(now - first, 0.0))
-        return Stats(**counts, oldest_age=max(ages, default=None))
+        return _stats(now, self._rows("stats", now=now))
+
+    def stats_by_kind(self, now: float) -> dict[str, Stats]:
+        kinds: dict[str, list[tuple[Any, ...]]] = {}
+        for kind, code, count, first in self._rows("stats_by_kind", now=now):
+            kinds.setdefault(kind, []).append((code, count, None if code else first))
+        return {kind: _stats(now, rows) for kind, rows in kinds.items()}
 
     def get(self, now: float, job_id: str) -> JobInfo | None:
         number = number_of(job_id)
-        page = self._page(now=now, state=None, kind=None, limit=1, after=number - 1, last=number)
+        page = self._page(now, JobFilter(limit=1), number - 1, number + 1)
         return page[0] if page else None
 
-    def list_jobs(
-        self, now: float, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        code = None if state is None else _CODES[state]
-        place = place_after(after)
-        return self._page(now=now, state=code, kind=kind, limit=limit, after=place, last=_SEQ_MAX)
+    def list_jobs(self, now: float, chosen: JobFilter) -> list[JobInfo]:
+        place = place_after(chosen.after)
+        after, before = (0, place or _SEQ_MAX) if chosen.newest else (place, _SEQ_MAX)
+        return self._page(now, chosen, after, before)
 
-    def _page(self, **values: Any) -> list[JobInfo]:
-        rows = self._rows("list", **values)
-        return [JobInfo(self._job(row[:9]), STATES[row[9]], *row[10:]) for row in rows]
+    def _page(self, now: float, chosen: JobFilter, after: int, before: int) -> list[JobInfo]:
+        statement = self._sql["list"].replace("{order}", "DESC" if chosen.newest else "")
+        values = {
+            "queue": self._queue,
+            "now": now,
+            "after": after,
+            "before": before,
+            "state": None if chosen.state is None else _CODES[chosen.state],
+            "kinds": None if chosen.kinds is None else json.dumps(chosen.kinds),
+            "worker": chosen.worker,
+            "limit": chosen.limit,
+        }
+        statement = statement.replace("{narrow}", _NARROW.get(chosen.state or "", ""))
+        return [self._info(row) for row in self.connect().execute(statement, values)]
+
+    def _info(self, row: tuple[Any, ...]) -> JobInfo:
+        job, token = self._job(row[:10]), row[10]
+        code, since, worker, errors, claimed_at, progress, cancel, result = row[11:]
+        leased = STATES[code] == "leased"
+        return JobInfo(
+            job,
+            STATES[code],
+            since,
+            worker,
+            errors_from(errors),
+            claimed_at,
+            progress_from(progress),
+            bool(cancel),
+            None if result is None else json.loads(result),
+            Claim(job, token, worker, since) if leased else None,
+        )
 
     def retry(self, now: float, ids: Sequence[str] | None) -> int:
         connection = self.connect()
         with transaction(connection):
-            dead = self._rows("dead_ids", batch=_id_batch(ids))
+            name = "dead_ids" if ids is None else "ended_ids"
+            ended = self._rows(name, batch=_id_batch(ids))
             # One at a time, so that two jobs of one key see each other.
-            for (seq,) in dead:
+            for (seq,) in ended:
                 connection.execute(self._sql["retry"], {"seq": seq, "now": now})
-        return len(dead)
+        return len(ended)
 
     def drop(self, ids: Sequence[str] | None) -> int:
         with transaction(self.connect()):
@@ -204,18 +292,27 @@ class SqliteStore(SqliteFile):
         return self.connect().execute(self._sql[name], values).fetchall()
 
     def _job(self, row: tuple[Any, ...]) -> Job:
-        seq, kind, payload, key, priority, attempt, created_at, run_at, unique = row
+        seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row
         # RETURNING returns whole REALs as int.
         return Job(
             str(seq), self._queue, kind, json.loads(payload), key, priority, attempt,
-            float(created_at), float(run_at), unique,
+            float(created_at), float(run_at), unique, json.loads(headers) if headers else {},
         )  # fmt: skip
 
 
-def _missing(claims: Iterable[Claim], rows: list[tuple[Any, ...]]) -> list[str]:
-    """The ids of those claims whose (seq, token) is not among the rows."""
-    found = set(rows)
-    return [claim.job.id for claim in claims if (number_of(claim.job.id), claim.token) not in found]
+def _place(claim: Claim) -> tuple[int, int]:
+    return number_of(claim.job.id), claim.token
+
+
+def _stats(now: float, rows: Iterable[tuple[Any, ...]]) -> Stats:
+    """From rows of a state, a number of jobs and when the first of them became ready."""
+    counts = dict.fromkeys(STATES, 0)
+    ages = []
+    for code, count, first in rows:
+        counts[STATES[code]] += count
+        if first is not None:
+            ages.append(max(now - first, 0.0))
+    return Stats(**counts, oldest_age=max(ages, default=None))
 
 
 def _id_batch(ids: Sequence[str] | None) -> str | None:

@@ -38,6 +38,7 @@ from pollwise.testing.conformance import (
     leasing,
     ordering,
     putting,
+    record,
     settling,
     unique,
     views,
@@ -56,7 +57,7 @@ __all__ = [
     "run",
 ]
 
-_MODULES = (putting, ordering, unique, leasing, settling, dead, views, waking, cancelling)
+_MODULES = (putting, ordering, unique, leasing, settling, record, dead, views, waking, cancelling)
 #: Every clause of the contract: all functions of these modules that are named `check_…`.
 CHECKS: tuple[Check, ...] = tuple(
     check

@@ -96,7 +96,7 @@ async def check_old_and_new_token_in_one_batch(bench: Bench) -> None:
     old = await bench.take_one(queue, lease=2)
     await bench.elapse(2)
     new = await bench.take_one(queue)
-    await lost(queue.renew([old, new], bench.unit), [old.job.id], "renewing both")
+    equal((await queue.renew([old, new], bench.unit)).lost, (old.job.id,), "renewing both")
     batch = [Settlement.dead(old, "late"), Settlement.done(new)]
     await lost(queue.settle(batch), [old.job.id], "settling both")
     await gone(queue, new.job.id, "the job, which the new claim settled as done")
@@ -154,7 +154,8 @@ async def check_renew_too_late(bench: Bench) -> None:
     await bench.elapse(3)
     new = await bench.take_one(other, lease=6)
     equal(new.job.id, old.job.id, "the job that the other took over")
-    await lost(queue.renew([old, kept], 20 * bench.unit), [old.job.id], "an old token renewed")
+    renewal = await queue.renew([old, kept], 20 * bench.unit)
+    equal(renewal.lost, (old.job.id,), "an old token renewed")
     await bench.elapse(8)
     equal(ids(await bench.take(queue)), [new.job.id], "only the lease not renewed ran out")
 
@@ -172,7 +173,8 @@ async def check_renew_after_settle(bench: Bench) -> None:
             Settlement.retry(claims[2]),
         ]
     )
-    await lost(queue.renew(claims, bench.unit), ids(claims), "renewing what is settled")
+    renewal = await queue.renew(claims, bench.unit)
+    equal(sorted(renewal.lost), sorted(ids(claims)), "renewing what is settled")
     retried = [claims[2].job.payload]
     equal(payloads(await bench.take(queue)), retried, "what may be claimed: the one retried")
 
