@@ -27,6 +27,7 @@ from pollwise.controller.jobs import Jobs, job_spec
 from pollwise.controller.missing_files import BlobsMissing, MissingStorage, OpenFiles
 from pollwise.controller.opening import (
     AGENTS,
+    check_queue,
     default_artefacts,
     queue_named,
     refuse_unfit,
@@ -38,7 +39,7 @@ from pollwise.controller.security.auth import Auth
 from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.workers.matching import waiting_for
+from pollwise.controller.workers.matching import MARK, waiting_for
 from pollwise.controller.workers.polling import LogText, Poller
 from pollwise.controller.workers.push import WorkerSockets
 from pollwise.controller.workers.registry import (
@@ -49,12 +50,14 @@ from pollwise.controller.workers.registry import (
 )
 from pollwise.controller.workers.runs import Runs
 from pollwise.durations import Duration, seconds
-from pollwise.errors import ConfigError, MissingExtra, PollwiseError, Unsupported
+from pollwise.errors import ConfigError, MissingExtra, PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ControllerCounted, Events
+from pollwise.runtime.jobs import ENDED, STATES
 from pollwise.runtime.signals import stopping_on_signals
 
 try:
@@ -73,6 +76,8 @@ logger = logging.getLogger("pollwise")
 #: Seconds between two turns of the retention chore, and how many rows a turn deletes at most.
 RETENTION_EVERY = 600.0
 RETENTION_LIMIT = 500
+#: The most puts that are remembered for the audit log while it cannot be written.
+PUTS_NOTED_MAX = 10_000
 #: How long silent workers, requirements without a job and the audit log are kept, in seconds.
 WORKERS_KEPT = 30 * 86400.0
 REQUIREMENTS_KEPT = 86400.0
@@ -83,7 +88,8 @@ class Controller:
     """Hands out the jobs of a queue to workers that poll over HTTP.
 
     store: the URL of a store, whose queue `agents` is used; or an open queue, which the caller
-        closes. The store must be able to claim by kind.
+        closes, and whose own `keep` counts. It must be able to claim by kind, to keep results and
+        to cancel.
     options: how it behaves, where it listens, and where it keeps its state and files.
     """
 
@@ -99,12 +105,12 @@ class Controller:
             raise ConfigError(f"store = {store!r} is neither a queue nor the URL of a store")
         refuse_unfit(store if isinstance(store, str) else store.url)
         self.options = options or ControllerOptions()
-        self.queue = queue_named(store, AGENTS, clock=clock) if isinstance(store, str) else store
-        if not self.queue.capabilities.kinds:
-            raise Unsupported(
-                f"{self.queue.url} cannot claim by kind, which the controller needs to match jobs "
-                "with workers; use SQLite, Postgres, Redis or an object store"
-            )
+        if isinstance(store, str):
+            store_keep = self.options.span("keep")
+            self.queue = queue_named(store, AGENTS, keep=store_keep, clock=clock)
+        else:
+            self.queue = store
+        check_queue(self.queue)
         self.clock = clock or self.queue.clock
         self.events = events or Events()
         self.source = self.queue.name
@@ -122,10 +128,11 @@ class Controller:
         self.auth = Auth(self.storage, self.clock)
         self.access = Access(self)
         self.tokens = Tokens(self.storage, self.clock)
-        self.logs = Logs(self.storage, self.options.log_limit)
         self.registry = WorkerRegistry(self.storage, *common, self.source)
-        self.runs = Runs(self.storage, self.queue, self.registry, *common)
-        self.jobs = Jobs(self.storage, self.queue, self.registry, *common)
+        self.runs = Runs(self.queue, self.registry, *common)
+        self.jobs = Jobs(self.queue, self.registry, self.artefacts, self.clock, self.events)
+        self.logs = Logs(self.storage, self.options.log_limit, self.jobs.folder_of, self._has_ended)
+        self._puts_to_note: list[AuditEntry] = []
         self.poller = Poller(
             self.registry, self.runs, hints, self.options, self.clock, self._append_log
         )
@@ -246,6 +253,7 @@ class Controller:
         try:
             await self.registry.write_down()
             await self.auth.write_down()
+            await self._note_puts()
         except Exception as error:
             self.log_failure(error)
 
@@ -276,30 +284,35 @@ class Controller:
     async def stats(self) -> dict[str, Any]:
         """Counts of jobs and workers in the store, held polls and WebSockets, as plain values."""
         await self.registry.write_down()
-        counted = await self.storage.stats(self.options.span("heartbeat_timeout"))
+        workers, online = await self.storage.count_workers(self.options.span("heartbeat_timeout"))
         live = await self.registry.live()
         required = {
             (each.kind, each.hash): dict(each.requires)
             for each in await self.storage.requirements()
         }
+        jobs = dict.fromkeys(STATES, 0)
         waiting: list[dict[str, Any]] = []
-        for each in counted.waiting:
-            requires = required.get((each.kind, each.requires_hash), {})
-            waiting.append(
-                {
-                    "kind": each.kind,
-                    "requires": requires,
-                    "count": each.count,
-                    "oldest_age_s": each.oldest_age_s,
-                    "waiting_for": waiting_for(each.kind, requires, live),
-                }
-            )
+        for name, counted in sorted((await self.queue.stats_by_kind()).items()):
+            for state in STATES:
+                jobs[state] += getattr(counted, state)
+            kind, _, digest = name.partition(MARK)
+            requires = required.get((kind, digest), {})
+            if counted.ready:
+                waiting.append(
+                    {
+                        "kind": kind,
+                        "requires": requires,
+                        "count": counted.ready,
+                        "oldest_age_s": counted.oldest_age or 0.0,
+                        "waiting_for": waiting_for(kind, requires, live),
+                    }
+                )
         return {
-            "jobs": counted.shown_jobs(),
+            "jobs": jobs,
             "waiting": waiting,
-            "workers": counted.workers,
-            "workers_online": counted.workers_live,
-            "running": counted.runs,
+            "workers": workers,
+            "workers_online": online,
+            "running": jobs["leased"],
             "held_polls": self.poller.held,
             "pushes": len(self.sockets),
         }
@@ -316,6 +329,7 @@ class Controller:
         delay: Duration = 0.0,
         timeout: Duration | None = None,
         attempts: int | None = None,
+        headers: Mapping[str, str] | None = None,
         by: str = "application",
     ) -> str:
         """Put a job, as `POST /api/jobs` does; its id. Raises `JobError` for an invalid job.
@@ -335,11 +349,14 @@ class Controller:
             "delay_s": seconds(delay, "delay"),
             "timeout_s": None if timeout is None else seconds(timeout, "timeout"),
             "attempts": attempts,
+            "headers": None if headers is None else dict(headers),
         }
         await self.start()
         await self.check_files()
-        row, _ = await self.jobs.put(job_spec(given, self.options), by)
-        return row.id
+        info, fresh = await self.jobs.put(job_spec(given, self.options, by))
+        if fresh:
+            self.note_put(by, info.job.id, kind)
+        return info.job.id
 
     # Requests
 
@@ -373,6 +390,28 @@ class Controller:
             extra={"action": "request_failed", "fields": fields},
         )
 
+    def note_put(self, who: str, job_id: str, kind: str, address: str = "") -> None:
+        """Note a put for the audit log, where it is written within WRITE_EVERY.
+
+        It is not written with the put: the job itself says who put it.
+        """
+        entry = AuditEntry.of(who, "job.put", job_id, kind, address)
+        entry.log()
+        self._puts_to_note.append(entry)
+        self.began()
+
+    async def _note_puts(self) -> None:
+        entries, self._puts_to_note = self._puts_to_note, []
+        try:
+            await self.storage.audit(entries)
+        except BaseException:
+            self._puts_to_note = entries[-PUTS_NOTED_MAX:] + self._puts_to_note
+            raise
+
+    async def _has_ended(self, job_id: str) -> bool:
+        info = await self.queue.get(job_id)
+        return info is None or info.state in ENDED
+
     async def ready(self) -> None:
         """Raise if the store does not answer or a file that the controller needs is missing."""
         await self._files.check()
@@ -389,13 +428,14 @@ class Controller:
         """The text that Prometheus scrapes, and its content type."""
         sink = self._sink()
         await self.registry.write_down()
-        counted = await self.storage.stats(self.options.span("heartbeat_timeout"))
+        workers, online = await self.storage.count_workers(self.options.span("heartbeat_timeout"))
+        counted = await self.queue.stats()
         self.events.emit(
             ControllerCounted(
                 self.source,
-                tuple(counted.shown_jobs().items()),
-                counted.workers_live,
-                counted.workers - counted.workers_live,
+                tuple((state, getattr(counted, state)) for state in STATES),
+                online,
+                workers - online,
                 self.poller.held,
             )
         )
@@ -410,20 +450,18 @@ class Controller:
         return self._metrics
 
     async def _append_log(self, known: KnownWorker, log: LogText) -> bool:
+        await self.runs.adopt(known, [log.job_id])
         run = known.runs.get(log.job_id)
         if run is None:
-            await self.runs.read(known, afresh=True)
-            run = known.runs.get(log.job_id)
-        if run is None:
             return False
-        return await self.logs.append(run, log.offset, log.text.encode()) is not None
+        return await self.logs.append(run.claim, log.offset, log.text.encode()) is not None
 
     # Chores
 
     def _planned(self) -> Chores:
         chores = Chores(self.source, self.clock, self.events)
         chores.add("seen", WRITE_EVERY, self._write_down)
-        chores.add("sweep", WRITE_EVERY, self._sweep)
+        chores.add("sweep", WRITE_EVERY, self.runs.sweep)
         chores.add("requirements", REQUIREMENTS_EVERY, self.registry.read_requirements)
         chores.add("retention", RETENTION_EVERY, self._retain)
         chores.add("ping", self.options.span("idle_ping") / 4, self._ping)
@@ -432,6 +470,7 @@ class Controller:
     async def _write_down(self) -> None:
         await self.registry.write_down()
         await self.auth.write_down()
+        await self._note_puts()
         if self._requests == self._requests_before and not len(self.sockets):
             self._rest()
         self._requests_before = self._requests
@@ -443,23 +482,33 @@ class Controller:
             for name in ("seen", "sweep", "requirements"):
                 self._chores.rest(name)
 
-    async def _sweep(self) -> None:
-        await self.jobs.complete_puts()
-        await self.runs.show_lapsed()
-
     async def _ping(self) -> None:
         if not await self.sockets.ping() and self._chores is not None:
             self._chores.rest("ping")
 
     async def _retain(self) -> None:
-        state, keep = self.storage, self.options.span("keep")
-        ids = await state.finished_before(keep, RETENTION_LIMIT)
-        if ids:
-            for job_id in ids:
-                await self.artefacts.delete_all(job_id)
-            await state.forget(ids)
-        await state.prune_requirements(REQUIREMENTS_KEPT)
+        state, queue = self.storage, self.queue
+        keep = queue.keep or self.options.span("keep")
+        await queue.prune()
+        oldest = self.clock.epoch() - keep
+        dead = await queue.jobs("dead", limit=RETENTION_LIMIT)
+        old = [info.job.id for info in dead if info.since <= oldest]
+        if old:
+            await queue.drop(old)
+        await self._forget_files(keep)
+        live = await queue.stats_by_kind()
+        used = {tuple(name.partition(MARK)[::2]) for name in live}
+        await state.prune_requirements(REQUIREMENTS_KEPT, used)  # type: ignore[arg-type]
         await state.prune_workers(WORKERS_KEPT, RETENTION_LIMIT)
         await state.prune_audit(AUDIT_KEPT, RETENTION_LIMIT)
         if not self.awake and self._chores is not None:
             self._chores.rest("retention")
+
+    async def _forget_files(self, keep: float) -> None:
+        """Delete files and logs whose job is gone, or was never put."""
+        for folder, owner in await self.storage.folders_before(keep, RETENTION_LIMIT):
+            job_id = self.jobs.job_of(owner)
+            if job_id is None and owner:
+                continue  # of another queue
+            if job_id is None or await self.queue.get(job_id) is None:
+                await self.artefacts.forget(folder)

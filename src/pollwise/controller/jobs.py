@@ -1,70 +1,121 @@
-"""What people do with jobs: put, cancel, retry. No HTTP here.
+"""A controller's jobs: what a put may say, and how its fields are stored in the queue.
 
-Where the queue and the state are in one file, a put is one transaction (`one_file`). Otherwise the
-state is written first and the queue second. A crash in between leaves a job in the state `putting`,
-and the next controller that finds it puts it again, under the same `unique`, so it exists once.
+A job is one record in the queue. What the queue has no field for is in headers whose names begin
+with `pollwise-`; the requirement is also in the kind, so that a claim matches it (see `matching`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 from typing import Any
 
+from pollwise.controller.files.artefacts import Artefacts
 from pollwise.controller.options import ATTEMPTS_MAX, ControllerOptions
 from pollwise.controller.state.base import new_id
-from pollwise.controller.state.sqlite.one_file import OneFile
-from pollwise.controller.state.values import ENDED, JobRow, JobState
 from pollwise.controller.workers import matching
-from pollwise.controller.workers.base import ControllerPart
-from pollwise.errors import JobError, PayloadError, PollwiseError, UniqueConflict
-from pollwise.runtime.audit import AuditEntry
-from pollwise.runtime.events import JobPut
-from pollwise.runtime.jobs import DELAY_MAX, NewJob, checked_name, encode, same_payload
+from pollwise.controller.workers.registry import WorkerRegistry
+from pollwise.errors import JobError, PayloadError, StoreError
+from pollwise.queues.base import Queue
+from pollwise.runtime.clock import Clock
+from pollwise.runtime.events import Events, JobPut
+from pollwise.runtime.jobs import DELAY_MAX, Job, JobInfo, NewJob
 
 #: The longest timeout of a job, in seconds.
 TIMEOUT_MAX = 7 * 86400.0
-#: After how many seconds another controller completes a put, and after how many it gives up when
-#: the inputs never arrived.
-STUCK_AFTER = 10.0
-GIVE_UP_AFTER = 3600.0
-#: The most jobs in one turn of the chore.
-SWEEP = 100
+#: The largest requirement, in bytes of JSON: it is a header.
+REQUIRES_BYTES_MAX = 4096
 
-PUTTING: tuple[JobState, ...] = ("putting",)
-#: The name of a put in the audit log.
-PUT = "job.put"
-
-StoreInputs = Callable[[JobRow], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """A job that passed all checks.
-
-    payload: JSON text.
-    inputs: the names of the files that come with the job.
-    """
-
-    kind: str
-    payload: str = "null"
-    requires: Mapping[str, Any] = field(default_factory=dict)
-    priority: int = 0
-    key: str | None = None
-    unique: str | None = None
-    delay_s: float = 0.0
-    timeout_s: float | None = None
-    attempts: int = 3
-    inputs: tuple[str, ...] = ()
-
+OURS = "pollwise-"
+REQUIRES = "pollwise-requires"
+TIMEOUT = "pollwise-timeout"
+ATTEMPTS = "pollwise-attempts"
+#: Who put it.
+BY = "pollwise-by"
+#: The folder of the files that came with it.
+INPUTS = "pollwise-inputs"
 
 #: The fields of a job.
 FIELDS = (
     "kind", "payload", "requires", "priority", "key", "unique", "delay_s", "timeout_s", "attempts",
+    "headers",
 )  # fmt: skip
 
 
-def job_spec(given: object, options: ControllerOptions, inputs: Sequence[str] = ()) -> JobSpec:
+@dataclass(frozen=True, slots=True)
+class JobTerms:
+    """Under which terms a job runs: what the controller adds to the queue's record.
+
+    kind: without the mark of the requirement. headers: those of the user.
+    """
+
+    kind: str
+    requires: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float | None = None
+    attempts: int = 3
+    created_by: str = ""
+    inputs: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, job: Job, attempts: int = 3) -> JobTerms:
+        """The terms of a job in the queue. `attempts` is for one that was not put here."""
+        given = job.headers
+        timeout = given.get(TIMEOUT)
+        try:
+            return cls(
+                job.kind.partition(matching.MARK)[0],
+                json.loads(given.get(REQUIRES, "{}")),
+                None if timeout is None else float(timeout),
+                int(given.get(ATTEMPTS, attempts)),
+                given.get(BY, ""),
+                given.get(INPUTS),
+                {name: value for name, value in given.items() if not name.startswith(OURS)},
+            )
+        except ValueError:  # somebody else wrote them
+            return cls(job.kind, attempts=attempts)
+
+    def all_headers(self) -> dict[str, str]:
+        """The headers of the queue's job."""
+        ours = {ATTEMPTS: str(self.attempts)}
+        if self.requires:
+            ours[REQUIRES] = json.dumps(self.requires, ensure_ascii=False)
+        if self.timeout_s is not None:
+            ours[TIMEOUT] = repr(self.timeout_s)
+        if self.created_by:
+            ours[BY] = self.created_by
+        if self.inputs is not None:
+            ours[INPUTS] = self.inputs
+        return {**self.headers, **ours}
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job to put: its terms, and what the queue has fields for. It passed all checks."""
+
+    terms: JobTerms
+    payload: Any = None
+    priority: int = 0
+    key: str | None = None
+    unique: str | None = None
+    delay_s: float = 0.0
+
+    def new_job(self) -> NewJob:
+        return NewJob(
+            matching.queue_kind(self.terms.kind, self.terms.requires),
+            self.payload,
+            key=self.key,
+            priority=self.priority,
+            delay=self.delay_s,
+            unique=self.unique,
+            headers=self.terms.all_headers(),
+        )
+
+
+def job_spec(given: object, options: ControllerOptions, by: str = "") -> JobSpec:
     """Check a job that came in; raises `JobError`."""
     if not isinstance(given, dict):
         raise JobError('a job is an object, such as {"kind": "build", "payload": {"ref": "main"}}')
@@ -75,179 +126,135 @@ def job_spec(given: object, options: ControllerOptions, inputs: Sequence[str] = 
         )
     if "kind" not in given:
         raise JobError("a job needs a `kind`: text that names the work to do")
-    kind = matching.checked_kind(given["kind"])
-    payload = encode(given.get("payload"), kind)
-    if len(payload.encode()) > options.body_limit:
+    requires = matching.checked_requires(given.get("requires"))
+    if len(json.dumps(requires).encode()) > REQUIRES_BYTES_MAX:
+        raise JobError(f"requires has more than {REQUIRES_BYTES_MAX} bytes of JSON")
+    headers = given.get("headers") or {}
+    if not isinstance(headers, dict) or any(str(name).startswith(OURS) for name in headers):
+        raise JobError(f"headers must be an object of text, without names that begin with {OURS}")
+    terms = JobTerms(
+        matching.checked_kind(given["kind"]),
+        requires,
+        _number(given.get("timeout_s"), "timeout_s", 0.001, TIMEOUT_MAX),
+        _whole(given.get("attempts"), "attempts", options.attempts, 1, ATTEMPTS_MAX),
+        by,
+        headers=headers,
+    )
+    spec = JobSpec(
+        terms,
+        given.get("payload"),
+        _whole(given.get("priority"), "priority", 0, -1000, 1000),
+        given.get("key"),
+        given.get("unique"),
+        _number(given.get("delay_s"), "delay_s", 0.0, DELAY_MAX) or 0.0,
+    )
+    if spec.new_job().size > options.body_limit:
         raise PayloadError(
             f"the payload has more than {options.body_limit} bytes of JSON; send large data as "
             "files (multipart)"
         )
-    key, unique = given.get("key"), given.get("unique")
-    timeout = given.get("timeout_s")
-    attempts = given.get("attempts")
-    return JobSpec(
-        kind=kind,
-        payload=payload,
-        requires=matching.checked_requires(given.get("requires")),
-        priority=_whole(given.get("priority"), "priority", 0, -1000, 1000),
-        key=None if key is None else checked_name(key, "key"),
-        unique=None if unique is None else checked_name(unique, "unique"),
-        delay_s=_number(given.get("delay_s"), "delay_s", 0.0, DELAY_MAX) or 0.0,
-        timeout_s=_number(timeout, "timeout_s", 0.001, TIMEOUT_MAX),
-        attempts=_whole(attempts, "attempts", options.attempts, 1, ATTEMPTS_MAX),
-        inputs=tuple(inputs),
-    )
+    return spec
 
 
-class Jobs(ControllerPart):
+#: Stores files in a folder.
+StoreFiles = Callable[[str], Awaitable[None]]
+
+
+class Jobs:
     """Puts, cancels and retries the jobs of a controller."""
 
-    async def put(
+    def __init__(
         self,
-        spec: JobSpec,
-        who: str,
-        store_inputs: StoreInputs | None = None,
-        address: str = "",
-    ) -> tuple[JobRow, bool]:
-        """Put a job and write that into the audit log; the job, and whether it is new.
+        queue: Queue,
+        registry: WorkerRegistry,
+        artefacts: Artefacts,
+        clock: Clock,
+        events: Events,
+    ) -> None:
+        self._queue = queue
+        self._registry = registry
+        self._artefacts = artefacts
+        self._clock = clock
+        self._events = events
+        self._prefix = blake2b(queue.name.encode(), digest_size=4).hexdigest() + "-"
+
+    def folder_of(self, job_id: str) -> str:
+        """Where the log and the artefacts of a job are: queues may share ids and a state."""
+        return self._prefix + job_id
+
+    def job_of(self, folder: str) -> str | None:
+        """The id of the job whose folder this is; None for another queue's."""
+        return folder.removeprefix(self._prefix) if folder.startswith(self._prefix) else None
+
+    async def put(self, spec: JobSpec, files: StoreFiles | None = None) -> tuple[JobInfo, bool]:
+        """Put a job; return it, and whether it is new.
 
         With the `unique` of an existing job, the answer is that job; `UniqueConflict` if its kind,
         payload or requirement differs.
+        files: stores the files that come with it, before it is put.
         """
-        row = JobRow(
-            id=new_id(self._clock),
-            kind=spec.kind,
-            payload=spec.payload,
-            payload_bytes=len(spec.payload.encode()),
-            requires=spec.requires,
-            requires_hash=matching.hash_of(spec.requires) if spec.requires else "",
-            priority=spec.priority,
-            key=spec.key,
-            unique=spec.unique,
-            delay_s=spec.delay_s,
-            timeout_s=spec.timeout_s,
-            attempts=spec.attempts,
-            inputs=spec.inputs,
-            created_by=who,
-        )
-        self._queue._checked_jobs(self._in_queue(row))  # refuse at once what the store cannot do
-        if self._one_file is not None and store_inputs is None:
-            kept = await self._put_at_once(self._one_file, row, who, address)
-        else:
-            kept = await self._put_in_steps(row, who, address, store_inputs)
-        if kept.id != row.id:
-            return await self._same(kept, spec), False
-        self._events.emit(JobPut(self._queue.name, kept.id, kept.kind))
-        return kept, True
-
-    async def _put_at_once(self, one_file: OneFile, row: JobRow, who: str, address: str) -> JobRow:
-        job = self._in_queue(row)
-        entry = AuditEntry.of(who, PUT, row.id, row.kind, address)
-        self._registry.require(row)
-        if row.unique is None:  # it is new, and a poll may come during the put
-            self._registry.notice_put(job.kind)
-        kept = await one_file.put(row, job, entry)
-        if kept.id == row.id:
-            self._registry.notice_put(job.kind)
-            entry.log()
-        return kept
-
-    async def _put_in_steps(
-        self, row: JobRow, who: str, address: str, store_inputs: StoreInputs | None
-    ) -> JobRow:
-        [kept] = await self._state.add_jobs([row])
-        if kept.id != row.id:
-            return kept
-        if store_inputs is not None:
-            await self._store_inputs(kept, store_inputs)
-        await self._put(kept)
-        kept = await self._state.job(kept.id) or kept
-        await self._state.note(who, PUT, kept.id, kept.kind, address)
-        return kept
-
-    async def cancel(self, job_id: str) -> JobRow | None:
-        """Cancel a job: at once if it waits, by its worker if it runs. None if it is unknown."""
-        return await self._state.cancel(job_id)
-
-    async def retry(self, job_id: str) -> JobRow | None:
-        """Put a job again that has ended; None if it has not, or does not exist."""
-        row = await self._state.job(job_id)
-        if row is None or row.state not in ENDED:
-            return None
-        renewed = await self._state.renew_job(job_id, row.round)
-        if renewed is None:
-            return None
-        await self._put(renewed)
-        return await self._state.job(job_id) or renewed
-
-    async def complete_puts(self) -> int:
-        """Complete the puts that another controller left unfinished; their number."""
-        stuck = await self._state.stuck(STUCK_AFTER, SWEEP)
-        for row in stuck:
-            if row.inputs and not await self._has_inputs(row):
-                if self._clock.epoch() - row.created_at > GIVE_UP_AFTER:
-                    error = "its inputs never arrived: the controller stopped during the put"
-                    await self._give_up(row, error)
-                continue
-            await self._put(row)
-        return len(stuck)
-
-    async def _put(self, row: JobRow) -> None:
-        job = self._in_queue(row)
-        self._registry.require(row)
+        self._queue.check_jobs(spec.new_job())  # before files are stored for a job that is refused
+        terms = spec.terms
+        if files is not None:
+            terms = replace(terms, inputs=await self._stored(files))
+        job = replace(spec, terms=terms).new_job()
+        await self._registry.require(terms.kind, terms.requires)
+        self._registry.notice_put(job.kind)  # a poll may come during the put
         try:
-            [queue_id] = await self._queue.put(job)
-        except UniqueConflict:
-            # Another job of the store has our `unique`, though it cannot be guessed.
-            await self._give_up(row, "the queue has another job under its id")
-            raise
-        except JobError as error:
-            await self._give_up(row, str(error))
+            [job_id], fresh = await self._queue.put_counted(job)
+        except JobError:
+            await self._discard(terms.inputs)
             raise
         self._registry.notice_put(job.kind)
-        await self._state.mark_ready([(row.id, row.round, queue_id)])
+        if not fresh:
+            await self._discard(terms.inputs)
+        elif terms.inputs is not None:
+            await self._artefacts.attach(terms.inputs, self.folder_of(job_id))
+        if fresh:
+            self._events.emit(JobPut(self._queue.name, job_id, terms.kind))
+        info = None if fresh and job.key is None else await self._queue.get(job_id)
+        return info or self._new(job_id, job), bool(fresh)
 
-    async def _give_up(self, row: JobRow, error: str) -> None:
-        await self._state.end_job(row.id, row.round, PUTTING, "dead", error=error)
+    def _new(self, job_id: str, job: NewJob) -> JobInfo:
+        """A job that was just put, without asking the store."""
+        now = self._clock.epoch()
+        due = job.due_at(now)
+        record = Job(
+            job_id, self._queue.name, job.kind, job.payload, job.key, job.priority, 0, now, due,
+            job.unique, job.headers,
+        )  # fmt: skip
+        return JobInfo(record, "delayed" if due > now else "ready", due, None)
 
-    def _in_queue(self, row: JobRow) -> NewJob:
-        """The job in the queue: a reference to ours, and what is needed to pick and order it."""
-        unique = f"{row.id}:{row.round}" if self._queue.capabilities.unique else None
-        return NewJob(
-            matching.queue_kind(row.kind, row.requires),
-            {"job": row.id, "round": row.round},
-            key=row.key,
-            priority=row.priority,
-            delay=row.delay_s if row.round == 0 else 0,
-            unique=unique,
-        )
+    async def cancel(self, job_id: str) -> JobInfo | None:
+        """Cancel a job: at once if it waits, by its worker if it runs. None if it is unknown."""
+        await self._queue.cancel([job_id])
+        return await self._queue.get(job_id)
 
-    async def _same(self, kept: JobRow, spec: JobSpec) -> JobRow:
-        row = await self._state.job(kept.id) or kept
-        same = (
-            row.kind == spec.kind
-            and dict(row.requires) == dict(spec.requires)
-            and same_payload(row.payload or "null", spec.payload)
-        )
-        if not same:
-            raise UniqueConflict(
-                f"unique = {spec.unique!r} belongs to the job {row.id}, which has another kind, "
-                "payload or requirement; nothing was put"
-            )
-        return row
+    async def retry(self, job_id: str) -> bool:
+        """Run a job again that has ended; False if it has not, or does not exist."""
+        info = await self._queue.get(job_id)
+        if info is None:
+            return False
+        terms = JobTerms.of(info.job)
+        await self._registry.require(terms.kind, terms.requires)
+        retried = await self._queue.retry([job_id])
+        self._registry.notice_put(info.job.kind)
+        return bool(retried)
 
-    async def _store_inputs(self, row: JobRow, store_inputs: StoreInputs) -> None:
+    async def _stored(self, files: StoreFiles) -> str:
+        folder = new_id(self._clock)
         try:
-            await store_inputs(row)
-        except BaseException as error:
-            why = str(error) if isinstance(error, PollwiseError) else "its inputs did not arrive"
-            await self._give_up(row, why[:500])
-            await self._state.forget([row.id])
+            await files(folder)
+        except BaseException:
+            await self._discard(folder)
             raise
+        return folder
 
-    async def _has_inputs(self, row: JobRow) -> bool:
-        stored = await self._state.artefacts(row.id, input=True)
-        return {each.name for each in stored} >= set(row.inputs)
+    async def _discard(self, folder: str | None) -> None:
+        """Delete files of a job that was not put. If this fails, the retention chore does it."""
+        if folder is not None:
+            with suppress(StoreError):
+                await self._artefacts.forget(folder)
 
 
 def _whole(value: object, name: str, default: int, low: int, high: int) -> int:

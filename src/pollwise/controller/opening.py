@@ -55,6 +55,21 @@ def queue_named(
     return open_queue(named, clock=clock, create=create)
 
 
+def check_queue(queue: Queue) -> None:
+    """Raise if a queue cannot be that of a controller."""
+    can = queue.capabilities
+    if not (can.kinds and can.headers and can.results and can.cancel):
+        raise Unsupported(
+            f"{queue.url} cannot claim by kind, keep headers and results, and cancel, as a "
+            "controller needs; use SQLite, Postgres, Redis or an object store"
+        )
+    if queue.keep is None:
+        raise ConfigError(
+            f"{queue.url} deletes finished jobs, and nobody could read their results; open it "
+            "with keep, such as keep='7d'"
+        )
+
+
 def refuse_unfit(url: str) -> None:
     """Raise `Unsupported` for a URL that no controller can use, and say which it can."""
     parts = urlsplit(url) if isinstance(url, str) and "://" in url else None

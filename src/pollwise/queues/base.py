@@ -165,7 +165,7 @@ class Queue(WorkStore[Claim]):
 
     async def put_counted(self, jobs: NewJob | Iterable[NewJob]) -> tuple[list[str], int]:
         """As `put`; also returns how many jobs are new, not repeats of a `unique`."""
-        batch = self._checked_jobs(jobs)
+        batch = self.check_jobs(jobs)
         if not batch:
             return [], 0
         ids, fresh = await self._put(batch)
@@ -374,7 +374,8 @@ class Queue(WorkStore[Claim]):
             '`stats` counts the jobs, and `jobs("dead")` shows the dead ones'
         )
 
-    def _checked_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
+    def check_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
+        """Refuse what a put would refuse before it asks the store; return the jobs as a list."""
         batch = checked_batch([jobs] if isinstance(jobs, NewJob) else jobs, "put")
         for job in batch:
             self._check(job)

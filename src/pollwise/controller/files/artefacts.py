@@ -113,7 +113,7 @@ class Artefacts:
 
     async def save(
         self,
-        job_id: str,
+        folder: str,
         name: str,
         chunks: AsyncIterable[bytes],
         *,
@@ -131,9 +131,9 @@ class Artefacts:
         expected = checked_sha256(sha256)
         if length is not None and length > self.limit:
             raise too_large(self.limit)
-        written = await self.blobs.write(job_id, chunks, self.limit, expected)
+        written = await self.blobs.write(folder, chunks, self.limit, expected)
         row = ArtefactRow(
-            job_id,
+            folder,
             checked,
             written.blob,
             written.size,
@@ -145,40 +145,45 @@ class Artefacts:
         try:
             before = await self._state.put_artefact(row, self._max_files)
         except StoreUnavailable:
-            raise  # the row may exist: the blob is deleted with the job
+            raise  # the row may exist: the blob is deleted with its folder
         except Exception:
             with suppress(StoreError):
-                await self.blobs.delete(job_id, written.blob)
+                await self.blobs.delete(folder, written.blob)
             raise
         if before is not None:
-            with suppress(StoreError):  # what is left is deleted with the job
-                await self.blobs.delete(job_id, before.blob)
+            with suppress(StoreError):  # what is left is deleted with the folder
+                await self.blobs.delete(folder, before.blob)
         # The stored row, with the store's time; the given one if it was deleted or replaced.
-        stored = await self._state.artefact(job_id, checked, input=input)
+        stored = await self._state.artefact(folder, checked, input=input)
         if stored is None or stored.blob != row.blob:
             return replace(row, created_at=self._state.clock.epoch())
         return stored
 
-    async def list(self, job_id: str, *, input: bool = False) -> list[ArtefactRow]:
-        return await self._state.artefacts(job_id, input=input)
+    async def list(self, folder: str, *, input: bool = False) -> list[ArtefactRow]:
+        return await self._state.artefacts(folder, input=input)
 
-    async def find(self, job_id: str, name: str, *, input: bool = False) -> ArtefactRow | None:
+    async def find(self, folder: str, name: str, *, input: bool = False) -> ArtefactRow | None:
         """The file of a name; None if there is none, or the name is invalid."""
         try:
             checked_name(name)
         except JobError:
             return None
-        return await self._state.artefact(job_id, name, input=input)
+        return await self._state.artefact(folder, name, input=input)
 
     def read(
         self, row: ArtefactRow, start: int = 0, stop: int | None = None
     ) -> AsyncIterator[bytes]:
         """Its bytes from `start` up to `stop`, in pieces."""
-        return self.blobs.read(row.job_id, row.blob, start, row.size if stop is None else stop)
+        return self.blobs.read(row.folder, row.blob, start, row.size if stop is None else stop)
 
-    async def delete_all(self, job_id: str) -> None:
-        """Delete all bytes of a job; its rows are deleted with the job."""
-        await self.blobs.delete_all(job_id)
+    async def attach(self, folder: str, job: str) -> None:
+        """Note that the inputs in a folder belong to the job with the folder `job`."""
+        await self._state.attach(folder, job)
+
+    async def forget(self, folder: str) -> None:
+        """Delete the files and the log in a folder."""
+        await self.blobs.delete_all(folder)
+        await self._state.forget([folder])
 
     async def close(self) -> None:
         await self.blobs.close()

@@ -42,7 +42,7 @@ PART = 5 * 1024 * 1024
 #: How long one request to an object store may take, unless its URL says otherwise.
 TIMEOUT = "2m"
 
-_NAME = re.compile(r"[0-9a-f]{1,64}\Z")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}\Z")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -97,14 +97,14 @@ class Blobs(ABC):
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="pollwise-blobs")
 
     async def write(
-        self, job_id: str, chunks: AsyncIterable[bytes], limit: int, expected: str | None = None
+        self, folder: str, chunks: AsyncIterable[bytes], limit: int, expected: str | None = None
     ) -> Written:
         """Write a blob of a job as it arrives; if anything fails, nothing of it stays.
 
         limit: the most bytes. expected: its SHA-256 in hex, if known.
         """
         blob = secrets.token_hex(16)
-        writer = self._writer(_checked(job_id), blob)
+        writer = self._writer(_checked(folder), blob)
         digest, size, held = hashlib.sha256(), 0, bytearray()
         try:
             await self._in_full(writer.begin)
@@ -129,11 +129,11 @@ class Blobs(ABC):
             raise
         return Written(blob, size, found)
 
-    async def read(self, job_id: str, blob: str, start: int, stop: int) -> AsyncIterator[bytes]:
+    async def read(self, folder: str, blob: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes from `start` up to `stop`, in pieces."""
         if start >= stop:
             return
-        pieces = self._pieces(_checked(job_id), _checked(blob), start, stop)
+        pieces = self._pieces(_checked(folder), _checked(blob), start, stop)
         try:
             while piece := await self._in_full(next, pieces, b""):
                 yield piece
@@ -145,13 +145,13 @@ class Blobs(ABC):
         finally:
             await self._in_full(pieces.close)
 
-    async def delete(self, job_id: str, blob: str) -> None:
+    async def delete(self, folder: str, blob: str) -> None:
         """Delete a blob, if it exists."""
-        await self._in_full(self._delete, _checked(job_id), _checked(blob))
+        await self._in_full(self._delete, _checked(folder), _checked(blob))
 
-    async def delete_all(self, job_id: str) -> None:
+    async def delete_all(self, folder: str) -> None:
         """Delete all blobs of a job, unfinished ones included."""
-        await self._in_full(self._delete_all, _checked(job_id))
+        await self._in_full(self._delete_all, _checked(folder))
 
     async def check(self) -> None:
         """Raise `BlobsMissing` if blobs cannot be stored.
@@ -164,16 +164,16 @@ class Blobs(ABC):
         self._threads.shutdown(wait=False)
 
     @abstractmethod
-    def _writer(self, job_id: str, blob: str) -> BlobWriter: ...
+    def _writer(self, folder: str, blob: str) -> BlobWriter: ...
 
     @abstractmethod
-    def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces: ...
+    def _pieces(self, folder: str, blob: str, start: int, stop: int) -> Pieces: ...
 
     @abstractmethod
-    def _delete(self, job_id: str, blob: str) -> None: ...
+    def _delete(self, folder: str, blob: str) -> None: ...
 
     @abstractmethod
-    def _delete_all(self, job_id: str) -> None: ...
+    def _delete_all(self, folder: str) -> None: ...
 
     def _explained_os(self, error: OSError) -> Exception:
         if is_no_room(error):
@@ -228,11 +228,11 @@ class FolderBlobs(Blobs):
             raise BlobsMissing("the folder for artefacts cannot be written to", self.folder)
         self._disk = disk
 
-    def _writer(self, job_id: str, blob: str) -> BlobWriter:
-        return _FileWriter(self._of(job_id) / blob, self._check)
+    def _writer(self, folder: str, blob: str) -> BlobWriter:
+        return _FileWriter(self._of(folder) / blob, self._check)
 
-    def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
-        path = self._of(job_id) / blob
+    def _pieces(self, folder: str, blob: str, start: int, stop: int) -> Pieces:
+        path = self._of(folder) / blob
         _check_folder(path.parent)
         with os.fdopen(os.open(path, os.O_RDONLY | _FLAGS), "rb", buffering=0) as file:
             file.seek(start)
@@ -240,22 +240,22 @@ class FolderBlobs(Blobs):
                 start += len(piece)
                 yield piece
 
-    def _delete(self, job_id: str, blob: str) -> None:
+    def _delete(self, folder: str, blob: str) -> None:
         with suppress(FileNotFoundError):
-            (self._of(job_id) / blob).unlink()
+            (self._of(folder) / blob).unlink()
 
-    def _delete_all(self, job_id: str) -> None:
-        folder = self._of(job_id)
-        if folder.is_symlink():
-            folder.unlink()
+    def _delete_all(self, folder: str) -> None:
+        path = self._of(folder)
+        if path.is_symlink():
+            path.unlink()
             return
         with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+            shutil.rmtree(path)
         with suppress(OSError):  # others are in it
-            folder.parent.rmdir()
+            path.parent.rmdir()
 
-    def _of(self, job_id: str) -> Path:
-        return self.folder / job_id[-2:] / job_id
+    def _of(self, folder: str) -> Path:
+        return self.folder / folder[-2:] / folder
 
 
 class _FileWriter(BlobWriter):
@@ -317,12 +317,12 @@ class ObjectBlobs(Blobs):
         self._prefix = prefix.strip("/")
         self.url = url
 
-    def _writer(self, job_id: str, blob: str) -> BlobWriter:
-        return _ObjectWriter(self._store, self._name(job_id, blob), self._explained)
+    def _writer(self, folder: str, blob: str) -> BlobWriter:
+        return _ObjectWriter(self._store, self._name(folder, blob), self._explained)
 
-    def _pieces(self, job_id: str, blob: str, start: int, stop: int) -> Pieces:
+    def _pieces(self, folder: str, blob: str, start: int, stop: int) -> Pieces:
         # One request per part: a slow reader keeps no connection to the store.
-        name = self._name(job_id, blob)
+        name = self._name(folder, blob)
         for first in range(start, stop, PART):
             try:
                 part = self._store.get_range(name, start=first, end=min(first + PART, stop))
@@ -334,12 +334,12 @@ class ObjectBlobs(Blobs):
             for at in range(0, len(whole), PIECE):
                 yield bytes(whole[at : at + PIECE])
 
-    def _delete(self, job_id: str, blob: str) -> None:
-        self._delete_names([self._name(job_id, blob)])
+    def _delete(self, folder: str, blob: str) -> None:
+        self._delete_names([self._name(folder, blob)])
 
-    def _delete_all(self, job_id: str) -> None:
+    def _delete_all(self, folder: str) -> None:
         try:
-            pages = self._store.list(self._name(job_id, ""), chunk_size=1000)
+            pages = self._store.list(self._name(folder, ""), chunk_size=1000)
             names = [meta["path"] for page in pages for meta in page]
         except FileNotFoundError:
             return
@@ -356,8 +356,8 @@ class ObjectBlobs(Blobs):
             except Exception as error:
                 raise self._explained(error) from None
 
-    def _name(self, job_id: str, blob: str) -> str:
-        return "/".join(part for part in (self._prefix, job_id, blob) if part)
+    def _name(self, folder: str, blob: str) -> str:
+        return "/".join(part for part in (self._prefix, folder, blob) if part)
 
     def _explained(self, error: Exception) -> StoreError:
         """The store's error without obstore's debug dump, which may contain secrets."""
@@ -465,7 +465,7 @@ _FLAGS = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os
 def _checked(name: str) -> str:
     """Check an id or the name of a blob, which becomes part of a path."""
     if not _NAME.match(name):
-        raise ConfigError(f"{name[:80]!r} is not an id: it must be hex digits")
+        raise ConfigError(f"{name[:80]!r} cannot be the name of a folder")
     return name
 
 

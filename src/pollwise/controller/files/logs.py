@@ -8,13 +8,14 @@ once. The bytes are in the state, so every controller serves every log.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from pollwise.controller.http.answers import HttpError
 from pollwise.controller.state.base import LOG_READ_MAX, ControllerState
-from pollwise.controller.state.values import LogPlace, RunRow
+from pollwise.controller.state.values import LogPlace
 from pollwise.core.strategies.adaptive import Adaptive
+from pollwise.runtime.jobs import Claim
 from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
 
 #: How many bytes a follower reads at a time.
@@ -25,8 +26,10 @@ FOLLOW = Adaptive("250ms", "2s")
 BEAT = 2.0
 #: The most bytes of one append.
 APPEND_MAX = LOG_READ_MAX
-#: Above any number of an attempt.
-_ATTEMPTS = 1 << 20
+
+#: Returns the folder of a job; tells whether a job has ended.
+FolderOf = Callable[[str], str]
+HasEnded = Callable[[str], Awaitable[bool]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +45,21 @@ class LogsStop(Exception):
 
 
 class Logs:
-    """The logs of a state's jobs, each up to `limit` bytes."""
+    """The logs of jobs, each up to `limit` bytes."""
 
-    def __init__(self, state: ControllerState, limit: int) -> None:
+    def __init__(
+        self, state: ControllerState, limit: int, folder_of: FolderOf, has_ended: HasEnded
+    ) -> None:
         self._state = state
         self._limit = limit
+        self._folder_of = folder_of
+        self._has_ended = has_ended
         self._followers: dict[str, set[PollLoop[LogChunk | None]]] = {}
         self._closing = False
         mark = f"\n[pollwise: the log is cut here, at its limit of {limit} bytes]\n"
         self._end_mark = mark.encode()
 
-    async def append(self, run: RunRow, offset: int, data: bytes) -> LogPlace | None:
+    async def append(self, claim: Claim, offset: int, data: bytes) -> LogPlace | None:
         """Append what a run sent from its byte `offset` on; None if it is not the newest run.
 
         409 if bytes before it are missing: `X-Log-Offset` says from where to send.
@@ -64,10 +71,10 @@ class Logs:
                 f"{len(data)} bytes at offset {offset} cannot be appended to a log",
                 f"Send an offset of 0 or more, and at most {APPEND_MAX} bytes at a time.",
             )
-        part = run.round * _ATTEMPTS + min(run.attempt, _ATTEMPTS - 1)
-        begin = f"[pollwise: attempt {run.attempt}]\n".encode()
+        job, part = claim.job, claim.token  # tokens of a job grow with each claim
+        begin = f"[pollwise: attempt {job.attempt}]\n".encode()
         place = await self._state.append_log(
-            run.job_id, part, offset, data, self._limit, self._end_mark, begin
+            self._folder_of(job.id), part, offset, data, self._limit, self._end_mark, begin
         )
         if place is None:
             return None
@@ -80,16 +87,18 @@ class Logs:
                 f"Send from offset {received} on.",
                 {"X-Log-Offset": str(received)},
             )
-        self.notify(run.job_id)
+        for loop in self._followers.get(job.id, ()):
+            loop.hint()
         return place
 
-    async def place(self, job_id: str) -> LogPlace | None:
-        return await self._state.log_place(job_id)
+    async def place(self, job_id: str) -> LogPlace:
+        return await self._state.log_place(self._folder_of(job_id))
 
     async def read(self, job_id: str, start: int, stop: int) -> AsyncIterator[bytes]:
         """The bytes from `start` up to `stop`, in pieces, as far as they exist."""
+        folder = self._folder_of(job_id)
         while start < stop:
-            data = await self._state.read_log(job_id, start, min(stop - start, LOG_READ_MAX))
+            data = await self._state.read_log(folder, start, min(stop - start, LOG_READ_MAX))
             if not data:
                 return
             yield data
@@ -101,7 +110,9 @@ class Logs:
         A piece ends with a whole character of UTF-8. Yields None when nothing came for a while, so
         that a dead connection is noticed. Raises `LogsStop` if the controller stops first.
         """
-        follower = _Follower(self._state, job_id, max(start, 0))
+        follower = _Follower(
+            self._state, self._folder_of(job_id), max(start, 0), lambda: self._has_ended(job_id)
+        )
         options = LoopOptions(clock=self._state.clock, spread=False)
         loop = PollLoop(follower.poll, FOLLOW, f"log:{job_id}", options)
         self._followers.setdefault(job_id, set()).add(loop)
@@ -133,27 +144,26 @@ class Logs:
             for loop in followers:
                 loop.stop()
 
-    def notify(self, job_id: str) -> None:
-        """Something was appended, or the job ended: its followers poll at once."""
-        for loop in self._followers.get(job_id, ()):
-            loop.hint()
-
 
 class _Follower:
     """The rest of a log for one follower: a source of the poll loop."""
 
-    def __init__(self, state: ControllerState, job_id: str, start: int) -> None:
+    def __init__(
+        self,
+        state: ControllerState,
+        folder: str,
+        start: int,
+        has_ended: Callable[[], Awaitable[bool]],
+    ) -> None:
         self._state = state
-        self._job_id = job_id
+        self._folder = folder
         self._start = start
+        self._has_ended = has_ended
 
     async def poll(self, _: float) -> Batch[LogChunk | None]:
         """The next piece; None after the last one of a job that has ended."""
-        place = await self._state.log_place(
-            self._job_id
-        )  # first: if the job has ended, its log is complete
-        final = place is None or place.ended
-        data = await self._state.read_log(self._job_id, self._start, PIECE)
+        final = await self._has_ended()  # first: if it has, its log is complete
+        data = await self._state.read_log(self._folder, self._start, PIECE)
         whole = data if final and len(data) < PIECE else data[: whole_characters(data)]
         if whole:
             self._start += len(whole)

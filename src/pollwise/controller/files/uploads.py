@@ -20,7 +20,6 @@ from pollwise.controller.http.requests import (
     plain_only,
     too_large,
 )
-from pollwise.controller.state.values import JobRow
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -39,15 +38,11 @@ class UploadedFiles:
         self._artefacts = artefacts
         self._by = by
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._files)
-
-    async def store(self, row: JobRow) -> None:
-        """Store them as the inputs of a job."""
+    async def store(self, folder: str) -> None:
+        """Store them as inputs in a folder."""
         for name, file in self._files.items():
             await self._artefacts.save(
-                row.id,
+                folder,
                 name,
                 _pieces_of(file),
                 input=True,

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from starlette.requests import HTTPConnection
 
 from pollwise.controller.http.answers import HttpError, lease_lost
-from pollwise.controller.http.requests import is_id
+from pollwise.controller.http.requests import is_job_id
 from pollwise.controller.security.auth import Caller
-from pollwise.controller.state.values import JobRow, RunRow
-from pollwise.controller.workers.registry import KnownWorker
+from pollwise.controller.workers.registry import HeldRun, KnownWorker
+from pollwise.runtime.jobs import JobInfo
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -74,27 +74,28 @@ class Access:
         """Write into the audit log what a caller did."""
         await self._controller.storage.note(who.who, action, what, detail, address_of(request))
 
-    async def job_for(self, request: HTTPConnection, job_id: str) -> JobRow:
+    async def job_for(self, request: HTTPConnection, job_id: str) -> JobInfo:
         """A job, if the caller may see it; else `HttpError`."""
         who = await self.caller(request, *SEE, "own")
-        return who.must_see(await self._job(job_id), job_id)
+        info = await self._controller.queue.get(job_id) if is_job_id(job_id) else None
+        return who.must_see(info, job_id)
 
-    async def run_for(self, request: HTTPConnection, job_id: str) -> tuple[KnownWorker, RunRow]:
+    async def run_for(self, request: HTTPConnection, job_id: str) -> tuple[KnownWorker, HeldRun]:
         """The run of a job, for the worker that has it; 409 if it lost the job."""
         who = await self.caller(request, "admin", "own")
-        row = who.must_see(await self._job(job_id), job_id)
-        run = await self._controller.storage.run(job_id)
-        if run is None or (who.role == "own" and run.worker_id != who.worker_id):
-            raise lease_lost((row.id,))
-        known = await self._controller.registry.get(run.worker_id)
-        if known is None:
-            raise lease_lost((row.id,))
-        if who.role == "own":
-            self._controller.registry.seen(known, address_of(request))
-        return known, run
-
-    async def _job(self, job_id: str) -> JobRow | None:
-        return await self._controller.storage.job(job_id) if is_id(job_id) else None
+        registry, runs = self._controller.registry, self._controller.runs
+        worker_id = who.worker_id
+        if worker_id is None:
+            worker_id = (await self.job_for(request, job_id)).worker
+        known = None if worker_id is None else await registry.get(worker_id)
+        if known is not None and is_job_id(job_id):
+            await runs.adopt(known, [job_id])
+            if job_id in known.runs:
+                if who.role == "own":
+                    registry.seen(known, address_of(request))
+                return known, known.runs[job_id]
+        await self.job_for(request, job_id)  # it does not exist, or is of no concern to the caller
+        raise lease_lost((job_id,))
 
 
 def address_of(connection: HTTPConnection) -> str:

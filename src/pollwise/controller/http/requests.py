@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Annotated, Any
 
 from fastapi import Query, Request, Response
@@ -22,6 +22,7 @@ PIECE_WITHIN = 60.0
 PAGE = 100
 
 _ID = re.compile(r"[0-9a-f]{32}\Z")
+_JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 #: The parameters of pages, with their descriptions.
 Limit = Annotated[int | None, Query(ge=1, le=PAGE_MAX, description="The most entries of a page.")]
 After = Annotated[
@@ -42,6 +43,11 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 def is_id(text: str) -> bool:
     """True if this looks like an id of ours."""
     return bool(_ID.match(text))
+
+
+def is_job_id(text: str) -> bool:
+    """True if this can be the id of a job in any store."""
+    return bool(_JOB_ID.match(text))
 
 
 def checked_id(text: str, what: str) -> str:
@@ -132,8 +138,8 @@ def page_limit(limit: int | None) -> int:
     return limit
 
 
-def page_after(after: str | None) -> str | None:
-    if after is not None and not is_id(after):
+def page_after(after: str | None, fits: Callable[[str], bool] = is_id) -> str | None:
+    if after is not None and not fits(after):
         raise invalid("after must be the `next` of the previous page")
     return after
 

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.json_schema import models_json_schema
 
 _ID = "0198c5b2f3a14e6f9d0a7c2b5e8f1d34"
-_PATTERN = "^[0-9a-f]{32}$"
+_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 _REF = "#/components/schemas/{model}"
-JobState = Literal["ready", "leased", "done", "dead", "cancelled"]
+JobState = Literal["ready", "delayed", "blocked", "leased", "done", "dead", "cancelled"]
 Value = str | int | float | bool
 
 
@@ -57,14 +57,26 @@ class NewJobBody(_Model):
         None, ge=0.001, le=604800, description="How long a run may take."
     )
     attempts: int | None = Field(None, ge=1, le=100, description="The most attempts.")
+    headers: dict[str, str] = Field(
+        default_factory=dict, description="Text that travels with the job, such as a trace context."
+    )
+
+
+class JobFailureView(_Model):
+    """Why an attempt failed."""
+
+    at: str | None
+    attempt: int
+    error: str
 
 
 class JobView(_Model):
     """A job."""
 
-    id: str = Field(examples=[_ID])
+    id: str = Field(examples=["42"])
     kind: str
     payload: Any
+    headers: dict[str, str]
     payload_bytes: int | None = Field(None, description="In lists, if the payload is left out.")
     requires: dict[str, Any]
     state: JobState
@@ -75,33 +87,37 @@ class JobView(_Model):
     unique: str | None
     timeout_s: float | None
     inputs: list[str]
-    progress: float | None
+    progress: float | None = Field(description="From 0 to 1.")
     message: str | None
     worker_id: str | None = Field(
         description="The worker that runs it, or ran it last; null while it waits."
     )
     cancel: bool = Field(description="True if it runs and was asked to cancel.")
     created_at: str | None = Field(examples=["2026-01-27T09:30:00.000Z"])
+    created_by: str | None = Field(description="Who put it.")
+    run_at: str | None = Field(description="When it may run, or could have run first.")
     started_at: str | None = Field(description="When the current or last run began.")
     finished_at: str | None
     error: str | None = Field(description="Why it failed, once it has ended.")
     last_error: str | None = Field(
         description="Why the previous attempt failed, while it waits or runs again."
     )
-    exit_code: int | None
+    errors: list[JobFailureView] = Field(description="Of the last attempts, the newest last.")
     waiting_for: str | None = Field(
         description="Why no live worker can take it.",
         examples=["no live worker has memory_gb >= 8"],
     )
     result: Any = None
+    result_bytes: int | None = Field(None, description="In lists, if the result is left out.")
 
 
 class WorkView(_Model):
     """A job as its worker receives it."""
 
-    id: str = Field(examples=[_ID])
+    id: str = Field(examples=["42"])
     kind: str
     payload: Any
+    headers: dict[str, str]
     requires: dict[str, Any]
     state: JobState
     attempt: int

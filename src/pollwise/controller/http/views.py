@@ -2,71 +2,99 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from pollwise.controller.http.answers import moment
-from pollwise.controller.state.values import ENDED, ArtefactRow, JobRow, Token, WorkerRow
+from pollwise.controller.http.answers import encoded, moment
+from pollwise.controller.jobs import JobTerms
+from pollwise.controller.state.values import ArtefactRow, Token, WorkerRow
+from pollwise.controller.workers.registry import HeldRun
 from pollwise.runtime.audit import AuditEntry
+from pollwise.runtime.jobs import ENDED, JobInfo
+
+#: Payloads and results longer than this, in bytes of JSON, are left out of lists.
+BRIEF = 4096
 
 
-def job_view(row: JobRow, waiting_for: str | None = None, *, result: bool = True) -> dict[str, Any]:
-    """A job as people see it. Lists leave out long payloads and results.
+def job_view(
+    info: JobInfo,
+    terms: JobTerms,
+    inputs: Sequence[str] = (),
+    waiting_for: str | None = None,
+    *,
+    brief: bool = False,
+) -> dict[str, Any]:
+    """A job as people see it. Lists are `brief`: they leave out long payloads and results.
 
     For a job that waits or runs again, nothing of the previous run is shown except its error, as
     `last_error`.
     """
-    ended, waits = row.state in ENDED, row.state in ("putting", "ready")
+    job, ended = info.job, info.state in ENDED
+    waits = not ended and info.state != "leased"
+    progress = None if waits else info.progress
     view: dict[str, Any] = {
-        "id": row.id,
-        "kind": row.kind,
-        "payload": None if row.payload is None else json.loads(row.payload),
-        "requires": dict(row.requires),
-        "state": "ready" if waits else row.state,
-        "attempt": row.attempt,
-        "attempts": row.attempts,
-        "priority": row.priority,
-        "key": row.key,
-        "unique": row.unique,
-        "timeout_s": row.timeout_s,
-        "inputs": list(row.inputs),
-        "progress": None if waits else row.progress,
-        "message": None if waits else row.message,
-        "worker_id": None if waits else row.worker_id,
-        "cancel": row.cancel and row.state == "leased",
-        "created_at": moment(row.created_at),
-        "started_at": None if waits else moment(row.started_at),
-        "finished_at": moment(row.finished_at),
-        "error": row.error if ended else None,
-        "last_error": None if ended else row.error,
-        "exit_code": row.exit_code if ended else None,
+        "id": job.id,
+        "kind": terms.kind,
+        "payload": job.payload,
+        "headers": dict(terms.headers),
+        "requires": dict(terms.requires),
+        "state": info.state,
+        "attempt": job.attempt,
+        "attempts": terms.attempts,
+        "priority": job.priority,
+        "key": job.key,
+        "unique": job.unique,
+        "timeout_s": terms.timeout_s,
+        "inputs": list(inputs),
+        "progress": None if progress is None else progress.fraction,
+        "message": None if progress is None else progress.note,
+        "worker_id": None if waits else info.worker,
+        "cancel": info.cancel,
+        "created_at": moment(job.created_at),
+        "created_by": terms.created_by or None,
+        "run_at": moment(job.run_at),
+        "started_at": None if waits else moment(info.claimed_at),
+        "finished_at": moment(info.since) if ended else None,
+        "error": info.error if ended and info.state != "done" else None,
+        "last_error": None if ended else info.error,
+        "errors": [
+            {"at": moment(each.at), "attempt": each.attempt, "error": each.error}
+            for each in info.errors
+        ],
         "waiting_for": waiting_for,
+        "result": info.result,
     }
-    if row.payload is None:
-        view["payload_bytes"] = row.payload_bytes
-    if result and row.result is not None:
-        view["result"] = json.loads(row.result)
+    if brief:
+        for name in ("payload", "result"):
+            size = len(encoded(view[name]))
+            if size > BRIEF:
+                view[name] = None
+                view[f"{name}_bytes"] = size
     return view
 
 
-def work_view(row: JobRow, attempt: int, lease_s: float) -> dict[str, Any]:
+def work_view(
+    run: HeldRun, terms: JobTerms, lease_s: float, inputs: Sequence[str]
+) -> dict[str, Any]:
     """A job as its worker receives it."""
+    job = run.claim.job
     return {
-        "id": row.id,
-        "kind": row.kind,
-        "payload": None if row.payload is None else json.loads(row.payload),
-        "requires": dict(row.requires),
-        "state": row.state,
-        "attempt": attempt,
-        "attempts": row.attempts,
-        "priority": row.priority,
-        "key": row.key,
-        "created_at": moment(row.created_at),
-        "timeout_s": row.timeout_s,
+        "id": job.id,
+        "kind": terms.kind,
+        "payload": job.payload,
+        "headers": dict(terms.headers),
+        "requires": dict(terms.requires),
+        "state": "leased",
+        "attempt": job.attempt,
+        "attempts": terms.attempts,
+        "priority": job.priority,
+        "key": job.key,
+        "created_at": moment(job.created_at),
+        "timeout_s": terms.timeout_s,
         "lease_s": lease_s,
-        "inputs": list(row.inputs),
-        "cancel": row.cancel,
+        "inputs": list(inputs),
+        "cancel": run.cancel,
     }
 
 
@@ -91,7 +119,7 @@ def token_view(token: Token) -> dict[str, Any]:
 
 
 def artefact_view(row: ArtefactRow) -> dict[str, Any]:
-    return _shown(row, without=("job_id", "blob", "input", "created_by"))
+    return _shown(row, without=("folder", "blob", "input", "created_by"))
 
 
 def audit_view(entry: AuditEntry) -> dict[str, Any]:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar
 from pollwise.controller.http.answers import HttpError, no_such
 from pollwise.controller.security.tokens import LENGTH_MAX, hash_of
 from pollwise.controller.state.base import ControllerState
-from pollwise.controller.state.values import JobRow, Token, WorkerRow
+from pollwise.controller.state.values import Token, WorkerRow
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.jobs import JobInfo
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -73,13 +74,13 @@ class Caller:
         if self.role == "own" and self.worker_id != worker_id:
             raise no_such("worker", worker_id)
 
-    def may_see(self, job: JobRow) -> bool:
+    def may_see(self, job: JobInfo) -> bool:
         """A worker sees the jobs that it runs or was the last to run, and no others."""
         if self.role == "own":
-            return job.worker_id is not None and job.worker_id == self.worker_id
+            return job.worker is not None and job.worker == self.worker_id
         return self.role != "worker"
 
-    def must_see(self, job: JobRow | None, job_id: str) -> JobRow:
+    def must_see(self, job: JobInfo | None, job_id: str) -> JobInfo:
         """The job; 404 if there is none that the caller may see."""
         if self.role == "worker":
             self._refuse("a token with the scope read, put or operate")

@@ -7,18 +7,18 @@ and a claim for its group has just come back empty. All others read the stores.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from pollwise.controller.http.answers import HttpError, too_soon
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.state.values import JobRow, RunRow
-from pollwise.controller.workers.base import RunProgress, RunReport
-from pollwise.controller.workers.registry import RUNS_FRESH, KnownWorker, WorkerRegistry
-from pollwise.controller.workers.runs import Runs
+from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerRegistry
+from pollwise.controller.workers.runs import RunReport, Runs
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hint, Hints
+from pollwise.runtime.jobs import Progress
 
 #: The most jobs that one poll may ask for.
 MAX_JOBS = 100
@@ -39,11 +39,14 @@ class LogText:
 
 @dataclass(frozen=True, slots=True)
 class PollRequest:
-    """What a poll asks for and reports. `running` is None if it does not say what runs."""
+    """What a poll asks for and reports.
+
+    running: the jobs that run, with news of their progress; None if it does not say.
+    """
 
     max_jobs: int = 1
     wait: float = 0.0
-    running: Sequence[RunProgress] | None = None
+    running: dict[str, Progress | None] | None = None
     finished: Sequence[RunReport] = ()
     logs: Sequence[LogText] = ()
 
@@ -53,7 +56,7 @@ class PollResult:
     """The answer to a poll."""
 
     next_poll_s: float
-    jobs: Sequence[tuple[JobRow, RunRow]] = ()
+    jobs: Sequence[HeldRun] = ()
     cancel: Sequence[str] = ()
     lost: list[str] = field(default_factory=list)
     drain: bool = False
@@ -90,7 +93,6 @@ class Poller:
         self._longest = min(
             options.span("max_wait"), SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
         )
-        self._runs_fresh = min(RUNS_FRESH, options.span("heartbeat_timeout") / 4)
         self._held_max = options.waiting_max
         self._held = 0
         self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
@@ -110,7 +112,7 @@ class Poller:
         """
         group = self._registry.group_of(known)
         self._refuse_too_soon(known, now, max_jobs, wait)
-        quiet = not known.runs and now - known.runs_at < self._runs_fresh
+        quiet = not known.runs and self._runs.is_fresh(now) and known.runs_at > -math.inf
         if not quiet or (wait and not self._closing) or known.row.drain:
             return None
         if max_jobs and not group.is_empty(now):
@@ -154,17 +156,13 @@ class Poller:
     async def _answer(self, known: KnownWorker, ask: PollRequest) -> PollResult:
         await self._registry.read_requirements()
         answer = PollResult(0.0)
+        await self._runs.read(known)
         if ask.finished:
-            last = [each.last for each in ask.finished if each.last is not None]
-            if last:
-                await self._runs.keep(known, last, complete=False)
             plain = not (ask.logs or ask.running or known.row.drain)
             lost, answer.jobs = await self._runs.finish(
                 known, ask.finished, ask.max_jobs if plain else 0
             )
             answer.lost += lost
-        else:
-            await self._runs.read(known, afresh=bool(known.runs or ask.running))
         for each in ask.logs:
             if not await self._append_log(known, each):
                 answer.lost.append(each.job_id)
@@ -177,10 +175,9 @@ class Poller:
 
     async def _take(
         self, known: KnownWorker, ask: PollRequest, *, hinted: bool = False
-    ) -> list[tuple[JobRow, RunRow]]:
+    ) -> list[HeldRun]:
         """Jobs for a worker; first those that were handed to it and seem not to have arrived."""
-        running = {each.job_id for each in ask.running or ()}
-        jobs = await self._runs.unheard(known, running, ask.max_jobs)
+        jobs = await self._runs.unheard(known, ask.running or {}, ask.max_jobs)
         group = self._registry.group_of(known)
         if known.row.drain or (not hinted and group.is_empty(self._clock.now())):
             return jobs
@@ -192,7 +189,7 @@ class Poller:
 
     async def _hold(
         self, known: KnownWorker, ask: PollRequest, gone: Gone, began: float
-    ) -> tuple[Sequence[tuple[JobRow, RunRow]], Sequence[str]]:
+    ) -> tuple[Sequence[HeldRun], Sequence[str]]:
         """Wait until there is something for this worker, or the time is over."""
         if self._held >= self._held_max or self._closing:
             return (), ()
@@ -215,7 +212,7 @@ class Poller:
                     break
                 hint.polling = True
                 async with self._alone(known):
-                    cancel = await self._to_cancel(known)
+                    cancel = [run.job_id for run in known.runs.values() if run.cancel]
                     jobs = await self._take(known, ask, hinted=hinted)
                 hint.polling = False
                 if jobs or cancel:
@@ -227,12 +224,6 @@ class Poller:
             if known.waiting is hint:
                 known.waiting = None
         return (), ()
-
-    async def _to_cancel(self, known: KnownWorker) -> list[str]:
-        if not known.runs:
-            return []
-        await self._runs.read(known, afresh=True)
-        return [run.job_id for run in known.runs.values() if run.cancel]
 
     @asynccontextmanager
     async def _alone(self, known: KnownWorker) -> AsyncIterator[None]:

@@ -187,6 +187,8 @@ class WorkerSockets:
         """Tell the worker of a cancelled job, whichever controller it is connected to."""
         known = None if worker_id is None else self._registry.remembered(worker_id)
         if known is not None:
+            if job_id in known.runs:
+                known.runs[job_id].cancel = True
             if known.waiting is not None:
                 known.waiting.give()
             if isinstance(known.socket, WorkerSocket):
@@ -241,12 +243,11 @@ class WorkerSockets:
             self._begin()
 
     async def _read_cancels(self) -> None:
+        await self._runs.read_all()
         for socket in list(self._open):
-            if socket.known.runs:
-                await self._runs.read(socket.known, afresh=True)
-                for run in socket.known.runs.values():
-                    if run.cancel:
-                        socket.cancel(run.job_id)
+            for run in socket.known.runs.values():
+                if run.cancel:
+                    socket.cancel(run.job_id)
 
 
 class _CancelListener(Hint):

@@ -19,13 +19,13 @@ from typing import Any, Protocol
 
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.state.base import ControllerState, new_id
-from pollwise.controller.state.values import JobRow, Requirement, RunRow, WorkerRow, WorkerSeen
+from pollwise.controller.state.values import Requirement, WorkerRow, WorkerSeen
 from pollwise.controller.workers import matching
 from pollwise.errors import JobError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered
 from pollwise.runtime.hints import Hint
-from pollwise.runtime.jobs import checked_name
+from pollwise.runtime.jobs import Claim, checked_name
 
 #: How often the times of contacts are saved, and changes by others read, in seconds.
 WRITE_EVERY = 10.0
@@ -33,8 +33,8 @@ WRITE_EVERY = 10.0
 REQUIREMENTS_EVERY = 5.0
 #: How long the capabilities of live workers are remembered, in seconds.
 LIVE_FOR = 2.0
-#: How long a worker's runs are remembered, in seconds: it may have polled another controller.
-RUNS_FRESH = 30.0
+#: How often the requirement of jobs that keep coming is written again, in seconds.
+REQUIRE_EVERY = 1800.0
 #: The most workers in one statement.
 BATCH = 1000
 #: Why a worker is gone whose token was revoked.
@@ -110,6 +110,37 @@ class OpenSocket(Protocol):
         """Its worker is gone."""
 
 
+class HeldRun:
+    """A job that a worker has, under its claim on the queue.
+
+    since: when this controller learnt of it, and renewed_at: when it last renewed its lease, both
+        in the event loop's time.
+    heard: its worker spoke of it; else the answer that handed it out may have been lost.
+    cancel: it was asked to cancel.
+    """
+
+    __slots__ = ("cancel", "claim", "heard", "renewed_at", "since")
+
+    def __init__(
+        self, claim: Claim, now: float, renewed_at: float | None = None, *, cancel: bool = False
+    ) -> None:
+        self.claim = claim
+        self.since = now
+        self.renewed_at = now if renewed_at is None else renewed_at
+        self.heard = False
+        self.cancel = cancel
+
+    @property
+    def job_id(self) -> str:
+        return self.claim.job.id
+
+    def note_heard(self) -> None:
+        """Its worker has it, so the payload need not be remembered."""
+        if not self.heard:
+            self.heard = True
+            self.claim = replace(self.claim, job=replace(self.claim.job, payload=None))
+
+
 class KnownWorker:
     """A worker in the memory of this controller.
 
@@ -119,14 +150,13 @@ class KnownWorker:
     hinted: it got a hint, so its next poll is not too soon.
     idle: it looks for a job.
     runs: what it runs, as read at `runs_at`.
-    renewed: when this controller renewed their leases, and until when by the store's clock.
     waiting: the hint of its held poll, if one is held.
     socket: its open WebSocket, if any.
     """
 
     __slots__ = (
-        "address", "empty_at", "group", "hinted", "idle", "puts", "renewed", "row", "runs",
-        "runs_at", "seen_at", "socket", "version", "waiting",
+        "address", "empty_at", "group", "hinted", "idle", "puts", "row", "runs", "runs_at",
+        "seen_at", "socket", "version", "waiting",
     )  # fmt: skip
 
     def __init__(self, row: WorkerRow, group: WorkerGroup, now: float) -> None:
@@ -139,9 +169,8 @@ class KnownWorker:
         self.hinted = False
         self.idle = False
         self.address = row.address
-        self.runs: Mapping[str, RunRow] = _NO_RUNS
-        self.runs_at = -RUNS_FRESH
-        self.renewed: Mapping[str, tuple[float, float]] = _NONE_RENEWED
+        self.runs: Mapping[str, HeldRun] = _NO_RUNS
+        self.runs_at = -math.inf
         self.waiting: Hint | None = None
         self.socket: OpenSocket | None = None
 
@@ -150,8 +179,7 @@ class KnownWorker:
         return self.row.id
 
 
-_NO_RUNS: Mapping[str, RunRow] = {}
-_NONE_RENEWED: Mapping[str, tuple[float, float]] = {}
+_NO_RUNS: Mapping[str, HeldRun] = {}
 
 
 class WorkerRegistry:
@@ -177,6 +205,7 @@ class WorkerRegistry:
         self._groups: dict[frozenset[str], WorkerGroup] = {}
         self._nobody = WorkerGroup(frozenset())
         self._requirements: dict[tuple[str, str], Requirement] = {}
+        self._required_at: dict[tuple[str, str], float] = {}
         self._version = 0
         self._read_at = -REQUIREMENTS_EVERY
         self._live: list[Mapping[str, Any]] = []
@@ -234,11 +263,11 @@ class WorkerRegistry:
     def remembered(self, worker_id: str) -> KnownWorker | None:
         return self._known.get(worker_id)
 
-    async def unregister(self, worker_id: str) -> list[RunRow] | None:
-        """Remove a worker; the runs to give back. None if there is no such worker."""
-        runs = await self._state.remove_worker(worker_id)
+    async def unregister(self, worker_id: str) -> bool:
+        """Remove a worker; False if there is no such worker."""
+        removed = await self._state.remove_worker(worker_id)
         self._forget(worker_id, "unregistered")
-        return runs
+        return removed
 
     def refuse(self, who: str) -> None:
         """Forget the workers in memory that registered with a token that was revoked."""
@@ -357,12 +386,20 @@ class WorkerRegistry:
             self._requirements = read
             self._renew_waiting()
 
-    def require(self, row: JobRow) -> None:
-        """Note the requirement of a job that is put here."""
-        place = (row.kind, row.requires_hash)
+    async def require(self, kind: str, requires: Mapping[str, Any]) -> None:
+        """Note the requirement of a job that is put here, so that every controller knows it."""
+        place = (kind, matching.hash_of(requires) if requires else "")
+        now = self._clock.now()
+        if now - self._required_at.get(place, -math.inf) >= REQUIRE_EVERY:
+            await self._state.require(*place, requires)
+            self._required_at[place] = now
         if place not in self._requirements:
-            self._requirements[place] = Requirement(row.requires_hash, row.kind, row.requires)
+            self._requirements[place] = Requirement(place[1], kind, requires)
             self._renew_waiting()
+
+    def required(self, kind: str) -> list[Requirement]:
+        """The known requirements of jobs of a kind."""
+        return [each for each in self._requirements.values() if each.kind == kind]
 
     def notice_put(self, kind: str | None = None) -> None:
         """A job of this kind in the queue (None: of any kind) was put here."""
@@ -370,9 +407,9 @@ class WorkerRegistry:
             if kind is None or kind in group.kinds:
                 group.notice_put()
 
-    async def waiting_for(self, row: JobRow) -> str | None:
+    async def waiting_for(self, kind: str, requires: Mapping[str, Any]) -> str | None:
         """Why no live worker can take a ready job; None if one can."""
-        return matching.waiting_for(row.kind, row.requires, await self.live())
+        return matching.waiting_for(kind, requires, await self.live())
 
     async def live(self) -> list[Mapping[str, Any]]:
         """The capabilities of live workers that take jobs, each distinct set once."""

@@ -16,8 +16,9 @@ from pollwise.controller.http.answers import no_such
 from pollwise.controller.http.requests import HEADERS, answer, declared_length, pieces, plain_only
 from pollwise.controller.http.schema import errors
 from pollwise.controller.http.views import artefact_view
+from pollwise.controller.jobs import JobTerms
 from pollwise.controller.state.values import ArtefactRow
-from pollwise.controller.workers.base import RunProgress
+from pollwise.runtime.jobs import JobInfo
 
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
@@ -26,14 +27,18 @@ def routes(controller: Controller) -> APIRouter:
     router = APIRouter(tags=["files"])
     artefacts = controller.artefacts
 
+    def folder(info: JobInfo, *, input: bool) -> str:
+        inputs = JobTerms.of(info.job).inputs or ""
+        return inputs if input else controller.jobs.folder_of(info.job.id)
+
     @router.get(
         "/api/jobs/{job_id}/artefacts",
         summary="List the artefacts of a job",
         responses={200: {"model": schema.ArtefactList}, **errors(404)},
     )
     async def list_artefacts(request: Request, job_id: str) -> Response:
-        row = await controller.access.job_for(request, job_id)
-        found = await artefacts.list(row.id)
+        info = await controller.access.job_for(request, job_id)
+        found = await artefacts.list(folder(info, input=False))
         return answer({"artefacts": [artefact_view(each) for each in found]})
 
     @router.get(
@@ -42,8 +47,8 @@ def routes(controller: Controller) -> APIRouter:
         responses={200: {"model": schema.ArtefactList}, **errors(404)},
     )
     async def list_inputs(request: Request, job_id: str) -> Response:
-        row = await controller.access.job_for(request, job_id)
-        found = await artefacts.list(row.id, input=True)
+        info = await controller.access.job_for(request, job_id)
+        found = await artefacts.list(folder(info, input=True), input=True)
         return answer({"artefacts": [artefact_view(each) for each in found]})
 
     sent: dict[int | str, dict[str, Any]] = {
@@ -84,8 +89,8 @@ def routes(controller: Controller) -> APIRouter:
         return await fetched(request, job_id, name, input=True)
 
     async def fetched(request: Request, job_id: str, name: str, *, input: bool) -> Response:
-        job = await controller.access.job_for(request, job_id)
-        found = await artefacts.find(job.id, name, input=input)
+        info = await controller.access.job_for(request, job_id)
+        found = await artefacts.find(folder(info, input=input), name, input=input)
         if found is None:
             raise no_such("input" if input else "artefact", name)
         etag = f'"{found.sha256}"'
@@ -121,11 +126,9 @@ def routes(controller: Controller) -> APIRouter:
     async def put_artefact(request: Request, job_id: str, name: str) -> Response:
         known, run = await controller.access.run_for(request, job_id)
         plain_only(request.headers.get("content-encoding"))
-        if run.job_id not in known.runs:
-            await controller.runs.read(known, afresh=True)
-        await controller.runs.keep(known, [RunProgress(job_id)], complete=False)
+        await controller.runs.keep(known, {job_id: None}, complete=False)
         kept = await artefacts.save(
-            run.job_id,
+            controller.jobs.folder_of(run.job_id),
             name,
             pieces(request, artefacts.limit),
             sha256=request.headers.get("x-checksum-sha256"),

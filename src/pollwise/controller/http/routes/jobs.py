@@ -12,27 +12,25 @@ from pollwise.controller.http import schema
 from pollwise.controller.http.access import SEE, STEER, address_of
 from pollwise.controller.http.answers import HttpError, lease_lost, no_such
 from pollwise.controller.http.requests import (
-    HEADERS,
     After,
     Limit,
     answer,
-    checked_id,
     invalid,
     is_id,
+    is_job_id,
     page_after,
     page_limit,
     parsed,
     read_body,
     read_object,
 )
-from pollwise.controller.http.routes.poll import progress_of, text_of
+from pollwise.controller.http.routes.poll import progress_of
 from pollwise.controller.http.schema import body_of, errors
 from pollwise.controller.http.views import job_view
-from pollwise.controller.jobs import job_spec
+from pollwise.controller.jobs import JobTerms, job_spec
 from pollwise.controller.security.auth import Caller
-from pollwise.controller.state.values import SHOWN_STATES, JobRow
-from pollwise.controller.workers.base import RunProgress
-from pollwise.controller.workers.matching import checked_kind
+from pollwise.controller.workers.matching import MARK, checked_kind
+from pollwise.runtime.jobs import STATES, JobInfo
 
 _MULTIPART: dict[str, Any] = {
     "schema": {
@@ -48,11 +46,23 @@ _MULTIPART: dict[str, Any] = {
 
 def routes(controller: Controller) -> APIRouter:
     router = APIRouter(tags=["jobs"])
-    options, registry, storage = controller.options, controller.registry, controller.storage
+    options, registry, queue = controller.options, controller.registry, controller.queue
 
-    async def view(row: JobRow) -> dict[str, Any]:
-        waiting = await registry.waiting_for(row) if row.state == "ready" else None
-        return job_view(row, waiting)
+    async def view(info: JobInfo, *, brief: bool = False) -> dict[str, Any]:
+        terms = JobTerms.of(info.job, options.attempts)
+        waiting = None
+        if info.state == "ready":
+            waiting = await registry.waiting_for(terms.kind, terms.requires)
+        names: list[str] = []
+        if terms.inputs is not None:
+            found = await controller.artefacts.list(terms.inputs, input=True)
+            names = [each.name for each in found]
+        return job_view(info, terms, names, waiting, brief=brief)
+
+    def checked(job_id: str) -> str:
+        if not is_job_id(job_id):
+            raise no_such("job", job_id)
+        return job_id
 
     @router.post(
         "/api/jobs",
@@ -79,11 +89,13 @@ def routes(controller: Controller) -> APIRouter:
     async def put_job(
         request: Request, who: Caller, given: Any, files: UploadedFiles | None
     ) -> Response:
-        spec = job_spec(given, options, () if files is None else files.names)
+        spec = job_spec(given, options, who.who)
         await controller.check_files()
-        store = None if files is None else files.store
-        row, fresh = await controller.jobs.put(spec, who.who, store, address_of(request))
-        return answer(await view(row), 201 if fresh else 200, {"Location": f"/api/jobs/{row.id}"})
+        info, fresh = await controller.jobs.put(spec, None if files is None else files.store)
+        job = info.job
+        if fresh:
+            controller.note_put(who.who, job.id, spec.terms.kind, address_of(request))
+        return answer(await view(info), 201 if fresh else 200, {"Location": f"/api/jobs/{job.id}"})
 
     @router.get(
         "/api/jobs",
@@ -99,24 +111,28 @@ def routes(controller: Controller) -> APIRouter:
         after: After = None,
     ) -> Response:
         who = await controller.access.caller(request, *SEE, "own")
-        if state is not None and state not in SHOWN_STATES:
-            raise invalid(f"state = {state[:40]!r} is none of {', '.join(SHOWN_STATES)}")
+        if state is not None and state not in STATES:
+            raise invalid(f"state = {state[:40]!r} is none of {', '.join(STATES)}")
+        kinds: list[str] | None = None
         if kind is not None:
-            kind = checked_kind(kind)
+            checked_kind(kind)
+            required = registry.required(kind)
+            kinds = [kind, *(f"{kind}{MARK}{each.hash}" for each in required if each.hash)]
         if who.worker_id is not None:
             worker = who.worker_id  # a worker sees only its own jobs
         elif worker is not None and not is_id(worker):
             raise invalid("worker must be the id of a worker")
         size = page_limit(limit)
-        rows = await storage.list_jobs(
-            state=state,
-            kind=kind,
+        page = await queue.jobs(
+            state,
+            kind=kinds,
             worker=worker,
+            newest=True,
             limit=size,
-            after=page_after(after),
+            after=page_after(after, is_job_id),
         )
-        views = [await view(row) for row in rows]
-        return answer({"jobs": views, "next": rows[-1].id if len(rows) == size else None})
+        views = [await view(info, brief=True) for info in page]
+        return answer({"jobs": views, "next": page[-1].job.id if len(page) == size else None})
 
     @router.get(
         "/api/jobs/{job_id}",
@@ -132,16 +148,15 @@ def routes(controller: Controller) -> APIRouter:
         responses={200: {"description": "The result, as JSON."}, **errors(404, 409)},
     )
     async def result(request: Request, job_id: str) -> Response:
-        row = await controller.access.job_for(request, job_id)
-        if row.state != "done":
+        info = await controller.access.job_for(request, job_id)
+        if info.state != "done":
             raise HttpError(
                 409,
                 "not_done",
-                f"the job is {row.state}, and has no result",
+                f"the job is {info.state}, and has no result",
                 "Ask again when it is done; GET /api/jobs/{id} shows its state.",
             )
-        body = row.result if row.result is not None else "null"
-        return Response(body.encode(), 200, HEADERS, media_type="application/json")
+        return answer(info.result)
 
     @router.post(
         "/api/jobs/{job_id}/cancel",
@@ -151,17 +166,17 @@ def routes(controller: Controller) -> APIRouter:
     )
     async def cancel(request: Request, job_id: str) -> Response:
         who = await controller.access.caller(request, *STEER)
-        row = await controller.jobs.cancel(checked_id(job_id, "job"))
-        if row is None:
+        info = await controller.jobs.cancel(checked(job_id))
+        if info is None:
             raise no_such("job", job_id)
-        if row.state in ("done", "dead"):
+        if info.state in ("done", "dead"):
             raise HttpError(
-                409, "ended", f"the job is {row.state}; there is nothing to cancel", "Leave it."
+                409, "ended", f"the job is {info.state}; there is nothing to cancel", "Leave it."
             )
-        if row.state == "leased":
-            controller.sockets.cancel(row.worker_id, row.id)
-        await controller.access.note(request, who, "job.cancel", row.id)
-        return answer(await view(row))
+        if info.state == "leased":
+            controller.sockets.cancel(info.worker, job_id)
+        await controller.access.note(request, who, "job.cancel", job_id)
+        return answer(await view(info))
 
     @router.post(
         "/api/jobs/{job_id}/retry",
@@ -171,17 +186,17 @@ def routes(controller: Controller) -> APIRouter:
     async def retry(request: Request, job_id: str) -> Response:
         who = await controller.access.caller(request, *STEER)
         await controller.check_files()
-        row = await controller.jobs.retry(checked_id(job_id, "job"))
-        if row is None:
-            now = await storage.job(job_id)
-            if now is None:
-                raise no_such("job", job_id)
+        retried = await controller.jobs.retry(checked(job_id))
+        info = await queue.get(job_id)
+        if info is None:
+            raise no_such("job", job_id)
+        if not retried:
             raise HttpError(
-                409, "not_ended", f"the job is {now.state}, and has not ended",
+                409, "not_ended", f"the job is {info.state}, and has not ended",
                 "Cancel it first, or wait.",
             )  # fmt: skip
-        await controller.access.note(request, who, "job.retry", row.id)
-        return answer(await view(row))
+        await controller.access.note(request, who, "job.retry", job_id)
+        return answer(await view(info))
 
     @router.post(
         "/api/jobs/{job_id}/heartbeat",
@@ -190,14 +205,12 @@ def routes(controller: Controller) -> APIRouter:
         openapi_extra=body_of(schema.Heartbeat, required=False),
     )
     async def heartbeat(request: Request, job_id: str) -> Response:
-        known, _ = await controller.access.run_for(request, job_id)
+        known, run = await controller.access.run_for(request, job_id)
         given = await read_object(request, options.body_limit, ("progress", "message"))
-        said = RunProgress(job_id, progress_of(given), text_of(given, "message"))
-        await controller.runs.read(known, afresh=True)
-        heard = await controller.runs.keep(known, [said], complete=False)
+        heard = await controller.runs.keep(known, {job_id: progress_of(given)}, complete=False)
         if job_id in heard.lost:
             raise lease_lost((job_id,))
-        left = round(controller.runs.left(known, job_id), 3)
+        left = round(controller.runs.left(run), 3)
         return answer({"cancel": job_id in heard.cancel, "lease_s": left})
 
     return router

@@ -12,7 +12,7 @@ from pollwise.controller.controller import Controller
 from pollwise.controller.files.artefacts import byte_range
 from pollwise.controller.files.logs import APPEND_MAX, LogsStop
 from pollwise.controller.http import schema
-from pollwise.controller.http.answers import HttpError, lease_lost, no_such
+from pollwise.controller.http.answers import HttpError, lease_lost
 from pollwise.controller.http.requests import (
     HEADERS,
     answer,
@@ -20,7 +20,6 @@ from pollwise.controller.http.requests import (
     read_body,
 )
 from pollwise.controller.http.schema import errors
-from pollwise.controller.workers.base import RunProgress
 
 #: Sent to a follower when nothing came for a while, so that proxies keep the connection.
 COMMENT = b": still there\n\n"
@@ -49,8 +48,6 @@ def routes(controller: Controller) -> APIRouter:
         if follow:
             return await followed(request, job_id)
         place = await logs.place(job_id)
-        if place is None:
-            raise no_such("job", job_id)
         asked = byte_range(request.headers.get("range"), place.size)
         start, stop = asked or (0, place.size)
         headers = {**HEADERS, "Accept-Ranges": "bytes", "Content-Length": str(stop - start)}
@@ -107,12 +104,10 @@ def routes(controller: Controller) -> APIRouter:
     ) -> Response:
         known, run = await controller.access.run_for(request, job_id)
         data = await read_body(request, APPEND_MAX)
-        place = await logs.append(run, offset, data)
+        place = await logs.append(run.claim, offset, data)
         if place is None:
             raise lease_lost((job_id,))
-        if run.job_id not in known.runs:
-            await controller.runs.read(known, afresh=True)
-        await controller.runs.keep(known, [RunProgress(job_id)], complete=False)
+        await controller.runs.keep(known, {job_id: None}, complete=False)
         return answer({"received": place.received, "size": place.size, "cut": place.cut})
 
     return router

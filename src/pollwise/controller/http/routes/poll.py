@@ -21,6 +21,7 @@ from pollwise.controller.http.requests import (
     gone,
     invalid,
     is_id,
+    is_job_id,
     parsed,
     plain_only,
     too_large,
@@ -28,12 +29,12 @@ from pollwise.controller.http.requests import (
 )
 from pollwise.controller.http.views import work_view
 from pollwise.controller.security.auth import Caller
-from pollwise.controller.workers.base import RunProgress, RunReport
 from pollwise.controller.workers.polling import LogText, PollRequest, PollResult, checked_max
-from pollwise.controller.workers.registry import KnownWorker
+from pollwise.controller.workers.registry import HeldRun, KnownWorker
+from pollwise.controller.workers.runs import RunReport
 from pollwise.errors import PollwiseError
 from pollwise.runtime.events import PollAnswered
-from pollwise.runtime.jobs import encode
+from pollwise.runtime.jobs import Progress, encode
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -171,8 +172,7 @@ class PollRoute:
         if answer.is_empty and not answer.drain and not posted:
             await self._answer_empty(answer, ask.max_jobs, if_none_match, send)
             return
-        lease_s = self._controller.runs.lease_s
-        jobs = [work_view(row, run.attempt, lease_s) for row, run in answer.jobs]
+        jobs = [await self._work(run) for run in answer.jobs]
         said: dict[str, Any] = {"job": jobs[0] if jobs else None}
         if ask.max_jobs > 1:
             said["jobs"] = jobs
@@ -184,6 +184,16 @@ class PollRoute:
         if posted:
             said["lost"] = answer.lost
         await _json(200, encoded(said), [_NOT_STORED], send)
+
+    async def _work(self, run: HeldRun) -> dict[str, Any]:
+        """A job as its worker receives it; files that came with it are listed."""
+        controller = self._controller
+        terms = controller.runs.terms(run.claim)
+        names: list[str] = []
+        if terms.inputs is not None:
+            found = await controller.artefacts.list(terms.inputs, input=True)
+            names = [each.name for each in found]
+        return work_view(run, terms, controller.runs.lease_s, names)
 
     def _emit(self, known: KnownWorker, result: str, found: int, began: float) -> None:
         controller = self._controller
@@ -207,7 +217,7 @@ def _empty(next_poll_s: float, several: bool) -> tuple[bytes, Headers, bytes, He
 # Reading
 
 
-def _query(query: bytes) -> tuple[str, int, float, list[RunProgress] | None]:
+def _query(query: bytes) -> tuple[str, int, float, dict[str, Progress | None] | None]:
     """The parameters of a GET: the worker, how many jobs, how long to wait, what runs."""
     worker_id, max_jobs, wait, running = "", 1, 0.0, None
     if plain := _PLAIN_QUERY.match(query):  # nearly all polls
@@ -229,9 +239,9 @@ def _query(query: bytes) -> tuple[str, int, float, list[RunProgress] | None]:
             ids = [each for each in value.split(",") if each]
             if len(ids) > REPORTS_MAX:
                 raise invalid(f"running lists more than {REPORTS_MAX} jobs")
-            if not all(map(is_id, ids)):
+            if not all(map(is_job_id, ids)):
                 raise invalid("running must be ids of jobs, separated by commas")
-            running = [RunProgress(each) for each in ids]
+            running = dict.fromkeys(ids)
         else:
             raise invalid(
                 f"a poll has no parameter {name[:40]!r}; it has worker_id, max, wait and running"
@@ -286,7 +296,7 @@ def _ask_from(body: bytes, limit: int) -> tuple[str, PollRequest]:
     ask = PollRequest(
         checked_max(max_jobs),
         _seconds("wait", wait),
-        None if reports is None else [_progress(each) for each in reports],
+        None if reports is None else {each["job_id"]: progress_of(each) for each in reports},
         [_finished(each, limit) for each in _reports(given.get("finished") or [], "finished")],
         logs,
     )
@@ -298,13 +308,9 @@ def _reports(given: object, name: str) -> list[dict[str, Any]]:
         raise invalid(f"{name} must be a list of at most {REPORTS_MAX} objects")
     for each in given:
         job_id = each.get("job_id") if isinstance(each, dict) else None
-        if not isinstance(job_id, str) or not is_id(job_id):
+        if not isinstance(job_id, str) or not is_job_id(job_id):
             raise invalid(f"{name} must be a list of objects with the job_id of a job")
     return given
-
-
-def _progress(given: dict[str, Any]) -> RunProgress:
-    return RunProgress(given["job_id"], progress_of(given), text_of(given, "message"))
 
 
 def _log(given: dict[str, Any]) -> LogText | None:
@@ -328,26 +334,26 @@ def _finished(given: dict[str, Any], limit: int) -> RunReport:
         isinstance(exit_code, bool) or not isinstance(exit_code, int) or abs(exit_code) >= 2**31
     ):
         raise invalid("exit_code must be a whole number")
-    result = given.get("result")
-    last = _progress(given)
+    result, error = given.get("result"), text_of(given, "error")
+    if error is None and state == "failed" and exit_code is not None:
+        error = f"it ended with exit code {exit_code}"
     return RunReport(
         given["job_id"],
         state,
-        None if result is None else encode(result, "result"),
-        text_of(given, "error"),
-        exit_code,
-        None if last.progress is None and last.message is None else last,
+        None if result is None else encode(result, "job", "result"),
+        error,
+        progress_of(given),
     )
 
 
-def progress_of(given: dict[str, Any]) -> float | None:
-    """The progress: from 0 to 1, or a percentage, as the agent chooses."""
-    value = given.get("progress")
+def progress_of(given: dict[str, Any]) -> Progress | None:
+    """The progress and the message of a report. Above 1, the progress is a percentage."""
+    value, note = given.get("progress"), text_of(given, "message")
     if value is None:
-        return None
+        return None if note is None else Progress(None, note)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
-        raise invalid("progress must be a number from 0 to 100")
-    return float(value)
+        raise invalid("progress must be a number from 0 to 1, or a percentage up to 100")
+    return Progress(value / 100 if value > 1 else float(value), note)
 
 
 def text_of(given: dict[str, Any], name: str) -> str | None:

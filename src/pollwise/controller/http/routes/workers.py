@@ -120,14 +120,14 @@ def routes(controller: Controller) -> APIRouter:
     async def unregister(request: Request, worker_id: str) -> Response:
         who = await controller.access.caller(request, "admin", worker=worker_id)
         known = registry.remembered(worker_id)
-        runs = await registry.unregister(checked_id(worker_id, "worker"))
+        removed = await registry.unregister(checked_id(worker_id, "worker"))
         controller.auth.forget(None if known is None else known.row.token_hash)
-        if runs is None:
+        if not removed:
             raise no_such("worker", worker_id)
-        await controller.runs.give_back(runs)
+        given_back = await controller.runs.give_back(worker_id)
         registry.notice_put()
         await controller.access.note(request, who, "worker.unregister", worker_id)
-        return answer({"given_back": len(runs)})
+        return answer({"given_back": given_back})
 
     @router.post(
         "/api/workers/{worker_id}/drain",
