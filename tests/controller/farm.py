@@ -15,12 +15,13 @@ from pollwise.controller import Controller, ControllerOptions
 from pollwise.controller.http.app import ControllerApp
 from pollwise.controller.opening import queue_named, state_of
 from pollwise.queues.base import Queue
-from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock, VirtualClock
 from tests.support.kit import CountedMemory, CountedSqlite, Seen
 from tests.support.servers import Postgres
 
 URL = "http://controller"
+#: How long finished jobs are kept.
+KEEP = "7d"
 
 
 class Agent:
@@ -138,9 +139,10 @@ def virtually_on_farm(
 ) -> None:
     """Run a test on a controller, in virtual time."""
     clock = VirtualClock()
+    keep = options.pop("keep", KEEP)
 
     async def run() -> None:
-        async with opened_queue(store, folder, clock) as queue:
+        async with opened_queue(store, folder, clock, keep) as queue:
             async with farm_on(queue, clock, folder, **options) as farm:
                 await main(farm)
 
@@ -148,14 +150,16 @@ def virtually_on_farm(
 
 
 @asynccontextmanager
-async def opened_queue(store: str, folder: Path, clock: Clock) -> AsyncIterator[Any]:
+async def opened_queue(
+    store: str, folder: Path, clock: Clock, keep: str = KEEP
+) -> AsyncIterator[Any]:
     queue: Queue
     if store == "memory":
-        queue = CountedMemory("agents", clock=clock)
+        queue = CountedMemory("agents", clock=clock, keep=keep)
     else:
-        # Counted, the calls of queue and state are made one by one; else they are one (`one_file`).
-        sqlite = SqliteQueue if store == "one file" else CountedSqlite
-        queue = sqlite(folder / "jobs.db", "agents", clock=clock, watch=0, synchronous="off")
+        queue = CountedSqlite(
+            folder / "jobs.db", "agents", clock=clock, watch=0, synchronous="off", keep=keep
+        )
     try:
         yield queue
     finally:
@@ -173,11 +177,11 @@ async def two_queues(
                 yield one, two
         return
     url = server.create_database(f"farm_{uuid.uuid4().hex}")
-    async with queue_named(url, "agents", clock=clock) as one:
+    async with queue_named(url, "agents", 7 * 86400.0, clock) as one:
         await one.migrate()
         async with state_of(one) as state:
             await state.migrate()
-        async with queue_named(url, "agents", clock=clock) as two:
+        async with queue_named(url, "agents", 7 * 86400.0, clock) as two:
             yield one, two
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from pollwise.core.retry import Retry
-from pollwise.durations import Duration
 from pollwise.errors import StoreUnavailable
 from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock, VirtualClock, VirtualLoop
 from pollwise.runtime.events import Event, Events
-from pollwise.runtime.jobs import Claim, Settlement
+from pollwise.runtime.jobs import Claim, Renewal, Settlement
 from pollwise.worker import Worker, WorkerRunOptions
 
 T = TypeVar("T")
@@ -126,9 +125,9 @@ class Counted(Queue):
         real, batch = super().settle, list(settlements)
         await self._counted("settle", lambda: real(batch))
 
-    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
+    async def renew(self, claims: Iterable[Claim], *given: Any) -> Renewal:
         real, batch = super().renew, list(claims)
-        await self._counted("renew", lambda: real(batch, lease))
+        return await self._counted("renew", lambda: real(batch, *given))
 
     async def prune(self) -> int:
         return await self._counted("prune", super().prune)

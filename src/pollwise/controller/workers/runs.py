@@ -127,10 +127,30 @@ class Runs:
         if handed:
             known.runs = {**known.runs, **{run.job_id: run for run in handed}}
         for run in handed:
+            if run.claim.job.attempt > 1:
+                self._note_lapsed(run)
             self._emit_delivered(run, max(epoch - run.claim.job.run_at, 0.0))
-        if used_up:
-            await self._give_up(used_up, claimed_again=True)
+        for claim in used_up:  # its last lease ran out, as its newest error says
+            info = await self._queue.get(claim.job.id)
+            lapse = (info and info.error) or "its last lease ran out"
+            self._note_lapsed(HeldRun(claim, now))
+            await self._give_up(claim, lapse, claim.job.attempt - 1)
         return handed
+
+    def _note_lapsed(self, taken: HeldRun) -> None:
+        """Forget the run of a job under an older claim, if this controller remembers one."""
+        for known in self._registry:
+            old = known.runs.get(taken.job_id)
+            if old is not None and old is not taken:
+                self._forget_lapsed(known, [old])
+
+    def _forget_lapsed(self, known: KnownWorker, runs: Sequence[HeldRun]) -> None:
+        self._forget(known, [run.job_id for run in runs])
+        for run in runs:
+            job = run.claim.job
+            self._events.emit(
+                JobLapsed(self._queue.name, known.id, job.id, self._kind(run), job.attempt)
+            )
 
     async def unheard(
         self, known: KnownWorker, running: Collection[str], limit: int
@@ -368,41 +388,28 @@ class Runs:
                 for run in known.runs.values()
                 if now - run.renewed_at > self.lease_s + LAPSED_AFTER
             ]
-            self._forget(known, [run.job_id for run in ended])
-            for run in ended:
-                job = run.claim.job
-                self._events.emit(
-                    JobLapsed(self._queue.name, known.id, job.id, self._kind(run), job.attempt)
-                )
-                if job.attempt >= self.terms(run.claim).attempts:
-                    over.append(run.claim)
-        if over:
-            self._registry.notice_put()
-            await self._give_up(over)
+            if ended:
+                self._forget_lapsed(known, ended)
+                self._registry.notice_put()
+            over += [
+                run.claim
+                for run in ended
+                if run.claim.job.attempt >= self.terms(run.claim).attempts
+            ]
+        for claim in over:
+            await self._give_up(claim, f"the lease of {claim.worker} ran out", claim.job.attempt)
 
-    async def _give_up(self, claims: Sequence[Claim], *, claimed_again: bool = False) -> None:
-        """End jobs whose last worker was silent."""
-        ends: list[Settlement] = []
-        for claim in claims:
-            attempts = self.terms(claim).attempts
-            who = "its worker" if claimed_again else claim.worker
-            ends.append(
-                Settlement.dead(
-                    claim,
-                    f"the lease of {who} ran out: it was silent for {self.lease_s:g} s, in the "
-                    f"last of {attempts} attempts",
-                )
+    async def _give_up(self, claim: Claim, lapse: str, attempt: int) -> None:
+        """End a job whose last worker was silent in this attempt."""
+        job, terms = claim.job, self.terms(claim)
+        error = (
+            f"{lapse}: it was silent for {self.lease_s:g} s, in the last of {terms.attempts} "
+            "attempts"
+        )
+        if not await self._settle([Settlement.dead(claim, error)]):
+            self._events.emit(
+                JobGivenUp(self._queue.name, claim.worker, job.id, terms.kind, attempt, error)
             )
-        refused = await self._settle(ends)
-        for end in ends:
-            job = end.claim.job
-            if job.id not in refused:
-                attempt = job.attempt - claimed_again
-                kind = self.terms(end.claim).kind
-                worker = "" if claimed_again else end.claim.worker
-                self._events.emit(
-                    JobGivenUp(self._queue.name, worker, job.id, kind, attempt, end.error or "")
-                )
 
     # Events
 
