@@ -19,7 +19,7 @@ import psycopg
 
 from pollwise.errors import LeaseLost, StoreUnavailable
 from pollwise.queues.postgres.queue import PostgresQueue
-from pollwise.runtime.jobs import Claim, NewJob, Settlement
+from pollwise.runtime.jobs import Claim, NewJob, Progress, Settlement
 
 LEASE = 1.5
 
@@ -93,12 +93,17 @@ async def hand(queue: PostgresQueue, name: str, log: Log, rng: random.Random) ->
             if not claims:
                 await asyncio.sleep(0.01)  # real time: the writers are at work
             if claims and rng.random() < 0.2:
-                await queue.renew(claims, LEASE)
+                await queue.renew(claims, LEASE, {claims[0].job.id: Progress(0.5)})
             ways = [settlement(claim, rng) for claim in claims]
             log.note(*(of(s.claim, s.action, name, time.monotonic()) for s in ways))
             await queue.settle(ways)
             if rng.random() < 0.05:
                 await queue.retry()
+            if rng.random() < 0.05:
+                some = await queue.jobs(limit=20, newest=rng.random() < 0.5)
+                chosen = rng.sample(some, min(len(some), 4))
+                log.note(*({"what": "cancel", "job": info.job.payload} for info in chosen))
+                await queue.cancel([info.job.id for info in chosen])
         except LeaseLost as error:
             log.note({"what": "lost", "ids": error.lost, "by": name, "at": time.monotonic()})
         except StoreUnavailable as error:

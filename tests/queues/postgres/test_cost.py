@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pollwise.queues.postgres.queue import PostgresQueue
-from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from tests.queues.benches import migrated
 from tests.queues.postgres.kit import GRANTS, drain, fresh, run
 from tests.support.daemons import wait_until
@@ -32,10 +32,13 @@ def test_one_statement_a_call(dsn: str) -> None:
             await cost(queue.put(jobs))  # all twins
             claims = await cost(queue.claim("w", 10, 60))
             assert len(claims) == 3
-            await cost(queue.renew(claims, 60))
+            await cost(queue.renew(claims, 60, {claims[0].job.id: Progress(0.5)}))
+            await cost(queue.cancel([claims[0].job.id, claims[1].job.id]))
             ways = [Settlement.done(claims[0]), Settlement.dead(claims[1], "x")]
             await cost(queue.settle([*ways, Settlement.retry(claims[2], 5)]))
             await cost(queue.stats())
+            await cost(queue.stats_by_kind())
+            await cost(queue.jobs("leased", kind=["a", "b"], worker="w", newest=True))
             await cost(queue.retry())
 
     run(main)

@@ -8,7 +8,7 @@ import pytest
 from pollwise.errors import ConfigError, PayloadError, SchemaError, StoreError, StoreUnavailable
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.urls import open_queue
-from pollwise.runtime.jobs import NewJob, Settlement
+from pollwise.runtime.jobs import NewJob, Progress, Settlement
 from tests.queues.benches import migrated
 from tests.queues.postgres.kit import GRANTS, drain, fresh, refusal, run
 from tests.support.servers import Postgres
@@ -121,7 +121,8 @@ def test_a_role_with_the_grants_of_the_docs_can_do_everything(postgres: Postgres
         async with fresh(postgres.dsn(user="runner"), schema="granted", keep=60) as queue:
             await queue.put([NewJob("job", 1, key="k", unique="u"), NewJob("job", 2, key="k")])
             [claim] = await queue.claim("w", 10, 60)
-            await queue.renew([claim], 60)
+            await queue.renew([claim], 60, {claim.job.id: Progress(0.5)})
+            await queue.cancel([claim.job.id])
             await queue.settle([Settlement.dead(claim, "broken")])
             assert await queue.retry() == 1
             assert await drain(queue) == [2, 1]

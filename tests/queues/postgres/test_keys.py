@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from pollwise.errors import LeaseLost
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.runtime.jobs import Claim, NewJob, Settlement
 from tests.queues.postgres.kit import names
+from tests.support.servers import Postgres
 
 #: How long a look takes whether somebody waits, in seconds.
 LOOK = 0.15
@@ -33,14 +33,14 @@ class Rival:
     async def put(self, payload: int, key: str = "k", *, alone: bool = True) -> None:
         await self._connection.execute(
             "SELECT * FROM pollwise.put(%s, ARRAY['job'], ARRAY[%s], NULL, NULL, NULL, ARRAY[%s],"
-            " NULL, %s, NULL, NULL, NULL)",
+            " NULL, NULL, %s, NULL, NULL, NULL)",
             [self._queue.name, str(payload), key, alone],
         )
 
     async def claim(self, limit: int = 10) -> list[int]:
         rows = await self._connection.execute(
-            "SELECT payload::integer FROM pollwise.claim(%s, 'rival', %s, 60, ARRAY['job'], NULL,"
-            " NULL, NULL) WHERE seq IS NOT NULL",
+            "SELECT payload::integer FROM pollwise.claim(%s, 'rival', %s, 60, ARRAY['job'],"
+            " false, NULL, NULL, NULL) WHERE seq IS NOT NULL",
             [self._queue.name, limit],
         )
         return [payload for (payload,) in await rows.fetchall()]
@@ -56,6 +56,17 @@ class Rival:
                 [action for _ in batch],
                 [0.0 for _ in batch],
             ],
+        )
+
+    async def cancel(self, job_id: str) -> None:
+        await self._connection.execute(
+            "SELECT * FROM pollwise.cancel(%s, ARRAY[%s]::bigint[], false, NULL)",
+            [self._queue.name, int(job_id)],
+        )
+
+    async def lock(self, job_id: str) -> None:
+        await self._connection.execute(
+            "SELECT 1 FROM pollwise.jobs WHERE seq = %s FOR UPDATE", [int(job_id)]
         )
 
     async def commit(self) -> None:
@@ -132,6 +143,94 @@ def test_dead_or_done_a_put_behind_it_is_seen(
         await rival.commit()
         await ending
         assert (await states(queue))[2] == "ready"
+
+    race(main)
+
+
+def test_a_put_behind_a_job_that_is_cancelled_is_seen(race: Callable[[Main], None]) -> None:
+    async def main(queue: PostgresQueue, rival: Rival) -> None:
+        [first] = await queue.put(NewJob("job", 1, key="k"))
+        await rival.put(2)
+        ending = asyncio.ensure_future(queue.cancel([first]))
+        assert await waits(ending)
+        await rival.commit()
+        assert await ending == {first: "cancelled"}
+        assert await states(queue) == {2: "ready"}
+
+    race(main)
+
+
+@pytest.mark.parametrize("way", ["retry", "lapse"])
+def test_a_put_behind_a_job_that_is_to_cancel_is_seen(
+    race: Callable[[Main], None], way: str
+) -> None:
+    async def main(queue: PostgresQueue, rival: Rival) -> None:
+        [first] = await queue.put(NewJob("job", 1, key="k"))
+        [claim] = await queue.claim("w", 1, 0.5 if way == "lapse" else 60)
+        assert await queue.cancel([first]) == {first: "leased"}
+        await rival.put(2)
+        if way == "retry":
+            ending: asyncio.Task[Any] = asyncio.create_task(queue.settle([Settlement.retry(claim)]))
+        else:
+            while (info := await queue.get(first)) is not None and info.state == "leased":
+                await asyncio.sleep(0.01)  # real time: the lease runs out by the server's clock
+            ending = asyncio.create_task(queue.claim("w", 1, 60, kinds=["none"]))
+        assert await waits(ending)
+        await rival.commit()
+        await ending
+        assert await states(queue) == {2: "ready"}
+
+    race(main)
+
+
+def test_a_retry_beside_a_request_to_cancel_ends_the_job(race: Callable[[Main], None]) -> None:
+    async def main(queue: PostgresQueue, rival: Rival) -> None:
+        [first, _] = await queue.put([NewJob("job", n, key="k") for n in (1, 2)])
+        claims = await queue.claim("w", 1, 60)
+        await rival.cancel(first)
+        ending = asyncio.ensure_future(queue.settle([Settlement.retry(claims[0])]))
+        assert await waits(ending)
+        await rival.commit()
+        await ending
+        assert await states(queue) == {2: "ready"}
+
+    race(main)
+
+
+def test_a_blocked_job_that_is_freed_meanwhile_is_cancelled(race: Callable[[Main], None]) -> None:
+    async def main(queue: PostgresQueue, rival: Rival) -> None:
+        [_, second, third] = await queue.put([NewJob("job", n, key="k") for n in (1, 2, 3)])
+        await rival.settle(await queue.claim("w", 1, 60))  # frees the second
+        ending = asyncio.ensure_future(queue.cancel([second]))
+        assert await waits(ending)
+        await rival.commit()
+        assert await ending == {second: "cancelled"}
+        assert [info.job.id for info in await queue.jobs("ready")] == [third]
+
+    race(main)
+
+
+def test_a_settlement_beside_a_cancel_of_its_whole_key_is_no_deadlock(
+    race: Callable[[Main], None], postgres: Postgres
+) -> None:
+    async def main(queue: PostgresQueue, rival: Rival) -> None:
+        [first] = await queue.put(NewJob("job", 1, key="k"))
+        await queue.settle([Settlement.dead(c, "broken") for c in await queue.claim("w", 1, 60)])
+        [second] = await queue.put(NewJob("job", 2, key="k"))
+        await queue.retry()  # blocked behind a job that was put later
+        [head] = await queue.claim("w", 1, 60)
+        assert await states(queue) == {1: "blocked", 2: "leased"}
+        before = postgres.log().count("deadlock detected")
+        await rival.lock(first)
+        cancelling = asyncio.ensure_future(queue.cancel([first, second]))
+        assert await waits(cancelling)
+        settling = asyncio.ensure_future(queue.settle([Settlement.done(head)]))
+        assert await waits(settling)
+        await rival.commit()
+        assert await cancelling == {first: "cancelled", second: "leased"}
+        await settling
+        assert postgres.log().count("deadlock detected") == before
+        assert await states(queue) == {}
 
     race(main)
 
@@ -283,8 +382,7 @@ def test_an_expired_lease_is_not_taken_back_beside_another(race: Callable[[Main]
         await rival.commit()
         [one] = await queue.claim("v", 10, 60)
         assert one.job.payload == 1, "of the two at the front, the first"
-        with pytest.raises(LeaseLost):
-            await queue.renew([two], 60)
+        assert (await queue.renew([two], 60)).lost == (two.job.id,)
         await queue.settle([Settlement.done(one)])
         await queue.settle([Settlement.done(two)])  # nobody else has had it
         assert await queue.jobs() == []

@@ -41,6 +41,22 @@ def test_a_put_joins_the_users_transaction(dsn: str, plain: bool) -> None:
     run(main)
 
 
+def test_headers_travel_with_a_put_in_the_users_transaction(dsn: str) -> None:
+    headers = {"traceparent": "00-1", 'ü "☃"': "\\ {%s} $1"}
+
+    async def main() -> None:
+        async with fresh(dsn) as queue:
+            async with await psycopg.AsyncConnection.connect(dsn) as conn:
+                jobs = [NewJob("job", 1, headers=headers), NewJob("job", 2)]
+                await queue.put(jobs, connection=conn)
+                await queue.put(NewJob("job", 3, headers=headers, unique="u"), connection=conn)
+                await conn.commit()
+            claims = await queue.claim("w", 10, 60)
+            assert [claim.job.headers for claim in claims] == [headers, {}, headers]
+
+    run(main)
+
+
 def test_a_unique_conflict_leaves_the_users_transaction_alive(dsn: str) -> None:
     async def main() -> None:
         async with fresh(dsn) as queue:

@@ -1,9 +1,14 @@
 -- Version 1: the jobs, and functions for everything that is done with them. So one call is one round
 -- trip and one transaction, the server keeps the plans, and any language can call them.
 --
--- state: 0 ready, 1 delayed, 2 blocked behind another job of its key, 3 leased, 4 dead, 5 done.
--- since: the time of the state: ready since, delayed until, leased until, dead or done since. While a
---        job is ready, since = run_at.
+-- state: 0 ready, 1 delayed, 2 blocked behind another job of its key, 3 leased, 4 dead, 5 done,
+--        6 cancelled.
+-- since: the time of the state: ready since, delayed until, leased until, ended since. While a job is
+--        ready, since = run_at.
+-- worker: who holds it, or whose settlement ended it.
+-- cancel: it is leased and was asked to cancel.
+-- headers, result: JSON. progress: [fraction, note, at]. errors: [[at, attempt, error], …], the last
+--        few, the newest last. All are NULL for a job that does not use them.
 -- Times are seconds since 1970 on the server's clock. Each function takes a `now` to use instead for
 -- tests in virtual time; everybody else passes NULL.
 --
@@ -29,17 +34,22 @@ CREATE TABLE {schema}.jobs (
     created_at double precision NOT NULL,
     run_at     double precision NOT NULL,
     since      double precision NOT NULL,
+    claimed_at double precision,
     token      bigint   NOT NULL DEFAULT 0,
     attempt    integer  NOT NULL DEFAULT 0,
     priority   integer  NOT NULL DEFAULT 0,
     state      smallint NOT NULL,
+    cancel     boolean  NOT NULL DEFAULT false,
     queue      text     NOT NULL,
     kind       text     NOT NULL,
     payload    text     NOT NULL,
     key        text,
     "unique"   text,
     worker     text,
-    error      text
+    headers    text,
+    progress   jsonb,
+    errors     jsonb,
+    result     text
 ) WITH (
     -- Rows are written twice and deleted, so vacuum has to run often, by row count and not by share.
     fillfactor = 80,
@@ -65,12 +75,22 @@ CREATE UNIQUE INDEX jobs_unique ON {schema}.jobs (queue, "unique")
     WHERE "unique" IS NOT NULL;
 CREATE INDEX jobs_dead ON {schema}.jobs (queue, seq)
     WHERE state = 4;
-CREATE INDEX jobs_done ON {schema}.jobs (queue, since)
-    WHERE state = 5;
+CREATE INDEX jobs_ended ON {schema}.jobs (queue, since, state)
+    WHERE state IN (5, 6);
 
 CREATE FUNCTION {schema}.now_or(p_now double precision) RETURNS double precision
 LANGUAGE sql VOLATILE AS $$
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::double precision)
+$$;
+
+-- The errors of a job and one more, without the oldest if there are enough.
+CREATE FUNCTION {schema}.with_error(
+    p_errors jsonb, p_at double precision, p_attempt integer, p_error text
+) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT CASE WHEN jsonb_array_length(p_errors) >= 5 THEN p_errors - 0
+                ELSE coalesce(p_errors, '[]') END
+        || jsonb_build_array(jsonb_build_array(p_at, p_attempt, p_error))
 $$;
 
 -- Those of these keys that have a front job. It is locked until the transaction ends, so that jobs
@@ -109,7 +129,7 @@ $$;
 CREATE FUNCTION {schema}.put(
     p_queue text, p_kinds text[], p_payloads text[], p_priorities integer[],
     p_delays double precision[], p_run_ats double precision[], p_keys text[], p_uniques text[],
-    p_alone boolean, p_channel text, p_message text, p_now double precision
+    p_headers text[], p_alone boolean, p_channel text, p_message text, p_now double precision
 ) RETURNS TABLE (
     ids text, fresh integer, place integer, twin_seq bigint, twin_kind text, twin_payload text
 )
@@ -135,15 +155,15 @@ BEGIN
                         ELSE v_now + coalesce(g.delay, 0) END AS due,
                    CASE WHEN g.key IS NULL THEN 1
                         ELSE row_number() OVER (PARTITION BY g.key ORDER BY g.place) END AS nth
-            FROM unnest(p_kinds, p_payloads, p_priorities, p_delays, p_run_ats, p_keys)
-                WITH ORDINALITY AS g (kind, payload, priority, delay, run_at, key, place)
+            FROM unnest(p_kinds, p_payloads, p_priorities, p_delays, p_run_ats, p_keys, p_headers)
+                WITH ORDINALITY AS g (kind, payload, priority, delay, run_at, key, headers, place)
         ), put AS (
             INSERT INTO {schema}.jobs
-                (queue, kind, payload, priority, state, since, run_at, created_at, key)
+                (queue, kind, payload, priority, state, since, run_at, created_at, key, headers)
             SELECT p_queue, g.kind, g.payload, coalesce(g.priority, 0),
                    CASE WHEN g.nth > 1 OR held.key IS NOT NULL THEN 2
                         WHEN g.due > v_now THEN 1 ELSE 0 END,
-                   g.due, g.due, v_now, g.key
+                   g.due, g.due, v_now, g.key, g.headers
             FROM given AS g LEFT JOIN unnest(v_held) AS held (key) ON held.key = g.key
             ORDER BY g.place
             RETURNING seq
@@ -162,12 +182,12 @@ BEGIN
                 WITH put AS (
                     INSERT INTO {schema}.jobs
                         (seq, queue, kind, payload, priority, state, since, run_at, created_at,
-                         key, "unique")
+                         key, "unique", headers)
                     SELECT v_seqs[o.at], p_queue, p_kinds[o.at], p_payloads[o.at],
                            coalesce(p_priorities[o.at], 0),
                            CASE WHEN p_keys[o.at] IS NOT NULL THEN 2
                                 WHEN t.due > v_now THEN 1 ELSE 0 END,
-                           t.due, t.due, v_now, p_keys[o.at], p_uniques[o.at]
+                           t.due, t.due, v_now, p_keys[o.at], p_uniques[o.at], p_headers[o.at]
                     FROM unnest(v_open) AS o (at)
                     CROSS JOIN LATERAL (
                         SELECT CASE WHEN p_run_ats[o.at] IS NOT NULL
@@ -298,15 +318,83 @@ BEGIN
 END
 $$;
 
+-- The front of these keys lost a job: free the first blocked job of each, unless the rest of the
+-- front comes before it. The rest is locked first, so that of two calls that end the last two jobs of
+-- a front at the same time, one sees the other.
+CREATE FUNCTION {schema}.free(p_queue text, p_keys text[], p_now double precision) RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+BEGIN
+    PERFORM 1 FROM unnest(p_keys) AS k (key)
+    CROSS JOIN LATERAL (
+        SELECT f.seq FROM {schema}.jobs AS f
+        WHERE f.queue = p_queue AND f.key = k.key AND f.key IS NOT NULL AND f.state IN (0, 1, 3)
+        ORDER BY f.seq FOR SHARE
+    ) AS front;
+    UPDATE {schema}.jobs AS j
+    SET state = CASE WHEN j.run_at > p_now THEN 1 ELSE 0 END
+    FROM (
+        SELECT b.seq FROM unnest(p_keys) AS k (key)
+        CROSS JOIN LATERAL (
+            SELECT b.seq FROM {schema}.jobs AS b
+            WHERE b.queue = p_queue AND b.key = k.key AND b.state = 2
+            ORDER BY b.seq LIMIT 1
+        ) AS b
+        WHERE NOT EXISTS (
+            SELECT 1 FROM {schema}.jobs AS f
+            WHERE f.queue = p_queue AND f.key = k.key AND f.key IS NOT NULL
+              AND f.state IN (0, 1, 3) AND f.seq < b.seq
+        )
+        ORDER BY b.seq
+    ) AS first
+    WHERE j.seq = first.seq AND j.state = 2;
+END
+$$;
+
+-- End jobs that were asked to cancel and that no worker holds. All callers have locked them. Blocked
+-- ones free no key.
+CREATE FUNCTION {schema}.end_cancelled(
+    p_queue text, p_seqs bigint[], p_keep boolean, p_now double precision
+) RETURNS void
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+DECLARE
+    v_keys text[];
+BEGIN
+    -- FOR UPDATE waits for a put that holds FOR KEY SHARE on the job.
+    v_keys := ARRAY(
+        SELECT DISTINCT l.key FROM (
+            SELECT j.key, j.state FROM unnest(p_seqs) AS s (seq)
+            JOIN {schema}.jobs AS j ON j.seq = s.seq
+            WHERE j.key IS NOT NULL FOR UPDATE OF j
+        ) AS l
+        WHERE l.state <> 2 ORDER BY l.key
+    );
+    IF p_keep THEN
+        UPDATE {schema}.jobs AS j SET state = 6, since = p_now, cancel = false
+        FROM unnest(p_seqs) AS s (seq) WHERE j.seq = s.seq;
+    ELSE
+        DELETE FROM {schema}.jobs AS j USING unnest(p_seqs) AS s (seq) WHERE j.seq = s.seq;
+    END IF;
+    IF v_keys <> '{}' THEN
+        PERFORM {schema}.free(p_queue, v_keys, p_now);
+    END IF;
+END
+$$;
+
 -- Lease up to p_limit jobs. A last row without a seq says in `until` after how many seconds another
 -- claim may find more, if that is known.
 CREATE FUNCTION {schema}.claim(
     p_queue text, p_worker text, p_limit integer, p_lease double precision, p_kinds text[],
-    p_channel text, p_message text, p_now double precision
+    p_keep boolean, p_channel text, p_message text, p_now double precision
 ) RETURNS TABLE (
     seq bigint, kind text, payload text, key text, priority integer, attempt integer,
-    created_at double precision, run_at double precision, "unique" text, token bigint,
-    until double precision
+    created_at double precision, run_at double precision, "unique" text, headers text,
+    token bigint, until double precision
 )
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
@@ -329,6 +417,7 @@ DECLARE
     v_open integer;
     v_rounds integer := 0;
     v_promoted integer;
+    v_cancelled bigint[];
     v_again double precision;
 BEGIN
     IF p_message IS NOT NULL THEN
@@ -336,18 +425,28 @@ BEGIN
     END IF;
 
     -- Due jobs: delayed ones, and leased ones whose lease ran out.
-    UPDATE {schema}.jobs AS j SET
-        state = 0,
-        since = j.run_at,
-        error = CASE j.state WHEN 3 THEN 'the lease of ' || j.worker || ' ran out' ELSE j.error END,
-        worker = NULL
-    FROM (
-        SELECT d.seq FROM {schema}.jobs AS d
-        WHERE d.queue = p_queue AND d.state IN (1, 3) AND d.since <= v_now
-        ORDER BY d.since LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
-    ) AS due
-    WHERE j.seq = due.seq;
-    GET DIAGNOSTICS v_promoted = ROW_COUNT;
+    WITH promoted AS (
+        UPDATE {schema}.jobs AS j SET
+            state = 0,
+            since = j.run_at,
+            errors = CASE j.state
+                WHEN 3 THEN {schema}.with_error(
+                    j.errors, j.since, j.attempt, 'the lease of ' || j.worker || ' ran out')
+                ELSE j.errors END,
+            worker = CASE WHEN j.cancel THEN j.worker END
+        FROM (
+            SELECT d.seq FROM {schema}.jobs AS d
+            WHERE d.queue = p_queue AND d.state IN (1, 3) AND d.since <= v_now
+            ORDER BY d.since LIMIT 1000 FOR NO KEY UPDATE SKIP LOCKED
+        ) AS due
+        WHERE j.seq = due.seq
+        RETURNING j.seq, j.cancel
+    )
+    SELECT count(*), array_agg(p.seq) FILTER (WHERE p.cancel) INTO v_promoted, v_cancelled
+    FROM promoted AS p;
+    IF v_cancelled IS NOT NULL THEN
+        PERFORM {schema}.end_cancelled(p_queue, v_cancelled, p_keep, v_now);
+    END IF;
 
     IF v_kinds IS NULL THEN  -- skips through the index instead of scanning it
         v_kinds := ARRAY(
@@ -415,11 +514,11 @@ BEGIN
         RETURN QUERY
             UPDATE {schema}.jobs AS j SET
                 state = 3, since = v_until, worker = p_worker, attempt = j.attempt + 1,
-                token = greatest(j.token + 1, v_token)
+                token = greatest(j.token + 1, v_token), claimed_at = v_now, progress = NULL
             FROM unnest(v_free) AS taken (seq)
             WHERE j.seq = taken.seq
             RETURNING j.seq, j.kind, j.payload, j.key, j.priority, j.attempt, j.created_at,
-                      j.run_at, j."unique", j.token, j.since;
+                      j.run_at, j."unique", j.headers, j.token, j.since;
         v_left := v_left - cardinality(v_free);
         v_rounds := v_rounds + 1;
         EXIT WHEN v_left = 0;
@@ -443,51 +542,17 @@ BEGIN
     END IF;
     RETURN QUERY SELECT
         NULL::bigint, NULL::text, NULL::text, NULL::text, NULL::integer, NULL::integer,
-        NULL::double precision, NULL::double precision, NULL::text, NULL::bigint, v_again;
+        NULL::double precision, NULL::double precision, NULL::text, NULL::text, NULL::bigint,
+        v_again;
 END
 $$;
 
--- The front of these keys lost a job: free the first blocked job of each, unless the rest of the
--- front comes before it. The rest is locked first, so that of two calls that end the last two jobs of
--- a front at the same time, one sees the other.
-CREATE FUNCTION {schema}.free(p_queue text, p_keys text[], p_now double precision) RETURNS void
-LANGUAGE plpgsql
-SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
-SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
-AS $$
-BEGIN
-    PERFORM 1 FROM unnest(p_keys) AS k (key)
-    CROSS JOIN LATERAL (
-        SELECT f.seq FROM {schema}.jobs AS f
-        WHERE f.queue = p_queue AND f.key = k.key AND f.key IS NOT NULL AND f.state IN (0, 1, 3)
-        ORDER BY f.seq FOR SHARE
-    ) AS front;
-    UPDATE {schema}.jobs AS j
-    SET state = CASE WHEN j.run_at > p_now THEN 1 ELSE 0 END
-    FROM (
-        SELECT b.seq FROM unnest(p_keys) AS k (key)
-        CROSS JOIN LATERAL (
-            SELECT b.seq FROM {schema}.jobs AS b
-            WHERE b.queue = p_queue AND b.key = k.key AND b.state = 2
-            ORDER BY b.seq LIMIT 1
-        ) AS b
-        WHERE NOT EXISTS (
-            SELECT 1 FROM {schema}.jobs AS f
-            WHERE f.queue = p_queue AND f.key = k.key AND f.key IS NOT NULL
-              AND f.state IN (0, 1, 3) AND f.seq < b.seq
-        )
-        ORDER BY b.seq
-    ) AS first
-    WHERE j.seq = first.seq AND j.state = 2;
-END
-$$;
-
--- End claims. Arrays have one element per claim, sorted by seq; actions are 0 done, 1 retry, 2 dead,
--- and NULL for "all done". p_keyed: some have a key. Returns the places (from 1) of those whose lease
--- is lost, or NULL for none.
+-- End claims. Arrays have one element per claim, sorted by seq; a NULL array means none. Actions are
+-- 0 done, 1 retry, 2 dead, 3 cancelled, 4 give back, and NULL for "all done". p_keyed: some have a
+-- key. Returns the places (from 1) of those whose lease is lost, or NULL for none.
 CREATE FUNCTION {schema}.settle(
     p_queue text, p_seqs bigint[], p_tokens bigint[], p_actions smallint[],
-    p_delays double precision[], p_errors text[], p_counted boolean[], p_keyed boolean,
+    p_delays double precision[], p_errors text[], p_results text[], p_keyed boolean,
     p_keep boolean, p_now double precision
 ) RETURNS integer[]
 LANGUAGE plpgsql
@@ -500,12 +565,13 @@ DECLARE
     v_some integer[];
     v_keys text[];
     v_more text[];
+    v_cancelled bigint[];
 BEGIN
     IF p_keyed AND (p_keep OR p_actions IS NOT NULL) THEN
         -- An update alone would not wait for a put that holds FOR KEY SHARE on the job.
         PERFORM 1 FROM unnest(p_seqs, p_tokens, p_actions) AS s (seq, token, action)
         JOIN {schema}.jobs AS j ON j.seq = s.seq AND j.token = s.token
-        WHERE j.key IS NOT NULL AND s.action IS DISTINCT FROM 1
+        WHERE j.key IS NOT NULL AND coalesce(s.action, 0) NOT IN (1, 4)
         FOR UPDATE OF j;
     END IF;
 
@@ -515,7 +581,7 @@ BEGIN
             USING unnest(p_seqs, p_tokens, p_actions)
                 WITH ORDINALITY AS s (seq, token, action, place)
             WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND coalesce(s.action, 0) = 0
+              AND coalesce(s.action, 0) IN (0, 3)
             RETURNING s.place, j.key
         )
         SELECT array_agg(gone.place), array_agg(gone.key) FILTER (WHERE gone.key IS NOT NULL)
@@ -523,28 +589,36 @@ BEGIN
     END IF;
 
     IF p_keep OR p_actions IS NOT NULL THEN
+        -- What comes back but was asked to cancel ends below.
         WITH stays AS (
             UPDATE {schema}.jobs AS j SET
-                state = CASE WHEN s.action = 2 THEN 4 WHEN s.action = 1 THEN
-                            CASE WHEN p_delays[s.place] > 0 THEN 1 ELSE 0 END
-                        ELSE 5 END,
-                since = CASE WHEN s.action = 1 THEN v_now + p_delays[s.place] ELSE v_now END,
-                run_at = CASE WHEN s.action = 1 THEN v_now + p_delays[s.place] ELSE j.run_at END,
-                error = CASE WHEN s.action > 0 THEN coalesce(p_errors[s.place], j.error)
-                             ELSE j.error END,
-                attempt = j.attempt
-                    - CASE WHEN s.action = 1 AND NOT p_counted[s.place] THEN 1 ELSE 0 END,
+                state = CASE s.action WHEN 2 THEN 4 WHEN 3 THEN 6 ELSE
+                            CASE WHEN NOT s.back THEN 5 WHEN s.delay > 0 THEN 1 ELSE 0 END
+                        END,
+                since = v_now + s.delay,
+                run_at = CASE WHEN s.back AND NOT j.cancel THEN v_now + s.delay ELSE j.run_at END,
+                errors = CASE WHEN p_errors[s.place] IS NULL THEN j.errors
+                    ELSE {schema}.with_error(j.errors, v_now, j.attempt, p_errors[s.place]) END,
+                result = p_results[s.place],
+                attempt = j.attempt - CASE WHEN s.action = 4 THEN 1 ELSE 0 END,
                 token = j.token + 1,
-                worker = NULL
-            FROM unnest(p_seqs, p_tokens, p_actions)
-                WITH ORDINALITY AS s (seq, token, action, place)
+                worker = CASE WHEN NOT s.back OR j.cancel THEN j.worker END,
+                cancel = s.back AND j.cancel
+            FROM (
+                SELECT g.seq, g.token, g.action, g.place, b.back,
+                       CASE WHEN b.back THEN coalesce(p_delays[g.place], 0) ELSE 0 END AS delay
+                FROM unnest(p_seqs, p_tokens, p_actions)
+                    WITH ORDINALITY AS g (seq, token, action, place)
+                CROSS JOIN LATERAL (SELECT coalesce(g.action, 0) IN (1, 4) AS back) AS b
+            ) AS s
             WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
-              AND (p_keep OR s.action > 0)
-            RETURNING s.place, j.key, j.state
+              AND (p_keep OR s.action IN (1, 2, 4))
+            RETURNING s.place, j.seq, j.key, j.state, j.cancel
         )
         SELECT array_agg(stays.place),
-               array_agg(stays.key) FILTER (WHERE stays.key IS NOT NULL AND stays.state > 3)
-        INTO v_some, v_more FROM stays;
+               array_agg(stays.key) FILTER (WHERE stays.key IS NOT NULL AND stays.state > 3),
+               array_agg(stays.seq) FILTER (WHERE stays.cancel)
+        INTO v_some, v_more, v_cancelled FROM stays;
         v_settled := v_settled || v_some;
         v_keys := v_keys || v_more;
     END IF;
@@ -553,40 +627,87 @@ BEGIN
         PERFORM {schema}.free(p_queue, ARRAY(SELECT DISTINCT k FROM unnest(v_keys) AS k ORDER BY k),
                               v_now);
     END IF;
+    IF v_cancelled IS NOT NULL THEN
+        PERFORM {schema}.end_cancelled(p_queue, v_cancelled, p_keep, v_now);
+    END IF;
     RETURN {schema}.missing(cardinality(p_seqs), v_settled);
 END
 $$;
 
 -- Renew leases. An expired one becomes valid again, unless another worker took it, or another job of
--- its key. Returns the places of those that are lost, or NULL for none.
+-- its key. p_progress: [fraction, note] as JSON, or NULL for a job without news. Returns the places of
+-- those that are lost, and of those that were asked to cancel; NULL for none.
 CREATE FUNCTION {schema}.renew(
-    p_queue text, p_seqs bigint[], p_tokens bigint[], p_workers text[], p_lease double precision,
-    p_now double precision
-) RETURNS integer[]
+    p_queue text, p_seqs bigint[], p_tokens bigint[], p_workers text[], p_progress text[],
+    p_lease double precision, p_now double precision, OUT lost integer[], OUT cancelled integer[]
+)
 LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
 DECLARE
-    v_until double precision := {schema}.now_or(p_now) + p_lease;
+    v_now double precision := {schema}.now_or(p_now);
     v_held integer[];
 BEGIN
     WITH held AS (
-        UPDATE {schema}.jobs AS j SET state = 3, since = v_until, worker = s.worker
+        UPDATE {schema}.jobs AS j SET
+            state = 3, since = v_now + p_lease, worker = s.worker,
+            progress = CASE WHEN p_progress[s.place] IS NULL THEN j.progress
+                ELSE p_progress[s.place]::jsonb || to_jsonb(v_now) END
         FROM unnest(p_seqs, p_tokens, p_workers) WITH ORDINALITY AS s (seq, token, worker, place)
         WHERE j.seq = s.seq AND j.token = s.token AND j.state IN (0, 3)
           AND (j.state = 3 OR j.key IS NULL OR NOT EXISTS (
               SELECT 1 FROM {schema}.jobs AS o
               WHERE o.queue = p_queue AND o.key = j.key AND o.key IS NOT NULL AND o.state = 3
           ))
-        RETURNING s.place
+        RETURNING s.place, j.cancel
     )
-    SELECT array_agg(held.place) INTO v_held FROM held;
-    RETURN {schema}.missing(cardinality(p_seqs), v_held);
+    SELECT array_agg(held.place), array_agg(held.place) FILTER (WHERE held.cancel)
+    INTO v_held, cancelled FROM held;
+    lost := {schema}.missing(cardinality(p_seqs), v_held);
 END
 $$;
 
--- Make dead jobs ready again, or blocked if their key has a front; all, if p_seqs is NULL.
+-- Cancel jobs: those that wait end, those that run are asked to. Returns the state that each is in
+-- now.
+CREATE FUNCTION {schema}.cancel(
+    p_queue text, p_seqs bigint[], p_keep boolean, p_now double precision
+) RETURNS TABLE (seq bigint, state integer)
+LANGUAGE plpgsql
+SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
+SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
+AS $$
+#variable_conflict use_column
+DECLARE
+    v_now double precision := {schema}.now_or(p_now);
+    v_live bigint[];
+    v_waiting bigint[];
+BEGIN
+    -- The front of a key before its blocked jobs, as all calls lock them.
+    SELECT array_agg(l.seq), array_agg(l.seq) FILTER (WHERE l.state <> 3 OR l.since <= v_now)
+    INTO v_live, v_waiting
+    FROM (
+        SELECT j.seq, j.state, j.since FROM {schema}.jobs AS j
+        WHERE j.seq = ANY (p_seqs) AND j.queue = p_queue AND j.state < 4
+        ORDER BY j.state = 2, j.seq FOR UPDATE
+    ) AS l;
+    -- Two more, because one more is the token after a settlement.
+    UPDATE {schema}.jobs AS j SET
+        cancel = true,
+        worker = CASE WHEN j.state = 3 AND j.since > v_now THEN j.worker END,
+        token = j.token + CASE WHEN j.state = 3 AND j.since > v_now THEN 0 ELSE 2 END
+    FROM unnest(v_live) AS l (seq) WHERE j.seq = l.seq;
+    RETURN QUERY
+        SELECT j.seq, CASE WHEN j.cancel AND (j.state <> 3 OR j.since <= v_now) THEN 6
+                           ELSE j.state END
+        FROM {schema}.jobs AS j WHERE j.seq = ANY (p_seqs) AND j.queue = p_queue;
+    IF v_waiting IS NOT NULL THEN
+        PERFORM {schema}.end_cancelled(p_queue, v_waiting, p_keep, v_now);
+    END IF;
+END
+$$;
+
+-- Make ended jobs ready again, or blocked if their key has a front; all dead ones, if p_seqs is NULL.
 CREATE FUNCTION {schema}.retry(p_queue text, p_seqs bigint[], p_now double precision)
 RETURNS bigint
 LANGUAGE plpgsql
@@ -595,35 +716,36 @@ SET enable_bitmapscan = off
 AS $$
 DECLARE
     v_now double precision := {schema}.now_or(p_now);
-    v_dead bigint[];
+    v_ended bigint[];
     v_held text[];
 BEGIN
     IF p_seqs IS NULL THEN
-        SELECT array_agg(d.seq) INTO v_dead FROM (
+        SELECT array_agg(d.seq) INTO v_ended FROM (
             SELECT j.seq FROM {schema}.jobs AS j
             WHERE j.queue = p_queue AND j.state = 4 ORDER BY j.seq FOR UPDATE
         ) AS d;
     ELSE
-        SELECT array_agg(d.seq) INTO v_dead FROM (
+        SELECT array_agg(d.seq) INTO v_ended FROM (
             SELECT j.seq FROM {schema}.jobs AS j
-            WHERE j.seq = ANY (p_seqs) AND j.queue = p_queue AND j.state = 4
+            WHERE j.seq = ANY (p_seqs) AND j.queue = p_queue AND j.state >= 4
             ORDER BY j.seq FOR UPDATE
         ) AS d;
     END IF;
     v_held := {schema}.held_keys(
-        p_queue, ARRAY(SELECT j.key FROM {schema}.jobs AS j WHERE j.seq = ANY (v_dead))
+        p_queue, ARRAY(SELECT j.key FROM {schema}.jobs AS j WHERE j.seq = ANY (v_ended))
     );
     UPDATE {schema}.jobs AS j SET
         state = CASE WHEN d.nth > 1 OR held.key IS NOT NULL THEN 2 ELSE 0 END,
-        since = v_now, run_at = v_now, attempt = 0, token = j.token + 1
+        since = v_now, run_at = v_now, attempt = 0, token = j.token + 1,
+        worker = NULL, claimed_at = NULL, progress = NULL, result = NULL
     FROM (
         SELECT k.seq, k.key,
                CASE WHEN k.key IS NULL THEN 1
                     ELSE row_number() OVER (PARTITION BY k.key ORDER BY k.seq) END AS nth
-        FROM {schema}.jobs AS k WHERE k.seq = ANY (v_dead)
+        FROM {schema}.jobs AS k WHERE k.seq = ANY (v_ended)
     ) AS d
     LEFT JOIN unnest(v_held) AS held (key) ON held.key = d.key
     WHERE j.seq = d.seq;
-    RETURN coalesce(cardinality(v_dead), 0);
+    RETURN coalesce(cardinality(v_ended), 0);
 END
 $$;

@@ -9,12 +9,20 @@ put itself.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, MissingExtra, PayloadError
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats, claim_of
+from pollwise.queues.base import (
+    MAX_PAYLOAD_BYTES,
+    Capabilities,
+    JobFilter,
+    Queue,
+    Stats,
+    claim_of,
+)
+from pollwise.queues.record import errors_from, progress_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
@@ -24,6 +32,8 @@ from pollwise.runtime.jobs import (
     Job,
     JobInfo,
     NewJob,
+    Progress,
+    Renewal,
     Settlement,
     State,
     same_payload,
@@ -42,7 +52,6 @@ from pollwise.storage.postgres.params import (
     PUT_TYPES,
     Param,
     flag,
-    flags,
     number,
     numbers,
     on_connection,
@@ -52,12 +61,22 @@ from pollwise.storage.postgres.params import (
 )
 from pollwise.storage.postgres.schema import TableSet
 from pollwise.storage.postgres.work_store import PostgresWorkStore
+from pollwise.storage.sql import statements
 
 TABLES = TableSet(__package__, "migrations", "pollwise queue migrate URL", "queue")
 
 #: The maximum bytes of payloads in one put: Postgres has no values above 1 GB.
 BATCH_BYTES_MAX = 256 * 1024 * 1024
 _SEQ_MAX = 2**63 - 1
+#: For a page of one state, the condition of the index that holds such jobs.
+_NARROW = {
+    "delayed": "AND state IN (1, 3)",
+    "leased": "AND state IN (1, 3)",
+    "blocked": "AND state = 2",
+    "dead": "AND state = 4",
+    "done": "AND state IN (5, 6)",
+    "cancelled": "AND state IN (5, 6)",
+}
 
 
 class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
@@ -94,6 +113,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             timeout=timeout,
             connections=connections,
             clock=clock,
+            sql=_with_pages(statements(TABLES.package)),
         )
         self._listen = self.database.listening(listen)
         self._in_doubt = InDoubt(claim_of)
@@ -172,6 +192,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             unless_all(None, [job.run_at for job in jobs], numbers),
             unless_all(None, [job.key for job in jobs], texts),
             unless_all(None, [job.unique for job in jobs], texts),
+            unless_all(None, [job.encoded_headers for job in jobs], texts),
             flag(alone),
             text(self._transport.channel),
             text(message),
@@ -188,32 +209,29 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 number(limit),
                 number(lease),
                 None if kinds is None else texts(kinds),
+                flag(self.keep is not None),
                 text(self._transport.channel),
                 text(self._channel.check()),
                 self.database.now(),
             ],
         )
         rows.sort(key=_in_order)
-        queue, load = self.name, json.loads
-        return [
-            Claim(Job(str(row[0]), queue, row[1], load(row[2]), *row[3:9]), row[9], worker, row[10])
-            for row in rows
-        ]
+        return [Claim(self._job(row), row[10], worker, row[11]) for row in rows]
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         # In the order of the rows, as all calls lock them, so that there is no deadlock.
         batch = sorted(settlements, key=lambda s: _row(s.claim))
-        plain = all(s.action == "done" for s in batch)
+        keep = self.keep is not None
         params = [
             text(self.name),
             numbers([number_of(s.claim.job.id) for s in batch]),
             numbers([s.claim.token for s in batch]),
-            None if plain else numbers([ACTIONS.index(s.action) for s in batch]),
-            None if plain else numbers([s.delay for s in batch]),
-            None if plain else texts([s.error for s in batch]),
-            None if plain else flags([s.counted for s in batch]),
+            unless_all(0, [ACTIONS.index(s.action) for s in batch], numbers),
+            unless_all(0.0, [s.delay for s in batch], numbers),
+            unless_all(None, [s.error for s in batch], texts),
+            unless_all(None, [s.result for s in batch], texts) if keep else None,
             flag(any(s.claim.job.key is not None for s in batch)),
-            flag(self.keep is not None),
+            flag(keep),
             self.database.now(),
         ]
         with self._in_doubt.unless_answered(batch):
@@ -229,8 +247,8 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _not_settled(self, refused: Sequence[Settlement]) -> Sequence[Settlement]:
         """The refused settlements, without those that an earlier call had carried out.
 
-        A settlement leaves the token one higher, or, when done, no row. A claim by another worker
-        leaves the time of that claim as the token.
+        A settlement leaves the token one higher, or, when done or cancelled, no row.
+        A claim by another worker leaves the time of that claim as the token.
         """
         doubted = [number_of(s.claim.job.id) for s in refused if s in self._in_doubt]
         if not doubted:
@@ -242,77 +260,145 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 return False
             seq, token = _row(settlement.claim)
             if seq not in tokens:
-                return settlement.action == "done"
+                return settlement.action in ("done", "cancelled")
             return bool(tokens[seq] == token + 1)
 
         return [s for s in refused if not settled(s)]
 
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
+    async def _renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
         # Each once, and in the order of the rows, as all calls lock them.
-        held = {_row(claim): claim.worker for claim in claims}
-        batch = sorted(held)
-        [(places,)] = await self.database.rows(
+        held = {_row(claim): claim for claim in claims}
+        batch = [held[row] for row in sorted(held)]
+        news = [_encoded(progress.get(c.job.id)) for c in batch] if progress else None
+        [(lost, cancelled)] = await self.database.rows(
             "renew",
             [
                 text(self.name),
-                numbers([seq for seq, _ in batch]),
-                numbers([token for _, token in batch]),
-                texts([held[each] for each in batch]),
+                numbers([number_of(c.job.id) for c in batch]),
+                numbers([c.token for c in batch]),
+                texts([c.worker for c in batch]),
+                None if news is None else texts(news),
                 number(lease),
                 self.database.now(),
             ],
             safe=True,
         )
-        lost = {batch[place - 1] for place in places or ()}
-        return [claim.job.id for claim in claims if _row(claim) in lost]
 
-    # Views and dead jobs
+        def ids(places: Sequence[int] | None) -> tuple[str, ...]:
+            chosen = {_row(batch[place - 1]) for place in places or ()}
+            return tuple(c.job.id for c in claims if _row(c) in chosen) if chosen else ()
+
+        return Renewal(ids(lost), ids(cancelled))
+
+    async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        params = [text(self.name), _seqs(ids), flag(self.keep is not None), self.database.now()]
+        states = dict(await self.database.rows("cancel", params))
+        numbered = {job_id: number_of(job_id) for job_id in ids}
+        return {job_id: STATES[states[n]] for job_id, n in numbered.items() if n in states}
+
+    # Views and ended jobs
 
     async def stats(self) -> Stats:
-        counts = dict.fromkeys(STATES, 0)
-        ages = []
-        for code, count, age in await self.database.rows(
-            "stats", [text(self.name), self.database.now()], safe=True
-        ):
-            counts[STATES[code]] += count
-            if age is not None:
-                ages.append(max(age, 0.0))
-        return Stats(**counts, oldest_age=max(ages, default=None))
+        params = [text(self.name), self.database.now()]
+        return _stats(await self.database.rows("stats", params, safe=True))
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        params = [text(self.name), self.database.now()]
+        kinds: dict[str, list[tuple[Any, ...]]] = {}
+        for kind, code, count, age in await self.database.rows("stats_by_kind", params, safe=True):
+            kinds.setdefault(kind, []).append((code, count, None if code else age))
+        return {kind: _stats(rows) for kind, rows in kinds.items()}
 
     async def get(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
-        page = await self._page(seq - 1, seq, None, None, 1)
+        page = await self._page(JobFilter(limit=1), seq - 1, seq + 1)
         return page[0] if page else None
 
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        return await self._page(place_after(after), _SEQ_MAX, state, kind, limit)
+    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+        place = place_after(chosen.after)
+        if chosen.newest:
+            return await self._page(chosen, 0, place or _SEQ_MAX)
+        return await self._page(chosen, place, _SEQ_MAX)
 
-    async def _page(
-        self, after: int, last: int, state: State | None, kind: str | None, limit: int
-    ) -> list[JobInfo]:
-        params = [text(self.name), number(after), number(last), text(kind), number(limit)]
-        if state == "dead":
-            rows = await self.database.rows("list_dead", params, safe=True)
-        else:
-            code = None if state is None else number(STATES.index(state))
-            rows = await self.database.rows("list", [*params, code, self.database.now()], safe=True)
-        queue = self.name
-        return [
-            JobInfo(
-                Job(str(row[0]), queue, row[1], json.loads(row[2]), *row[3:9]),
-                STATES[row[9]],
-                *row[10:],
-            )
-            for row in rows
+    async def _page(self, chosen: JobFilter, after: int, before: int) -> list[JobInfo]:
+        params = [
+            text(self.name),
+            number(after),
+            number(before),
+            None if chosen.state is None else number(STATES.index(chosen.state)),
+            None if chosen.kinds is None else texts(chosen.kinds),
+            text(chosen.worker),
+            number(chosen.limit),
+            self.database.now(),
         ]
+        name = _page_name(chosen.state, chosen.newest)
+        return [self._info(row) for row in await self.database.rows(name, params, safe=True)]
+
+    def _job(self, row: tuple[Any, ...]) -> Job:
+        seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row[:10]
+        return Job(
+            str(seq), self.name, kind, json.loads(payload), key, priority, attempt, created_at,
+            run_at, unique, json.loads(headers) if headers else {},
+        )  # fmt: skip
+
+    def _info(self, row: tuple[Any, ...]) -> JobInfo:
+        job, token = self._job(row), row[10]
+        code, since, worker, errors, claimed_at, progress, cancel, result = row[11:]
+        leased = STATES[code] == "leased"
+        return JobInfo(
+            job,
+            STATES[code],
+            since,
+            worker,
+            errors_from(errors),
+            claimed_at,
+            progress_from(progress),
+            cancel,
+            None if result is None else json.loads(result),
+            Claim(job, token, worker, since) if leased else None,
+        )
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._count("retry", _seqs(ids), self.database.now())
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
         return await self._count("drop", _seqs(ids))
+
+
+def _with_pages(named: Mapping[str, str]) -> dict[str, str]:
+    """The statements, with a page for each state that has an index, and each order."""
+    made = dict(named)
+    page = made.pop("page")
+    for state in (None, *STATES):
+        narrowed = page.replace("{narrow}", _NARROW.get(state or "", ""))
+        for newest in (False, True):
+            order = "DESC" if newest else ""
+            made[_page_name(state, newest)] = narrowed.replace("{order}", order)
+    return made
+
+
+def _page_name(state: State | None, newest: bool) -> str:
+    return f"page {state} {newest}"
+
+
+def _stats(rows: Iterable[tuple[Any, ...]]) -> Stats:
+    """From rows of a state, a number of jobs and how long the first of them has been ready."""
+    counts = dict.fromkeys(STATES, 0)
+    ages = []
+    for code, count, age in rows:
+        counts[STATES[code]] += count
+        if age is not None:
+            ages.append(max(age, 0.0))
+    return Stats(**counts, oldest_age=max(ages, default=None))
+
+
+def _encoded(progress: Progress | None) -> str | None:
+    """`[fraction, note]`; the server adds the time."""
+    if progress is None:
+        return None
+    return json.dumps([progress.fraction, progress.note], ensure_ascii=False)
 
 
 def _row(claim: Claim) -> tuple[int, int]:

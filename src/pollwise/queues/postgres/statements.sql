@@ -1,16 +1,19 @@
 -- name: put
 -- Parameters are text; the function defines their types.
 SELECT ids, fresh, place, twin_seq, twin_kind, twin_payload
-FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)
+FROM {schema}.put($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13)
 
 -- name: claim
-SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: settle
 SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: renew
-SELECT {schema}.renew($1, $2, $3, $4, $5, $6)
+SELECT lost, cancelled FROM {schema}.renew($1, $2, $3, $4, $5, $6, $7)
+
+-- name: cancel
+SELECT seq, state FROM {schema}.cancel($1, $2, $3, $4)
 
 -- name: retry
 SELECT {schema}.retry($1, $2, $3)
@@ -24,11 +27,11 @@ WITH gone AS (
 SELECT count(*) FROM gone
 
 -- name: prune
--- Jobs done this many seconds ago, a bounded number.
+-- Jobs done or cancelled this many seconds ago, a bounded number.
 WITH gone AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
-        WHERE queue = $1 AND state = 5
+        WHERE queue = $1 AND state IN (5, 6)
           AND since <= {schema}.now_or($3::double precision) - $2::double precision
         ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
@@ -51,30 +54,28 @@ SELECT 2, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 2
 UNION ALL
 SELECT 4, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 4
 UNION ALL
-SELECT 5, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state = 5
+SELECT state, count(*), NULL FROM {schema}.jobs WHERE queue = $1 AND state IN (5, 6) GROUP BY state
 
--- name: list
-SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique",
-       shown, since, worker, error
+-- name: stats_by_kind
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($2::double precision) AS now)
+SELECT kind, CASE WHEN state IN (1, 3) AND since <= now THEN 0 ELSE state END AS shown, count(*),
+       max(now - run_at)
+FROM {schema}.jobs, clock WHERE queue = $1 GROUP BY kind, shown
+
+-- name: page
+SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique", headers, token,
+       shown, since, worker, errors::text, claimed_at, progress::text, cancel, result
 FROM (
     SELECT *,
-        CASE WHEN state IN (1, 3) AND since <= {schema}.now_or($7::double precision)
+        CASE WHEN state IN (1, 3) AND since <= {schema}.now_or($8::double precision)
              THEN 0 ELSE state END AS shown
     FROM {schema}.jobs
-    WHERE queue = $1 AND seq > $2::bigint AND seq <= $3::bigint
+    WHERE queue = $1 AND seq > $2::bigint AND seq < $3::bigint {narrow}
 ) AS jobs
-WHERE ($4::text IS NULL OR kind = $4::text)
-  AND ($6::smallint IS NULL OR shown = $6::smallint)
-ORDER BY seq LIMIT $5::integer
-
--- name: list_dead
--- Uses the index of the dead jobs.
-SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique",
-       state, since, worker, error
-FROM {schema}.jobs
-WHERE queue = $1 AND state = 4 AND seq > $2::bigint AND seq <= $3::bigint
-  AND ($4::text IS NULL OR kind = $4::text)
-ORDER BY seq LIMIT $5::integer
+WHERE ($4::smallint IS NULL OR shown = $4::smallint)
+  AND ($5::text[] IS NULL OR kind = ANY ($5::text[]))
+  AND ($6::text IS NULL OR worker = $6::text)
+ORDER BY seq {order} LIMIT $7::integer
 
 -- name: tokens
 SELECT seq, token FROM {schema}.jobs WHERE seq = ANY ($1::bigint[])

@@ -18,7 +18,7 @@ Param = bytes | None
 #: The types of the parameters of `put`.
 PUT_TYPES = (
     "text", "text[]", "text[]", "integer[]", "double precision[]", "double precision[]", "text[]",
-    "text[]", "boolean", "text", "text", "double precision",
+    "text[]", "text[]", "boolean", "text", "text", "double precision",
 )  # fmt: skip
 
 
