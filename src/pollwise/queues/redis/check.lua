@@ -1,9 +1,11 @@
 -- Checks that all keys under our names are ours. Returns the layout's version, or the foreign key.
 local types = {
   hash = {META, JOBS, PAYLOADS, HEADS, UNIQUE, PAGES},
-  zset = {DELAYED, LEASED, BLOCKED, DEAD, DONE},
+  zset = {BLOCKED},
   set = {KINDS},
 }
+for _, key in pairs(SETS) do table.insert(types.zset, key) end
+for _, key in pairs(PARTS) do table.insert(types.hash, key) end
 for wanted, keys in pairs(types) do
   for _, key in ipairs(keys) do
     local found = call('TYPE', key)['ok']

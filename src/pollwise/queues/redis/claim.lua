@@ -1,26 +1,32 @@
 -- Take the best jobs that may run now, each under a lease.
--- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, the channel, the
--- message, whether kinds are named; then the kinds.
+-- ARGV: now, worker, limit, lease, maximum bytes, maximum jobs made ready, whether ended jobs are
+-- kept, the channel, the message, whether kinds are named; then the kinds.
 -- Returns the jobs (their number, size and bytes, one after the other); until when they are
 -- leased; in how many seconds the next delay or lease ends, or ''.
-local imposed, worker, limit, lease, most_bytes, most_due, channel, message, named = unpack(ARGV, 1, 9)
+local imposed, worker, limit, lease, most_bytes, most_due, keep, channel, message, named =
+  unpack(ARGV, 1, 10)
 limit, most_bytes = tonumber(limit), tonumber(most_bytes)
 local now = clock(imposed)
 local until_ = now + tonumber(lease)
 
--- Make due jobs ready: delayed ones, and leased ones whose lease ran out.
-for _, key in ipairs({DELAYED, LEASED}) do
+-- Make due jobs ready: leased ones whose lease ran out, unless they were asked to cancel, and delayed
+-- ones, among them those that a cancelled one had blocked.
+for _, key in ipairs({LEASED, DELAYED}) do
   local due = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most_due)
   if #due > 0 then
     for n, job in ipairs(load(due)) do
       remove(key, due[n])
       if job then
         if job.state == STATE.leased then
-          job.failed, job.error = 1, 'the lease of ' .. job.worker .. ' ran out'
+          note_error(job, job.since, 'the lease of ' .. job.worker .. ' ran out')
         end
-        job.state, job.since, job.worker = STATE.ready, job.run_at, ''
-        add_ready(job)
-        save(job)
+        if has(job, FLAG.cancel) then
+          finish(job, STATE.cancelled, now, keep)
+        else
+          job.state, job.since, job.worker = STATE.ready, job.run_at, ''
+          add_ready(job)
+          save(job)
+        end
       end
     end
     flush()
@@ -30,7 +36,7 @@ end
 -- One stream per kind, read in pieces; their first jobs are in a heap, the best on top.
 local kinds = {}
 if named == '1' then
-  for n = 10, #ARGV do kinds[#kinds + 1] = ARGV[n] end
+  for n = 11, #ARGV do kinds[#kinds + 1] = ARGV[n] end
 else
   kinds = call('SMEMBERS', KINDS)
 end
@@ -108,18 +114,19 @@ local answer, size, count, step, more = {}, 0, 0, 16, true
 while more and count < limit do
   local ids, from = next_ids(math.min(step, limit - count))
   if #ids == 0 then break end
-  local elsewhere = {}
   for n, job in ipairs(load(ids)) do
     if more then
       from[n].taken = from[n].taken + 1
       if job then  -- else the job is gone, and its entry is removed
-        job.state, job.since, job.worker = STATE.leased, until_, worker
+        job.state, job.since, job.worker, job.claimed_at = STATE.leased, until_, worker, now
         job.attempt, job.token = job.attempt + 1, job.token + 1
+        clear_part(job, FLAG.progress)
+        job.flags = bor(job.flags, FLAG.run)
         local bytes = written(job)
         saved[#saved + 1] = job.id
         saved[#saved + 1] = bytes
         add(LEASED, until_, job.id)
-        if string.byte(job.tail, 1) == 1 then
+        if string.byte(job.tail) % 2 == 1 then
           bytes = bytes .. (call('HGET', PAYLOADS, job.id) or 'null')
         end
         answer[#answer + 1] = pack('>I8I4', tonumber(job.id), #bytes)

@@ -1,61 +1,104 @@
--- A page of jobs in put order. ARGV: now, the number to start after, the last number, how many, a
--- state or '', a kind or '', the maximum number of pages to read at once, maximum bytes.
--- Returns the jobs (their number, size and bytes); the time; and the number to continue after, or
--- '' at the end.
-local now, after, last, limit = clock(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
-local state, kind, most_pages, most_bytes = tonumber(ARGV[5]), ARGV[6], tonumber(ARGV[7]), tonumber(ARGV[8])
+-- A page of jobs in put order or the newest first, or a count of all by kind and state.
+-- ARGV: now, what ("show" or "count"), the first and the last number, whether the newest come first,
+-- how many, the maximum number of pages to read at once, maximum bytes, a state or '', a worker or
+-- ''; then the kinds, unless all are meant.
+-- Returns the answer; the time; and the number to continue after, or '' at the end. The answer to
+-- "show" is the number, size and bytes of each job, and the size and bytes of each part that it has;
+-- to "count" a list of kind, state, count and the earliest run_at.
+local now, what, newest = clock(ARGV[1]), ARGV[2], ARGV[5] == '1'
+local first, last, limit = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[6])
+local most_pages, most_bytes = tonumber(ARGV[7]), tonumber(ARGV[8])
+local state, worker, kinds = tonumber(ARGV[9]), ARGV[10], nil
+for at = 11, #ARGV do
+  kinds = kinds or {}
+  kinds[ARGV[at]] = true
+end
+
+local function state_of(job)
+  local waits = job.state == STATE.delayed or job.state == STATE.leased
+  return waits and job.since <= now and STATE.ready or job.state
+end
+
 local answer, count, size = {}, 0, 0
 
--- Add the jobs that match; returns '' if all were read, else the number of the last one.
+local function append(bytes)
+  answer[#answer + 1] = bytes
+  size = size + #bytes
+end
+
+-- Add the jobs that match; returns '' if there are enough, the number of the last one if the answer
+-- is large enough, or nothing if all were read.
 local function show(ids)
   local found = fetch(JOBS, ids)
   for n, id in ipairs(ids) do
-    if found[n] then
-      local job = read(id, found[n])
-      local shown = job.state
-      if (shown == STATE.delayed or shown == STATE.leased) and job.since <= now then
-        shown = STATE.ready
-      end
-      if (state == nil or state == shown) and (kind == '' or names(job).kind == kind) then
-        local bytes = found[n]
-        if names(job).elsewhere == 1 then
-          bytes = bytes .. (call('HGET', PAYLOADS, id) or 'null')
+    local job = found[n] and read(id, found[n])
+    if job and (state == nil or state == state_of(job)) and (worker == '' or worker == job.worker)
+        and (kinds == nil or kinds[names(job).kind]) then
+      local bytes = found[n]
+      if names(job).form % 2 == 1 then bytes = bytes .. (call('HGET', PAYLOADS, id) or 'null') end
+      append(pack('>I8I4', tonumber(id), #bytes))
+      append(bytes)
+      for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
+        if has(job, flag) then
+          local part = part_of(job, flag)
+          append(pack('>I4', #part))
+          append(part)
         end
-        answer[#answer + 1] = pack('>I8I4', tonumber(id), #bytes)
-        answer[#answer + 1] = bytes
-        count, size = count + 1, size + #bytes
-        if count == limit then return '' end
-        if size > most_bytes then return id end
       end
+      count = count + 1
+      if count == limit then return '' end
+      if size > most_bytes then return id end
     end
   end
 end
 
+local counts = {}
+
+local function tally(ids)
+  local found = fetch(JOBS, ids)
+  for n, id in ipairs(ids) do
+    if found[n] then
+      local job = names(read(id, found[n]))
+      local by_state = gather(counts, job.kind)
+      local entry = gather(by_state, state_of(job))
+      entry.count = (entry.count or 0) + 1
+      entry.first = math.min(entry.first or job.run_at, job.run_at)
+    end
+  end
+end
+
+local visit = what == 'count' and tally or show
+
+local function sort(numbers)
+  table.sort(numbers, newest and function(a, b) return a > b end or nil)
+end
+
 local function through_dead()
   for _ = 1, most_pages do
-    local ids = call('ZRANGEBYSCORE', DEAD, '(' .. name_of(after), last, 'LIMIT', 0, PAGE)
+    local command, from, to = 'ZRANGEBYSCORE', first, last
+    if newest then command, from, to = 'ZREVRANGEBYSCORE', last, first end
+    local ids = call(command, DEAD, name_of(from), name_of(to), 'LIMIT', 0, PAGE)
     if #ids == 0 then return '' end
-    local stopped = show(ids)
+    local stopped = visit(ids)
     if stopped then return stopped end
-    after = tonumber(ids[#ids])
+    local read_up_to = tonumber(ids[#ids])
+    if newest then last = read_up_to - 1 else first = read_up_to + 1 end
   end
-  return name_of(after)
+  return name_of(newest and last + 1 or first - 1)
 end
 
 local function through_pages()
   local pages = {}
   for _, page in ipairs(call('HKEYS', PAGES)) do
     page = tonumber(page)
-    if (page + 1) * PAGE > after + 1 and page * PAGE <= last then pages[#pages + 1] = page end
+    if (page + 1) * PAGE > first and page * PAGE <= last then pages[#pages + 1] = page end
   end
-  table.sort(pages)
+  sort(pages)
   for n, page in ipairs(pages) do
-    if n > most_pages then return name_of(page * PAGE - 1) end
-    local ids = {}
-    for number = math.max(page * PAGE, after + 1), math.min((page + 1) * PAGE - 1, last) do
-      ids[#ids + 1] = name_of(number)
-    end
-    local stopped = show(ids)
+    if n > most_pages then return name_of(newest and (page + 1) * PAGE or page * PAGE - 1) end
+    local ids, from, to = {}, math.max(page * PAGE, first), math.min((page + 1) * PAGE - 1, last)
+    for step = 0, to - from do ids[#ids + 1] = name_of(newest and to - step or from + step) end
+    local stopped = visit(ids)
     if stopped then return stopped end
   end
   return ''
@@ -66,20 +109,30 @@ local function through_set(key)
   local numbers, ids = {}, {}
   for _, member in ipairs(call('ZRANGE', key, 0, -1)) do
     local number = tonumber(member)
-    if number > after and number <= last then numbers[#numbers + 1] = number end
+    if number >= first and number <= last then numbers[#numbers + 1] = number end
   end
-  table.sort(numbers)
+  sort(numbers)
   for n, number in ipairs(numbers) do ids[n] = name_of(number) end
-  return show(ids) or ''
+  return visit(ids) or ''
 end
 
-local SETS = {[STATE.delayed] = DELAYED, [STATE.leased] = LEASED, [STATE.done] = DONE}
-local set, go_on = SETS[state or -1], nil
-if set and call('ZCARD', set) <= most_pages * PAGE then
-  go_on = through_set(set)
-elseif state == STATE.dead then
+local set, go_on = SETS[state], nil
+if state == STATE.dead then
   go_on = through_dead()
+elseif set and call('ZCARD', set) <= most_pages * PAGE then
+  go_on = through_set(set)
 else
   go_on = through_pages()
 end
-return {table.concat(answer), format('%.17g', now), go_on}
+if what == 'count' then
+  for kind, by_state in pairs(counts) do
+    for code, entry in pairs(by_state) do
+      for _, part in ipairs({kind, code, entry.count, format('%.17g', entry.first)}) do
+        answer[#answer + 1] = part
+      end
+    end
+  end
+else
+  answer = table.concat(answer)
+end
+return {answer, format('%.17g', now), go_on}

@@ -1,6 +1,6 @@
 -- Put jobs, all or none. ARGV: now, key and number of the kept answer, how long it is kept, the
 -- channel, the message, the layout's version; then each job as (how, when: 0 now, 1 after a delay,
--- 2 at a time) and its tail, followed by its payload if that is separate.
+-- 2 at a time) and its tail, followed by its body if that is separate.
 -- Returns "first;i=id,…": the new jobs are numbered from `first`, and the i-th is already job `id`.
 -- Or, if a `unique` is taken by a job with another text, all of these as {i, id, kind, payload, …}.
 local imposed, kept_at, number, keep_for, channel, message, layout = unpack(ARGV, 1, 7)
@@ -12,12 +12,12 @@ local at = 8
 while ARGV[at] do
   local bytes = ARGV[at]
   local how, when = unpack_bytes('>Bd', bytes)
-  local job = names({tail = sub(bytes, 10), state = 0, failed = 0, attempt = 0, worker = '', error = ''})
+  local job = names({tail = sub(bytes, 10), flags = 0, attempt = 0})
   job.created_at, job.run_at = now, now
   if how == 1 then job.run_at = now + when elseif how == 2 then job.run_at = math.max(when, now) end
-  if job.elsewhere == 1 then
+  if job.form % 2 == 1 then
     at = at + 1
-    job.payload = ARGV[at]
+    job.body = ARGV[at]
   end
   jobs[#jobs + 1] = job
   if job.unique then
@@ -27,15 +27,23 @@ while ARGV[at] do
   at = at + 1
 end
 
+-- The payload of a job: its body without the headers.
+local function payload_of(job)
+  local body = job.body or sub(job.tail, job.body_at)
+  if job.form < 2 then return body end
+  local size, at_ = unpack_bytes('>H', body)
+  return sub(body, at_ + size)
+end
+
 local twins, differing = {}, {}
 for n, id in ipairs(fetch(UNIQUE, uniques)) do
   local bytes = id and call('HGET', JOBS, id)
   if bytes then
     local place_in_batch = with_unique[n]
     local job, twin = jobs[place_in_batch], names(read(id, bytes))
-    local payload = twin.elsewhere == 1 and (call('HGET', PAYLOADS, id) or '') or sub(twin.tail, twin.payload_at)
-    local ours = job.payload or sub(job.tail, job.payload_at)
-    if twin.kind == job.kind and payload == ours then
+    if twin.form % 2 == 1 then twin.body = call('HGET', PAYLOADS, id) or '' end
+    local payload = payload_of(twin)
+    if twin.kind == job.kind and payload == payload_of(job) then
       twins[place_in_batch] = id
     else
       for _, part in ipairs({place_in_batch - 1, id, twin.kind, payload}) do
@@ -62,9 +70,9 @@ if #fresh > 0 then
     numbers[n] = first + n - 1
     job.id, job.token = name_of(numbers[n]), token
     enter(job, now)
-    if job.payload then
+    if job.body then
       payloads[#payloads + 1] = job.id
-      payloads[#payloads + 1] = job.payload
+      payloads[#payloads + 1] = job.body
     end
     if job.unique then
       unique_ids[#unique_ids + 1] = job.unique

@@ -7,16 +7,25 @@ replica that takes over may lack the last moments.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, JobFilter, Queue, Stats
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State, checked_name
+from pollwise.runtime.jobs import (
+    Claim,
+    JobInfo,
+    NewJob,
+    Progress,
+    Renewal,
+    Settlement,
+    State,
+    checked_name,
+)
 from pollwise.storage.channel import Channel
 
 try:
@@ -77,6 +86,7 @@ class RedisQueue(Queue):
             self._connections,
             name,
             prefix=prefix,
+            keep=keep is not None,
             keep_answers=max(2 * time_limit, KEEP_ANSWERS_MIN),
         )
         super().__init__(
@@ -110,30 +120,33 @@ class RedisQueue(Queue):
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        return await self._store.settle(settlements, self.clock.imposed(), self.keep is not None)
+        return await self._store.settle(settlements, self.clock.imposed())
 
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        return await self._store.renew(claims, lease, self.clock.imposed())
+    async def _renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
+        return await self._store.renew(claims, lease, progress, self.clock.imposed())
+
+    async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        return await self._store.cancel(ids, self.clock.imposed())
 
     async def stats(self) -> Stats:
         return await self._store.stats(self.clock.imposed())
 
-    async def get(self, job_id: str) -> JobInfo | None:
-        page = await self._store.page(self.clock.imposed(), job_id=job_id)
-        return page[0] if page else None
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        return await self._store.stats_by_kind(self.clock.imposed())
 
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        return await self._store.page(
-            self.clock.imposed(), state=state, kind=kind, limit=limit, after=after
-        )
+    async def get(self, job_id: str) -> JobInfo | None:
+        return await self._store.get(job_id, self.clock.imposed())
+
+    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+        return await self._store.list_jobs(chosen, self.clock.imposed())
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
-        return await self._store.dead("retry", ids, self.clock.imposed())
+        return await self._store.retry(ids, self.clock.imposed())
 
     async def _drop(self, ids: Sequence[str] | None) -> int:
-        return await self._store.dead("drop", ids, self.clock.imposed())
+        return await self._store.drop(ids, self.clock.imposed())
 
     async def _prune(self, keep: float) -> int:
         return await self._store.prune(keep, self.clock.imposed())

@@ -1,21 +1,37 @@
--- Renew leases, from now. ARGV: now, lease; then number, token and worker of each claim.
+-- Renew leases, from now. ARGV: now, lease; then the claims, one after the other: number, token,
+-- lengths of worker and progress, worker, progress.
 -- An expired lease that nobody else has taken becomes valid again.
--- Returns the refused ones: their places in the batch, as "3,7".
-local now, ids = clock(ARGV[1]), {}
+-- Returns the refused ones and those to cancel: their places in the batch, as "3,7;2".
+local now, batch = clock(ARGV[1]), ARGV[3]
 local until_ = now + tonumber(ARGV[2])
-for at = 3, #ARGV, 3 do ids[#ids + 1] = ARGV[at] end
-local refused, by_id = {}, {}
+local claims, ids = {}, {}
+local at, size = 1, #batch
+while at <= size do
+  local claim, number, worker, progress = {}
+  number, claim.token, worker, progress, at = unpack_bytes('>I8I4HH', batch, at)
+  claim.worker = sub(batch, at, at + worker - 1)
+  at = at + worker
+  if progress > 0 then claim.progress = sub(batch, at, at + progress - 1) end
+  at = at + progress
+  claims[#claims + 1] = claim
+  ids[#ids + 1] = name_of(number)
+end
+
+local refused, to_cancel, by_id = {}, {}, {}
 for n, job in ipairs(load(ids)) do
+  local claim = claims[n]
   job = by_id[ids[n]] or job
   by_id[ids[n]] = job
-  if not held(job, tonumber(ARGV[3 * n + 1])) then
+  if not held(job, claim.token) then
     refused[#refused + 1] = n - 1
   else
     take_out(job)  -- first, so that a full server allows it
-    job.state, job.since, job.worker = STATE.leased, until_, ARGV[3 * n + 2]
+    job.state, job.since, job.worker = STATE.leased, until_, claim.worker
+    if claim.progress then set_part(job, FLAG.progress, pack('>d', now) .. claim.progress) end
+    if has(job, FLAG.cancel) then to_cancel[#to_cancel + 1] = n - 1 end
     add(LEASED, until_, job.id)
     save(job)
   end
 end
 flush()
-return table.concat(refused, ',')
+return table.concat(refused, ',') .. ';' .. table.concat(to_cancel, ',')

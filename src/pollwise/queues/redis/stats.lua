@@ -1,4 +1,5 @@
--- Returns ready, delayed, blocked, leased, dead, done, and the age of the oldest ready job or ''.
+-- Returns ready, delayed, blocked, leased, dead, done, cancelled, and the age of the oldest ready job
+-- or ''.
 -- Overdue jobs count as ready.
 local now = clock(ARGV[1])
 local ready, oldest = 0, nil
@@ -30,5 +31,5 @@ for _, key in ipairs({DELAYED, LEASED}) do
 end
 return {
   ready, counts[DELAYED], call('ZCARD', BLOCKED), counts[LEASED], call('ZCARD', DEAD),
-  call('ZCARD', DONE), oldest and format('%.17g', math.max(now - oldest, 0)) or '',
+  call('ZCARD', DONE), call('ZCARD', CANCELLED), oldest and format('%.17g', math.max(now - oldest, 0)) or '',
 }

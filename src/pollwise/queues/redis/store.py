@@ -1,12 +1,15 @@
-"""The Redis side of `RedisQueue`: the layout of a job, and the calls of the scripts.
+"""The Redis side of `RedisQueue`: the keys of a queue, and the calls of the scripts.
 
 Every key of a queue begins with `{prefix:queue}`, whose braces are a hash tag: in a cluster all
 keys of a queue are in one slot, so a script reaches them all. (`%`, `:`, `{` and `}` in a queue's
 name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
 
     …:meta       hash    last: the number of the newest job; layout: the version of this layout
-    …:jobs       hash    number -> the job as bytes (below)
-    …:payloads   hash    number -> the payload, if it is larger than INLINE_MAX
+    …:jobs       hash    number -> the job as bytes (see layout.py)
+    …:payloads   hash    number -> its headers and payload, if they are larger than INLINE_MAX
+    …:errors     hash    number -> the errors of its last attempts
+    …:progress   hash    number -> when, and the fraction and the note as JSON
+    …:results    hash    number -> the result as JSON
     …:kinds      set     the kinds that may have ready jobs
     …:ready:KIND zset    jobs that may run: score -priority, member run_at and number as bytes that
                          sort as the numbers do, so that ties are in put order
@@ -17,14 +20,11 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:unique     hash    unique -> number
     …:dead       zset    number by number
     …:done       zset    number by the time it was done, for jobs that are kept
+    …:cancelled  zset    number by the time it was cancelled, for jobs that are kept
     …:pages      hash    number // 1024 -> how many jobs exist, so that lists find them
     …:answer:ID  string  the last answer to a put or settle, for a while: if it is lost, the call is
                          repeated and answered from here
     …:hints:DB   channel hints for workers
-
-A job is one string, so that a batch is one HMGET and one HSET. First the fields that change (state,
-has an error, attempt, token, run_at, since, created_at, worker, error), then those that never do,
-packed by the client: priority, kind, key, unique and the payload, which no script decodes.
 
 One claim is one script, which is one transaction, in memory and in the append-only file: at any
 moment a job is ready or leased, never both and never neither.
@@ -32,16 +32,30 @@ moment a job is ready or leased, never both and never neither.
 
 from __future__ import annotations
 
-import json
 import secrets
-import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pollwise.errors import ConfigError, SchemaError, StoreError
-from pollwise.queues.base import Stats, claim_of
+from pollwise.queues.base import JobFilter, Stats, claim_of
+from pollwise.queues.redis.layout import (
+    claims_in,
+    packed_job,
+    packed_renewal,
+    packed_settlement,
+    views_in,
+)
 from pollwise.queues.unique import check_twin, first_places
-from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement, State
+from pollwise.runtime.jobs import (
+    STATES,
+    Claim,
+    JobInfo,
+    NewJob,
+    Progress,
+    Renewal,
+    Settlement,
+    State,
+)
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt
 from pollwise.storage.redis.connections import ConnectionLost, Connections
@@ -49,32 +63,25 @@ from pollwise.storage.redis.scripts import script
 
 #: The oldest Redis that has all commands of the scripts.
 OLDEST_REDIS = (6, 2)
-#: The version of the layout above.
+#: The version of the layout.
 LAYOUT = 1
-#: The maximum size of a payload inside the job, in bytes; larger ones are stored separately, so
-#: that settling a job does not move them.
-INLINE_MAX = 1024
-#: The maximum number of jobs that one script claims, retries, drops or prunes; the server is
-#: blocked meanwhile.
+#: The maximum number of jobs that one script claims, cancels, retries, drops or prunes; the server
+#: is blocked meanwhile.
 MOST_AT_ONCE = 1000
 #: The maximum number of jobs that one claim makes ready.
 MOST_DUE = 1000
-#: The approximate maximum of bytes of jobs that one script returns.
+#: The approximate maximum of bytes of jobs that one script returns, and of results that it stores.
 MOST_BYTES = 16 * 1024 * 1024
-#: The maximum bytes of payloads in one put of several jobs.
+#: The maximum bytes of one put of several jobs.
 MOST_PUT_BYTES = 64 * 1024 * 1024
 #: The maximum number of pages of 1,024 numbers that one script reads.
 MOST_PAGES = 8
 #: How often a put compares its jobs with those that have their uniques, if these keep changing.
 TWIN_LOOKS_MAX = 10
 
-_HEAD = struct.Struct(">BBIIdddHH")
-_TAIL = struct.Struct(">BhHHH")
-_ENTRY = struct.Struct(">QI")
-_DUE = struct.Struct(">Bd")
-_SETTLEMENT = struct.Struct(">QIBBBdH")
-_ACTIONS = {"done": 0, "retry": 1, "dead": 2}
-_CODES = {state: code for code, state in enumerate(STATES)}
+#: The first and the last of some jobs.
+_Numbers = tuple[int, int]
+_ALL: _Numbers = (1, 2**53)
 
 
 def tag_of(prefix: str, queue: str) -> str:
@@ -87,6 +94,7 @@ def tag_of(prefix: str, queue: str) -> str:
 class RedisStore:
     """The calls of one queue handle.
 
+    keep: jobs that are done or cancelled are kept.
     keep_answers: for how many seconds the server keeps an answer for a repeated call.
     """
 
@@ -96,12 +104,14 @@ class RedisStore:
         queue: str,
         *,
         prefix: str,
+        keep: bool,
         keep_answers: float,
     ) -> None:
         self.tag = tag_of(prefix, queue)
         self.channel = f"{self.tag}:hints:{connections.address.db}"
         self._connections = connections
         self._queue = queue
+        self._keep = keep
         self._keep_answers = f"{keep_answers * 1000:.0f}"
         self._id = secrets.token_hex(8)
         self._slots: list[int] = []  # free ones; the server keeps one answer per slot
@@ -112,18 +122,18 @@ class RedisStore:
     async def put(
         self, jobs: Sequence[NewJob], now: float | None, message: str | None
     ) -> tuple[list[str], int]:
-        size = sum(job.size for job in jobs)
-        if size > MOST_PUT_BYTES and len(jobs) > 1:
-            raise ConfigError(
-                f"put got a batch with {size} bytes of payloads; at most {MOST_PUT_BYTES} at once, "
-                "because it blocks the server, so split it"
-            )
         firsts = first_places(jobs)
         for job, first in zip(jobs, firsts, strict=True):
             if job is not (other := jobs[first]):
                 check_twin(job, "of this batch", other.kind, other.encoded)
         batch = [n for n, first in enumerate(firsts) if first == n]
-        packed = {n: _packed(jobs[n], jobs[n].encoded) for n in batch}
+        packed = {n: packed_job(jobs[n], jobs[n].encoded) for n in batch}
+        size = sum(len(part) for parts in packed.values() for part in parts)
+        if size > MOST_PUT_BYTES and len(jobs) > 1:
+            raise ConfigError(
+                f"put got a batch of {size} bytes; at most {MOST_PUT_BYTES} at once, because it "
+                "blocks the server, so split it"
+            )
         for _ in range(TWIN_LOOKS_MAX):
             args = [part for n in batch for part in packed[n]]
             answer = await self._kept(
@@ -138,7 +148,7 @@ class RedisStore:
                 theirs = payload.decode()
                 check_twin(jobs[n], job_id.decode(), kind.decode(), theirs)
                 # The same JSON, written differently: send the stored text, which compares equal.
-                packed[n] = _packed(jobs[n], theirs)
+                packed[n] = packed_job(jobs[n], theirs)
         raise StoreError(
             "the jobs that have the uniques of this batch change faster than they can be compared; "
             "nothing was put"
@@ -159,11 +169,11 @@ class RedisStore:
             most = min(limit - len(claims), MOST_AT_ONCE)
             blob, until, due = await self._run(
                 "claim", _time(now), worker, most, repr(lease), MOST_BYTES, MOST_DUE,
-                self.channel, message or "", "0" if kinds is None else "1", *(kinds or ()),
+                int(self._keep), self.channel, message or "", int(kinds is not None),
+                *(kinds or ()),
             )  # fmt: skip
             message = None
-            end = float(until)
-            found = [Claim(info.job, token, worker, end) for info, token in self._entries(blob)]
+            found = list(claims_in(blob, self._queue, worker, float(until)))
             claims += found
             left = float(due) if due else None
             if len(claims) == limit:
@@ -172,25 +182,42 @@ class RedisStore:
             if len(found) < most and (left or left is None or claims):
                 return claims, left
 
-    async def settle(
-        self, settlements: Sequence[Settlement], now: float | None, keep: bool
-    ) -> list[str]:
+    async def settle(self, settlements: Sequence[Settlement], now: float | None) -> list[str]:
         """Settle the claims that are still valid and return the ids of the others.
 
         The answer that the server keeps makes one call count once. A caller that settles again
         after a failed call makes another call, perhaps much later and in another batch; those
         settlements are in doubt.
         """
+        refused: list[Settlement] = []
         with self._in_doubt.unless_answered(settlements):
-            answer = await self._kept(
-                "settle",
-                [_time(now), "1" if keep else "0"],
-                [b"".join(map(_packed_settlement, settlements))],
-            )
-            refused = [settlements[n] for n in _places(answer)]
+            for part in self._in_parts(settlements):
+                results = [result for _, result in part if result is not None]
+                heads = [packed_settlement(s, result is not None) for s, result in part]
+                answer = await self._kept(
+                    "settle", [_time(now), int(self._keep)], [b"".join(heads), *results]
+                )
+                refused += [part[n][0] for n in _places(answer)]
             refused = [s for s in refused if not await self._settled_before(s, now)]
         self._in_doubt.answered(settlements)
         return [s.claim.job.id for s in refused]
+
+    def _in_parts(
+        self, settlements: Sequence[Settlement]
+    ) -> Iterator[list[tuple[Settlement, bytes | None]]]:
+        """One part, or several if the results are large; each settlement with what is stored."""
+        part: list[tuple[Settlement, bytes | None]] = []
+        size = 0
+        for settlement in settlements:
+            result = None
+            if settlement.result is not None and (self._keep or settlement.action == "dead"):
+                result = settlement.result.encode()
+                if part and size + len(result) > MOST_BYTES:
+                    yield part
+                    part, size = [], 0
+                size += len(result)
+            part.append((settlement, result))
+        yield part
 
     async def _settled_before(self, settlement: Settlement, now: float | None) -> bool:
         """True if a call whose answer was lost had settled this claim.
@@ -200,72 +227,116 @@ class RedisStore:
         claim = settlement.claim
         if settlement not in self._in_doubt:
             return False
-        number = number_of(claim.job.id)
-        blob, *_ = await self._run(
-            "page", _time(now), number - 1, number, 1, "", "", MOST_PAGES, MOST_BYTES
-        )
-        for info, token in self._entries(blob):
+        for info, token in await self._views(JobFilter(limit=1), _only(claim.job.id), now):
             return token == claim.token + 1 and info.job.attempt <= claim.job.attempt
-        return settlement.action == "done"
+        return settlement.action in ("done", "cancelled")
 
-    async def renew(self, claims: Sequence[Claim], lease: float, now: float | None) -> list[str]:
-        args: list[str | int] = []
-        for claim in claims:
-            args += [number_of(claim.job.id), claim.token, claim.worker]
-        answer = await self._run("renew", _time(now), repr(lease), *args)
-        return [claims[n].job.id for n in _places(answer)]
+    async def renew(
+        self,
+        claims: Sequence[Claim],
+        lease: float,
+        progress: Mapping[str, Progress],
+        now: float | None,
+    ) -> Renewal:
+        batch = b"".join(packed_renewal(claim, progress) for claim in claims)
+        answer = await self._run("renew", _time(now), repr(lease), batch)
+        lost, cancel = (_places(part) for part in answer.split(b";"))
+        return Renewal(
+            tuple(claims[n].job.id for n in lost), tuple(claims[n].job.id for n in cancel)
+        )
+
+    async def cancel(self, ids: Sequence[str], now: float | None) -> dict[str, State]:
+        states: dict[str, State] = {}
+        for n in range(0, len(ids), MOST_AT_ONCE):
+            part = ids[n : n + MOST_AT_ONCE]
+            numbers = [number_of(job_id) for job_id in part]
+            codes = await self._run("cancel", _time(now), int(self._keep), *numbers)
+            states |= {i: STATES[code] for i, code in zip(part, codes, strict=True) if code >= 0}
+        return states
 
     async def stats(self, now: float | None) -> Stats:
         *counts, age = await self._run("stats", _time(now))
         by_state: dict[str, int] = dict(zip(STATES, counts, strict=True))
         return Stats(**by_state, oldest_age=float(age) if age else None)
 
-    async def page(
-        self,
-        now: float | None,
-        *,
-        job_id: str | None = None,
-        state: State | None = None,
-        kind: str | None = None,
-        limit: int = 1,
-        after: str | None = None,
-    ) -> list[JobInfo]:
-        if job_id is not None and not number_of(job_id):
+    async def stats_by_kind(self, now: float | None) -> dict[str, Stats]:
+        counts: dict[str, dict[str, int]] = {}
+        first: dict[str, float] = {}  # when the oldest ready job of a kind fell due
+        time = 0.0
+        numbers: _Numbers | None = _ALL
+        while numbers:
+            found, time, numbers = await self._page("count", JobFilter(), numbers, now)
+            for kind_bytes, code, count, run_at in _in_fours(found):
+                kind, state = kind_bytes.decode(), STATES[code]
+                of_kind = counts.setdefault(kind, dict.fromkeys(STATES, 0))
+                of_kind[state] += count
+                if state == "ready":
+                    first[kind] = min(first.get(kind, float(run_at)), float(run_at))
+        ages = {kind: max(time - run_at, 0.0) for kind, run_at in first.items()}
+        return {k: Stats(**of_kind, oldest_age=ages.get(k)) for k, of_kind in counts.items()}
+
+    async def get(self, job_id: str, now: float | None) -> JobInfo | None:
+        for info, _ in await self._views(JobFilter(limit=1), _only(job_id), now):
+            return info
+        return None
+
+    async def list_jobs(self, chosen: JobFilter, now: float | None) -> list[JobInfo]:
+        if chosen.worker == "" or chosen.kinds == ():
             return []
-        if kind == "":
-            return []
-        begin = place_after(after) if job_id is None else number_of(job_id) - 1
-        last = str(number_of(job_id)) if job_id is not None else "9007199254740992"
-        found: list[JobInfo] = []
-        go_on = str(begin)
-        while go_on and len(found) < limit:
-            blob, time, cursor = await self._run(
-                "page", _time(now), go_on, last, limit - len(found),
-                "" if state is None else _CODES[state], kind or "", MOST_PAGES, MOST_BYTES,
-            )  # fmt: skip
-            found += [_at(info, float(time)) for info, _ in self._entries(blob)]
-            go_on = cursor.decode()
+        numbers = _ALL
+        if chosen.after is not None:
+            numbers = _beyond(place_after(chosen.after), _ALL, chosen.newest)
+        return [info for info, _ in await self._views(chosen, numbers, now)]
+
+    async def _views(
+        self, chosen: JobFilter, numbers: _Numbers | None, now: float | None
+    ) -> list[tuple[JobInfo, int]]:
+        """The chosen jobs among these numbers, each with its token."""
+        found: list[tuple[JobInfo, int]] = []
+        while numbers and len(found) < chosen.limit:
+            left = chosen.limit - len(found)
+            blob, time, numbers = await self._page("show", chosen, numbers, now, left)
+            found += views_in(blob, self._queue, time)
         return found
 
-    async def dead(self, what: str, ids: Sequence[str] | None, now: float | None) -> int:
-        """Retry or drop dead jobs, a bounded number at a time."""
+    async def _page(
+        self, what: str, chosen: JobFilter, numbers: _Numbers, now: float | None, limit: int = 0
+    ) -> tuple[Any, float, _Numbers | None]:
+        """The answer of page.lua, the time, and the numbers that it has not read, if any."""
+        state = "" if chosen.state is None else STATES.index(chosen.state)
+        answer, time, last = await self._run(
+            "page", _time(now), what, *numbers, int(chosen.newest), limit, MOST_PAGES, MOST_BYTES,
+            state, chosen.worker or "", *(chosen.kinds or ()),
+        )  # fmt: skip
+        left = _beyond(int(last), numbers, chosen.newest) if last else None
+        return answer, float(time), left
+
+    async def retry(self, ids: Sequence[str] | None, now: float | None) -> int:
+        return await self._change_ended("retry", ids, now)
+
+    async def drop(self, ids: Sequence[str] | None, now: float | None) -> int:
+        return await self._change_ended("drop", ids, now)
+
+    async def _change_ended(self, what: str, ids: Sequence[str] | None, now: float | None) -> int:
+        """Retry or drop ended jobs, a bounded number at a time."""
         count = 0
         if ids is not None:
             numbers = sorted({number_of(job_id) for job_id in ids} - {0})
             for n in range(0, len(numbers), MOST_AT_ONCE):
                 part = numbers[n : n + MOST_AT_ONCE]
-                found, _ = await self._run("dead", _time(now), what, "0", len(part), *part)
+                found, _ = await self._run("ended", _time(now), what, "0", len(part), *part)
                 count += int(found)
             return count
         go_on = "0"
         while go_on:
-            found, cursor = await self._run("dead", _time(now), what, go_on, MOST_AT_ONCE)
+            found, cursor = await self._run("ended", _time(now), what, go_on, MOST_AT_ONCE)
             count += int(found)
             go_on = cursor.decode()
         return count
 
     async def prune(self, keep: float, now: float | None) -> int:
-        return int(await self._run("prune", _time(now), repr(keep), MOST_AT_ONCE))
+        found, _ = await self._run("ended", _time(now), "prune", repr(keep), MOST_AT_ONCE)
+        return int(found)
 
     async def _run(self, name: str, *args: bytes | str | int) -> Any:
         return await self._connections.run(script(__package__, name), self.tag, *args)
@@ -290,35 +361,6 @@ class RedisStore:
                 return await self._run(name, *args)
         finally:
             self._slots.append(slot)
-
-    def _entries(self, blob: bytes) -> Iterator[tuple[JobInfo, int]]:
-        """The jobs of an answer, each with its token."""
-        at, end, queue = 0, len(blob), self._queue
-        while at < end:
-            number, size = _ENTRY.unpack_from(blob, at)
-            at += _ENTRY.size
-            (
-                state, failed, attempt, token, run_at, since, created_at, worker_size, error_size,
-            ) = _HEAD.unpack_from(blob, at)  # fmt: skip
-            place = at + _HEAD.size
-            at += size
-            worker = blob[place : place + worker_size].decode() if worker_size else None
-            place += worker_size
-            error = blob[place : place + error_size].decode() if failed else None
-            place += error_size
-            _, priority, kind_size, key_size, unique_size = _TAIL.unpack_from(blob, place)
-            place += _TAIL.size
-            kind = blob[place : place + kind_size].decode()
-            place += kind_size
-            key = blob[place : place + key_size].decode() if key_size else None
-            place += key_size
-            unique = blob[place : place + unique_size].decode() if unique_size else None
-            payload = json.loads(blob[place + unique_size : at])
-            job = Job(
-                str(number), queue, kind, payload, key, priority, attempt, created_at, run_at,
-                unique,
-            )  # fmt: skip
-            yield JobInfo(job, STATES[state], since, worker, error), token
 
 
 async def check_server(connections: Connections, tag: str, *, allow_eviction: bool) -> None:
@@ -373,37 +415,6 @@ def _time(now: float | None) -> str:
     return "" if now is None else repr(now)
 
 
-def _packed(job: NewJob, encoded: str) -> list[bytes]:
-    """A job as put.lua takes it, and its payload if that is stored separately."""
-    if job.run_at is not None:
-        due = _DUE.pack(2, job.run_at)
-    else:
-        due = _DUE.pack(1, job.delay) if job.delay else _NOW
-    kind = job.kind.encode()
-    key = job.key.encode() if job.key is not None else b""
-    unique = job.unique.encode() if job.unique is not None else b""
-    payload = encoded.encode()
-    apart = len(payload) > INLINE_MAX
-    tail = _TAIL.pack(apart, job.priority, len(kind), len(key), len(unique))
-    if apart:
-        return [b"".join((due, tail, kind, key, unique)), payload]
-    return [b"".join((due, tail, kind, key, unique, payload))]
-
-
-_NOW = _DUE.pack(0, 0.0)
-
-
-def _packed_settlement(settlement: Settlement) -> bytes:
-    claim = settlement.claim
-    error = b"" if settlement.error is None else settlement.error.encode()
-    token = claim.token if 0 <= claim.token < 2**32 else 0
-    head = _SETTLEMENT.pack(
-        number_of(claim.job.id), token, _ACTIONS[settlement.action], settlement.counted,
-        settlement.error is not None, settlement.delay, len(error),
-    )  # fmt: skip
-    return head + error
-
-
 def _ids(answer: bytes, count: int) -> tuple[list[str], int]:
     """The ids of a put, in order, and how many of them are new; see put.lua."""
     first, _, already = answer.decode().partition(";")
@@ -419,16 +430,19 @@ def _ids(answer: bytes, count: int) -> tuple[list[str], int]:
     return ids, count - len(twins)
 
 
+def _only(job_id: str) -> _Numbers:
+    return number_of(job_id), number_of(job_id)
+
+
+def _beyond(number: int, numbers: _Numbers, newest: bool) -> _Numbers:
+    """The numbers that come after this one."""
+    first, last = numbers
+    return (first, number - 1) if newest else (number + 1, last)
+
+
 def _in_fours(parts: list[Any]) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(parts)] * 4, strict=True)
 
 
 def _places(answer: bytes) -> list[int]:
     return [int(place) for place in answer.split(b",")] if answer else []
-
-
-def _at(info: JobInfo, now: float) -> JobInfo:
-    """The job at this time: an overdue one is ready, even before a claim made it so."""
-    if info.state in ("delayed", "leased") and info.since <= now:
-        return JobInfo(info.job, "ready", info.since, info.worker, info.error)
-    return info

@@ -1,0 +1,206 @@
+"""A job as bytes, and what is sent to the scripts and returned by them.
+
+A job is one string, so that a batch is one HMGET and one HSET:
+
+    head   state, flags, attempt, token, run_at, created_at
+    run    since, claimed_at, worker; only of a job that has been claimed or has ended
+    tail   priority, kind, key, unique; packed by the client and never changed
+    body   the headers, if there are any, and the payload; no script decodes them. One larger than
+           INLINE_MAX is stored separately, so that settling a job does not move it
+
+Its errors, progress and result are not in the string. A flag says that one of them exists, so a job
+without them costs nothing more, and a claim never reads them.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pollwise.runtime.jobs import (
+    ACTIONS,
+    STATES,
+    Claim,
+    Job,
+    JobFailure,
+    JobInfo,
+    NewJob,
+    Progress,
+    Settlement,
+)
+from pollwise.storage.ids import number_of
+
+#: The maximum size of a body inside the job, in bytes.
+INLINE_MAX = 1024
+
+_ENTRY = struct.Struct(">QI")
+_HEAD = struct.Struct(">BBIIdd")
+_RUN = struct.Struct(">ddH")
+_CLAIMED = struct.Struct(">QIBBIIddddH")  # an entry, a head and a run
+_TAIL = struct.Struct(">BhHHH")
+_SIZE_OF_HEADERS = struct.Struct(">H")
+_SIZE_OF_PART = struct.Struct(">I")
+_ERROR = struct.Struct(">dIH")
+_TIME = struct.Struct(">d")
+_DUE = struct.Struct(">Bd")
+_SETTLEMENT = struct.Struct(">QIBBBdH")
+_RENEWAL = struct.Struct(">QIHH")
+_FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
+_SEPARATE, _WITH_HEADERS = 1, 2
+_CODES = {action: code for code, action in enumerate(ACTIONS)}
+
+
+def packed_job(job: NewJob, encoded: str) -> list[bytes]:
+    """A job as put.lua takes it, and its body if that is stored separately."""
+    if job.run_at is not None:
+        due = _DUE.pack(2, job.run_at)
+    else:
+        due = _DUE.pack(1, job.delay) if job.delay else _NOW
+    kind = job.kind.encode()
+    key = job.key.encode() if job.key is not None else b""
+    unique = job.unique.encode() if job.unique is not None else b""
+    body, form = encoded.encode(), 0
+    if (text := job.encoded_headers) is not None:
+        headers = text.encode()
+        body, form = _SIZE_OF_HEADERS.pack(len(headers)) + headers + body, _WITH_HEADERS
+    if len(body) > INLINE_MAX:
+        tail = _TAIL.pack(form + _SEPARATE, job.priority, len(kind), len(key), len(unique))
+        return [b"".join((due, tail, kind, key, unique)), body]
+    tail = _TAIL.pack(form, job.priority, len(kind), len(key), len(unique))
+    return [b"".join((due, tail, kind, key, unique, body))]
+
+
+_NOW = _DUE.pack(0, 0.0)
+
+
+def packed_settlement(settlement: Settlement, with_result: bool) -> bytes:
+    claim = settlement.claim
+    error = b"" if settlement.error is None else settlement.error.encode()
+    head = _SETTLEMENT.pack(
+        number_of(claim.job.id), _token(claim), _CODES[settlement.action],
+        settlement.error is not None, with_result, settlement.delay, len(error),
+    )  # fmt: skip
+    return head + error
+
+
+def packed_renewal(claim: Claim, reports: Mapping[str, Progress]) -> bytes:
+    """A claim as renew.lua takes it, with the progress of its run if there is a report."""
+    worker, text = claim.worker.encode(), b""
+    if (progress := reports.get(claim.job.id)) is not None:
+        text = json.dumps([progress.fraction, progress.note], ensure_ascii=False).encode()
+    head = _RENEWAL.pack(number_of(claim.job.id), _token(claim), len(worker), len(text))
+    return b"".join((head, worker, text))
+
+
+def _token(claim: Claim) -> int:
+    return claim.token if 0 <= claim.token < 2**32 else 0
+
+
+def claims_in(blob: bytes, queue: str, worker: str, until: float) -> Iterator[Claim]:
+    """The claims in the answer of claim.lua."""
+    at, end = 0, len(blob)
+    while at < end:
+        number, size, _, _, attempt, token, run_at, created_at, _, _, worker_size = (
+            _CLAIMED.unpack_from(blob, at)
+        )
+        place = at + _CLAIMED.size + worker_size
+        at += _ENTRY.size + size
+        job = _job(blob, place, at, queue, number, attempt, created_at, run_at)
+        yield Claim(job, token, worker, until)
+
+
+def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int]]:
+    """The jobs in the answer of page.lua as they are at this time, each with its token.
+
+    An overdue job is ready, even before a claim made it so.
+    """
+    at, end = 0, len(blob)
+    while at < end:
+        number, size = _ENTRY.unpack_from(blob, at)
+        place = at + _ENTRY.size
+        at = place + size
+        code, flags, attempt, token, run_at, created_at = _HEAD.unpack_from(blob, place)
+        place += _HEAD.size
+        since, claimed_at, worker = run_at, 0.0, None
+        if flags & _FLAG_RUN:
+            since, claimed_at, worker_size = _RUN.unpack_from(blob, place)
+            place += _RUN.size
+            worker = blob[place : place + worker_size].decode() if worker_size else None
+            place += worker_size
+        job = _job(blob, place, at, queue, number, attempt, created_at, run_at)
+        parts: list[bytes] = []
+        for flag in (_FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_RESULT):
+            part_size = 0
+            if flags & flag:
+                (part_size,) = _SIZE_OF_PART.unpack_from(blob, at)
+                at += _SIZE_OF_PART.size
+            parts.append(blob[at : at + part_size])
+            at += part_size
+        errors, progress, result = parts
+        state = STATES[code]
+        if state in ("delayed", "leased") and since <= now:
+            state = "ready"
+        yield (
+            JobInfo(
+                job,
+                state,
+                since,
+                worker,
+                tuple(_errors(errors)),
+                claimed_at or None,
+                _progress(progress) if progress else None,
+                bool(flags & _FLAG_CANCEL),
+                json.loads(result) if result else None,
+                Claim(job, token, worker, since) if state == "leased" and worker else None,
+            ),
+            token,
+        )
+
+
+def _job(
+    blob: bytes,
+    place: int,
+    end: int,
+    queue: str,
+    number: int,
+    attempt: int,
+    created_at: float,
+    run_at: float,
+) -> Job:
+    """The job whose tail begins at `place` and whose body ends at `end`."""
+    form, priority, kind_size, key_size, unique_size = _TAIL.unpack_from(blob, place)
+    place += _TAIL.size
+    kind = blob[place : place + kind_size].decode()
+    place += kind_size
+    key = blob[place : place + key_size].decode() if key_size else None
+    place += key_size
+    unique = blob[place : place + unique_size].decode() if unique_size else None
+    place += unique_size
+    headers: dict[str, str] = {}
+    if form & _WITH_HEADERS:
+        (size,) = _SIZE_OF_HEADERS.unpack_from(blob, place)
+        place += _SIZE_OF_HEADERS.size
+        headers = json.loads(blob[place : place + size])
+        place += size
+    payload: Any = json.loads(blob[place:end])
+    return Job(
+        str(number), queue, kind, payload, key, priority, attempt, created_at, run_at, unique,
+        headers,
+    )  # fmt: skip
+
+
+def _errors(part: bytes) -> Iterator[JobFailure]:
+    place = 0
+    while place < len(part):
+        at, attempt, size = _ERROR.unpack_from(part, place)
+        place += _ERROR.size
+        yield JobFailure(at, attempt, part[place : place + size].decode())
+        place += size
+
+
+def _progress(part: bytes) -> Progress:
+    (at,) = _TIME.unpack_from(part)
+    fraction, note = json.loads(part[_TIME.size :])
+    return Progress(fraction, note, at)
