@@ -41,6 +41,8 @@ UNLIMITED = {"min_interval": 0}
 MIN_INTERVAL = 5.0
 #: What is polled by the hammer, and by how many connections.
 WORKERS, CONNECTIONS = 200, 32
+#: How many workers take jobs and report them at the same time.
+CREWS = (1, 8, 32)
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ FULL = Scale(
     known=10_000, samples=100, listening=1_000, polling_samples=3,
 )  # fmt: skip
 QUICK = Scale(
-    rate_seconds=0.7, rate_runs=2, jobs=300, fleet_seconds=5, fleets=(1_000, 10_000),
+    rate_seconds=0.7, rate_runs=2, jobs=2_000, fleet_seconds=5, fleets=(1_000, 10_000),
     paces=(("as suggested", None),), known=3_000, samples=20, listening=100, polling_samples=1,
 )  # fmt: skip
 
@@ -173,7 +175,7 @@ def measure_work(folder: Path, scale: Scale) -> Plain:
     heading("Polls that take a job and report the one before")
     workers = folder / "work.json"
     rows, found = [], {}
-    for crew in (1, 8):
+    for crew in CREWS:
         with serving(folder / f"work{crew}.db", **UNLIMITED) as ours:
             ours.command("workers", crew, str(workers))
             ours.command("jobs", scale.jobs)

@@ -112,26 +112,31 @@ async def work(port: int, workers: list[tuple[str, str]], jobs: int) -> Any:
     """Workers that take a job and report the one before in the same request."""
     done = 0
     took: list[float] = []
-    async with httpx.AsyncClient(base_url=f"http://{HOST}:{port}", timeout=60) as http:
 
-        async def one(worker: tuple[str, str]) -> None:
-            nonlocal done
-            finished: list[Any] = []
-            headers = {"Authorization": f"Bearer {worker[1]}"}
-            while done < jobs:
-                body = {"worker_id": worker[0], "running": [], "finished": finished}
-                began = time.perf_counter()
-                answer = (await http.post(POLL, json=body, headers=headers)).json()
-                took.append(time.perf_counter() - began)
-                done += len(finished)
-                job = answer.get("job")
-                if job is None and not finished:
-                    await asyncio.sleep(0.01)
-                result = {"ok": True}
-                finished = [{"job_id": job["id"], "state": "done", "result": result}] if job else []
+    async def one(worker: tuple[str, str]) -> None:
+        nonlocal done
+        reader, writer = await asyncio.open_connection(HOST, port)
+        head = f"POST {POLL} HTTP/1.1\r\nHost: controller\r\nAuthorization: Bearer {worker[1]}\r\n"
+        finished: list[Any] = []
+        while done < jobs:
+            said = {"worker_id": worker[0], "running": [], "finished": finished}
+            body = json.dumps(said).encode()
+            began = time.perf_counter()
+            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            length = _LENGTH.search(await reader.readuntil(b"\r\n\r\n"))
+            assert length is not None
+            answer = json.loads(await reader.readexactly(int(length[1])))
+            took.append(time.perf_counter() - began)
+            done += len(finished)
+            job = answer["job"]
+            if job is None and not finished:
+                await asyncio.sleep(0.01)
+            result = {"ok": True}
+            finished = [{"job_id": job["id"], "state": "done", "result": result}] if job else []
+        writer.close()
 
-        began = time.perf_counter()
-        await asyncio.gather(*map(one, workers))
+    began = time.perf_counter()
+    await asyncio.gather(*map(one, workers))
     return {"seconds": time.perf_counter() - began, "jobs": done, "p99_ms": p99(took)}
 
 

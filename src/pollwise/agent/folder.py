@@ -24,7 +24,7 @@ from pollwise.errors import ConfigError
 
 #: The most agents of one name on a machine.
 PLACES = 1000
-_ID = re.compile(r"[A-Za-z0-9_-]{1,100}\Z")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
 
