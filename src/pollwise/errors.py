@@ -30,11 +30,25 @@ A message says what was wrong, with which value, from where, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pollwise.durations import Duration
+
+
+def did_you_mean(given: str, known: Iterable[str], otherwise: str | None = None) -> str:
+    """The end of an error about an unknown name: the nearest known one, else all of them.
+
+    otherwise: what to say instead if no known name is near.
+    """
+    from difflib import get_close_matches
+
+    listed = list(known)
+    near = get_close_matches(given, listed, 1)
+    if near:
+        return f"did you mean {near[0]!r}?"
+    return f"known: {', '.join(listed)}" if otherwise is None else otherwise
 
 
 class PollwiseError(Exception):

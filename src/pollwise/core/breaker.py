@@ -58,10 +58,9 @@ class Breaker:
         first, last = seconds(delay, "delay", positive=True), seconds(max_delay, "max_delay")
         if last < first:
             raise ConfigError(f"max_delay = {max_delay!r} must be at least delay = {delay!r}")
-        object.__setattr__(self, "failures", failures)
-        object.__setattr__(self, "delay", first)
-        object.__setattr__(self, "max_delay", last)
-        object.__setattr__(self, "multiplier", multiplier)
+        fields = {"failures": failures, "delay": first, "max_delay": last, "multiplier": multiplier}
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
 
     def circuit(self) -> Circuit:
         """Return a new closed circuit for one thing; do not share it."""

@@ -67,15 +67,11 @@ class Retry:
     ) -> Retry:
         """Wait `first`, then `multiplier` times longer after each failure, up to `max_delay`."""
         return cls(
-            shape="exponential",
-            first=seconds(first, "first"),
+            shape="exponential", first=seconds(first, "first"), multiplier=multiplier,
             max_delay=seconds(max_delay, "max_delay"),
-            multiplier=multiplier,
-            attempts=attempts,
-            jitter=jitter,
-            include=_classes(include, "include"),
+            attempts=attempts, jitter=jitter, include=_classes(include, "include"),
             exclude=_classes(exclude, "exclude"),
-        )
+        )  # fmt: skip
 
     @classmethod
     def linear(
@@ -90,14 +86,10 @@ class Retry:
     ) -> Retry:
         """Wait `step`, then `step` longer after each failure, up to `max_delay`."""
         return cls(
-            shape="linear",
-            first=seconds(step, "step"),
-            max_delay=seconds(max_delay, "max_delay"),
-            attempts=attempts,
-            jitter=jitter,
-            include=_classes(include, "include"),
+            shape="linear", first=seconds(step, "step"), max_delay=seconds(max_delay, "max_delay"),
+            attempts=attempts, jitter=jitter, include=_classes(include, "include"),
             exclude=_classes(exclude, "exclude"),
-        )
+        )  # fmt: skip
 
     @classmethod
     def fixed(
@@ -111,13 +103,10 @@ class Retry:
     ) -> Retry:
         """Wait `delay` after every failure; exactly that long, unless `jitter` is asked for."""
         return cls(
-            shape="fixed",
-            first=seconds(delay, "delay"),
-            attempts=attempts,
-            jitter=jitter,
-            include=_classes(include, "include"),
+            shape="fixed", first=seconds(delay, "delay"),
+            attempts=attempts, jitter=jitter, include=_classes(include, "include"),
             exclude=_classes(exclude, "exclude"),
-        )
+        )  # fmt: skip
 
     @classmethod
     def never(cls) -> Retry:

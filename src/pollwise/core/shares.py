@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Literal
 
 from pollwise.errors import ConfigError
@@ -54,33 +55,27 @@ RATES: Mapping[Form, Callable[[float, float, float], float]] = {
 }
 
 
+@dataclass(slots=True, eq=False)
 class Share:
     """One target's share of a budget."""
 
-    __slots__ = ("bucket", "change", "max_interval", "min_interval", "weight")
-
-    def __init__(
-        self, weight: float, min_interval: float, max_interval: float, change: float
-    ) -> None:
-        self.weight = weight
-        self.min_interval = min_interval
-        self.max_interval = max_interval
-        self.change = change
-        self.bucket: _Bucket | None = None
+    weight: float
+    min_interval: float
+    max_interval: float
+    change: float
+    bucket: _Bucket | None = None
 
 
+@dataclass(slots=True, eq=False)
 class _Bucket:
     """Targets of one weight, min_interval and max_interval that change about equally often."""
 
-    __slots__ = ("change", "count", "key", "max_interval", "min_interval", "weight")
-
-    def __init__(self, key: tuple[float, float, float, int], share: Share) -> None:
-        self.key = key
-        self.weight = share.weight
-        self.min_interval = share.min_interval
-        self.max_interval = share.max_interval
-        self.count = 0
-        self.change = 0.0  # sum over its targets
+    key: tuple[float, float, float, int]
+    weight: float
+    min_interval: float
+    max_interval: float
+    count: int = 0
+    change: float = 0.0  # sum over its targets
 
 
 class Shares:
@@ -159,7 +154,7 @@ class Shares:
         key = (share.weight, share.min_interval, share.max_interval, place)
         bucket = self._buckets.get(key)
         if bucket is None:
-            bucket = self._buckets[key] = _Bucket(key, share)
+            bucket = self._buckets[key] = _Bucket(key, *key[:3])
         bucket.count += 1
         bucket.change += share.change
         share.bucket = bucket

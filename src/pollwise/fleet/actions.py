@@ -217,24 +217,19 @@ def _plain(reading: Reading) -> dict[str, Any]:
 
 
 def _checked_headers(headers: object) -> dict[str, str]:
-    sound = isinstance(headers, Mapping) and all(
+    if not isinstance(headers, Mapping) or not all(
         isinstance(each, str) and each.isascii() and each.isprintable()
         for pair in headers.items()
         for each in pair
-    )
-    if not isinstance(headers, Mapping) or not sound:
+    ):
         raise ConfigError("the headers of a webhook must be a table of printable ASCII texts")
     return {name.lower(): each for name, each in headers.items()}
 
 
 def _checked_url(url: object) -> str:
     """The scheme and host of a webhook's URL; nothing else of it is ever shown."""
-    try:
-        parts = urlsplit(url) if isinstance(url, str) else None
-        host = parts and parts.hostname
-        port = parts.port if parts else None
-    except ValueError:
-        parts, host, port = None, None, None
-    if parts is None or not host or parts.scheme not in ("http", "https"):
-        raise ConfigError("the URL of a webhook must start with https:// (or http://) and a host")
-    return f"{parts.scheme}://{host}{f':{port}' if port else ''}"
+    with suppress(ValueError):
+        parts = urlsplit(url if isinstance(url, str) else "")
+        if parts.hostname and parts.scheme in ("http", "https"):
+            return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}"
+    raise ConfigError("the URL of a webhook must start with https:// (or http://) and a host")

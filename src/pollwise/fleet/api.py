@@ -33,10 +33,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pollwise.errors import ConfigError, MissingExtra, PollwiseError, StoreError
-from pollwise.fleet import report
 from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget, note, note_order
 from pollwise.fleet.stores.base import ORDERS, TARGET_STATES
-from pollwise.fleet.views import TargetState, saved_state
+from pollwise.fleet.views import TargetState, saved_state, target_json
 from pollwise.settings.values import shown
 
 try:
@@ -213,13 +212,9 @@ class _Api:
             page += [each for each in found if state in (None, each.state)]
             await asyncio.sleep(0)
         more, page = len(page) > limit, page[:limit]
-        return _answer(
-            {
-                **await self._figures(),
-                "target_list": [report.target_json(each) for each in page],
-                "next": page[-1].name if more and page else None,
-            }
-        )
+        following = page[-1].name if more and page else None
+        listed = [target_json(each) for each in page]
+        return _answer({**await self._figures(), "target_list": listed, "next": following})
 
     async def _figures(self) -> dict[str, Any]:
         """The figures of this node; with several nodes, the targets of all are counted."""
@@ -252,7 +247,7 @@ class _Api:
         await self._authorise(request, "read")
         name = request.path_params["name"]
         for each in await self._states([name]):
-            return _answer(report.target_json(each))
+            return _answer(target_json(each))
         raise NoSuchTarget([name])
 
     async def order_one(self, request: Request) -> Response:
@@ -309,16 +304,14 @@ class _Api:
 
     async def audit(self, request: Request) -> Response:
         await self._authorise(request, "operate")
-        limit, before = _limit(request, AUDIT_PAGE), _before(request)
+        limit = _limit(request, AUDIT_PAGE)
+        entry = "the id of an entry: `next` of the last answer"
+        before = _number(request, "before", 10**15, entry)
         store = self._control.fleet.store
         found = [] if store is None else await store.list_audit(limit, before)
         more = limit and len(found) == limit
-        return _answer(
-            {
-                "entries": [asdict(each) for each in found],
-                "next": found[-1].id if more else None,
-            }
-        )
+        entries = [asdict(each) for each in found]
+        return _answer({"entries": entries, "next": found[-1].id if more else None})
 
     def _polling(self) -> Response:
         return _answer({"kept_in": self._control.where, "settings": self._control.polling()})
@@ -352,17 +345,18 @@ async def _body(request: Request) -> dict[str, Any]:
 
 
 def _limit(request: Request, default: int = PAGE) -> int:
-    text = request.query_params.get("limit", str(default))
-    if not text.isascii() or not text.isdigit() or not 0 <= int(text[:9]) <= PAGE_MAX:
-        raise Refusal(400, f"limit must be a whole number from 0 to {PAGE_MAX}")
+    found = _number(request, "limit", PAGE_MAX, f"a whole number from 0 to {PAGE_MAX}")
+    return default if found is None else found
+
+
+def _number(request: Request, name: str, most: int, must: str) -> int | None:
+    """A whole number in the query, at most `most`."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) > most:
+        raise Refusal(400, f"{name} must be {must}")
     return int(text)
-
-
-def _before(request: Request) -> int | None:
-    text = request.query_params.get("before")
-    if text is not None and (not text.isascii() or not text.isdigit() or len(text) > 15):
-        raise Refusal(400, "before must be the id of an entry: `next` of the last answer")
-    return None if text is None else int(text)
 
 
 def _answer(content: Any, status: int = 200) -> Response:

@@ -94,16 +94,10 @@ class Control:
             self._carry_out(what, [each.name for each in orders], by or ELSEWHERE)
         changes = await store.settings()
         if changes != self._changes:
-            before = self._changes
+            keys = sorted({*self._changes, *changes})
+            changed = {k: changes.get(k) for k in keys if changes.get(k) != self._changes.get(k)}
             self._apply(changes)
-            self._report_changes(
-                {
-                    key: changes.get(key)
-                    for key in sorted({*before, *changes})
-                    if changes.get(key) != before.get(key)
-                },
-                ELSEWHERE,
-            )
+            self._report_changes(changed, ELSEWHERE)
 
     async def order(self, what: str, names: Sequence[str], by: str = CODE) -> None:
         """Give an order, one of ORDERS, to targets. If one does not exist, nothing is ordered.
@@ -167,15 +161,9 @@ class Control:
 
     def _carry_out(self, what: str, names: Sequence[str], by: str) -> None:
         fleet = self.fleet
-        do = {
-            "retry": fleet.retry,
-            "close-breaker": fleet.close_breaker,
-            "pause": fleet.pause,
-            "resume": fleet.resume,
-            "poll-now": fleet.poll_now,
-        }[what]
+        order = getattr(fleet, what.replace("-", "_"))  # one of ORDERS
         for name in names:
-            do(name)
+            order(name)
         if names:
             listed = tuple(names[:NAMES_LISTED])
             fleet.events.emit(FleetOrdered(fleet.name, what, listed, len(names), by))
@@ -225,8 +213,8 @@ def _problems(changes: Mapping[str, Any]) -> list[str]:
     found = []
     for name, value in changes.items():
         if name not in READERS:
-            near = next(iter(difflib.get_close_matches(name, CHANGEABLE, 1, 0.5)), None)
-            hint = f"did you mean {near}? " if near else ""
+            near = difflib.get_close_matches(name, CHANGEABLE, 1, 0.5)
+            hint = f"did you mean {near[0]}? " if near else ""
             listed = ", ".join(CHANGEABLE)
             found.append(f"{shown(name)} cannot be changed; {hint}these can: {listed}")
             continue

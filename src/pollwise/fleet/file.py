@@ -21,17 +21,17 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from pollwise.durations import shown
-from pollwise.errors import ConfigError, PollwiseError
+from pollwise.errors import ConfigError, PollwiseError, did_you_mean
 from pollwise.fleet.actions import PutJob, Webhook
-from pollwise.fleet.probes import MAKERS, make_probe
-from pollwise.fleet.probes.options import BadOptions
+from pollwise.fleet.probes import MODULES, make_probe
+from pollwise.fleet.probes.options import BadOptions, hint
 from pollwise.fleet.targets import Action, Target
 from pollwise.runtime.redact import hide, without_hidden
 
@@ -149,8 +149,8 @@ class _FileReader:
         for key in self._document:
             if key not in ("target", "group"):
                 near = get_close_matches(key, ("target", "group"), 1)
-                hint = "[[target]]" if not near or near[0] == "target" else "[group.name]"
-                self.wrong(None, f"{key} is not known; write {hint}")
+                form = "[group.name]" if near == ["group"] else "[[target]]"
+                self.wrong(None, f"{key} is not known; write {form}")
         self._read_groups()
         tables = self._document.get("target", [])
         if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
@@ -236,7 +236,7 @@ class _FileReader:
                 raise ConfigError(f"needs {needed} = '…', as text or in a table")
             for name in arguments:
                 if name not in _ARGUMENTS[key]:
-                    raise ConfigError(f"has no {name}; {_hint(name, _ARGUMENTS[key])}")
+                    raise ConfigError(f"has no {name}; {hint(name, _ARGUMENTS[key])}")
             found = self._actions[written] = makers[key](**arguments)
         return found
 
@@ -266,10 +266,10 @@ class _TargetReader:
             self._wrong("", "name is missing")
         kind = given.get("type")
         if kind is None:
-            self._wrong("", f"type is missing: one of {', '.join(sorted(MAKERS))}")
-        elif not isinstance(kind, str) or kind not in MAKERS:
-            hint = _hint(str(kind).lower(), sorted(MAKERS))
-            self._wrong("type", f"type = {shown(kind)} is not a probe type; {hint}")
+            self._wrong("", f"type is missing: one of {', '.join(sorted(MODULES))}")
+        elif not isinstance(kind, str) or kind not in MODULES:
+            known = hint(str(kind).lower(), sorted(MODULES))
+            self._wrong("type", f"type = {shown(kind)} is not a probe type; {known}")
             kind = None
         actions = self._read_actions()
         plan = {key: given[key] for key in PLAN_KEYS if key in given}
@@ -300,11 +300,8 @@ class _TargetReader:
             return own
         groups = self._file.groups
         if groups and name not in groups:
-            near = get_close_matches(name, groups, 1)
-            hint = (
-                f"did you mean {near[0]!r}?" if near else f"write [group.{name}], empty if need be"
-            )
-            self._wrong("group", f"group = {name!r} does not exist; {hint}")
+            advice = did_you_mean(name, groups, f"write [group.{name}], empty if need be")
+            self._wrong("group", f"group = {name!r} does not exist; {advice}")
             return own
         self._group = name
         merged = dict(groups.get(name, {}))
@@ -372,11 +369,6 @@ class _TargetReader:
             self._file.wrong(line, f"group {self._group!r}: {what}")
         else:
             self._file.wrong(self._line, f"{self._where}: {what}")
-
-
-def _hint(given: str, known: Iterable[str]) -> str:
-    near = get_close_matches(given, list(known), 1)
-    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
 
 
 def _bare(error: BaseException) -> str:

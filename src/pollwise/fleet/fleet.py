@@ -18,7 +18,7 @@ from pollwise.fleet.engine.restore import saved
 from pollwise.fleet.engine.run import FleetRun
 from pollwise.fleet.engine.running_target import RunningTarget
 from pollwise.fleet.engine.scheduler import Scheduler
-from pollwise.fleet.probes import make_probe
+from pollwise.fleet.probes import host_of, make_probe
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.targets import Action, Target
@@ -97,9 +97,8 @@ class Fleet:
                     f"target {target.name!r} already exists; names must be unique: choose another "
                     "name, or remove the existing target"
                 )
-            ready = make_probe(target)
-            host = target.host if target.host is not None else ready.host
-            fresh[target.name] = RunningTarget(target, ready.probe, host, self._strategy_of(target))
+            probe, strategy = make_probe(target), self._strategy_of(target)
+            fresh[target.name] = RunningTarget(target, probe, host_of(target, probe), strategy)
         if self._run is None or not self.running:
             self._planned |= fresh
         else:
@@ -231,12 +230,11 @@ class Fleet:
         """Poll until stopped."""
         if self._run is not None:
             raise ConfigError(f"fleet {self.name} is already running; create another one")
-        entries = [
-            RunningTarget(each.target, each.probe, each.host, each.strategy)
-            for each in self._scheduler.entries.values()
-        ]
-        fresh = {entry.target.name: entry for entry in entries}
-        self._planned = {**fresh, **self._planned}
+        again = {
+            name: RunningTarget(each.target, each.probe, each.host, each.strategy)
+            for name, each in self._scheduler.entries.items()
+        }
+        self._planned = {**again, **self._planned}
         self._scheduler = self._new_scheduler()
         self._run = FleetRun(
             self.name, self.node, self.options, self._scheduler, self.store, self._actions,
@@ -284,17 +282,7 @@ class Fleet:
 
         targets: off leaves `target_list` empty, which is cheaper for a large fleet.
         """
-        run = self._run
-        state = fleet_state(
-            self._scheduler,
-            self._time(),
-            name=self.name,
-            running=run is not None,
-            stuck=0 if run is None else len(run.stuck),
-            polls=0 if run is None else run.polls,
-            unsaved=0 if run is None else run.saving.unsaved,
-            save_error=None if run is None else run.saving.error,
-        )
+        state = fleet_state(self.name, self._scheduler, self._run, self._time())
         if targets:
             state.target_list.extend(self.target(name) for name in self.names())
         return state
@@ -313,8 +301,8 @@ class Fleet:
 
     def groups(self) -> set[str]:
         """The groups of the targets."""
-        every = (*self._scheduler.entries.values(), *self._planned.values())
-        return {entry.target.group for entry in every if entry.target.group is not None}
+        every = (self._known(name).target.group for name in self.names())
+        return {group for group in every if group is not None}
 
     def is_held(self, name: str) -> bool:
         """True if this node polls it; without other nodes it polls all targets."""

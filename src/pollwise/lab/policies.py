@@ -6,7 +6,6 @@ A policy is written as the strategy's name and its settings: `adaptive`, `fixed 
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.core.strategies.freshness import Freshness
 from pollwise.core.strategies.worth import Worth
 from pollwise.durations import shown
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 from pollwise.settings import STRATEGIES
 from pollwise.settings.strategies import parameters
 from pollwise.settings.values import DurationReader
@@ -99,9 +98,7 @@ def strategy_kind(name: str) -> type[Strategy]:
     strategies = known()
     if word in strategies:
         return strategies[word]
-    near = difflib.get_close_matches(word, strategies, 1)
-    advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(strategies)}"
-    raise ConfigError(f"strategy {shown(name)} is unknown; {advice}")
+    raise ConfigError(f"strategy {shown(name)} is unknown; {did_you_mean(word, strategies)}")
 
 
 def _values(text: str, name: str, words: Sequence[str]) -> dict[str, str]:
@@ -131,8 +128,7 @@ def _built(text: str, kind: type[Strategy], values: Mapping[str, str]) -> Strate
     arguments: dict[str, Any] = {}
     for key, value in values.items():
         if key not in takes:
-            near = difflib.get_close_matches(key, takes, 1)
-            advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(takes)}"
+            advice = did_you_mean(key, takes)
             raise ConfigError(f"{kind.name} has no {key!r} ({text.strip()}); {advice}")
         try:
             arguments[key] = takes[key].read(value)

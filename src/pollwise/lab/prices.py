@@ -8,12 +8,11 @@ machine divided by a stated number of queries a second. You can give your own pr
 
 from __future__ import annotations
 
-import difflib
 import math
 from dataclasses import dataclass
 
 from pollwise.durations import shown
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 
 #: When the table below was last compared with its sources, and for which region.
 DATED = "2026-11-15"
@@ -111,11 +110,9 @@ def price_named(text: str) -> Price:
         return PRICES[name]
     given = _ratio(name)
     if given is None or given[1] < 1:
-        near = difflib.get_close_matches(name, PRICES, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(PRICES)}"
         raise ConfigError(
             f"price {shown(text)} is neither a known price nor dollars per polls such as "
-            f"0.005/1000; {advice}"
+            f"0.005/1000; {did_you_mean(name, PRICES)}"
         )
     dollars, polls = given
     return Price(text.strip(), dollars / polls, f"${dollars:g} per {polls:,.0f} polls")

@@ -9,18 +9,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from pollwise.runtime.events import (
-    ActionFailed,
-    Event,
-    FleetStopped,
-    TargetAdded,
-    TargetEvent,
-    TargetPolled,
-    TargetPolling,
-    TargetRemoved,
-    TargetStateChanged,
-    TargetStuck,
-)
+from pollwise.runtime import events
+from pollwise.runtime.events import Event, TargetEvent
 
 RESULTS = ("changed", "unchanged", "failed")
 CLOSED, HALF_OPEN, OPEN = 0, 1, 2
@@ -54,14 +44,14 @@ class FleetMetrics:
         self._in_progress: Tally[tuple[str, str]] = Tally()
         self._depths: dict[str, tuple[int, int]] = {}  # planned, due
         self.react: dict[type[Event], Callable[[Any], None]] = {
-            TargetAdded: self._known,
-            TargetRemoved: self._removed,
-            TargetPolling: self._polling,
-            TargetPolled: self._polled,
-            TargetStateChanged: self._state,
-            TargetStuck: partial(self._count, "pollwise_fleet_stuck_total"),
-            ActionFailed: partial(self._count, "pollwise_fleet_action_failed_total"),
-            FleetStopped: self._stopped,
+            events.TargetAdded: self._known,
+            events.TargetRemoved: self._removed,
+            events.TargetPolling: self._polling,
+            events.TargetPolled: self._polled,
+            events.TargetStateChanged: self._state,
+            events.TargetStuck: partial(self._count, "pollwise_fleet_stuck_total"),
+            events.ActionFailed: partial(self._count, "pollwise_fleet_action_failed_total"),
+            events.FleetStopped: self._stopped,
         }
 
     def _known(self, event: TargetEvent) -> None:
@@ -75,13 +65,13 @@ class FleetMetrics:
         now = self._now()
         return now - self._succeeded_at.get(key, now)
 
-    def _polling(self, event: TargetPolling) -> None:
+    def _polling(self, event: events.TargetPolling) -> None:
         self._in_progress[event.source, event.type] += 1
         self._show_in_progress(event.type)
         if self._states.get(_key(event)) in _BREAKERS:
             self._breaker(event, HALF_OPEN)
 
-    def _polled(self, event: TargetPolled) -> None:
+    def _polled(self, event: events.TargetPolled) -> None:
         self._in_progress[event.source, event.type] -= 1
         self._show_in_progress(event.type)
         self._depths[event.source] = event.depth, event.due
@@ -98,7 +88,7 @@ class FleetMetrics:
         duration = self._metrics["pollwise_fleet_poll_duration_seconds"]
         duration.labels(event.type, event.target).observe(event.took)
 
-    def _state(self, event: TargetStateChanged) -> None:
+    def _state(self, event: events.TargetStateChanged) -> None:
         key = _key(event)
         if event.state == "closed":
             self._states.pop(key, None)
@@ -137,7 +127,7 @@ class FleetMetrics:
         self._delete(_key(event))
         self._show_dead()
 
-    def _stopped(self, event: FleetStopped) -> None:
+    def _stopped(self, event: events.FleetStopped) -> None:
         for key in [key for key in self._succeeded_at if key[0] == event.source]:
             self._delete(key)
         for source, kind in list(self._in_progress):

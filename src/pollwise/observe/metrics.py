@@ -21,204 +21,159 @@ class Metric:
     help: str
 
 
-_QUEUE = ("queue",)
-_KIND = ("queue", "kind")
-_OUTBOX = ("outbox",)
 _TARGET = ("type", "target")
 
 
-def _loop_metrics(part: str, label: str, found: str) -> tuple[Metric, ...]:
-    """The metrics of a poll loop, which a worker and a relay both have."""
-    rows: tuple[tuple[str, Literal["counter", "gauge", "histogram"], tuple[str, ...], str], ...] = (
-        ("poll_interval_seconds", "gauge", (), "The pacer's current interval."),
-        ("poll_total", "counter", (), "Polls that succeeded."),
-        ("poll_empty_total", "counter", (), "Polls that found nothing."),
-        ("poll_failed_total", "counter", (), "Polls that raised."),
-        ("poll_hinted_total", "counter", (), "Polls that a hint started early."),
-        ("poll_duration_seconds", "histogram", (), "How long a poll took."),
-        ("found_total", "counter", (), found),
-        ("backoff_total", "counter", (), "How often the interval grew."),
-        (
-            "pace_change_total",
-            "counter",
-            ("what",),
-            "Changes of the pacer: back-off, speed-up, reset, class, decay.",
-        ),
-        ("hints_proven", "gauge", (), "1 if the last check of the hint channel came back, else 0."),
-        ("hints_lost_total", "counter", (), "How often the hint channel was lost."),
-        ("chore_failed_total", "counter", ("chore",), "Recurring chores that raised."),
-    )
+def _part(part: str, labels: tuple[str, ...], *metrics: Metric) -> tuple[Metric, ...]:
+    """The metrics of one part: adds its name to theirs, and the labels that all of them have."""
     return tuple(
-        Metric(f"pollwise_{part}_{name}", kind, (label, *more), text)
-        for name, kind, more, text in rows
+        Metric(f"pollwise_{part}_{each.name}", each.type, (*labels, *each.labels), each.help)
+        for each in metrics
+    )
+
+
+def _counter(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, "counter", labels, help)
+
+
+def _gauge(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, "gauge", labels, help)
+
+
+def _histogram(name: str, help: str, *labels: str) -> Metric:
+    return Metric(name, "histogram", labels, help)
+
+
+def _loop(found: str) -> tuple[Metric, ...]:
+    """The metrics of a poll loop, which a worker and a relay both have."""
+    what = "Changes of the pacer: back-off, speed-up, reset, class, decay."
+    return (
+        _gauge("poll_interval_seconds", "The pacer's current interval."),
+        _counter("poll_total", "Polls that succeeded."),
+        _counter("poll_empty_total", "Polls that found nothing."),
+        _counter("poll_failed_total", "Polls that raised."),
+        _counter("poll_hinted_total", "Polls that a hint started early."),
+        _histogram("poll_duration_seconds", "How long a poll took."),
+        _counter("found_total", found),
+        _counter("backoff_total", "How often the interval grew."),
+        _counter("pace_change_total", what, "what"),
+        _gauge("hints_proven", "1 if the last check of the hint channel came back, else 0."),
+        _counter("hints_lost_total", "How often the hint channel was lost."),
+        _counter("chore_failed_total", "Recurring chores that raised.", "chore"),
     )
 
 
 METRICS: tuple[Metric, ...] = (
-    *_loop_metrics("worker", "queue", "Items that polls found."),
-    Metric(
-        "pollwise_worker_job_total",
-        "counter",
-        ("queue", "kind", "result"),
-        "Runs of jobs by result: done, retried, dead, snoozed, given_back, unhandled, lost.",
-    ),
-    Metric("pollwise_worker_job_wait_seconds", "histogram", _KIND, "Time from due to started."),
-    Metric(
-        "pollwise_worker_job_duration_seconds", "histogram", _KIND, "Time from started to done."
-    ),
-    Metric("pollwise_worker_job_running", "gauge", _KIND, "Handlers running now."),
-    Metric(
-        "pollwise_worker_breaker_state",
-        "gauge",
-        _KIND,
-        "The breaker of a kind: 0 closed, 1 half-open, 2 open.",
+    *_part(
+        "worker",
+        ("queue",),
+        *_loop("Items that polls found."),
+        _counter(
+            "job_total",
+            "Runs of jobs by result: done, retried, dead, snoozed, given_back, unhandled, lost.",
+            *("kind", "result"),
+        ),
+        _histogram("job_wait_seconds", "Time from due to started.", "kind"),
+        _histogram("job_duration_seconds", "Time from started to done.", "kind"),
+        _gauge("job_running", "Handlers running now.", "kind"),
+        _gauge("breaker_state", "The breaker of a kind: 0 closed, 1 half-open, 2 open.", "kind"),
     ),
     Metric(
         "pollwise_poll_cost_dollars_total",
         "counter",
-        _QUEUE,
+        ("queue",),
         "The cost of the polls, if a price is set.",
     ),
-    *_loop_metrics("outbox", "outbox", "Keys that polls claimed."),
-    Metric(
-        "pollwise_outbox_record_total",
-        "counter",
-        ("outbox", "kind", "result"),
-        "Records by result: handled, dead; and before that, for each handler: retried, snoozed, "
-        "fell_back, unhandled.",
+    *_part(
+        "outbox",
+        ("outbox",),
+        *_loop("Keys that polls claimed."),
+        _counter(
+            "record_total",
+            "Records by result: handled, dead; and before that, for each handler: retried, "
+            "snoozed, fell_back, unhandled.",
+            *("kind", "result"),
+        ),
+        _histogram("record_lag_seconds", "Time from put to handled, by the store's clock.", "kind"),
+        _histogram("record_duration_seconds", "How long the handlers of a record took.", "kind"),
+        _counter("key_total", "Keys that were blocked, given_back or lost.", "result"),
+        _gauge(
+            "records",
+            "Records in the outbox by state, once a minute: ready, leased, waiting, dead.",
+            "state",
+        ),
+        _gauge("keys_blocked", "Keys that a dead record blocks, once a minute."),
+        _gauge("records_behind", "Records behind blocked keys."),
+        _gauge(
+            "oldest_age_seconds",
+            "Age of the oldest record that is neither done nor dead; 0 if there is none.",
+        ),
+        _gauge(
+            "standing_by", "Relays here that claim nothing, because a newer one has more handlers."
+        ),
+        _gauge(
+            "breaker_state", "The breaker of a handler: 0 closed, 1 half-open, 2 open.", "handler"
+        ),
     ),
-    Metric(
-        "pollwise_outbox_record_lag_seconds",
-        "histogram",
-        ("outbox", "kind"),
-        "Time from put to handled, by the store's clock.",
+    *_part(
+        "controller",
+        ("queue",),
+        _counter(
+            "poll_total", "Polls that the controller answered: job, empty, too_soon.", "result"
+        ),
+        _histogram(
+            "poll_duration_seconds",
+            "Time from a poll to its answer, including the time that it was held.",
+        ),
+        _counter(
+            "request_total",
+            "Other requests, by method, route and status code.",
+            *("method", "route", "status"),
+        ),
+        _counter(
+            "job_total",
+            "Jobs: put, delivered, redelivered, lapsed, and by result: done, failed, dead, "
+            "cancelled.",
+            *("kind", "result"),
+        ),
+        _histogram("job_wait_seconds", "Time from due to delivered.", "kind"),
+        _histogram("job_duration_seconds", "Time from delivered to reported.", "kind"),
+        _gauge("jobs", "Jobs by state at the time of the scrape.", "state"),
+        _gauge(
+            "workers", "Registered workers, online and offline, at the time of the scrape.", "state"
+        ),
+        _gauge("held_polls", "Polls that are held now."),
+        _gauge("push_connections", "WebSockets that are open now."),
+        _counter("hint_total", "Hints sent to workers."),
     ),
-    Metric(
-        "pollwise_outbox_record_duration_seconds",
-        "histogram",
-        ("outbox", "kind"),
-        "How long the handlers of a record took.",
-    ),
-    Metric(
-        "pollwise_outbox_key_total",
-        "counter",
-        ("outbox", "result"),
-        "Keys that were blocked, given_back or lost.",
-    ),
-    Metric(
-        "pollwise_outbox_records",
-        "gauge",
-        ("outbox", "state"),
-        "Records in the outbox by state, once a minute: ready, leased, waiting, dead.",
-    ),
-    Metric(
-        "pollwise_outbox_keys_blocked",
-        "gauge",
-        _OUTBOX,
-        "Keys that a dead record blocks, once a minute.",
-    ),
-    Metric("pollwise_outbox_records_behind", "gauge", _OUTBOX, "Records behind blocked keys."),
-    Metric(
-        "pollwise_outbox_oldest_age_seconds",
-        "gauge",
-        _OUTBOX,
-        "Age of the oldest record that is neither done nor dead; 0 if there is none.",
-    ),
-    Metric(
-        "pollwise_outbox_standing_by",
-        "gauge",
-        _OUTBOX,
-        "Relays here that claim nothing, because a newer one has more handlers.",
-    ),
-    Metric(
-        "pollwise_outbox_breaker_state",
-        "gauge",
-        ("outbox", "handler"),
-        "The breaker of a handler: 0 closed, 1 half-open, 2 open.",
-    ),
-    Metric(
-        "pollwise_controller_poll_total",
-        "counter",
-        ("queue", "result"),
-        "Polls that the controller answered: job, empty, too_soon.",
-    ),
-    Metric(
-        "pollwise_controller_poll_duration_seconds",
-        "histogram",
-        _QUEUE,
-        "Time from a poll to its answer, including the time that it was held.",
-    ),
-    Metric(
-        "pollwise_controller_request_total",
-        "counter",
-        ("queue", "method", "route", "status"),
-        "Other requests, by method, route and status code.",
-    ),
-    Metric(
-        "pollwise_controller_job_total",
-        "counter",
-        ("queue", "kind", "result"),
-        "Jobs: put, delivered, redelivered, lapsed, and by result: done, failed, dead, cancelled.",
-    ),
-    Metric(
-        "pollwise_controller_job_wait_seconds", "histogram", _KIND, "Time from due to delivered."
-    ),
-    Metric(
-        "pollwise_controller_job_duration_seconds",
-        "histogram",
-        _KIND,
-        "Time from delivered to reported.",
-    ),
-    Metric(
-        "pollwise_controller_jobs",
-        "gauge",
-        ("queue", "state"),
-        "Jobs by state at the time of the scrape.",
-    ),
-    Metric(
-        "pollwise_controller_workers",
-        "gauge",
-        ("queue", "state"),
-        "Registered workers, online and offline, at the time of the scrape.",
-    ),
-    Metric("pollwise_controller_held_polls", "gauge", _QUEUE, "Polls that are held now."),
-    Metric(
-        "pollwise_controller_push_connections", "gauge", _QUEUE, "WebSockets that are open now."
-    ),
-    Metric("pollwise_controller_hint_total", "counter", _QUEUE, "Hints sent to workers."),
-    Metric(
-        "pollwise_fleet_poll_total",
-        "counter",
-        ("type", "target", "result"),
-        "Polls of a target by result: changed, unchanged, failed.",
-    ),
-    Metric("pollwise_fleet_poll_duration_seconds", "histogram", _TARGET, "How long a poll took."),
-    Metric(
-        "pollwise_fleet_poll_staleness_seconds",
-        "gauge",
-        _TARGET,
-        "Age of the last success, or time without one.",
-    ),
-    Metric("pollwise_fleet_queue_depth", "gauge", (), "Polls that are planned, due or not."),
-    Metric("pollwise_fleet_due", "gauge", (), "Polls that are due and wait for a free slot."),
-    Metric("pollwise_fleet_inflight", "gauge", ("type",), "Polls running now."),
-    Metric(
-        "pollwise_fleet_breaker_state",
-        "gauge",
-        _TARGET,
-        "The breaker of a target that fails: 0 closed, 1 half-open, 2 open.",
-    ),
-    Metric("pollwise_fleet_dead_targets", "gauge", (), "Dead targets; they are rechecked."),
-    Metric(
-        "pollwise_fleet_stuck_total",
-        "counter",
-        _TARGET,
-        "Polls that kept running after they were cancelled at their deadline.",
-    ),
-    Metric(
-        "pollwise_fleet_action_failed_total",
-        "counter",
-        _TARGET,
-        "How often the action for a change raised or took too long.",
+    *_part(
+        "fleet",
+        (),
+        _counter(
+            "poll_total",
+            "Polls of a target by result: changed, unchanged, failed.",
+            *(*_TARGET, "result"),
+        ),
+        _histogram("poll_duration_seconds", "How long a poll took.", *_TARGET),
+        _gauge("poll_staleness_seconds", "Age of the last success, or time without one.", *_TARGET),
+        _gauge("queue_depth", "Polls that are planned, due or not."),
+        _gauge("due", "Polls that are due and wait for a free slot."),
+        _gauge("inflight", "Polls running now.", "type"),
+        _gauge(
+            "breaker_state",
+            "The breaker of a target that fails: 0 closed, 1 half-open, 2 open.",
+            *_TARGET,
+        ),
+        _gauge("dead_targets", "Dead targets; they are rechecked."),
+        _counter(
+            "stuck_total",
+            "Polls that kept running after they were cancelled at their deadline.",
+            *_TARGET,
+        ),
+        _counter(
+            "action_failed_total",
+            "How often the action for a change raised or took too long.",
+            *_TARGET,
+        ),
     ),
 )

@@ -10,53 +10,8 @@ from typing import Any
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.observe.fleet_metrics import FleetMetrics
 from pollwise.observe.metrics import DURATION_BUCKETS, METRICS, Metric
-from pollwise.runtime.events import (
-    BreakerChanged,
-    ChoreFailed,
-    ControllerCounted,
-    Event,
-    Events,
-    HintPushed,
-    HintsLost,
-    HintsProven,
-    JobDead,
-    JobDelivered,
-    JobDone,
-    JobEvent,
-    JobGivenBack,
-    JobGivenUp,
-    JobLapsed,
-    JobLost,
-    JobPut,
-    JobReported,
-    JobRetried,
-    JobSnoozed,
-    JobStarted,
-    JobUnhandled,
-    KeyBlocked,
-    KeyGivenBack,
-    KeyLost,
-    OutboxMeasured,
-    PaceChanged,
-    PollAnswered,
-    PollFailed,
-    PollFinished,
-    PushChanged,
-    RecordDead,
-    RecordEvent,
-    RecordFellBack,
-    RecordHandled,
-    RecordRetried,
-    RecordSnoozed,
-    RecordUnhandled,
-    RelayResumed,
-    RelayStandsBy,
-    RelayStarted,
-    RelayStopped,
-    RequestAnswered,
-    WorkerStarted,
-    WorkerStopped,
-)
+from pollwise.runtime import events
+from pollwise.runtime.events import Event, Events, JobEvent
 
 try:
     import prometheus_client
@@ -64,33 +19,33 @@ except ImportError:  # pragma: no cover - tried in an environment without the ex
     raise MissingExtra("exporting metrics", "metrics") from None
 
 RESULTS: dict[type[JobEvent], str] = {
-    JobDone: "done",
-    JobRetried: "retried",
-    JobDead: "dead",
-    JobSnoozed: "snoozed",
-    JobGivenBack: "given_back",
-    JobUnhandled: "unhandled",
-    JobLost: "lost",
+    events.JobDone: "done",
+    events.JobRetried: "retried",
+    events.JobDead: "dead",
+    events.JobSnoozed: "snoozed",
+    events.JobGivenBack: "given_back",
+    events.JobUnhandled: "unhandled",
+    events.JobLost: "lost",
 }
 RECORD_RESULTS: dict[type[Event], str] = {
-    RecordHandled: "handled",
-    RecordRetried: "retried",
-    RecordDead: "dead",
-    RecordSnoozed: "snoozed",
-    RecordFellBack: "fell_back",
-    RecordUnhandled: "unhandled",
+    events.RecordHandled: "handled",
+    events.RecordRetried: "retried",
+    events.RecordDead: "dead",
+    events.RecordSnoozed: "snoozed",
+    events.RecordFellBack: "fell_back",
+    events.RecordUnhandled: "unhandled",
 }
 KEY_RESULTS: dict[type[Event], str] = {
-    KeyBlocked: "blocked",
-    KeyGivenBack: "given_back",
-    KeyLost: "lost",
+    events.KeyBlocked: "blocked",
+    events.KeyGivenBack: "given_back",
+    events.KeyLost: "lost",
 }
 CONTROLLER_RESULTS: dict[type[Event], str] = {
-    JobPut: "put",
-    JobLapsed: "lapsed",
-    JobGivenUp: "dead",
+    events.JobPut: "put",
+    events.JobLapsed: "lapsed",
+    events.JobGivenUp: "dead",
 }
-WORKER, OUTBOX = "pollwise_worker", "pollwise_outbox"
+WORKER, OUTBOX, CONTROLLER = "pollwise_worker", "pollwise_outbox", "pollwise_controller"
 BREAKER_STATES = {"closed": 0, "half-open": 1, "open": 2}
 
 
@@ -127,38 +82,45 @@ class PrometheusSink:
         self._running: set[tuple[str, str, str]] = set()
         self._polls: dict[tuple[str, str], tuple[Any, Any]] = {}
         self._react: dict[type[Event], Callable[[Any], None]] = {
-            PollFinished: self._poll_finished,
-            PollFailed: self._poll_failed,
-            PaceChanged: self._pace_changed,
-            JobStarted: self._job_started,
-            BreakerChanged: self._breaker_changed,
-            HintsProven: self._hints_proven,
-            HintsLost: self._hints_lost,
-            ChoreFailed: self._chore_failed,
-            WorkerStarted: self._worker_started,
-            WorkerStopped: self._stopped,
-            RelayStarted: self._relay_started,
-            RelayStopped: self._stopped,
-            RelayStandsBy: self._stands_by,
-            RelayResumed: self._resumed,
-            OutboxMeasured: self._outbox_measured,
+            events.PollFinished: self._poll_finished,
+            events.PollFailed: lambda event: self._of(event, "poll_failed_total").inc(),
+            events.PaceChanged: self._pace_changed,
+            events.JobStarted: self._job_started,
+            events.BreakerChanged: self._breaker_changed,
+            events.HintsProven: lambda event: self._of(event, "hints_proven").set(1),
+            events.HintsLost: self._hints_lost,
+            events.ChoreFailed: lambda event: self._of(
+                event, "chore_failed_total", event.chore
+            ).inc(),
+            events.WorkerStarted: self._worker_started,
+            events.WorkerStopped: self._stopped,
+            events.RelayStarted: self._relay_started,
+            events.RelayStopped: self._stopped,
+            events.RelayStandsBy: lambda event: self._of(event, "standing_by").inc(),
+            events.RelayResumed: lambda event: self._of(event, "standing_by").dec(),
+            events.OutboxMeasured: self._outbox_measured,
             **dict.fromkeys(RECORD_RESULTS, self._record_noted),
-            **dict.fromkeys(KEY_RESULTS, self._key_noted),
+            **dict.fromkeys(
+                KEY_RESULTS,
+                lambda event: self._of(event, "key_total", KEY_RESULTS[type(event)]).inc(),
+            ),
             **dict.fromkeys(RESULTS, self._job_ended),
-            PollAnswered: self._poll_answered,
-            RequestAnswered: self._request_answered,
+            events.PollAnswered: self._poll_answered,
+            events.RequestAnswered: self._request_answered,
             **dict.fromkeys(CONTROLLER_RESULTS, self._controller_job),
-            JobDelivered: self._job_delivered,
-            JobReported: self._job_reported,
-            PushChanged: self._push_changed,
-            HintPushed: self._hint_pushed,
-            ControllerCounted: self._counted,
+            events.JobDelivered: self._job_delivered,
+            events.JobReported: self._job_reported,
+            events.PushChanged: lambda event: self._controlled(event, "push_connections").set(
+                event.connections
+            ),
+            events.HintPushed: lambda event: self._controlled(event, "hint_total").inc(),
+            events.ControllerCounted: self._counted,
             **FleetMetrics(self._metrics, self.registry).react,
         }
 
-    def subscribe(self, events: Events) -> Callable[[], None]:
+    def subscribe(self, bus: Events) -> Callable[[], None]:
         """Subscribe to events; returns a function that unsubscribes."""
-        return events.subscribe(self, *self._react)
+        return bus.subscribe(self, *self._react)
 
     def serve(self, port: int, host: str = "127.0.0.1") -> MetricsServer:
         """Serve `/metrics` from a thread; port 0 takes any free port."""
@@ -186,109 +148,86 @@ class PrometheusSink:
     def __call__(self, event: Event) -> None:
         self._react[type(event)](event)
 
-    def _poll_finished(self, event: PollFinished) -> None:
-        group, name = _place(event)
-        self._count(f"{group}_poll_total", name)
+    def _of(self, event: Event, name: str, *labels: str) -> Any:
+        """A metric of the worker or relay of an event."""
+        group, place = _place(event)
+        return self._metrics[f"{group}_{name}"].labels(place, *labels)
+
+    def _poll_finished(self, event: events.PollFinished) -> None:
+        self._of(event, "poll_total").inc()
         if not event.found:
-            self._count(f"{group}_poll_empty_total", name)
+            self._of(event, "poll_empty_total").inc()
         else:
-            self._count(f"{group}_found_total", name, by=event.found)
+            self._of(event, "found_total").inc(event.found)
         if event.hinted:
-            self._count(f"{group}_poll_hinted_total", name)
-        self._set(f"{group}_poll_interval_seconds", event.interval, name)
-        self._observe(f"{group}_poll_duration_seconds", event.took, name)
+            self._of(event, "poll_hinted_total").inc()
+        self._of(event, "poll_interval_seconds").set(event.interval)
+        self._of(event, "poll_duration_seconds").observe(event.took)
+        group, name = _place(event)
         if self._price and group == WORKER:
-            self._count("pollwise_poll_cost_dollars_total", name, by=self._price)
+            self._metrics["pollwise_poll_cost_dollars_total"].labels(name).inc(self._price)
 
-    def _poll_failed(self, event: PollFailed) -> None:
-        group, name = _place(event)
-        self._count(f"{group}_poll_failed_total", name)
-
-    def _pace_changed(self, event: PaceChanged) -> None:
-        group, name = _place(event)
-        self._count(f"{group}_pace_change_total", name, event.what)
+    def _pace_changed(self, event: events.PaceChanged) -> None:
+        self._of(event, "pace_change_total", event.what).inc()
         if event.what == "back-off":
-            self._count(f"{group}_backoff_total", name)
+            self._of(event, "backoff_total").inc()
 
-    def _job_started(self, event: JobStarted) -> None:
-        labels = (event.source, event.kind)
-        self._observe("pollwise_worker_job_wait_seconds", event.waited, *labels)
-        self._count("pollwise_worker_job_running", *labels)
+    def _job_started(self, event: events.JobStarted) -> None:
+        self._of(event, "job_wait_seconds", event.kind).observe(event.waited)
+        self._of(event, "job_running", event.kind).inc()
         self._running.add(_run_of(event))
 
     def _job_ended(self, event: JobEvent) -> None:
-        labels = (event.source, event.kind)
-        self._count("pollwise_worker_job_total", *labels, RESULTS[type(event)])
-        if isinstance(event, (JobDone, JobRetried)):
-            self._observe("pollwise_worker_job_duration_seconds", event.took, *labels)
+        self._of(event, "job_total", event.kind, RESULTS[type(event)]).inc()
+        if isinstance(event, (events.JobDone, events.JobRetried)):
+            self._of(event, "job_duration_seconds", event.kind).observe(event.took)
         if _run_of(event) in self._running:  # else it ended without ever starting
             self._running.discard(_run_of(event))
-            self._count("pollwise_worker_job_running", *labels, by=-1)
+            self._of(event, "job_running", event.kind).dec()
 
-    def _breaker_changed(self, event: BreakerChanged) -> None:
-        group, name = _place(event)
-        self._set(f"{group}_breaker_state", BREAKER_STATES[event.state], name, event.kind)
+    def _breaker_changed(self, event: events.BreakerChanged) -> None:
+        self._of(event, "breaker_state", event.kind).set(BREAKER_STATES[event.state])
 
-    def _hints_proven(self, event: HintsProven) -> None:
-        group, name = _place(event)
-        self._set(f"{group}_hints_proven", 1, name)
+    def _hints_lost(self, event: events.HintsLost) -> None:
+        self._of(event, "hints_proven").set(0)
+        self._of(event, "hints_lost_total").inc()
 
-    def _hints_lost(self, event: HintsLost) -> None:
-        group, name = _place(event)
-        self._set(f"{group}_hints_proven", 0, name)
-        self._count(f"{group}_hints_lost_total", name)
+    def _record_noted(self, event: events.RecordEvent) -> None:
+        self._of(event, "record_total", event.kind, RECORD_RESULTS[type(event)]).inc()
+        if isinstance(event, events.RecordHandled):
+            self._of(event, "record_lag_seconds", event.kind).observe(event.lag)
+            self._of(event, "record_duration_seconds", event.kind).observe(event.took)
 
-    def _chore_failed(self, event: ChoreFailed) -> None:
-        group, name = _place(event)
-        self._count(f"{group}_chore_failed_total", name, event.chore)
-
-    def _record_noted(self, event: RecordEvent) -> None:
-        labels = (_place(event)[1], event.kind)
-        self._count("pollwise_outbox_record_total", *labels, RECORD_RESULTS[type(event)])
-        if isinstance(event, RecordHandled):
-            self._observe("pollwise_outbox_record_lag_seconds", event.lag, *labels)
-            self._observe("pollwise_outbox_record_duration_seconds", event.took, *labels)
-
-    def _key_noted(self, event: Event) -> None:
-        self._count("pollwise_outbox_key_total", _place(event)[1], KEY_RESULTS[type(event)])
-
-    def _outbox_measured(self, event: OutboxMeasured) -> None:
-        _, name = _place(event)
+    def _outbox_measured(self, event: events.OutboxMeasured) -> None:
         for state in ("ready", "leased", "waiting", "dead"):
-            self._set("pollwise_outbox_records", getattr(event, state), name, state)
-        self._set("pollwise_outbox_keys_blocked", event.keys_blocked, name)
-        self._set("pollwise_outbox_records_behind", event.behind, name)
-        self._set("pollwise_outbox_oldest_age_seconds", event.oldest_age, name)
+            self._of(event, "records", state).set(getattr(event, state))
+        self._of(event, "keys_blocked").set(event.keys_blocked)
+        self._of(event, "records_behind").set(event.behind)
+        self._of(event, "oldest_age_seconds").set(event.oldest_age)
 
-    def _stands_by(self, event: RelayStandsBy) -> None:
-        self._count("pollwise_outbox_standing_by", _place(event)[1])
-
-    def _resumed(self, event: RelayResumed) -> None:
-        self._count("pollwise_outbox_standing_by", _place(event)[1], by=-1)
-
-    def _relay_started(self, event: RelayStarted) -> None:
+    def _relay_started(self, event: events.RelayStarted) -> None:
         self._workers[event.source] += 1
         for metric in METRICS:
             if metric.labels == ("outbox",) and metric.type == "counter":
                 self._metrics[metric.name].labels(_place(event)[1])
         for result in KEY_RESULTS.values():
-            self._metrics["pollwise_outbox_key_total"].labels(_place(event)[1], result)
+            self._of(event, "key_total", result)
 
-    def _worker_started(self, event: WorkerStarted) -> None:
+    def _worker_started(self, event: events.WorkerStarted) -> None:
         self._workers[event.source] += 1
         # Counters start at 0 here, because a rate needs to see the first increase.
         for metric in METRICS:
-            ours = not metric.name.startswith("pollwise_controller_")
+            ours = not metric.name.startswith(CONTROLLER)
             if ours and metric.labels == ("queue",) and self._begins_at_zero(metric):
                 self._metrics[metric.name].labels(event.source)
         for kind in event.kinds:
-            self._metrics["pollwise_worker_job_running"].labels(event.source, kind)
+            self._of(event, "job_running", kind)
 
     def _begins_at_zero(self, metric: Metric) -> bool:
         priced = metric.name == "pollwise_poll_cost_dollars_total"
         return bool(self._price) if priced else metric.type == "counter"
 
-    def _stopped(self, event: WorkerStopped | RelayStopped) -> None:
+    def _stopped(self, event: events.WorkerStopped | events.RelayStopped) -> None:
         self._workers[event.source] -= 1
         if self._workers[event.source] > 0:
             return
@@ -302,57 +241,43 @@ class PrometheusSink:
 
     # The controller
 
-    def _counted(self, event: ControllerCounted) -> None:
-        for state, count in event.jobs:
-            self._set("pollwise_controller_jobs", count, event.source, state)
-        self._set("pollwise_controller_workers", event.online, event.source, "online")
-        self._set("pollwise_controller_workers", event.offline, event.source, "offline")
-        self._set("pollwise_controller_held_polls", event.held, event.source)
+    def _controlled(self, event: Event, name: str, *labels: str) -> Any:
+        """A metric of the controller of an event."""
+        return self._metrics[f"{CONTROLLER}_{name}"].labels(event.source, *labels)
 
-    def _poll_answered(self, event: PollAnswered) -> None:
+    def _counted(self, event: events.ControllerCounted) -> None:
+        for state, count in event.jobs:
+            self._controlled(event, "jobs", state).set(count)
+        self._controlled(event, "workers", "online").set(event.online)
+        self._controlled(event, "workers", "offline").set(event.offline)
+        self._controlled(event, "held_polls").set(event.held)
+
+    def _poll_answered(self, event: events.PollAnswered) -> None:
         kept = self._polls.get((event.source, event.result))
         if kept is None:  # by far the most frequent event, and looking up labels is slow
-            count = self._metrics["pollwise_controller_poll_total"]
-            duration = self._metrics["pollwise_controller_poll_duration_seconds"]
-            kept = count.labels(event.source, event.result), duration.labels(event.source)
+            count = self._controlled(event, "poll_total", event.result)
+            kept = count, self._controlled(event, "poll_duration_seconds")
             self._polls[event.source, event.result] = kept
         kept[0].inc()
         kept[1].observe(event.took)
 
-    def _request_answered(self, event: RequestAnswered) -> None:
-        labels = (event.source, event.method, event.route, str(event.status))
-        self._count("pollwise_controller_request_total", *labels)
+    def _request_answered(self, event: events.RequestAnswered) -> None:
+        labels = event.method, event.route, str(event.status)
+        self._controlled(event, "request_total", *labels).inc()
 
-    def _controller_job(self, event: JobPut | JobLapsed | JobGivenUp) -> None:
+    def _controller_job(self, event: JobEvent) -> None:
         result = CONTROLLER_RESULTS[type(event)]
-        self._count("pollwise_controller_job_total", event.source, event.kind, result)
+        self._controlled(event, "job_total", event.kind, result).inc()
 
-    def _job_delivered(self, event: JobDelivered) -> None:
+    def _job_delivered(self, event: events.JobDelivered) -> None:
         result = "redelivered" if event.again else "delivered"
-        labels = (event.source, event.kind)
-        self._count("pollwise_controller_job_total", *labels, result)
+        self._controlled(event, "job_total", event.kind, result).inc()
         if not event.again:
-            self._observe("pollwise_controller_job_wait_seconds", event.waited, *labels)
+            self._controlled(event, "job_wait_seconds", event.kind).observe(event.waited)
 
-    def _job_reported(self, event: JobReported) -> None:
-        labels = (event.source, event.kind)
-        self._count("pollwise_controller_job_total", *labels, event.result)
-        self._observe("pollwise_controller_job_duration_seconds", event.took, *labels)
-
-    def _push_changed(self, event: PushChanged) -> None:
-        self._set("pollwise_controller_push_connections", event.connections, event.source)
-
-    def _hint_pushed(self, event: HintPushed) -> None:
-        self._count("pollwise_controller_hint_total", event.source)
-
-    def _count(self, name: str, *labels: str, by: float = 1) -> None:
-        self._metrics[name].labels(*labels).inc(by)
-
-    def _set(self, name: str, value: float, *labels: str) -> None:
-        self._metrics[name].labels(*labels).set(value)
-
-    def _observe(self, name: str, value: float, *labels: str) -> None:
-        self._metrics[name].labels(*labels).observe(value)
+    def _job_reported(self, event: events.JobReported) -> None:
+        self._controlled(event, "job_total", event.kind, event.result).inc()
+        self._controlled(event, "job_duration_seconds", event.kind).observe(event.took)
 
 
 def _run_of(event: JobEvent) -> tuple[str, str, str]:

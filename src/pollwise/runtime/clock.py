@@ -115,7 +115,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> asyncio.Future[T]:
-        future: asyncio.Future[T] = super().run_in_executor(executor, func, *args)
+        return self.made_outside(super().run_in_executor(executor, func, *args))
+
+    def made_outside(self, future: asyncio.Future[T]) -> asyncio.Future[T]:
+        """Virtual time stands still until a thread has set the future, which is returned."""
         self._calls_outside += 1
         future.add_done_callback(self._call_returned)
         return future

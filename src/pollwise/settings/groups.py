@@ -7,7 +7,6 @@ are recognised by their form.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.freshness import Freshness
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 from pollwise.settings.values import BooleanReader, DurationReader, ValueReader
 
 if TYPE_CHECKING:
@@ -164,14 +163,11 @@ def unknown_groups(
 
 def no_group(group: str, known: Sequence[str]) -> str:
     """An error for an unknown group, with the nearest known one."""
-    near = difflib.get_close_matches(group, known, 1)
-    if near:
-        hint = f"did you mean {near[0]!r}?"
-    elif known:
-        hint = f"there are {', '.join(map(repr, known[:LISTED]))}" + ", …" * (len(known) > LISTED)
+    if known:
+        there = f"there are {', '.join(map(repr, known[:LISTED]))}" + ", …" * (len(known) > LISTED)
     else:
-        hint = "no target is in any group; write group = '…' in its table of fleet.toml"
-    return f"no target is in a group {group!r}; {hint}"
+        there = "no target is in any group; write group = '…' in its table of fleet.toml"
+    return f"no target is in a group {group!r}; {did_you_mean(group, known, there)}"
 
 
 def _in_settings_words(error: str, group: str, used: Mapping[str, GivenValue]) -> str:

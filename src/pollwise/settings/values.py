@@ -8,7 +8,6 @@ knows the key and the origin.
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from abc import ABC, abstractmethod
@@ -22,7 +21,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from pollwise import durations
 from pollwise.durations import Duration, seconds, short
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 from pollwise.runtime.redact import HIDDEN, is_secret, without_secrets, without_user
 
 _YES = {"true", "yes", "on", "1"}
@@ -175,9 +174,8 @@ class ChoiceReader(ValueReader):
         word = value.strip().lower() if isinstance(value, str) else ""
         if word in self.words:
             return word
-        near = difflib.get_close_matches(word, self.words, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"must be one of {', '.join(map(repr, self.words))}{hint}")
+        hint = did_you_mean(word, self.words, "")
+        raise ValueError(f"must be one of {', '.join(map(repr, self.words))}{hint and f'; {hint}'}")
 
     def toml(self, value: str) -> str:
         return quoted(value)

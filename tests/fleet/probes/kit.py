@@ -44,7 +44,7 @@ async def polled(
 async def poll(target: Target, last: Reading | None = None, timeout: float = PATIENCE) -> Reading:
     context = ProbeContext(last, asyncio.get_running_loop().time() + timeout, time.time())
     async with asyncio.timeout(timeout):
-        return Reading.of(await make_probe(target).probe(target, context))
+        return Reading.of(await make_probe(target)(target, context))
 
 
 @dataclass

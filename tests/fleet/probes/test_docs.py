@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pollwise.fleet.file import read_text
-from pollwise.fleet.probes import MAKERS
+from pollwise.fleet.probes import MODULES
 
 PAGE = Path(__file__).parents[3] / "docs" / "how-to" / "fleet-probes.md"
 FILES = re.findall(r"^```toml[^\n]*\n(.*?)^```", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
@@ -22,5 +22,5 @@ def test_a_file_of_the_docs_is_right(text: str) -> None:
 
 def test_every_type_is_documented() -> None:
     page = PAGE.read_text("utf-8")
-    for name in MAKERS:
+    for name in MODULES:
         assert f"[`{name}`](#" in page

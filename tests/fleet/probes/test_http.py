@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet.probes import make_probe
+from pollwise.fleet.probes import host_of, make_probe
 from pollwise.fleet.probes.http.certificates import days_left
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.targets import Reading, Target
@@ -472,9 +472,9 @@ def test_an_unknown_type_gets_the_nearest() -> None:
 
 
 def test_the_host_limits_polls_together() -> None:
-    one = make_probe(Target("a", "http", options={"url": "https://Example.org:8443/x"}))
-    two = make_probe(Target("b", "http", options={"url": "https://example.org/y"}))
-    assert one.host == two.host == "example.org"
+    for url in ("https://Example.org:8443/x", "https://example.org/y"):
+        target = Target("a", "http", options={"url": url})
+        assert host_of(target, make_probe(target)) == "example.org"
 
 
 def test_the_last_user_closes_the_connections() -> None:

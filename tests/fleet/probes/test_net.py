@@ -20,7 +20,7 @@ import dns.rrset
 import pytest
 
 from pollwise.errors import ConfigError, ProbeError
-from pollwise.fleet.probes import make_probe, ping
+from pollwise.fleet.probes import host_of, make_probe, ping
 from pollwise.fleet.probes.ping import checksum
 from pollwise.fleet.targets import Target
 from tests.fleet.probes.kit import certificate, page, polled, really, web
@@ -145,7 +145,8 @@ def test_tls_reports_when_the_certificate_expires(tmp_path: Path) -> None:
 @pytest.mark.parametrize("address", ["", "host", "host:0", "host:99999", "::1:80", "http://x:80/"])
 def test_an_address_is_checked(address: str) -> None:
     assert "address" in refusal("tcp", address=address)
-    assert make_probe(Target("t", "tcp", options={"address": "[::1]:80"})).host == "::1"
+    target = Target("t", "tcp", options={"address": "[::1]:80"})
+    assert host_of(target, make_probe(target)) == "::1"
 
 
 # DNS

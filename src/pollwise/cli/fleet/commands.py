@@ -41,9 +41,8 @@ from pollwise.cli.output import (
 from pollwise.durations import seconds, short
 from pollwise.errors import ConfigError
 from pollwise.fleet.control import note_order
-from pollwise.fleet.report import Goals, shortfalls, stalest_first, target_json
 from pollwise.fleet.stores.base import FleetStore
-from pollwise.fleet.views import TargetState
+from pollwise.fleet.views import Goals, TargetState, shortfalls, stalest_first, target_json
 from pollwise.observe import logs
 from pollwise.settings import load
 

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import difflib
 import getpass
 import os
 import shlex
 import socket
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import typer
 
 from pollwise.cli.fleet.views import FleetSnapshot
 from pollwise.cli.output import fail, warn
 from pollwise.cli.running import import_from_here
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 from pollwise.fleet.file import FleetFile, FleetFileError, read
-from pollwise.fleet.report import states
 from pollwise.fleet.stores.base import FleetStore
 from pollwise.fleet.stores.urls import open_store
 from pollwise.fleet.targets import Target
-from pollwise.fleet.views import TargetState
+from pollwise.fleet.views import TargetState, states
 from pollwise.runtime.redact import without_secrets
 from pollwise.settings import Settings, load
 from pollwise.settings.groups import unknown_groups
@@ -122,13 +120,11 @@ def asker() -> str:
     return f"{user}@{socket.gethostname()}"
 
 
-def named(targets: Any, name: str) -> TargetState:
+def named(targets: Iterable[TargetState], name: str) -> TargetState:
     known = {each.name: each for each in targets}
     found = known.get(name)
     if found is None:
-        near = difflib.get_close_matches(name, known, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        fail(f"this fleet has no target {name!r}{hint}")
+        hint = did_you_mean(name, known, "")
+        fail(f"this fleet has no target {name!r}{hint and f'; {hint}'}")
         raise typer.Exit(1)
-    assert isinstance(found, TargetState)  # noqa: S101 - for the type checker
     return found

@@ -11,9 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from pollwise.cli.output import NOTHING, visible
-from pollwise.fleet.report import last_poll, overdue, stalest_first, summary, unpolled
 from pollwise.fleet.stores.base import FleetNode
-from pollwise.fleet.views import TargetState
+from pollwise.fleet.views import TargetState, last_poll, overdue, stalest_first, summary, unpolled
 
 #: Words shown for states. A closed breaker lets polls through, but next to open ports "closed"
 #: reads like a failure.

@@ -6,7 +6,6 @@ The lab is imported when a command runs, because it needs numpy and `pollwise --
 from __future__ import annotations
 
 import asyncio
-import difflib
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -24,7 +23,7 @@ from pollwise.cli.options import Json
 from pollwise.cli.output import err, print_json, say, visible
 from pollwise.cli.queue import with_queue
 from pollwise.durations import seconds, short
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 from pollwise.lab.prices import PRICES, price_named, wait_price
 from pollwise.queues.base import Queue
 from pollwise.runtime.redact import without_secrets
@@ -332,17 +331,14 @@ def load(
         return traces.read(path, column=column, unit=known_unit, bins=bins, seed=seed, sort=sort)
     wanted = name.strip().lower().replace("_", "-")
     if wanted not in synthetic.WORKLOADS:
-        near = difflib.get_close_matches(wanted, synthetic.WORKLOADS, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"workloads: {WORKLOADS}"
+        advice = did_you_mean(wanted, synthetic.WORKLOADS, f"workloads: {WORKLOADS}")
         raise ConfigError(f"{name!r} is neither a file nor a workload; {advice}")
     given = {"--column": column, "--bins": bins, "--sort": sort or None}
     given["--unit"] = None if unit == "auto" else unit
     for option, value in given.items():
         if value is not None:
             raise ConfigError(f"{option} is for files, but {name!r} is a workload; leave it out")
-    if hours is None:
-        return synthetic.workload(wanted, seed)
-    return synthetic.workload(wanted, seed, hours)
+    return synthetic.workload(wanted, seed, synthetic.HOURS if hours is None else hours)
 
 
 @contextmanager

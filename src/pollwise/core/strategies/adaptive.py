@@ -45,14 +45,8 @@ class Adaptive(Strategy):
         low, high = bounds(min_interval, max_interval)
         why = "each empty poll multiplies the delay by it"
         growth = number_within(backoff_multiplier, "backoff_multiplier", 1.0, math.inf, why)
-        object.__setattr__(self, "min_interval", low)
-        object.__setattr__(self, "max_interval", high)
-        object.__setattr__(self, "backoff_multiplier", growth)
-        object.__setattr__(self, "hold", seconds(hold, "hold"))
-
-    @property
-    def longest_hold(self) -> float:
-        return self.hold
+        self._set(min_interval=low, max_interval=high, hold=seconds(hold, "hold"))
+        self._set(backoff_multiplier=growth)
 
     def pacer(self) -> AdaptivePacer:
         return AdaptivePacer(self)

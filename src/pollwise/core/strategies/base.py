@@ -52,13 +52,18 @@ class Strategy(ABC):
         """No pause is longer, in seconds."""
 
     @property
-    @abstractmethod
     def longest_hold(self) -> float:
         """The longest `hold` a pause of this strategy asks for, in seconds."""
+        return float(getattr(self, "hold", 0.0))
 
     @abstractmethod
     def pacer(self) -> Pacer:
         """A fresh pacer, for one source."""
+
+    def _set(self, **values: object) -> None:
+        """Set the fields of a new strategy; nothing changes them later."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
 
 def bounds(min_interval: Duration, max_interval: Duration) -> tuple[float, float]:

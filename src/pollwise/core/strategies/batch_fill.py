@@ -44,16 +44,8 @@ class BatchFill(Strategy):
         hold: Duration = 0,
     ) -> None:
         low, high = bounds(min_interval, max_interval)
-        object.__setattr__(self, "min_interval", low)
-        object.__setattr__(self, "max_interval", high)
-        object.__setattr__(
-            self, "batch_size", whole_number(batch_size, "batch_size", "a batch holds items")
-        )
-        object.__setattr__(self, "hold", seconds(hold, "hold"))
-
-    @property
-    def longest_hold(self) -> float:
-        return self.hold
+        self._set(min_interval=low, max_interval=high, hold=seconds(hold, "hold"))
+        self._set(batch_size=whole_number(batch_size, "batch_size", "a batch holds items"))
 
     def pacer(self) -> BatchFillPacer:
         return BatchFillPacer(self)

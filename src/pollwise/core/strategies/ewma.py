@@ -96,18 +96,15 @@ class Ewma(Strategy):
                     f"{busier} = {given[busier]!r} is longer than {quieter} = {given[quieter]!r}; "
                     "a busier class needs an interval no longer than a quieter one"
                 )
-        for name, wait in waits.items():
-            object.__setattr__(self, name, wait)
-        object.__setattr__(
-            self, "alpha", number_within(alpha, "alpha", 0.0, 1.0, "the weight of the newest batch")
-        )
-        object.__setattr__(
-            self, "drop_after", whole_number(drop_after, "drop_after", "it counts low polls")
-        )
-        object.__setattr__(self, "half_life", seconds(half_life, "half_life", positive=True))
         if not isinstance(held, bool):
             raise ConfigError(f"held = {held!r} must be true or false")
-        object.__setattr__(self, "held", held)
+        self._set(
+            **waits,
+            alpha=number_within(alpha, "alpha", 0.0, 1.0, "the weight of the newest batch"),
+            drop_after=whole_number(drop_after, "drop_after", "it counts low polls"),
+            half_life=seconds(half_life, "half_life", positive=True),
+            held=held,
+        )
 
     @classmethod
     def conservative(cls, *, held: bool = False) -> Ewma:
@@ -118,29 +115,17 @@ class Ewma(Strategy):
     def responsive(cls, *, held: bool = False) -> Ewma:
         """Responsive: a high alpha, shorter intervals, earlier resets."""
         return cls(
-            idle_interval=15,
-            low_interval=10,
-            medium_interval=6,
-            high_interval=3,
-            very_high_interval=1,
-            alpha=0.4,
-            drop_after=6,
-            held=held,
-        )
+            idle_interval=15, low_interval=10, medium_interval=6, high_interval=3,
+            very_high_interval=1, alpha=0.4, drop_after=6, held=held,
+        )  # fmt: skip
 
     @classmethod
     def high_volume(cls, *, held: bool = False) -> Ewma:
         """For throughput: short intervals. Pair it with a worker's `lease="60s"`."""
         return cls(
-            idle_interval=10,
-            low_interval=8,
-            medium_interval=5,
-            high_interval=2,
-            very_high_interval=1,
-            alpha=0.3,
-            drop_after=8,
-            held=held,
-        )
+            idle_interval=10, low_interval=8, medium_interval=5, high_interval=2,
+            very_high_interval=1, alpha=0.3, drop_after=8, held=held,
+        )  # fmt: skip
 
     @property
     def min_interval(self) -> float:
@@ -156,14 +141,8 @@ class Ewma(Strategy):
 
     def interval_of(self, volume: str) -> float:
         """The interval of a class, by its name."""
-        intervals = (
-            self.idle_interval,
-            self.low_interval,
-            self.medium_interval,
-            self.high_interval,
-            self.very_high_interval,
-        )
-        return intervals[CLASSES.index(volume)]
+        interval: float = getattr(self, f"{volume}_interval")
+        return interval
 
     def pacer(self) -> EwmaPacer:
         return EwmaPacer(self)

@@ -34,8 +34,7 @@ class Fixed(Strategy):
                 f"interval = {interval!r} polls without any pause; give an interval above 0, "
                 "or a hold for a source that can long-poll"
             )
-        object.__setattr__(self, "interval", pause)
-        object.__setattr__(self, "hold", held)
+        self._set(interval=pause, hold=held)
 
     @property
     def min_interval(self) -> float:
@@ -44,10 +43,6 @@ class Fixed(Strategy):
     @property
     def max_interval(self) -> float:
         return self.interval
-
-    @property
-    def longest_hold(self) -> float:
-        return self.hold
 
     def pacer(self) -> FixedPacer:
         return FixedPacer(self)

@@ -68,13 +68,7 @@ class Freshness(Strategy):
                 f"base_interval = {shown(base_interval)} must be from min_interval = "
                 f"{shown(min_interval)} to max_interval = {shown(max_interval)}"
             )
-        object.__setattr__(self, "base_interval", middle)
-        object.__setattr__(self, "min_interval", low)
-        object.__setattr__(self, "max_interval", high)
-
-    @property
-    def longest_hold(self) -> float:
-        return 0.0
+        self._set(base_interval=middle, min_interval=low, max_interval=high)
 
     def adjusted(
         self,
@@ -105,13 +99,7 @@ class FreshnessPacer(Pacer):
     """The running state for one target. A poll that found something found a changed reading."""
 
     __slots__ = (
-        "_errors",
-        "_interval",
-        "_polled_at",
-        "_reported",
-        "_strategy",
-        "_succeeded_at",
-        "changes",
+        "_errors", "_interval", "_polled_at", "_reported", "_strategy", "_succeeded_at", "changes",
         "queued",
     )  # fmt: skip
 

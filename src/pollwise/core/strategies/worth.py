@@ -120,14 +120,11 @@ class Worth(Strategy):
         )
         for key, number, why in numbers:
             checked = None if number is None else number_within(number, key, 0.0, math.inf, why)
-            object.__setattr__(self, key, checked)
+            self._set(**{key: checked})
         for key, wait in (("mean_wait", mean_wait), ("p95_wait", p95_wait)):
-            length = None if wait is None else seconds(wait, key, positive=True)
-            object.__setattr__(self, key, length)
+            self._set(**{key: None if wait is None else seconds(wait, key, positive=True)})
         low, high = bounds(min_interval, max_interval)
-        object.__setattr__(self, "min_interval", low)
-        object.__setattr__(self, "max_interval", high)
-        object.__setattr__(self, "hold", seconds(hold, "hold"))
+        self._set(min_interval=low, max_interval=high, hold=seconds(hold, "hold"))
         self._check_goal()
         self._check_reach()
 
@@ -202,10 +199,6 @@ class Worth(Strategy):
             max_interval=max_interval,
             hold=hold,
         )
-
-    @property
-    def longest_hold(self) -> float:
-        return self.hold
 
     def _polls_per_hour(self) -> float | None:
         if self.dollars_per_month is not None and self.price is not None:

@@ -52,10 +52,12 @@ class Deadlines:
         entry = slot.entry
         if entry is not None and entry.until < deadline:
             deadline = entry.until
-        if self._timer is None or deadline < self._timer.when():
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(deadline, self._sweep)
+        self._sweep_at(deadline)
+
+    def _sweep_at(self, when: float) -> None:
+        if self._timer is None or when < self._timer.when():
+            self.close()
+            self._timer = self._loop.call_at(when, self._sweep)
 
     def expire(self, slot: PollSlot) -> None:
         """Cancel its poll now."""
@@ -86,7 +88,5 @@ class Deadlines:
                 self._stuck(slot, entry)
             else:
                 self.expire(slot)
-        if nearest < math.inf and (self._timer is None or nearest < self._timer.when()):
-            if self._timer is not None:
-                self._timer.cancel()
-            self._timer = self._loop.call_at(nearest, self._sweep)
+        if nearest < math.inf:
+            self._sweep_at(nearest)

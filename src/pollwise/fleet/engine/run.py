@@ -29,25 +29,10 @@ from pollwise.fleet.engine.saving import Saving
 from pollwise.fleet.engine.scheduler import Scheduler
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.targets import Action, Changed, ProbeContext, Reading
+from pollwise.runtime import events
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import (
-    ActionFailed,
-    BudgetShort,
-    ChoreFailed,
-    Events,
-    FleetStarted,
-    FleetStopped,
-    TargetChanged,
-    TargetDead,
-    TargetEvent,
-    TargetFailed,
-    TargetPolled,
-    TargetPolling,
-    TargetRecovered,
-    TargetStateChanged,
-    TargetStuck,
-)
+from pollwise.runtime.events import Events
 from pollwise.runtime.executor.executor import to_its_end
 
 #: Time limit of an action, in seconds.
@@ -73,7 +58,7 @@ class FleetRun:
         store: FleetStore | None,
         actions: list[Action],
         clock: Clock,
-        events: Events,
+        bus: Events,
     ) -> None:
         self._name = name
         self._options = options
@@ -82,7 +67,7 @@ class FleetRun:
         self._store = store
         self._actions = actions
         self._clock = clock
-        self._events = events
+        self._bus = bus
         self._loop = asyncio.get_running_loop()
         self._main: asyncio.Task[None] | None = None
         self._slots: dict[PollSlot, None] = {}
@@ -92,7 +77,7 @@ class FleetRun:
         self._timer: asyncio.TimerHandle | None = None
         self._deadlines = Deadlines(self._loop, self._slots, self._replace_stuck)
         self._count_at = 0.0
-        self._chores = Chores(name, clock, events)
+        self._chores = Chores(name, clock, bus)
         self.saving = Saving(store, scheduler, self._chores, clock, self.pump)
         self._nodes: Nodes | None = None
         if store is not None and store.shared:
@@ -129,8 +114,10 @@ class FleetRun:
                 before = {each.name: each for each in await self._store.load()} | before
             count, strategy = len(planned), repr(options.strategy)
             self._load(planned, before, paused)
-            self._events.emit(
-                FleetStarted(self._name, count, options.concurrency, strategy, options.budget)
+            self._bus.emit(
+                events.FleetStarted(
+                    self._name, count, options.concurrency, strategy, options.budget
+                )
             )
             if self._nodes is not None:
                 await self._nodes.tend()
@@ -225,8 +212,8 @@ class FleetRun:
             if self._nodes is not None:
                 await self._nodes.leave()
         except Exception as error:
-            self._events.emit(ChoreFailed(self._name, "save state", text_of(error)))
-        self._events.emit(FleetStopped(self._name, cancelled))
+            self._bus.emit(events.ChoreFailed(self._name, "save state", text_of(error)))
+        self._bus.emit(events.FleetStopped(self._name, cancelled))
         for task in tasks:  # raise our own bugs
             if task.done() and not task.cancelled() and task.exception() is not None:
                 task.result()
@@ -319,8 +306,8 @@ class FleetRun:
         deadline = started + target.timeout
         slot.started, slot.expired = started, False
         self._deadlines.watch(slot, deadline)
-        if self._events.wants(TargetPolling):
-            self._emit(TargetPolling, entry, max(started - entry.due, 0.0))
+        if self._bus.wants(events.TargetPolling):
+            self._emit(events.TargetPolling, entry, max(started - entry.due, 0.0))
         error: BaseException | None = None
         reading: Reading | None = None
         try:
@@ -385,7 +372,7 @@ class FleetRun:
                 slot.task.uncancel()
 
     def _succeeded(self, entry: RunningTarget, reading: Reading, started: float, at: float) -> None:
-        scheduler, events = self.scheduler, self._events
+        scheduler = self.scheduler
         failures, changed = entry.failures, scheduler.changed(entry, reading)
         now = self._loop.time()
         scheduler.succeeded(entry, reading, at, now)
@@ -393,9 +380,9 @@ class FleetRun:
             self.saving.touch(entry)
             if failures:
                 self._report_state(entry)
-                self._emit(TargetRecovered, entry, failures)
-            if changed and events.wants(TargetChanged):
-                self._emit(TargetChanged, entry, reading.summary)
+                self._emit(events.TargetRecovered, entry, failures)
+            if changed and self._bus.wants(events.TargetChanged):
+                self._emit(events.TargetChanged, entry, reading.summary)
         result = "changed" if changed else "unchanged"
         self._note_end(entry, "dropped" if entry.place == GONE else result, started, at)
 
@@ -407,24 +394,26 @@ class FleetRun:
         decision = self.scheduler.failed(entry, text, is_permanent(error), at, wait_of(error))
         if decision is not None:
             self.saving.touch(entry)
-            self._emit(TargetFailed, entry, text, entry.failures, decision.delay)
+            self._emit(events.TargetFailed, entry, text, entry.failures, decision.delay)
             if self.scheduler.state(entry, -math.inf) != was[0]:
                 self._report_state(entry)
             if decision.dead and not was[1]:
-                self._emit(TargetDead, entry, text, entry.permanent, decision.delay)
+                self._emit(events.TargetDead, entry, text, entry.permanent, decision.delay)
         self._note_end(entry, "failed", started, at)
 
     def _report_state(self, entry: RunningTarget) -> None:
-        self._emit(TargetStateChanged, entry, self.scheduler.state(entry, -math.inf))
+        self._emit(events.TargetStateChanged, entry, self.scheduler.state(entry, -math.inf))
 
-    def _emit(self, event: Callable[..., TargetEvent], entry: RunningTarget, *facts: Any) -> None:
-        self._events.emit(event(self._name, entry.target.name, entry.target.type, *facts))
+    def _emit(
+        self, event: Callable[..., events.TargetEvent], entry: RunningTarget, *facts: Any
+    ) -> None:
+        self._bus.emit(event(self._name, entry.target.name, entry.target.type, *facts))
 
     def _note_end(self, entry: RunningTarget, result: str, started: float, at: float) -> None:
-        if self._events.wants(TargetPolled):
+        if self._bus.wants(events.TargetPolled):
             scheduler, delay = self.scheduler, max(entry.due - at, 0.0)
             facts = at - started, delay, scheduler.depth, scheduler.queued
-            self._emit(TargetPolled, entry, result, *facts)
+            self._emit(events.TargetPolled, entry, result, *facts)
         self.saving.watch_clock()
 
     async def _act_on(
@@ -463,7 +452,7 @@ class FleetRun:
         why = "timed out" if slot.expired or problem is None else text_of(problem)
         slot.expired = False
         what = getattr(action, "__qualname__", None) or type(action).__name__
-        self._emit(ActionFailed, entry, what, why)
+        self._emit(events.ActionFailed, entry, what, why)
         return False
 
     # Polls that ignore their cancellation
@@ -475,7 +464,7 @@ class FleetRun:
         took = self._loop.time() - slot.started
         if entry.place == FLIGHT:
             entry.error = f"ProbeTimeout: the probe still runs {short(took)} after its start"
-            self._emit(TargetStuck, entry, took)
+            self._emit(events.TargetStuck, entry, took)
         self.pump()
 
     def drop(self, entry: RunningTarget) -> None:
@@ -490,5 +479,5 @@ class FleetRun:
             return
         short_of = budget.asked > budget.polls
         if short_of and not self._budget_reported:
-            self._events.emit(BudgetShort(self._name, budget.asked, budget.polls))
+            self._bus.emit(events.BudgetShort(self._name, budget.asked, budget.polls))
         self._budget_reported = short_of

@@ -21,8 +21,7 @@ from pathlib import Path
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import Extract
-from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import ProbeOptions
+from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 
 OUTPUT_MAX = 1024 * 1024
@@ -42,7 +41,7 @@ class CommandProbe:
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
         self._words = _checked_words(options)
-        self._expect = _checked_statuses(options)
+        self._expect = options.codes("expect", (0,), 0, 255, "an exit code such as 0")
         self._extract = Extract(options)
         self._limit = options.size("limit", OUTPUT_MAX)
         self._folder = options.text("folder") or None
@@ -168,17 +167,6 @@ def _checked_words(options: ProbeOptions) -> tuple[str, ...]:
     if any("\0" in word for word in words):
         options.wrong("run", "contains a NUL character")
     return words
-
-
-def _checked_statuses(options: ProbeOptions) -> frozenset[int]:
-    given = options.raw("expect")
-    if given is None:
-        return frozenset({0})
-    listed = given if isinstance(given, (list, tuple)) else [given]
-    if not listed or not all(type(each) is int and 0 <= each <= 255 for each in listed):
-        options.wrong("expect", "must be an exit code such as 0, or a list of them")
-        return frozenset({0})
-    return frozenset(listed)
 
 
 def _ended(status: int | None) -> str:

@@ -17,8 +17,7 @@ from typing import Any
 
 from pollwise.durations import shown
 from pollwise.errors import ConfigError
-from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import ProbeOptions
+from pollwise.fleet.probes.options import ProbeOptions, failed
 
 _STEP = re.compile(
     r"""(?P<dot>\.)?(?P<name>[^\s.\[\]"']+)|\[(?P<index>-?\d{1,9})\]|\["(?P<quoted>[^"]*)"\]"""

@@ -19,9 +19,9 @@ from xml.parsers import expat
 
 from pollwise.core.outcome import Plain
 from pollwise.fleet.probes.extract import digest
-from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.http.fetch import HttpAnswer
 from pollwise.fleet.probes.http.probe import UrlProbe
+from pollwise.fleet.probes.options import failed
 
 DEPTH_MAX = 100
 #: Maximum length of a kept text.

@@ -7,12 +7,13 @@ environments only the names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from pollwise.durations import seconds, shown
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, ProbeError, ProbeRefused, did_you_mean
 from pollwise.fleet.targets import Target
 from pollwise.runtime.redact import HIDDEN, is_secret, shown_url
 
@@ -21,6 +22,7 @@ UNITS = {"": 1, "b": 1, "kb": 1000, "mb": 1000**2, "kib": 1024, "mib": 1024**2}
 _SIZE = re.compile(r"\s*(\d+)\s*([a-z]*)\s*", re.IGNORECASE)
 
 Problem = tuple[str, str]
+T = TypeVar("T")
 
 
 class BadOptions(ConfigError):
@@ -70,31 +72,49 @@ class ProbeOptions:
         given = self.text(key, default)
         folded = given if given in words else next((w for w in words if w == given.lower()), None)
         if folded is None:
-            near = get_close_matches(given.lower(), words, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"give one of {', '.join(words)}"
+            hint = did_you_mean(given.lower(), words, f"give one of {', '.join(words)}")
             self.wrong(key, f"= {_safe(key, given)} is not known; {hint}")
             return default
         return folded
 
-    def flag(self, key: str, default: bool) -> bool:
+    def _checked(self, key: str, default: T, fits: Callable[[Any], bool], must: str) -> T:
+        """The value of an option, if it `fits`; else the default."""
         given = self.raw(key)
         if given is None:
             return default
-        if not isinstance(given, bool):
-            self.wrong(key, f"= {_safe(key, given)} must be true or false")
+        if not fits(given):
+            self.wrong(key, f"= {_safe(key, given)} must be {must}")
             return default
-        return given
+        return given  # type: ignore[no-any-return]
+
+    def flag(self, key: str, default: bool) -> bool:
+        return self._checked(key, default, lambda given: type(given) is bool, "true or false")
 
     def whole(self, key: str, default: int, minimum: int, maximum: int) -> int:
+        must = f"a whole number from {minimum} to {maximum}"
+        return self._checked(
+            key, default, lambda n: type(n) is int and minimum <= n <= maximum, must
+        )
+
+    def codes(
+        self, key: str, default: Iterable[int], low: int, high: int, what: str
+    ) -> frozenset[int]:
+        """One code from `low` to `high`, or a list of them."""
         given = self.raw(key)
         if given is None:
-            return default
-        if isinstance(given, bool) or not isinstance(given, int) or not minimum <= given <= maximum:
-            self.wrong(
-                key, f"= {_safe(key, given)} must be a whole number from {minimum} to {maximum}"
-            )
-            return default
-        return given
+            return frozenset(default)
+        listed = given if isinstance(given, (list, tuple)) else [given]
+        if not listed or not all(_is_within(each, low, high) for each in listed):
+            self.wrong(key, f"must be {what}, or a list of them")
+            return frozenset(default)
+        return frozenset(listed)
+
+    def certificates(self, key: str = "ca") -> str | None:
+        """The path of a file of certificates."""
+        path = self.text(key) or None
+        if path is not None and not Path(path).is_file():
+            self.wrong(key, f"= {path!r} is not a file; give a file of certificates (PEM)")
+        return path
 
     def duration(self, key: str, default: float) -> float:
         given = self.raw(key)
@@ -163,18 +183,32 @@ class ProbeOptions:
         """Raise all errors, unknown options included."""
         for key in self._given:
             if key not in self._known:
-                self.wrong(key, advice(key, self._known))
+                self.wrong(key, f"is not an option; {hint(key, sorted(self._known))}")
         if self.problems:
             raise BadOptions(self.target.name, self.problems)
 
 
-def advice(key: str, known: Iterable[str]) -> str:
-    """The error for an unknown key, with the nearest known one."""
-    listed = sorted(known)
-    near = get_close_matches(key, listed, 1)
-    return (
-        f"is not an option; {f'did you mean {near[0]}?' if near else 'known: ' + ', '.join(listed)}"
-    )
+def hint(key: str, known: Sequence[str]) -> str:
+    """The end of an error for an unknown key: the nearest known one, else all of them."""
+    near = get_close_matches(key, known, 1)
+    return f"did you mean {near[0]}?" if near else f"known: {', '.join(known)}"
+
+
+def failed(
+    message: str, *, permanent: bool = False, retry_after: float | None = None
+) -> ProbeError:
+    """The error of a failed poll. The message says what was polled, without secrets.
+
+    permanent: polling again would not help (no such page, not allowed): the target is dead at once.
+    retry_after: seconds that the source asked to wait before the next poll.
+    """
+    error = ProbeRefused(message) if permanent else ProbeError(message)
+    error.retry_after = retry_after
+    return error
+
+
+def _is_within(given: object, low: int, high: int) -> bool:
+    return isinstance(given, int) and not isinstance(given, bool) and low <= given <= high
 
 
 def _safe(key: str, given: object) -> str:

@@ -20,8 +20,7 @@ import struct
 from typing import NamedTuple
 
 from pollwise.core.outcome import Plain
-from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import ProbeOptions
+from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from pollwise.runtime.redact import shown_url
 

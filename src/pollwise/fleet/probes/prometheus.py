@@ -18,10 +18,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra
-from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.http.fetch import HttpAnswer
 from pollwise.fleet.probes.http.probe import UrlProbe
-from pollwise.fleet.probes.options import ProbeOptions
+from pollwise.fleet.probes.options import ProbeOptions, failed
 
 try:
     from prometheus_client.parser import text_string_to_metric_families

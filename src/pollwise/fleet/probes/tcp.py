@@ -12,12 +12,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from pollwise.core.outcome import Plain
-from pollwise.fleet.probes.failed import failed
-from pollwise.fleet.probes.options import ProbeOptions
+from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.fleet.targets import ProbeContext, Reading, Target
 from pollwise.runtime.redact import shown_url
 
@@ -31,16 +29,8 @@ class TcpProbe:
     regex (use what it matches in that line), tls, verify, ca, tls_warning."""
 
     __slots__ = (
-        "_ca",
-        "_pattern",
-        "_port",
-        "_read",
-        "_send",
-        "_tls",
-        "_verify",
-        "_warning",
-        "host",
-    )
+        "_ca", "_pattern", "_port", "_read", "_send", "_tls", "_verify", "_warning", "host",
+    )  # fmt: skip
 
     def __init__(self, target: Target) -> None:
         options = ProbeOptions(target)
@@ -54,9 +44,7 @@ class TcpProbe:
         if self._tls:
             _certificates()  # a missing extra is reported now
         self._verify = options.flag("verify", True)
-        self._ca = options.text("ca") or None
-        if self._ca is not None and not Path(self._ca).is_file():
-            options.wrong("ca", f"= {self._ca!r} is not a file; give a file of certificates (PEM)")
+        self._ca = options.certificates()
         self._warning = options.duration("tls_warning", TLS_WARNING)
         options.finish()
 

@@ -17,11 +17,10 @@ rate, and the self-exciting one is drawn by Ogata's method, so both are exact, w
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable
 
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, did_you_mean
 from pollwise.lab.numeric import np
 from pollwise.lab.replay.base import Seconds, Trace
 
@@ -39,9 +38,7 @@ def workload(name: str, seed: int = 0, hours: float = HOURS) -> Trace:
     """The workload with this name; `WORKLOADS` has the names."""
     made = WORKLOADS.get(name.strip().lower().replace("_", "-").replace(" ", "-"))
     if made is None:
-        near = difflib.get_close_matches(name, WORKLOADS, 1)
-        advice = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(WORKLOADS)}"
-        raise ConfigError(f"there is no workload {name!r}; {advice}")
+        raise ConfigError(f"there is no workload {name!r}; {did_you_mean(name, WORKLOADS)}")
     return made(seed, hours)
 
 

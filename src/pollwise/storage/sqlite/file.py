@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pollwise.errors import SchemaError, StoreError, StoreUnavailable
 from pollwise.storage.sql import migrations, statements
@@ -21,6 +21,17 @@ from pollwise.storage.sql import migrations, statements
 OLDEST_SQLITE = (3, 38, 0)
 #: How long a write waits for another process's write, in seconds.
 BUSY_TIMEOUT = 5.0
+
+
+class FileConnection(sqlite3.Connection):
+    """A connection on which several calls can be one transaction.
+
+    grouped: a transaction stays open at its end, and the next joins it; the thread commits them.
+    inside: the current call is in its own part of that transaction.
+    """
+
+    grouped = False
+    inside = False
 
 
 class SqliteFile:
@@ -40,18 +51,41 @@ class SqliteFile:
         self._create = create
         self._sql = statements(self.package)
         self._connection: sqlite3.Connection | None = None
+        self._sharing = [self]
+
+    def share(self, other: SqliteFile) -> None:
+        """Use one connection with another store in the same file and thread."""
+        if (self.path.absolute(), self._synchronous) != (
+            other.path.absolute(),
+            other._synchronous,
+        ):
+            raise StoreError(
+                f"{self.path} and {other.path} cannot share a connection: it needs the same file "
+                "and the same synchronous"
+            )
+        self._sharing = other._sharing
+        self._sharing.append(self)
+
+    @property
+    def connection(self) -> FileConnection | None:
+        return cast("FileConnection | None", self._connection)
 
     def connect(self) -> sqlite3.Connection:
         """The connection; opened, checked and migrated at the first call."""
         if self._connection is None:
-            connection = self._open()
+            connection = self._shared() or self._open()
             try:
                 self._prepare(connection)
             except BaseException:
-                connection.close()
+                if connection is not self._shared():
+                    connection.close()
                 raise
             self._connection = connection
         return self._connection
+
+    def _shared(self) -> sqlite3.Connection | None:
+        found = (each._connection for each in self._sharing)
+        return next((each for each in found if each is not None), None)
 
     def _open(self) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
@@ -75,14 +109,16 @@ class SqliteFile:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
+            factory=FileConnection,
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
         found = self._version(connection)  # first, so that a foreign file stays untouched
         if not found and not self._create:
             raise SchemaError(f"{self.path} holds no {self.holds}; check the path in the URL")
-        self._write_ahead(connection)
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        if not connection.in_transaction:  # else another store shares it, and has set them
+            self._write_ahead(connection)
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._migrate(connection)
 
     def _write_ahead(self, connection: sqlite3.Connection) -> None:
@@ -136,9 +172,9 @@ class SqliteFile:
         return found
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None and connection is not self._shared():
+            connection.close()
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any:
         """Run a method of this store; SQLite's errors are raised as ours."""
@@ -175,18 +211,44 @@ def explained(error: sqlite3.Error, path: Path) -> StoreError:
 
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """Commit all of it or nothing; inside another transaction, join that one."""
+    """Commit all of it or nothing; inside another transaction, join that one.
+
+    On a grouped connection the thread commits; an error undoes this part of the transaction only.
+    """
+    group = connection if isinstance(connection, FileConnection) and connection.grouped else None
+    begun = connection.in_transaction
+    if begun and (group is None or group.inside):
+        yield
+        return
+    connection.execute("SAVEPOINT part" if begun else "BEGIN IMMEDIATE")
+    try:
+        if group is not None:
+            group.inside = True
+        yield
+        if begun:
+            connection.execute("RELEASE part")
+        elif group is None:
+            connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK TO part" if begun else "ROLLBACK")
+        raise
+    finally:
+        if group is not None:
+            group.inside = False
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """Read one state of the file, whatever others commit meanwhile."""
     if connection.in_transaction:
         yield
         return
-    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("BEGIN")
     try:
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
+    finally:
+        connection.execute("ROLLBACK")
 
 
 def script_statements(script: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """The thread that makes the calls to a SQLite file, so that the event loop is not blocked.
 
 One thread with one connection is enough: SQLite has one writer at a time, so more would only wait.
+Calls that wait at the same moment are made in one transaction, so that they wait for the disk once.
 A store has two classes: one with the plain calls on the connection, and one whose methods are those
 calls made `in_thread`.
 """
@@ -8,20 +9,35 @@ calls made `in_thread`.
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+import threading
+import time
+import weakref
+from collections import deque
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, Protocol, TypeVar
 
 from pollwise.errors import StoreError
-from pollwise.runtime.clock import Clock
+from pollwise.runtime.clock import Clock, VirtualLoop
+from pollwise.storage.sqlite.file import FileConnection, SqliteFile
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+#: The maximum number of calls in one transaction, and the seconds after which no call joins it any
+#: more: they limit how long the write lock is held.
+CALLS_AT_ONCE = 64
+JOIN_FOR = 0.005
+
 
 class ConnectionOwner(Protocol):
     """Owns the connection, and raises SQLite's errors as ours."""
+
+    @property
+    def connection(self) -> FileConnection | None:
+        """The connection, once it is open and the tables exist."""
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any: ...
 
@@ -29,10 +45,12 @@ class ConnectionOwner(Protocol):
 
 
 class SqliteThread:
-    """Makes the calls of one connection, one after the other.
+    """Makes the calls of one store, one after the other.
 
     name: of the thread. store: what is closed, for errors. opened: called once, after the first
         successful call.
+    beside: the thread of another store in the same file. The two stores then have one thread and
+        one connection, until the last of them is closed, and their calls are committed together.
     """
 
     def __init__(
@@ -42,23 +60,39 @@ class SqliteThread:
         name: str,
         store: str,
         opened: Callable[[], None] | None = None,
+        beside: SqliteThread | None = None,
     ) -> None:
         self.connected = connected
         self._store = store
         self._opened = opened
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._calls: _WaitingCalls = _WaitingCalls(name) if beside is None else beside._calls
+        if beside is not None:
+            assert isinstance(connected, SqliteFile)  # noqa: S101
+            assert isinstance(beside.connected, SqliteFile)  # noqa: S101
+            connected.share(beside.connected)
+        self._calls.enter()
+        self._leave = weakref.finalize(self, self._calls.leave)  # if nobody closes it
         self.closed = False
 
     def call(
         self, method: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs
     ) -> asyncio.Future[T]:
+        return self._call(partial(method, *args, **kwargs), alone=False)
+
+    def call_alone(self, method: Callable[[], T]) -> asyncio.Future[T]:
+        """As `call`, but never in one transaction with other calls."""
+        return self._call(method, alone=True)
+
+    def _call(self, work: Callable[[], T], *, alone: bool) -> asyncio.Future[T]:
         if self.closed:
             raise StoreError(f"{self._store} is closed; open it again")
         loop = asyncio.get_running_loop()
-        work = partial(method, *args, **kwargs)
-        answer = loop.run_in_executor(self._executor, self.connected.call, work)
+        answer: asyncio.Future[T] = loop.create_future()
+        if isinstance(loop, VirtualLoop):
+            loop.made_outside(answer)
         if self._opened is not None:
             answer.add_done_callback(self._note_answer)
+        self._calls.put(_WaitingCall(self.connected, work, answer, alone))
         return answer
 
     def _note_answer(self, answer: asyncio.Future[Any]) -> None:
@@ -71,12 +105,153 @@ class SqliteThread:
         """Close the connection after the waiting calls, then the thread. May be called twice."""
         if self.closed:
             return
-        closing = self.call(self.connected.close)
+        closing = self.call_alone(self.connected.close)
         self.closed = True
+        self._leave()
+        await asyncio.shield(closing)
+
+
+class _WaitingCall(NamedTuple):
+    owner: ConnectionOwner
+    work: Callable[[], Any]
+    future: asyncio.Future[Any]
+    alone: bool
+
+    def joins(self, connection: FileConnection) -> bool:
+        """True if it can share a transaction on this connection. The first call of a store cannot:
+        it opens the connection and creates the tables.
+        """
+        return not self.alone and self.owner.connection is connection
+
+    def make(self) -> _CallAnswer:
         try:
-            await closing
-        finally:
-            self._executor.shutdown(wait=False)
+            return _CallAnswer(self.future, self.owner.call(self.work))
+        except BaseException as error:  # raised where the answer is awaited
+            return _CallAnswer(self.future, error=error)
+
+
+class _CallAnswer(NamedTuple):
+    future: asyncio.Future[Any]
+    result: Any = None
+    error: BaseException | None = None
+
+    def give(self) -> None:
+        if self.future.done():  # cancelled
+            return
+        if self.error is None:
+            self.future.set_result(self.result)
+        else:
+            self.future.set_exception(self.error)
+
+
+class _WaitingCalls:
+    """The waiting calls of the stores on one connection, and the thread that makes them."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._stores = 0
+        self._waiting: deque[_WaitingCall | None] = deque()
+        self._wake = threading.Lock()  # released to wake the thread
+        self._started = False
+        self._changing = threading.RLock()  # reentrant: a store may be finalized within `put`
+
+    def enter(self) -> None:
+        with self._changing:
+            self._stores += 1
+
+    def leave(self) -> None:
+        """The last store to leave ends the thread, after the waiting calls."""
+        with self._changing:
+            self._stores -= 1
+            if not self._stores:
+                self._add(None)
+
+    def put(self, call: _WaitingCall) -> None:
+        with self._changing:
+            if not self._stores:  # closed by another thread just now
+                raise StoreError("the store is closed; open it again")
+            self._add(call)
+            if not self._started:
+                # It does not refer to this object, so that a dropped store is finalized.
+                args = (self._waiting, self._wake)
+                threading.Thread(target=_serve, args=args, name=self._name, daemon=True).start()
+                self._started = True
+
+    def _add(self, call: _WaitingCall | None) -> None:
+        self._waiting.append(call)
+        with suppress(RuntimeError):  # already released
+            self._wake.release()
+
+
+def _serve(waiting: deque[_WaitingCall | None], wake: threading.Lock) -> None:
+    """Make the calls, until None comes."""
+    while _serve_next(waiting):
+        while not waiting:
+            wake.acquire()
+
+
+def _serve_next(waiting: deque[_WaitingCall | None]) -> bool:
+    """Make the first call, or several in one transaction if they wait; False if it is None."""
+    call = waiting[0]
+    if call is None:
+        return False
+    connection = call.owner.connection
+    if len(waiting) > 1 and connection is not None and call.joins(connection):
+        _deliver(_make_together(waiting, connection))
+        return True
+    waiting.popleft()
+    if not call.future.cancelled():
+        _deliver([call.make()])
+    return True
+
+
+def _make_together(
+    waiting: deque[_WaitingCall | None], connection: FileConnection
+) -> list[_CallAnswer]:
+    """Make calls in one transaction, which the first one that writes begins. An error undoes its
+    own call only, but if the transaction is not committed, all calls fail.
+    """
+    owner: ConnectionOwner | None = None
+    answers: list[_CallAnswer] = []
+    until = time.monotonic() + JOIN_FOR
+    connection.grouped = True
+    try:
+        while waiting and len(answers) < CALLS_AT_ONCE and time.monotonic() < until:
+            call = waiting[0]
+            if call is None or not call.joins(connection):
+                break
+            waiting.popleft()
+            if call.future.cancelled():
+                continue
+            owner = call.owner
+            begun = connection.in_transaction
+            answers.append(call.make())
+            if begun and not connection.in_transaction:
+                # SQLite has undone all of it, because of a full disk for example.
+                raise answers[-1].error or StoreError("the transaction was undone")
+        if connection.in_transaction and owner is not None:
+            owner.call(connection.execute, "COMMIT")
+    except BaseException as error:  # raised where the answers are awaited
+        with suppress(sqlite3.Error):
+            connection.rollback()
+        return [_CallAnswer(each.future, error=error) for each in answers]
+    finally:
+        connection.grouped = False
+    return answers
+
+
+def _deliver(answers: list[_CallAnswer]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[_CallAnswer]] = {}
+    for answer in answers:
+        by_loop.setdefault(answer.future.get_loop(), []).append(answer)
+    for loop, its in by_loop.items():
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            loop.call_soon_threadsafe(_give, its)
+
+
+def _give(answers: list[_CallAnswer]) -> None:
+    for answer in answers:
+        answer.give()
 
 
 class _ThreadedStore(Protocol):

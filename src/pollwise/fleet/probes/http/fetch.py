@@ -15,15 +15,13 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from pollwise.core.outcome import Plain
 from pollwise.errors import MissingExtra, ProbeError
-from pollwise.fleet.probes.failed import failed
 from pollwise.fleet.probes.http.certificates import note_certificate
 from pollwise.fleet.probes.http.connections import Tls, transport
-from pollwise.fleet.probes.options import ProbeOptions
+from pollwise.fleet.probes.options import ProbeOptions, failed
 from pollwise.runtime.redact import shown_url
 
 try:
@@ -48,7 +46,6 @@ TRANSIENT = frozenset({408, 425, 429})
 _REDIRECTED = frozenset({301, 302, 303, 307, 308})
 _USUAL_TLS = Tls()
 _NO_HEADERS: dict[str, str] = {}
-_SUCCESS: frozenset[int] = frozenset()
 _OWN = {"user-agent": "pollwise", "accept": "*/*", "accept-encoding": "gzip"}
 
 
@@ -111,13 +108,10 @@ class Fetch:
             self.body = options.text("body").encode()
             if self.method in SAFE:
                 options.wrong("body", f"is not sent with {self.method}; give method = 'post'")
-        self.expect = _checked_statuses(options)
+        self.expect = options.codes("expect", (), 100, 599, "a status code such as 200")
         self.redirects = options.whole("redirects", REDIRECTS, 0, 20)
         self.limit = options.size("limit", limit)
-        ca = options.text("ca") or None
-        if ca is not None and not Path(ca).is_file():
-            options.wrong("ca", f"= {ca!r} is not a file; give a file of certificates (PEM)")
-        tls = Tls(options.flag("verify", True), ca)
+        tls = Tls(options.flag("verify", True), options.certificates())
         self.tls = _USUAL_TLS if tls == _USUAL_TLS else tls
         self.tls_warning = options.duration("tls_warning", TLS_WARNING)
 
@@ -207,8 +201,9 @@ class Fetch:
     def _check_status(self, status: int, headers: httpx.Headers, epoch: float) -> None:
         if status in self.expect or (not self.expect and 200 <= status < 300):
             return
+        phrase = httpx.codes.get_reason_phrase(status)
         raise failed(
-            f"{self._said()} was answered with {status} {_phrase(status)}".rstrip(),
+            f"{self._said()} was answered with {status} {phrase}".rstrip(),
             permanent=not (status in TRANSIENT or status >= 500 or 200 <= status < 300),
             retry_after=_retry_after(headers.get("retry-after"), epoch),
         )
@@ -324,18 +319,6 @@ def _checked_headers(options: ProbeOptions) -> dict[str, str]:
     return headers or _NO_HEADERS
 
 
-def _checked_statuses(options: ProbeOptions) -> frozenset[int]:
-    given = options.raw("expect")
-    if given is None:
-        return _SUCCESS
-    listed = given if isinstance(given, (list, tuple)) else [given]
-    for each in listed:
-        if isinstance(each, bool) or not isinstance(each, int) or not 100 <= each <= 599:
-            options.wrong("expect", "must be a status code such as 200, or a list of them")
-            return frozenset()
-    return frozenset(listed)
-
-
 def _length(response: httpx.Response) -> int | None:
     """The Content-Length."""
     said: str = response.headers.get("content-length", "")
@@ -358,10 +341,6 @@ def _reason(error: BaseException) -> str:
     detail = " ".join(str(error).split())
     # Messages of ssl and the system contain at most a host.
     return f"{said} ({detail[:160]})" if detail and "://" not in detail else said
-
-
-def _phrase(status: int) -> str:
-    return httpx.codes.get_reason_phrase(status)
 
 
 def _retry_after(value: str | None, epoch: float) -> float | None:

@@ -9,7 +9,7 @@ measured with the server's clock.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from pollwise.durations import Duration
@@ -42,6 +42,14 @@ TABLES = TableSet(__package__, "fleet_migrations", "pollwise fleet migrate", "fl
 #: The longest name of a fleet or a node.
 NAME_MAX = 255
 CONNECTIONS = 2
+#: The fields of a saved target, in the order of the statement, and how each is passed.
+_SAVED: dict[str, Callable[[list[Any]], Any]] = {
+    "name": texts, "token": numbers, "due": numbers, "paused": flags, "state": texts,
+    "failures": numbers, "error": lambda errors: texts(map(_storable, errors)),
+    "polled_at": numbers, "succeeded_at": numbers, "failed_at": numbers, "changed_at": numbers,
+    "interval": numbers,
+    "more": lambda every: texts(json.dumps(dict(more), default=str) for more in every),
+}  # fmt: skip
 
 
 class PostgresFleetStore(FleetStore):
@@ -115,26 +123,11 @@ class PostgresFleetStore(FleetStore):
     async def save(self, batch: Sequence[SavedTarget]) -> list[str]:
         if not batch:
             return []
-        rows = await self.database.rows(
-            "save",
-            [
-                self._fleet,
-                texts([each.name for each in batch]),
-                numbers([each.token for each in batch]),
-                numbers([each.due for each in batch]),
-                flags([each.paused for each in batch]),
-                texts([each.state for each in batch]),
-                numbers([each.failures for each in batch]),
-                texts([_storable(each.error) for each in batch]),
-                numbers([each.polled_at for each in batch]),
-                numbers([each.succeeded_at for each in batch]),
-                numbers([each.failed_at for each in batch]),
-                numbers([each.changed_at for each in batch]),
-                numbers([each.interval for each in batch]),
-                texts([json.dumps(dict(each.more), default=str) for each in batch]),
-            ],
-            safe=True,  # with a token, saving twice is harmless
-        )
+        columns = [
+            passed([getattr(each, name) for each in batch]) for name, passed in _SAVED.items()
+        ]
+        # With a token, saving twice is harmless.
+        rows = await self.database.rows("save", [self._fleet, *columns], safe=True)
         refused = [name for (name,) in rows]
         self._held.difference_update(refused)
         return refused
@@ -154,17 +147,9 @@ class PostgresFleetStore(FleetStore):
     ) -> list[TargetLease]:
         if self._id is None:
             await self.renew(node, lease)
-        rows = await self.database.rows(
-            "claim",
-            [
-                self._fleet,
-                number(self._id or 0),
-                texts(names),
-                number(limit),
-                number(lease),
-                self.database.now(),
-            ],
-        )
+        whose, now = number(self._id or 0), self.database.now()
+        params = [self._fleet, whose, texts(names), number(limit), number(lease), now]
+        rows = await self.database.rows("claim", params)
         leases = [
             TargetLease(name, token, lease, _saved(name, *rest)) for name, token, *rest in rows
         ]
@@ -173,17 +158,9 @@ class PostgresFleetStore(FleetStore):
 
     async def renew(self, node: str, lease: float) -> LeaseRenewal:
         _checked_name(node, "node")
-        [(known_as, nodes, free, ends)] = await self.database.rows(
-            "renew",
-            [
-                self._fleet,
-                text(node),
-                None if self._id is None else number(self._id),
-                number(lease),
-                self.database.now(),
-            ],
-            safe=True,
-        )
+        known = None if self._id is None else number(self._id)
+        params = [self._fleet, text(node), known, number(lease), self.database.now()]
+        [(known_as, nodes, free, ends)] = await self.database.rows("renew", params, safe=True)
         if known_as != self._id:  # the node is new or its lease expired, so it holds nothing
             self._id = known_as
             self._held.clear()

@@ -28,7 +28,7 @@ from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
 from pollwise.outbox.stores.sqlite.connection import SqliteConnection
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.sqlite.file import transaction
+from pollwise.storage.sqlite.file import snapshot, transaction
 
 #: The maximum number of new records that one claim reads, and that one prune deletes: limits the
 #: time that the write lock is held.
@@ -235,14 +235,10 @@ class SqliteCalls(SqliteConnection):
     # For operators
 
     def stats(self, now: float) -> OutboxStats:
-        connection = self.connect()
-        connection.execute("BEGIN")  # all counts from one snapshot
-        try:
+        with snapshot(self.connect()):
             [(live, dead, done)] = self._rows("counts")
             [(leased, waiting, blocked, behind)] = self._rows("key_counts", now=now)
             [(oldest,)] = self._rows("oldest")
-        finally:
-            connection.execute("ROLLBACK")
         return OutboxStats(
             ready=live - leased - waiting,
             leased=leased,

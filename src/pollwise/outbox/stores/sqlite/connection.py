@@ -13,11 +13,17 @@ import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pollwise.errors import SchemaError, StoreError
 from pollwise.storage.sql import incomplete_record, migrations, statements
-from pollwise.storage.sqlite.file import OLDEST_SQLITE, explained, script_statements, transaction
+from pollwise.storage.sqlite.file import (
+    OLDEST_SQLITE,
+    FileConnection,
+    explained,
+    script_statements,
+    transaction,
+)
 
 #: How long SQLite itself waits for a lock, in seconds, and about how long we wait until the next
 #: try. SQLite would wait longer and longer, and rarely get the lock of a busy database.
@@ -36,6 +42,10 @@ class SqliteConnection:
         self._timeout = timeout
         self._sql = statements(__package__)
         self._connection: sqlite3.Connection | None = None
+
+    @property
+    def connection(self) -> FileConnection | None:
+        return cast("FileConnection | None", self._connection)
 
     # Connecting
 
@@ -77,6 +87,7 @@ class SqliteConnection:
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
+            factory=FileConnection,
         )
         # SQLite accepts any bytes as text, and other programs put records too.
         connection.text_factory = lambda text: str(text, "utf-8", "replace")
@@ -101,7 +112,7 @@ class SqliteConnection:
         """Call a method of this store; raise SQLite's errors as StoreErrors.
 
         While others hold the lock, try again until `timeout`. A method is one transaction or only
-        reads, so a failed one has done nothing.
+        reads, so a failed one has done nothing. A failed commit can be tried again.
         """
         give_up = time.monotonic() + self._timeout
         while True:
@@ -118,9 +129,10 @@ class SqliteConnection:
 
     def _end_transaction(self) -> None:
         """Release the lock, so that the next call starts clean."""
-        if self._connection is not None and self._connection.in_transaction:
+        connection = self.connection
+        if connection is not None and connection.in_transaction and not connection.grouped:
             try:
-                self._connection.execute("ROLLBACK")
+                connection.execute("ROLLBACK")
             except sqlite3.Error:
                 self.close()  # which undoes it as well
 

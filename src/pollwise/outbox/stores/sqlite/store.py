@@ -80,7 +80,7 @@ class SqliteOutboxStore(OutboxStore):
         return OutboxTarget("sqlite", self.name, self.url, path=self._calls.path, now=now)
 
     async def migrate(self) -> list[int]:
-        return await self._call(self._calls.migrate)
+        return await self._thread.call_alone(self._calls.migrate)
 
     def migration(self) -> str:
         return migration()
