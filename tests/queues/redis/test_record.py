@@ -75,6 +75,7 @@ def test_nothing_is_left_of_pruned_jobs(redis: Redis, name: str) -> None:
             assert await queue.drop() == 5
             await clock.advance(6)
             assert await queue.prune() == 15
+            assert await queue.claim("w", 20, 60) == []
 
     clock.run(main())
     assert left_of(redis, name) == [":meta"]
@@ -94,7 +95,9 @@ def test_a_plain_job_touches_none_of_the_optional_parts(redis: Redis, name: str)
     within(redis.url(), name, work)
 
 
-def test_claims_do_not_read_results(redis: Redis, name: str) -> None:
+def test_claims_do_not_read_results(
+    redis: Redis, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A claim of a job that has run before returns what the first claim did."""
     sizes: list[int] = []
 
@@ -111,7 +114,7 @@ def test_claims_do_not_read_results(redis: Redis, name: str) -> None:
                 sizes.append(len(answer[0]))
                 return answer
 
-            queue._connections.run = measuring  # type: ignore[method-assign]
+            monkeypatch.setattr(queue._connections, "run", measuring)
             [claim] = await queue.claim("w", 1, 60)
             assert claim.job.attempt == 1
 
