@@ -12,7 +12,7 @@ from typing import Any
 from pollwise.controller.state.base import ControllerState, new_id
 from pollwise.controller.state.postgres.state import PostgresState
 from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.state.values import JobRow, RunRow, WorkerRow
+from pollwise.controller.state.values import WorkerRow
 from pollwise.runtime.clock import VirtualClock
 from tests.support.servers import Postgres
 
@@ -28,35 +28,6 @@ class Stand:
         self.clock = clock
         self.make = make
         self.state = make()
-
-    async def job(self, **given: Any) -> JobRow:
-        """A job in the state `putting`."""
-        row = replace(JobRow(new_id(self.clock), "build"), **given)
-        [kept] = await self.state.add_jobs([row])
-        return kept
-
-    async def ready(self, **given: Any) -> JobRow:
-        """A ready job; the queue calls it q-<id>."""
-        job = await self.job(**given)
-        assert await self.state.mark_ready([(job.id, job.round, f"q-{job.id}")]) == [True]
-        return await self.now(job)
-
-    async def leased(self, worker: str = "w1", **given: Any) -> JobRow:
-        job = await self.ready(**given)
-        [started] = await self.state.deliver([self.run(job, worker)])
-        assert started is not None
-        return started
-
-    async def now(self, job: JobRow) -> JobRow:
-        found = await self.state.job(job.id)
-        assert found is not None
-        return found
-
-    def run(self, job: JobRow, worker: str = "w1", **given: Any) -> RunRow:
-        """A claim on the job, for two minutes."""
-        until = self.clock.epoch() + 120.0
-        made = RunRow(job.id, worker, f"q-{job.id}", 1, worker, job.kind, job.round, 1, until)
-        return replace(made, **given)
 
     async def worker(self, name: str = "mac", **given: Any) -> WorkerRow:
         row = WorkerRow(new_id(self.clock), name, token_hash=uuid.uuid4().hex)

@@ -14,18 +14,17 @@ from typing import Any
 import pytest
 
 from pollwise.controller.opening import state_at
-from pollwise.controller.state import encoding as state_rows
-from pollwise.controller.state.base import ControllerState, new_id
+from pollwise.controller.state.base import new_id
 from pollwise.controller.state.postgres.state import PostgresState
-from pollwise.controller.state.sqlite.state import SqliteState
-from pollwise.controller.state.values import ArtefactRow, Contact, JobRow, RunEnding, RunRow
-from pollwise.errors import ConfigError, SchemaError, StoreError
+from pollwise.controller.state.sql import all_statements
+from pollwise.controller.state.sqlite.state import DIALECT, SqliteState
+from pollwise.controller.state.values import ArtefactRow, Token, WorkerRow
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.jobs import NewJob
-from pollwise.storage.sql import statements
 from tests.support.proxy import Proxy
 from tests.support.servers import Postgres
 
@@ -39,13 +38,12 @@ def schema(postgres: Postgres) -> Iterator[str]:
     postgres.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE")
 
 
-def a_job(**given: Any) -> JobRow:
-    return replace(JobRow(new_id(CLOCK), "build"), **given)
+def a_worker(**given: Any) -> WorkerRow:
+    return replace(WorkerRow(new_id(CLOCK), "mac", token_hash=uuid.uuid4().hex), **given)
 
 
-def a_run(job: JobRow, worker: str = "w1", **given: Any) -> RunRow:
-    made = RunRow(job.id, worker, "q1", 1, worker, job.kind, job.round, 1, CLOCK.epoch() + 120)
-    return replace(made, **given)
+def a_file(name: str = "a", blob: str = "b") -> ArtefactRow:
+    return ArtefactRow("j1", name, blob, 1, "0")
 
 
 # Ids
@@ -74,14 +72,14 @@ def test_the_state_shares_the_file_of_its_queue(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with SqliteQueue(path, "agents") as queue, SqliteState(path) as state:
-            await state.add_jobs([a_job()])
+            await state.add_worker(a_worker())
             await queue.put(NewJob("build"))
             await asyncio.gather(
-                *(state.add_jobs([a_job()]) for _ in range(20)),
+                *(state.add_worker(a_worker()) for _ in range(20)),
                 *(queue.put(NewJob("build")) for _ in range(20)),
             )
             assert (await queue.stats()).ready == 21
-            assert (await state.stats(60)).jobs["putting"] == 21
+            assert await state.count_workers(60) == (21, 21)
 
     asyncio.run(main())
 
@@ -102,10 +100,10 @@ def test_a_file_that_is_missing_newer_or_nothing_of_ours(tmp_path: Path) -> None
         (tmp_path / "text.db").write_text("no database" * 100)
         async with SqliteState(tmp_path / "text.db") as state:
             with pytest.raises(StoreError, match="not a SQLite database"):
-                await state.job("x")
+                await state.token("x")
         await state.close()
         with pytest.raises(StoreError, match="closed"):
-            await state.job("x")
+            await state.token("x")
 
     asyncio.run(main())
 
@@ -137,8 +135,8 @@ def test_it_makes_its_own_tables(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_no_statement_goes_through_all_jobs(tmp_path: Path) -> None:
-    """But counting them, and a page of all: that takes the newest."""
+def test_files_logs_and_tokens_are_found_by_an_index(tmp_path: Path) -> None:
+    """Workers and requirements are few, and the audit log is filtered as people like."""
 
     async def make() -> None:
         async with SqliteState(tmp_path / "x.db") as state:
@@ -146,17 +144,38 @@ def test_no_statement_goes_through_all_jobs(tmp_path: Path) -> None:
 
     asyncio.run(make())
     connection = sqlite3.connect(tmp_path / "x.db")
-    jobs = "pollwise_controller_jobs"
-    for name, statement in state_rows.filled(
-        statements("pollwise.controller.state.sqlite")
-    ).items():
-        if name in ("stats", "list_jobs"):
-            continue
+    for name, statement in all_statements("pollwise.controller.state.sqlite", DIALECT).items():
         values = dict.fromkeys(re.findall(r":(\w+)", statement))
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
-        assert not [step for step in plan if step.startswith(f"SCAN {jobs}")], (name, plan)
-        assert not [step for step in plan if "TEMP B-TREE FOR ORDER" in step], (name, plan)
+        scans = [step for step in plan if re.match(r"SCAN pollwise_controller_[aflt]", step)]
+        assert not scans or name == "list_audit", (name, plan)
     connection.close()
+
+
+def test_a_requirement_is_written_once_an_hour(tmp_path: Path) -> None:
+    clock, path = VirtualClock(), tmp_path / "x.db"
+
+    def written() -> float:
+        connection = sqlite3.connect(path)
+        [(used_at,)] = connection.execute("SELECT used_at FROM pollwise_controller_requirements")
+        connection.close()
+        return float(used_at)
+
+    async def main() -> None:
+        async with SqliteState(path, clock=clock) as state:
+            await state.require("build", "h", {})
+            begin = clock.epoch()
+            await clock.advance(3599)
+            await state.require("build", "h", {})
+            async with SqliteState(path, clock=clock) as other:
+                await other.require("build", "h", {})
+            assert written() == begin
+            await clock.advance(1)
+            await state.require("build", "h", {})
+            assert written() == begin + 3600
+        await state.require("build", "h", {})  # without a call to the store, which is closed
+
+    clock.run(main())
 
 
 # URLs
@@ -204,7 +223,7 @@ def test_tables_are_made_only_when_told_to(postgres: Postgres, schema: str) -> N
             with pytest.raises(SchemaError, match="Run `pollwise serve URL --migrate`"):
                 await state.ping()
             with pytest.raises(SchemaError, match="does not exist"):
-                await state.job("x")
+                await state.token("x")
             assert "CREATE TABLE" in state.migration()
             assert await state.migrate() == [1]
             assert await state.migrate() == []
@@ -222,7 +241,7 @@ def test_many_migrate_at_once_and_the_queue_beside_them(postgres: Postgres, sche
         states = [PostgresState(dsn, schema=schema) for _ in range(5)]
         queue = PostgresQueue(dsn, "agents", schema=schema)
         await asyncio.gather(queue.migrate(), *(each.migrate() for each in states))
-        await states[0].add_jobs([a_job()])
+        await states[0].add_worker(a_worker())
         await queue.put(NewJob("build"))
         await queue.close()
         for each in states:
@@ -242,11 +261,11 @@ def test_a_role_that_owns_nothing_can_work(postgres: Postgres, schema: str) -> N
         tables = f"ALL TABLES IN SCHEMA {schema}"
         postgres.execute(f"GRANT SELECT, INSERT, UPDATE, DELETE ON {tables} TO {role}")
         async with PostgresState(postgres.dsn(user=role), schema=schema) as state:
-            job = a_job()
-            await state.add_jobs([job])
-            assert None not in await state.deliver([a_run(job)])
+            await state.add_worker(a_worker())
             await state.audit([AuditEntry("x", "y")])
-            assert await state.end_runs([RunEnding(job.id, "w1", "done")]) == ["ended"]
+            await state.put_artefact(a_file(), 5)
+            await state.append_log("j1", 1, 0, b"x", 10, b"")
+            await state.forget(["j1"])
         async with PostgresState(postgres.dsn(user=role), schema=f"{schema}_x") as state:
             with pytest.raises(StoreError, match="Grant the role CREATE"):
                 await state.migrate()
@@ -258,10 +277,8 @@ def test_behind_a_pooler(pgbouncer: Any, postgres: Postgres, schema: str) -> Non
     async def main() -> None:
         async with PostgresState(pgbouncer.dsn(), schema=schema) as state:
             await state.migrate()
-            jobs = [a_job() for _ in range(20)]
-            await asyncio.gather(*(state.add_jobs([job]) for job in jobs))
-            await state.deliver([a_run(job) for job in jobs])
-            assert (await state.stats(60)).runs == 20
+            await asyncio.gather(*(state.add_worker(a_worker()) for _ in range(20)))
+            assert await state.count_workers(60) == (20, 20)
 
     asyncio.run(main())
 
@@ -274,8 +291,9 @@ def test_the_servers_clock_decides(postgres: Postgres, schema: str) -> None:
     async def main() -> None:
         async with PostgresState(postgres.dsn(), schema=schema, clock=Wrong()) as state:
             await state.migrate()
-            [job] = await state.add_jobs([a_job()])
-            assert abs(job.created_at - CLOCK.epoch()) < 60
+            worker = await state.add_worker(a_worker())
+            assert abs(worker.registered_at - CLOCK.epoch()) < 60
+            assert await state.count_workers(60) == (1, 1)
 
     asyncio.run(main())
 
@@ -289,33 +307,28 @@ def test_calls_whose_answer_is_lost_are_made_once(postgres: Postgres, schema: st
     async def main(proxy: Proxy) -> None:
         async with PostgresState(proxy.through(postgres.dsn()), schema=schema) as state:
             await state.migrate()
-            job = a_job(unique="u")
-
-            def lose(name: str) -> None:
-                proxy.lose_answer(to=name.encode())
-
-            lose("controller_add_jobs")
-            [kept] = await state.add_jobs([job])
-            assert kept.id == job.id
-            lose("controller_mark_ready")
-            assert await state.mark_ready([(job.id, 0, "q1")]) == [True]
-            lose("controller_deliver")
-            run = a_run(job)
-            [started] = await state.deliver([run])
-            assert started is not None
-            lose("controller_contact")
-            [found] = await state.contact([Contact(job.id, "w1", progress=0.5)])
-            assert found is not None
-            lose("controller_append_log")
-            place = await state.append_log(job.id, 1, 0, b"once", 100, b"")
+            lose = proxy.lose_answer
+            worker, token = a_worker(), Token(new_id(CLOCK), "ci", "put", "h1")
+            lose(b"controller_workers")
+            assert (await state.add_worker(worker)).id == worker.id
+            lose(b"controller_tokens")
+            assert (await state.add_token(token)).id == token.id
+            lose(b"controller_tokens")
+            rotated = await state.rotate_token(token.id, "h1", "h2", None)
+            assert rotated is not None
+            assert rotated.hash == "h2"
+            lose(b"controller_append_log")
+            place = await state.append_log("j1", 1, 0, b"once", 100, b"")
             assert place is not None
-            assert await state.read_log(job.id, 0, 100) == b"once"
-            lose("controller_put_artefact")
-            assert await state.put_artefact(ArtefactRow(job.id, "a", "b", 1, "0"), 5) is None
-            lose("controller_end_runs")
-            assert await state.end_runs([RunEnding(job.id, "w1", "done")]) == ["ended"]
-            assert await state.end_runs([RunEnding(job.id, "w1", "done")]) == ["repeated"]
-            proxy.await_lost(7)
+            assert await state.read_log("j1", 0, 100) == b"once"
+            lose(b"controller_put_artefact")
+            assert await state.put_artefact(a_file(), 5) is None
+            assert len(await state.artefacts("j1")) == 1
+            lose(b"controller_audit")
+            with pytest.raises(StoreUnavailable):
+                await state.audit([AuditEntry("x", "y")])
+            assert len(await state.list_audit()) == 1
+            proxy.await_lost(6)
 
     with Proxy(postgres.port) as proxy:
         asyncio.run(main(proxy))
@@ -324,43 +337,31 @@ def test_calls_whose_answer_is_lost_are_made_once(postgres: Postgres, schema: st
 # Several controllers
 
 
-def test_controllers_that_race_agree(postgres: Postgres, schema: str) -> None:
-    """Claims, reports, cancels and sweeps at once: each run ends once, nobody waits in a circle."""
+def test_controllers_that_write_and_forget_one_folder(postgres: Postgres, schema: str) -> None:
+    """Appends, files and sweeps at once: nothing fails, and what is forgotten is gone."""
 
     async def main() -> None:
         states = [PostgresState(postgres.dsn(), schema=schema) for _ in range(3)]
         await states[0].migrate()
-        jobs = [a_job() for _ in range(60)]
-        await states[0].add_jobs(jobs)
-        ended: list[str] = []
 
-        async def work(state: ControllerState, worker: str, step: int) -> None:
-            mine = jobs[::step]
-            for start in range(0, len(mine), 10):
-                batch = mine[start : start + 10]
-                until = CLOCK.epoch() + 100 + step
-                runs = [a_run(job, worker, token=step, until=until) for job in batch]
-                got = [row for row in await state.deliver(list(reversed(runs))) if row]
-                await state.contact([Contact(row.id, worker, progress=0.1) for row in got])
-                verdicts = await state.end_runs([RunEnding(row.id, worker, "done") for row in got])
-                told = zip(got, verdicts, strict=True)
-                ended.extend(row.id for row, verdict in told if verdict == "ended")
+        async def write(state: PostgresState, part: int) -> None:
+            for n in range(20):
+                await state.append_log("j1", part, 0, b"x" * (n + 1), 1000, b"")
+                await state.put_artefact(a_file(f"f{part}", f"{part}-{n}"), 5)
 
-        async def meddle(state: ControllerState) -> None:
-            for job in jobs[::7]:
-                await state.cancel(job.id)
-                await state.release_lapsed(-1000.0, 5)
+        async def sweep(state: PostgresState) -> None:
+            for _ in range(20):
+                await state.forget(["j1", "j2"])
 
-        await asyncio.gather(
-            *(work(states[n % 3], f"w{n}", n + 1) for n in range(6)), meddle(states[0])
+        await asyncio.gather(write(states[0], 1), write(states[1], 1), sweep(states[2]))
+        place = await states[0].log_place("j1")
+        assert len(await states[0].read_log("j1", 0, 1000)) == place.size
+        await states[0].forget(["j1"])
+        [(left,)] = postgres.execute(
+            f"SELECT (SELECT count(*) FROM {schema}.controller_log_bytes)"
+            f" + (SELECT count(*) FROM {schema}.controller_artefacts)"
         )
-        final = await states[1].jobs([job.id for job in jobs])
-        assert len(ended) == len(set(ended)), "a run was ended twice"
-        for job in jobs:
-            row = final[job.id]
-            assert (row.state == "done") == (job.id in set(ended)), row
-        stats = await states[2].stats(60)
-        assert stats.runs == stats.jobs["leased"]
+        assert left == 0
         for each in states:
             await each.close()
 

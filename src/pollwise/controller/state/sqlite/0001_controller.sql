@@ -1,78 +1,7 @@
 -- Version 1: what the controller keeps beside the queue, in the queue's own file.
---
--- Every change of a run, a log or an artefact is made in one transaction with a look at its job.
--- Times are seconds since 1970.
+-- Times are seconds since 1970. JSON is text.
 
--- retired: it is about to be forgotten, and its artefacts may be gone.
--- What may be long stands at the end: nobody reads past it who does not ask for it.
-CREATE TABLE pollwise_controller_jobs (
-    id            TEXT    PRIMARY KEY NOT NULL,
-    kind          TEXT    NOT NULL,
-    state        TEXT    NOT NULL,
-    requires_hash TEXT    NOT NULL,
-    priority      INTEGER NOT NULL,
-    "key"         TEXT,
-    "unique"      TEXT,
-    delay_s       REAL    NOT NULL,
-    timeout_s     REAL,
-    attempts      INTEGER NOT NULL,
-    created_by  TEXT    NOT NULL,
-    round         INTEGER NOT NULL,
-    attempt       INTEGER NOT NULL,
-    queue_id      TEXT,
-    progress      REAL,
-    worker_id     TEXT,
-    cancel        INTEGER NOT NULL,
-    ended_by      TEXT,
-    created_at  REAL    NOT NULL,
-    changed_at    REAL    NOT NULL,
-    started_at    REAL,
-    finished_at   REAL,
-    exit_code     INTEGER,
-    retired       INTEGER NOT NULL DEFAULT 0,
-    payload_bytes INTEGER NOT NULL,
-    result_bytes  INTEGER NOT NULL,
-    message       TEXT,
-    error         TEXT,
-    requires      TEXT    NOT NULL,
-    inputs        TEXT    NOT NULL,
-    payload       TEXT    NOT NULL,
-    result        TEXT
-);
-
-CREATE UNIQUE INDEX pollwise_controller_jobs_unique ON pollwise_controller_jobs ("unique")
-    WHERE "unique" IS NOT NULL;
-CREATE INDEX pollwise_controller_jobs_state ON pollwise_controller_jobs (state, id);
-CREATE INDEX pollwise_controller_jobs_kind ON pollwise_controller_jobs (kind, id);
-CREATE INDEX pollwise_controller_jobs_worker ON pollwise_controller_jobs (worker_id, id)
-    WHERE worker_id IS NOT NULL;
-CREATE INDEX pollwise_controller_jobs_waiting
-    ON pollwise_controller_jobs (kind, requires_hash, state, created_at)
-    WHERE state IN ('putting', 'ready', 'leased');
-CREATE INDEX pollwise_controller_jobs_stuck ON pollwise_controller_jobs (changed_at)
-    WHERE state = 'putting';
-CREATE INDEX pollwise_controller_jobs_finished ON pollwise_controller_jobs (finished_at)
-    WHERE finished_at IS NOT NULL;
-
-CREATE TABLE pollwise_controller_runs (
-    job_id       TEXT    PRIMARY KEY,
-    worker_id    TEXT    NOT NULL,
-    queue_id     TEXT    NOT NULL,
-    token        INTEGER NOT NULL,
-    claimed_as   TEXT    NOT NULL,
-    queue_kind   TEXT    NOT NULL,
-    round        INTEGER NOT NULL,
-    attempt      INTEGER NOT NULL,
-    until        REAL    NOT NULL,
-    "key"        TEXT,
-    receipt      TEXT    NOT NULL,
-    delivered_at REAL    NOT NULL,
-    heard_of_at  REAL
-) WITHOUT ROWID;
-
-CREATE INDEX pollwise_controller_runs_worker ON pollwise_controller_runs (worker_id, delivered_at);
-CREATE INDEX pollwise_controller_runs_until ON pollwise_controller_runs (until);
-
+-- What jobs of a kind ask of a worker; hash is '' when they ask for nothing.
 CREATE TABLE pollwise_controller_requirements (
     kind     TEXT NOT NULL,
     hash     TEXT NOT NULL,
@@ -81,12 +10,13 @@ CREATE TABLE pollwise_controller_requirements (
     PRIMARY KEY (kind, hash)
 ) WITHOUT ROWID;
 
+-- registered_by: 'token:' and the id of the token that it registered with.
 CREATE TABLE pollwise_controller_workers (
     id               TEXT    PRIMARY KEY,
     name             TEXT    NOT NULL,
     capabilities     TEXT    NOT NULL,
     slots            INTEGER NOT NULL,
-    token_hash       TEXT    NOT NULL,
+    token_hash       TEXT    NOT NULL UNIQUE,
     token_expires_at REAL,
     registered_at    REAL    NOT NULL,
     registered_by    TEXT    NOT NULL,
@@ -95,13 +25,11 @@ CREATE TABLE pollwise_controller_workers (
     address          TEXT    NOT NULL
 ) WITHOUT ROWID;
 
-CREATE UNIQUE INDEX pollwise_controller_workers_token ON pollwise_controller_workers (token_hash);
-
 CREATE TABLE pollwise_controller_tokens (
     id           TEXT PRIMARY KEY,
     name         TEXT NOT NULL,
     scope        TEXT NOT NULL,
-    hash         TEXT NOT NULL,
+    hash         TEXT NOT NULL UNIQUE,
     created_at   REAL NOT NULL,
     created_by   TEXT NOT NULL,
     expires_at   REAL,
@@ -109,7 +37,14 @@ CREATE TABLE pollwise_controller_tokens (
     last_used_at REAL
 ) WITHOUT ROWID;
 
-CREATE UNIQUE INDEX pollwise_controller_tokens_hash ON pollwise_controller_tokens (hash);
+-- The tokens of the workers that registered with a revoked token end with it.
+CREATE TRIGGER pollwise_controller_tokens_revoked
+AFTER UPDATE OF revoked_at ON pollwise_controller_tokens
+BEGIN
+    UPDATE pollwise_controller_workers
+    SET token_expires_at = min(coalesce(token_expires_at, new.revoked_at), new.revoked_at)
+    WHERE registered_by = 'token:' || new.id;
+END;
 
 CREATE TABLE pollwise_controller_audit (
     id      INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -123,40 +58,45 @@ CREATE TABLE pollwise_controller_audit (
 
 CREATE INDEX pollwise_controller_audit_at ON pollwise_controller_audit (at);
 
+-- A folder has the files and the log of a job, or the inputs of a job to come.
+-- job: '' for inputs whose job is not known (yet).
+-- written_at: of a log, up to 10 s before its last append.
+-- size: bytes of the log; part: the newest run that wrote it; received: the bytes which that run
+-- sent; cut: the log has reached its limit.
+CREATE TABLE pollwise_controller_folders (
+    folder     TEXT    PRIMARY KEY,
+    job        TEXT    NOT NULL,
+    written_at REAL    NOT NULL,
+    size       INTEGER NOT NULL DEFAULT 0,
+    part       INTEGER NOT NULL DEFAULT 0,
+    received   INTEGER NOT NULL DEFAULT 0,
+    cut        INTEGER NOT NULL DEFAULT 0
+) WITHOUT ROWID;
+
+CREATE INDEX pollwise_controller_folders_written ON pollwise_controller_folders (written_at);
+
 CREATE TABLE pollwise_controller_artefacts (
-    job_id       TEXT    NOT NULL,
-    input        INTEGER NOT NULL,
+    folder       TEXT    NOT NULL,
     name         TEXT    NOT NULL,
     blob         TEXT    NOT NULL,
     size         INTEGER NOT NULL,
     sha256       TEXT    NOT NULL,
+    input        INTEGER NOT NULL,
     content_type TEXT    NOT NULL,
     created_at   REAL    NOT NULL,
     created_by   TEXT    NOT NULL,
-    PRIMARY KEY (job_id, input, name)
-) WITHOUT ROWID;
-
--- size: bytes kept; part: the newest run that wrote; received: bytes that it sent.
-CREATE TABLE pollwise_controller_logs (
-    job_id   TEXT    PRIMARY KEY,
-    size     INTEGER NOT NULL,
-    part     INTEGER NOT NULL,
-    received INTEGER NOT NULL,
-    cut      INTEGER NOT NULL
+    PRIMARY KEY (folder, input, name)
 ) WITHOUT ROWID;
 
 CREATE TABLE pollwise_controller_log_bytes (
-    job_id TEXT    NOT NULL,
+    folder TEXT    NOT NULL,
     start  INTEGER NOT NULL,
-    size   INTEGER NOT NULL,
     data   BLOB    NOT NULL,
-    PRIMARY KEY (job_id, start)
+    PRIMARY KEY (folder, start)
 );
 
-CREATE TRIGGER pollwise_controller_jobs_forgotten AFTER DELETE ON pollwise_controller_jobs
+CREATE TRIGGER pollwise_controller_folders_forgotten AFTER DELETE ON pollwise_controller_folders
 BEGIN
-    DELETE FROM pollwise_controller_runs WHERE job_id = old.id;
-    DELETE FROM pollwise_controller_logs WHERE job_id = old.id;
-    DELETE FROM pollwise_controller_log_bytes WHERE job_id = old.id;
-    DELETE FROM pollwise_controller_artefacts WHERE job_id = old.id;
+    DELETE FROM pollwise_controller_artefacts WHERE folder = old.folder;
+    DELETE FROM pollwise_controller_log_bytes WHERE folder = old.folder;
 END;

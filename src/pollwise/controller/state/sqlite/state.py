@@ -7,18 +7,84 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from pollwise.controller.state.base import ControllerState
-from pollwise.controller.state.sqlite.store import StateFile
+from pollwise.controller.state import encoding
+from pollwise.controller.state.sql import SqlState, all_statements
+from pollwise.controller.state.values import ArtefactRow, LogPlace
 from pollwise.errors import ConfigError
 from pollwise.queues.sqlite.queue import SYNCHRONOUS
 from pollwise.runtime.clock import Clock
-from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
+from pollwise.storage.sqlite.file import SqliteFile, transaction
+from pollwise.storage.sqlite.thread import SqliteThread, in_thread_now
+
+#: What a statement calls things here.
+DIALECT = {
+    "{controller}": "pollwise_controller",
+    "{now}": ":now",
+    "{items}": "json_each",
+    "{texts}": "json_each",
+}
 
 
-class SqliteState(ControllerState):
+class StateFile(SqliteFile):
+    """The tables of the controller in a file: plain calls on one connection, from one thread."""
+
+    package = __package__
+    version_table = "pollwise_controller_schema"
+    holds = "controller's state, which `pollwise serve` makes when it first starts"
+
+    def __init__(self, path: Path, *, synchronous: str, create: bool) -> None:
+        super().__init__(path, synchronous=synchronous, create=create)
+        self._sql = all_statements(self.package, DIALECT)
+
+    def rows(self, now: float, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
+        kept = {
+            each: encoding.plain(value) if isinstance(value, str) else value
+            for each, value in values.items()
+        }
+        return self.connect().execute(self._sql[name], kept | {"now": now}).fetchall()
+
+    def put_artefact(self, now: float, row: ArtefactRow, most: int) -> ArtefactRow | None:
+        values = encoding.new_artefact(row)
+        with transaction(self.connect()):
+            [(others,)] = self.rows(now, "count_artefacts", **values)
+            if others >= most:
+                raise encoding.too_many(row, most)
+            before = self.rows(now, "artefact", **values)
+            self.rows(now, "put_folder", folder=row.folder, job=encoding.folder_job(row))
+            self.rows(now, "put_artefact", **values)
+        replaced = encoding.artefact_of(before[0]) if before else None
+        return replaced if replaced is not None and replaced.blob != row.blob else None
+
+    def append_log(
+        self,
+        now: float,
+        folder: str,
+        part: int,
+        offset: int,
+        data: bytes,
+        limit: int,
+        end_mark: bytes,
+        begin_mark: bytes = b"",
+    ) -> LogPlace | None:
+        with transaction(self.connect()):
+            found = self.rows(now, "log_place", folder=folder)
+            place = encoding.place_of(found[0]) if found else LogPlace()
+            if part < place.part:
+                return None
+            after, kept = encoding.appended(place, part, offset, data, limit, end_mark, begin_mark)
+            if after != place:
+                self.rows(now, "put_log_place", folder=folder, **asdict(after))
+            if kept:
+                self.rows(now, "add_log_bytes", folder=folder, start=place.size, data=kept)
+        return after
+
+
+class SqliteState(SqlState):
     """The state in a file; its tables are made when it is first used.
 
     path: the database; made when missing, unless `create` is off.
@@ -33,6 +99,7 @@ class SqliteState(ControllerState):
         create: bool = True,
         clock: Clock | None = None,
     ) -> None:
+        super().__init__()
         self.path = Path(path)
         if self.path.name in ("", ".."):
             raise ConfigError(f"path = {str(path)!r} names no file; give one such as jobs.db")
@@ -40,11 +107,9 @@ class SqliteState(ControllerState):
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
         self.clock = clock or Clock()
-        self._store = StateFile(self.path, synchronous=synchronous, create=create)
         self._folder: str | None = None
-        self._thread = SqliteThread(
-            self._store, name=f"pollwise-state-{self.path.name}", store=self.url
-        )
+        file = StateFile(self.path, synchronous=synchronous, create=create)
+        self._thread = SqliteThread(file, name=f"pollwise-state-{self.path.name}", store=self.url)
 
     @classmethod
     def temporary(cls, clock: Clock | None = None) -> SqliteState:
@@ -58,6 +123,9 @@ class SqliteState(ControllerState):
     def url(self) -> str:
         return f"sqlite:///{quote(str(self.path))}"
 
+    async def ping(self) -> None:
+        await self._rows("token", id="")
+
     async def close(self) -> None:
         if self._thread.closed:
             return
@@ -67,59 +135,6 @@ class SqliteState(ControllerState):
             if self._folder is not None:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
-    ping = in_thread(StateFile.ping)
-
-    # Jobs
-
-    add_jobs = in_thread_now(StateFile.add_jobs)
-    mark_ready = in_thread_now(StateFile.mark_ready)
-    stuck = in_thread_now(StateFile.stuck)
-    jobs = in_thread(StateFile.jobs)
-    list_jobs = in_thread(StateFile.list_jobs)
-    deliver = in_thread_now(StateFile.deliver)
-    runs_of = in_thread(StateFile.runs_of)
-    run = in_thread(StateFile.run)
-    contact = in_thread_now(StateFile.contact)
-    end_runs = in_thread_now(StateFile.end_runs)
-    end_job = in_thread_now(StateFile.end_job)
-    release_lapsed = in_thread_now(StateFile.release_lapsed)
-    cancel = in_thread_now(StateFile.cancel)
-    renew_job = in_thread_now(StateFile.renew_job)
-    finished_before = in_thread_now(StateFile.finished_before)
-    forget = in_thread(StateFile.forget)
-    requirements = in_thread(StateFile.requirements)
-    prune_requirements = in_thread_now(StateFile.prune_requirements)
-    stats = in_thread_now(StateFile.stats)
-
-    # Workers
-
-    add_worker = in_thread_now(StateFile.add_worker)
-    workers = in_thread(StateFile.workers)
-    worker_by_token = in_thread(StateFile.worker_by_token)
-    list_workers = in_thread_now(StateFile.list_workers)
-    seen = in_thread_now(StateFile.seen)
-    set_drain = in_thread(StateFile.set_drain)
-    remove_worker = in_thread_now(StateFile.remove_worker)
-    prune_workers = in_thread_now(StateFile.prune_workers)
-
-    # Tokens and audit
-
-    add_token = in_thread_now(StateFile.add_token)
-    token = in_thread(StateFile.token)
-    token_by_hash = in_thread(StateFile.token_by_hash)
-    list_tokens = in_thread(StateFile.list_tokens)
-    revoke_token = in_thread_now(StateFile.revoke_token)
-    rotate_token = in_thread(StateFile.rotate_token)
-    tokens_used = in_thread_now(StateFile.tokens_used)
-    audit = in_thread_now(StateFile.audit)
-    list_audit = in_thread(StateFile.list_audit)
-    prune_audit = in_thread_now(StateFile.prune_audit)
-
-    # Artefacts and logs
-
+    _rows = in_thread_now(StateFile.rows)
     put_artefact = in_thread_now(StateFile.put_artefact)
-    artefacts = in_thread(StateFile.artefacts)
-    artefact = in_thread(StateFile.artefact)
-    append_log = in_thread(StateFile.append_log)
-    log_place = in_thread(StateFile.log_place)
-    read_log = in_thread(StateFile.read_log)
+    append_log = in_thread_now(StateFile.append_log)
