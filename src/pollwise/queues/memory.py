@@ -349,15 +349,15 @@ class MemoryQueue(Queue):
         return Renewal(tuple(lost), tuple(cancel))
 
     async def stats(self) -> Stats:
-        return self._counted(self._records.values())
+        return self._stats_of(self._records.values())
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         kinds: dict[str, list[_MemoryJob]] = {}
         for record in self._records.values():
             kinds.setdefault(record.kind, []).append(record)
-        return {kind: self._counted(records) for kind, records in kinds.items()}
+        return {kind: self._stats_of(records) for kind, records in kinds.items()}
 
-    def _counted(self, records: Iterable[_MemoryJob]) -> Stats:
+    def _stats_of(self, records: Iterable[_MemoryJob]) -> Stats:
         now = self.clock.epoch()
         counts = dict.fromkeys(STATES, 0)
         oldest = None

@@ -208,8 +208,16 @@ class Runs:
         self._unknown, self._read_at = found, began
 
     def _merge(self, known: KnownWorker, found: Iterable[JobInfo], began: float) -> None:
-        """Remember what a read that began then found, and what was handed out since."""
-        runs = {job_id: run for job_id, run in known.runs.items() if run.since >= began}
+        """Remember what a read that began then found, and what was handed out since.
+
+        Runs whose lease has ended are left to the sweep.
+        """
+        ended = self._clock.now() - self.lease_s
+        runs = {
+            job_id: run
+            for job_id, run in known.runs.items()
+            if run.since >= began or run.renewed_at <= ended
+        }
         for info in found:
             run = self._run_of(info)
             before = known.runs.get(run.job_id)

@@ -354,7 +354,7 @@ async def check_cancel_of_a_silent_worker(bench: Bench) -> None:
 
 
 async def check_old_lease_of_a_cancelled_job(bench: Bench) -> None:
-    """Whoever held a job that was cancelled after its lease has lost it."""
+    """A claim on a job that was cancelled after its lease is lost."""
     queue = await _keeping(bench, "cancel")
     [job_id] = await queue.put(NewJob("job"))
     claim = await bench.take_one(queue, lease=1)
