@@ -130,7 +130,9 @@ class Strict(MemoryQueue):
     """Counts a give-back as an attempt."""
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        return await super()._settle([replace(s, counted=True) for s in settlements])
+        return await super()._settle(
+            [replace(s, action="retry") if s.action == "give_back" else s for s in settlements]
+        )
 
 
 class Deaf(MemoryQueue):
@@ -168,7 +170,7 @@ class Immortal(MemoryQueue):
     """Redrives without fresh attempts."""
 
     async def _retry(self, ids: Any) -> int:
-        attempts = {record.seq: record.attempt for record in self._dead(ids)}
+        attempts = {record.seq: record.attempt for record in self._ended(ids, ("dead",))}
         count = await super()._retry(ids)
         for seq, attempt in attempts.items():
             self._records[seq].attempt = attempt

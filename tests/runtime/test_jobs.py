@@ -242,7 +242,7 @@ def test_settlements() -> None:
     claim = a_claim()
     assert Settlement.done(claim) == Settlement(claim, "done")
     assert Settlement.retry(claim, "2s", "why") == Settlement(claim, "retry", 2.0, "why")
-    assert Settlement.give_back(claim, 3) == Settlement(claim, "retry", 3.0, counted=False)
+    assert Settlement.give_back(claim, 3) == Settlement(claim, "give_back", 3.0)
     assert Settlement.dead(claim, "why") == Settlement(claim, "dead", error="why")
     with pytest.raises(dataclasses.FrozenInstanceError):
         Settlement.done(claim).action = "dead"  # type: ignore[misc]

@@ -103,7 +103,7 @@ class Counted(Queue):
     after = False
     slow = 0.0
 
-    async def _counted(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
+    async def _noted(self, name: str, call: Callable[[], Awaitable[T]]) -> T:
         if "calls" not in vars(self):
             self.calls = Counter()
         self.calls[name] += 1
@@ -119,18 +119,18 @@ class Counted(Queue):
 
     async def claim(self, *given: Any, **named: Any) -> list[Claim]:
         real = super().claim
-        return await self._counted("claim", lambda: real(*given, **named))
+        return await self._noted("claim", lambda: real(*given, **named))
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         real, batch = super().settle, list(settlements)
-        await self._counted("settle", lambda: real(batch))
+        await self._noted("settle", lambda: real(batch))
 
-    async def renew(self, claims: Iterable[Claim], *given: Any) -> Renewal:
+    async def renew(self, claims: Iterable[Claim], *given: Any, **named: Any) -> Renewal:
         real, batch = super().renew, list(claims)
-        return await self._counted("renew", lambda: real(batch, *given))
+        return await self._noted("renew", lambda: real(batch, *given, **named))
 
     async def prune(self) -> int:
-        return await self._counted("prune", super().prune)
+        return await self._noted("prune", super().prune)
 
 
 class CountedMemory(Counted, MemoryQueue):

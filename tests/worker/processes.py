@@ -105,7 +105,14 @@ def kill_at_random(
         while (stats := asyncio.run(_look(opened()))).done < jobs:
             crowd.hear(patience=0.1)
         assert stats == Stats(
-            ready=0, delayed=0, blocked=0, leased=0, dead=0, done=jobs, oldest_age=None
+            ready=0,
+            delayed=0,
+            blocked=0,
+            leased=0,
+            dead=0,
+            done=jobs,
+            cancelled=0,
+            oldest_age=None,
         ), f"seed {seed}: {stats}"
         assert crowd.stop() == [0] * WORKERS, f"seed {seed}"
     finally:

@@ -26,7 +26,7 @@ from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import JobStarted, PollFailed, PollRecovered
-from pollwise.runtime.jobs import Claim, Job, NewJob, Settlement
+from pollwise.runtime.jobs import Claim, Job, NewJob, Renewal, Settlement
 from pollwise.storage.redis.scripts import script
 from pollwise.worker import Worker
 from tests.queues.benches import migrated
@@ -151,14 +151,15 @@ class Noted(Queue):
             )
         return claims
 
-    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
+    async def renew(
+        self, claims: Iterable[Claim], lease: Duration, *others: Any, **named: Any
+    ) -> Renewal:
         batch, before = list(claims), self._server_now()
-        lost = await self._lost_in("renew", super().renew(batch, lease))
+        renewal = await self._struck("renew", super().renew(batch, lease, *others, **named))
         for claim in batch:
-            if claim.job.id not in lost:
+            if claim.job.id not in renewal.lost:
                 self.story.lease(claim).until = before + seconds(lease, "lease")
-        if lost:
-            raise LeaseLost(lost)
+        return renewal
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         batch = list(settlements)

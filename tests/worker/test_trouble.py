@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pollwise.core.retry import Retry
-from pollwise.errors import LeaseLost, StoreError
+from pollwise.errors import StoreError
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import (
@@ -23,7 +23,7 @@ from pollwise.runtime.events import (
     PollRecovered,
     WorkerStopped,
 )
-from pollwise.runtime.jobs import Job, NewJob, Settlement
+from pollwise.runtime.jobs import Job, NewJob, Renewal, Settlement
 from pollwise.worker import Worker
 from tests.support.kit import (
     SOON,
@@ -308,9 +308,9 @@ def test_what_waits_for_a_place_and_loses_its_lease_is_not_run() -> None:
 
 def test_a_lease_that_is_lost_as_its_handler_is_about_to_begin_gives_its_place_free() -> None:
     class Gone(CountedMemory):
-        async def renew(self, claims: Any, lease: Any) -> None:
+        async def renew(self, *_: Any, **__: Any) -> Renewal:
             await asyncio.sleep(5)
-            raise LeaseLost(["2"])
+            return Renewal(lost=("2",))
 
     async def main(clock: VirtualClock) -> None:
         queue, seen = Gone(clock=clock), Seen()

@@ -70,7 +70,8 @@ METRICS: tuple[Metric, ...] = (
         *_loop("Items that polls found."),
         _counter(
             "job_total",
-            "Runs of jobs by result: done, retried, dead, snoozed, given_back, unhandled, lost.",
+            "Runs of jobs by result: done, retried, dead, cancelled, snoozed, given_back, "
+            "unhandled, lost.",
             *("kind", "result"),
         ),
         _histogram("job_wait_seconds", "Time from due to started.", "kind"),

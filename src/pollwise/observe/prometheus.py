@@ -22,6 +22,7 @@ RESULTS: dict[type[JobEvent], str] = {
     events.JobDone: "done",
     events.JobRetried: "retried",
     events.JobDead: "dead",
+    events.JobCancelled: "cancelled",
     events.JobSnoozed: "snoozed",
     events.JobGivenBack: "given_back",
     events.JobUnhandled: "unhandled",

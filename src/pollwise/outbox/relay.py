@@ -91,7 +91,7 @@ class HeldKey:
     settled: KeySettlement | None = None
     task: asyncio.Task[None] | None = None
     began: bool = False
-    ended: Literal["", "stop", "lost"] = ""
+    ended: Literal["", "stop", "lost", "cancel"] = ""
 
     def settlement(
         self, action: KeyAction = "give_back", delay: float = 0.0, error: str | None = None

@@ -55,6 +55,7 @@ class Capabilities:
     ordered: jobs are claimed in the order they fell due and were put; if False, roughly so.
     kinds: a claim can ask for some kinds only.
     views: `get` and `jobs` show any job; if False, only `jobs("dead")` works.
+    shows_claims: a view of a leased job has its claim; if False, only its worker has it.
     keep: finished jobs can be kept.
     uncounted: a job that is given back has not used up an attempt.
     fenced: the store refuses a settlement with an old token; if False, a settlement after the end
@@ -78,6 +79,7 @@ class Capabilities:
     ordered: bool = True
     kinds: bool = True
     views: bool = True
+    shows_claims: bool = True
     keep: bool = True
     uncounted: bool = True
     fenced: bool = True

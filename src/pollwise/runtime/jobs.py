@@ -178,7 +178,7 @@ class JobInfo:
     progress: of the current or last run.
     cancel: it runs, and was asked to cancel.
     result: what the run returned, for as long as finished jobs are kept.
-    claim: the claim that holds it; None unless it is leased.
+    claim: the claim that holds it; None unless it is leased, and over HTTP.
     """
 
     job: Job

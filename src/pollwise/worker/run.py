@@ -15,6 +15,7 @@ from pollwise.runtime.events import (
     BreakerChanged,
     Event,
     Events,
+    JobCancelled,
     JobDead,
     JobDone,
     JobGivenBack,
@@ -63,7 +64,7 @@ class HeldJob:
     trial: bool = False
     task: asyncio.Task[None] | None = None
     began: bool = False
-    ended: Literal["", "stop", "lost"] = ""
+    ended: Literal["", "stop", "lost", "cancel"] = ""
 
 
 class WorkerRun(Executor[HeldJob, Claim]):
@@ -247,6 +248,8 @@ class WorkerRun(Executor[HeldJob, Claim]):
         elif held.ended == "stop":
             self._breakers.inconclusive(held.claim.job.kind, held.trial)
             self._give_back(held, "the worker stops")
+        elif held.ended == "cancel":
+            self._cancelled(held)
         else:
             self._failed(held, raised, took)
         self._slot_is_free()
@@ -326,12 +329,13 @@ class WorkerRun(Executor[HeldJob, Claim]):
         if not claims:
             self._chores.rest("renew leases")
             return
-        try:
-            await self._queue.renew(claims.values(), self._plan.lease)
-        except LeaseLost as error:
-            for job_id in error.lost:
-                if job_id in held:
-                    self._lose(held[job_id])
+        renewal = await self._queue.renew(claims.values(), self._plan.lease)
+        for job_id in renewal.lost:
+            if job_id in held:
+                self._lose(held[job_id])
+        for job_id in renewal.cancel:
+            if job_id in held:
+                self._cancel(held[job_id])
 
     def _held(self) -> dict[str, HeldJob]:
         """Claimed jobs that are not settled yet, by id."""
@@ -346,6 +350,20 @@ class WorkerRun(Executor[HeldJob, Claim]):
             self._note_lost(held.claim)
             self._waiting.remove(held)
             self._room.set()
+
+    def _cancel(self, held: HeldJob) -> None:
+        """Somebody asked to cancel a job: stop its handler once, or do not begin it."""
+        if held in self._running and not held.ended:
+            self._end(held, "cancel")
+        elif held in self._waiting:
+            self._waiting.remove(held)
+            self._cancelled(held)
+            self._room.set()
+
+    def _cancelled(self, held: HeldJob) -> None:
+        self._breakers.inconclusive(held.claim.job.kind, held.trial)
+        self._settling.add(Settlement.cancelled(held.claim))
+        self._emit(JobCancelled, held.claim.job)
 
     def _note_lost(self, claim: Claim) -> None:
         self._emit(JobLost, claim.job)

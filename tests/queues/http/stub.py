@@ -25,7 +25,7 @@ from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock
 from tests.support.daemons import HOST, PATIENCE, free_port
 
-TOKENS = {"admin": "admin", "put": "put", "worker": "worker"}
+TOKENS = {"admin": "admin", "put": "put", "worker": "worker", "operate": "operate"}
 
 
 async def authorise(connection: HTTPConnection, scopes: Sequence[str]) -> str:

@@ -34,7 +34,7 @@ from pollwise.queues.sqs.queue import SqsQueue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock, VirtualClock
 from pollwise.runtime.events import HintsLost, HintsProven, PollFinished
-from pollwise.runtime.jobs import Job, NewJob, Settlement
+from pollwise.runtime.jobs import Claim, Job, NewJob, Settlement
 from pollwise.worker import Worker
 from tests.queues.benches import migrated
 from tests.queues.http.stub import Served, authorise, dial_inside, inside, make_api, make_app
@@ -169,9 +169,14 @@ def test_a_rotated_token_is_read_again(token: Path) -> None:
 @pytest.mark.parametrize(
     ("scope", "may", "may_not"),
     [
-        ("put", ("put", "stats", "jobs"), ("claim", "retry")),
-        ("worker", ("claim", "stats"), ("put", "jobs", "drop")),
-        ("none", (), ("put", "claim", "stats", "jobs", "retry", "drop")),
+        ("put", ("put", "stats", "kinds", "jobs"), ("claim", "retry", "cancel")),
+        ("worker", ("claim", "stats", "kinds"), ("put", "jobs", "drop", "cancel")),
+        ("operate", ("cancel", "retry", "drop", "stats", "jobs"), ("put", "claim", "renew")),
+        (
+            "none",
+            (),
+            ("put", "claim", "renew", "stats", "kinds", "jobs", "retry", "drop", "cancel"),
+        ),
     ],
 )
 def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple[str, ...]) -> None:
@@ -181,11 +186,15 @@ def test_scopes(tmp_path: Path, scope: str, may: tuple[str, ...], may_not: tuple
 
     async def main() -> None:
         async with inside(make_api(None, clock), file, clock) as queue:
+            claim = Claim(Job("1", "", "a", None, None, 0, 1, 0.0, 0.0, None), 1, "w", 0.0)
             calls: dict[str, Any] = {
                 "put": lambda: queue.put(NewJob("a")),
                 "claim": lambda: queue.claim("w", 1, 30),
                 "stats": queue.stats,
                 "jobs": queue.jobs,
+                "kinds": queue.stats_by_kind,
+                "renew": lambda: queue.renew([claim], 30),
+                "cancel": lambda: queue.cancel(["1"]),
                 "retry": queue.retry,
                 "drop": queue.drop,
             }
@@ -216,10 +225,10 @@ def test_refusals_are_those_of_any_queue(token: Path) -> None:
             with pytest.raises(LeaseLost) as lost:
                 await queue.settle([Settlement.done(claim)])
             assert lost.value.lost == (claim.job.id,)
-            with pytest.raises(LeaseLost):
-                await queue.renew([claim], 30)
+            assert (await queue.renew([claim], 30)).lost == (claim.job.id,)
             with pytest.raises(ConfigError, match="after"):
                 await queue.jobs(after="x")
+            assert await queue.jobs(kind=[]) == []
         async with inside(api, token, clock, max_payload_bytes=10**9) as queue:
             with pytest.raises(PayloadError, match="max_payload_bytes"):
                 await queue.put(NewJob("a", "x" * 2_000_000))
@@ -280,6 +289,11 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
     asyncio.run(main())
 
 
+HELD = {"id": "1", "token": 1}
+DEEP = json.loads("[" * 201 + "]" * 201)
+LARGE = "x" * (1024 * 1024)
+
+
 @pytest.mark.parametrize(
     ("path", "body", "says"),
     [
@@ -288,6 +302,9 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
         ("put", {"jobs": [{}]}, "with a `kind`"),
         ("put", {"jobs": [{"kind": "a", "x": 1}]}, "unknown field 'x'"),
         ("put", {"jobs": [{"kind": "a", "delay": "soon"}]}, "delay"),
+        ("put", {"jobs": [{"kind": "a", "headers": ["x"]}]}, "must be a mapping"),
+        ("put", {"jobs": [{"kind": "a", "headers": {"x": 1}}]}, "the header 'x'"),
+        ("put", {"jobs": [{"kind": "a", "headers": {"x": "y" * 9000}}]}, "at most 8192"),
         ("put", {"jobs": [{"kind": "a"}], "nonce": "x"}, "nonce"),
         ("claim", {"limit": 1}, "worker"),
         ("claim", {"worker": "w", "limit": "many"}, "limit"),
@@ -299,7 +316,17 @@ def test_a_controller_that_is_not_there(token: Path) -> None:
         ("settle", {"settlements": [{"id": "1", "token": "x"}]}, "token"),
         ("settle", {"settlements": [{"id": "1", "token": 2**70}]}, "token"),
         ("settle", {"settlements": [{"id": "1", "token": 1, "action": "x"}]}, "action"),
+        ("settle", {"settlements": [{**HELD, "action": "done", "result": DEEP}]}, "nests deeper"),
+        ("settle", {"settlements": [{**HELD, "action": "done", "result": LARGE}]}, "the result of"),
         ("renew", {"claims": [7], "lease": 1}, "object"),
+        ("renew", {"claims": [{**HELD, "progress": 0.5}], "lease": 1}, "an object"),
+        ("renew", {"claims": [{**HELD, "progress": {"fraction": 2}}], "lease": 1}, "from 0 to 1"),
+        ("renew", {"claims": [{**HELD, "progress": {"fraction": "1"}}], "lease": 1}, "from 0 to 1"),
+        ("renew", {"claims": [{**HELD, "progress": {"note": [1]}}], "lease": 1}, "note"),
+        ("cancel", {}, "ids"),
+        ("cancel", {"ids": "a"}, "ids"),
+        ("cancel", {"ids": ["1"] * 10_001}, "at most 10000"),
+        ("cancel", {"ids": ["1"], "nonce": 7}, "nonce"),
         ("retry", {"ids": "a"}, "ids"),
         ("hint", {"message": "x" * 9000}, "message"),
     ],
@@ -320,6 +347,59 @@ def test_what_the_controller_refuses_to_read(path: str, body: Any, says: str) ->
         await api.close()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("asked", ["jobs?newest=yes", "jobs?limit=x", "stats?by=key"])
+def test_what_the_controller_refuses_to_show(asked: str) -> None:
+    async def main() -> None:
+        api = make_api(None, Clock())
+        transport = httpx.ASGITransport(make_app(api))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            headers = {"Authorization": "Bearer admin"}
+            answer = await http.get(f"/api/queue/q/{asked}", headers=headers)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (422, "config")
+        await api.close()
+
+    asyncio.run(main())
+
+
+def test_views_never_show_the_claim_of_a_job() -> None:
+    async def main() -> None:
+        api = make_api(None, Clock())
+        transport = httpx.ASGITransport(make_app(api))
+        async with httpx.AsyncClient(transport=transport, base_url="http://x") as http:
+            headers = {"Authorization": "Bearer admin"}
+            about = {"kind": "a", "headers": {"trace": "1"}}
+            await http.post("/api/queue/q/put", json={"jobs": [about]}, headers=headers)
+            claimed = await http.post("/api/queue/q/claim", json={"worker": "w"}, headers=headers)
+            [claim] = claimed.json()["claims"]
+            assert claim["headers"] == about["headers"]
+            for path in ("jobs", f"jobs/{claim['id']}"):
+                shown = await http.get(f"/api/queue/q/{path}", headers=headers)
+                assert '"leased"' in shown.text
+                assert '"trace"' in shown.text
+                assert "token" not in shown.text
+                assert "receipt" not in shown.text
+        await api.close()
+
+    asyncio.run(main())
+
+
+def test_results_that_are_too_large_for_one_request_are_several(token: Path) -> None:
+    clock = VirtualClock()
+
+    async def main() -> None:
+        async with inside(make_api(None, clock), token, clock, keep="1d") as queue:
+            await queue.put([NewJob("a") for _ in range(20)])
+            claims = await queue.claim("w", 20, 30)
+            large = "\N{GRINNING FACE}" * 250_000
+            await queue.settle([Settlement.done(claim, large) for claim in claims])
+            assert (await queue.stats()).done == 20
+            info = await queue.get(claims[-1].job.id)
+            assert info is not None
+            assert info.result == large
+
+    clock.run(main())
 
 
 # Lost answers
@@ -346,6 +426,10 @@ def test_a_lost_answer_is_asked_for_again(served: Served, token: Path) -> None:
                     await queue.settle([Settlement.done(claims[0])])
                 proxy.lose_answer(to=b"/stats")
                 assert (await queue.stats()).ready == 1
+                proxy.lose_answer(to=b"/cancel")
+                assert await queue.cancel([ids[1]]) == {ids[1]: "cancelled"}, "cancelled once"
+                proxy.lose_answer(to=b"/cancel")
+                assert await queue.cancel([ids[1]]) == {}, "it is deleted"
 
     asyncio.run(main())
 

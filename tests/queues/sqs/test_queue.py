@@ -310,6 +310,14 @@ def test_what_sqs_cannot_do_is_refused(cloud: Cloud) -> None:
             await queue.put(NewJob("job", delay="16m"))
         with pytest.raises(ConfigError, match="12 h"):
             await queue.claim("w", 1, "13h")
+        with pytest.raises(Unsupported, match="headers"):
+            await queue.put(NewJob("job", headers={"trace": "1"}))
+        with pytest.raises(Unsupported, match="cancel"):
+            await queue.cancel(["1"])
+        with pytest.raises(Unsupported, match="by kind"):
+            await queue.stats_by_kind()
+        with pytest.raises(Unsupported, match="newest"):
+            await queue.jobs("dead", newest=True)
         with pytest.raises(Unsupported, match="cannot page"):
             await queue.jobs("dead", after="x")
         with pytest.raises(Unsupported, match="keep"):

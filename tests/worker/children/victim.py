@@ -16,13 +16,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from pollwise import Retry, Worker, WorkerRunOptions
-from pollwise.durations import Duration
 from pollwise.queues.base import Queue
 from pollwise.queues.postgres.queue import PostgresQueue
 from pollwise.queues.redis.queue import RedisQueue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.events import WorkerStarted
-from pollwise.runtime.jobs import Claim, Job, Settlement
+from pollwise.runtime.jobs import Claim, Job, Renewal, Settlement
 
 LEASE = 1.0
 
@@ -44,10 +43,12 @@ class Logged(Queue):
         note(*({**of(c, "claim", c.until - LEASE), "until": c.until} for c in claims))
         return claims
 
-    async def renew(self, claims: Iterable[Claim], lease: Duration) -> None:
+    async def renew(self, claims: Iterable[Claim], *given: Any, **named: Any) -> Renewal:
         batch, now = list(claims), time.time()
-        await super().renew(batch, lease)
-        note(*({**of(c, "renew", now), "until": now + LEASE} for c in batch))
+        renewal = await super().renew(batch, *given, **named)
+        kept = [c for c in batch if c.job.id not in renewal.lost]
+        note(*({**of(c, "renew", now), "until": now + LEASE} for c in kept))
+        return renewal
 
     async def settle(self, settlements: Iterable[Settlement]) -> None:
         batch, now = list(settlements), time.time()

@@ -173,7 +173,7 @@ class ControllerClient:
         token: str,
         *,
         content: Any = None,
-        params: Mapping[str, str] | None = None,
+        params: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
         longer: float = 0.0,
     ) -> httpx.Response:

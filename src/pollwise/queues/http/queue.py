@@ -5,8 +5,8 @@ come over a WebSocket where possible, and are checked as everywhere: a proxy tha
 costs only latency. The controller refuses what its store cannot do, and refuses everybody but
 admins on queues that its setting `controller.queues` does not name.
 
-An answer may be lost. Reads are simply repeated; a put or a claim is repeated with the same nonce,
-which the controller recognises; a settlement is fenced by its token.
+An answer may be lost. Reads are simply repeated; a put, a claim or a cancel is repeated with the
+same nonce, which the controller recognises; a settlement is fenced by its token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
@@ -31,7 +31,7 @@ from pollwise.errors import (
     UniqueConflict,
     Unsupported,
 )
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats, claim_of
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, JobFilter, Queue, Stats, claim_of
 from pollwise.queues.http import wire
 from pollwise.queues.http.client import (
     ControllerClient,
@@ -43,7 +43,7 @@ from pollwise.queues.http.client import (
 )
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Progress, Renewal, Settlement, State
 from pollwise.storage.channel import Channel, HintTransport
 from pollwise.storage.in_doubt import InDoubt
 
@@ -68,7 +68,9 @@ class HttpQueue(Queue):
     timeout: how long an answer may take, in addition to the time that a claim is held.
     """
 
-    capabilities: ClassVar[Capabilities] = Capabilities(long_poll=True, hints="network")
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        shows_claims=False, long_poll=True, hints="network"
+    )
     _hints_of_puts: ClassVar[bool] = True
 
     def __init__(
@@ -163,7 +165,7 @@ class HttpQueue(Queue):
         except asyncio.CancelledError:
             if hold:  # the controller must give back at once what it claims from now on
                 with suppress(StoreError):
-                    await self._post("cancel", {"nonce": nonce})
+                    await self._post("abandon", {"nonce": nonce})
             raise
         claims = [wire.claim_from(each, self.name, worker) for each in answer["claims"]]
         due_in = answer.get("due_in")
@@ -174,31 +176,45 @@ class HttpQueue(Queue):
     # Settling
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        said = {"settlements": [wire.settlement_to(s) for s in settlements], "sends_hints": True}
+        lost: list[str] = []
         with self._in_doubt.unless_answered(settlements):
-            try:
-                answer = await self._post("settle", said)
-            except NoAnswer as error:
-                if not error.sent:
-                    raise
-                self._in_doubt.note(settlements)
-                answer = await self._post("settle", said)
+            for part, text in wire.encoded_settlements(settlements):
+                said = f'{{"sends_hints":true,"settlements":{text}}}'
+                try:
+                    answer = await self._post("settle", said)
+                except NoAnswer as error:
+                    if not error.sent:
+                        raise
+                    self._in_doubt.note(part)
+                    answer = await self._post("settle", said)
+                lost += answer["lost"]
         # While our lease is valid nobody else can have had the job. So if the first answer was
         # lost and the job is refused now, it was settled by our first request.
         now = self.clock.epoch()
         ours = {s.claim.job.id for s in settlements if s in self._in_doubt and now < s.claim.until}
         self._in_doubt.answered(settlements)
-        return [job_id for job_id in answer["lost"] if job_id not in ours]
+        return [job_id for job_id in lost if job_id not in ours]
 
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        said = {"claims": [wire.held_to(claim) for claim in claims], "lease": lease}
+    async def _renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
+        said = {"claims": [_renewed(claim, progress) for claim in claims], "lease": lease}
         answer = await self._again(lambda: self._post("renew", said))
-        return [str(job_id) for job_id in answer["lost"]]
+        return Renewal(tuple(answer["lost"]), tuple(answer["cancel"]))
+
+    async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        said = {"ids": ids, "nonce": secrets.token_hex(12)}
+        answer = await self._post("cancel", said, repeatable=True)
+        return {job_id: wire.state_from(state) for job_id, state in answer["states"].items()}
 
     # Views
 
     async def stats(self) -> Stats:
         return wire.stats_from(await self._get("/stats"))
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        kinds = (await self._get("/stats", {"by": "kind"}))["kinds"]
+        return {kind: wire.stats_from(counts) for kind, counts in kinds.items()}
 
     async def get(self, job_id: str) -> JobInfo | None:
         try:
@@ -210,10 +226,12 @@ class HttpQueue(Queue):
         info = (await self._get(f"/jobs/{place}"))["job"]
         return None if info is None else wire.info_from(info, self.name)
 
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        asked = {"state": state, "kind": kind, "limit": str(limit), "after": after}
+    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+        if chosen.kinds == ():  # without a kind, the controller would list all
+            return []
+        asked: dict[str, Any] = {"state": chosen.state, "kind": chosen.kinds}
+        asked |= {"worker": chosen.worker, "limit": str(chosen.limit), "after": chosen.after}
+        asked["newest"] = "true" if chosen.newest else None
         answer = await self._get("/jobs", {k: v for k, v in asked.items() if v is not None})
         return [wire.info_from(info, self.name) for info in answer["jobs"]]
 
@@ -270,7 +288,7 @@ class HttpQueue(Queue):
                 raise
             raise first from None  # whether it was carried out is unknown
 
-    async def _get(self, what: str, asked: dict[str, str] | None = None) -> dict[str, Any]:
+    async def _get(self, what: str, asked: Mapping[str, Any] | None = None) -> dict[str, Any]:
         return await self._again(lambda: self._call("GET", self._path + what, None, {}, asked))
 
     @staticmethod
@@ -290,7 +308,7 @@ class HttpQueue(Queue):
         path: str,
         content: bytes | None,
         headers: dict[str, str],
-        asked: dict[str, str] | None = None,
+        asked: Mapping[str, Any] | None = None,
         *,
         longer: float = 0.0,
     ) -> dict[str, Any]:
@@ -350,6 +368,13 @@ class HttpQueue(Queue):
     async def say(self, message: str) -> None:
         """Send a message to all listeners of this queue."""
         await self._post("hint", {"message": message})
+
+
+def _renewed(claim: Claim, progress: Mapping[str, Progress]) -> dict[str, Any]:
+    said = wire.held_to(claim)
+    if claim.job.id in progress:
+        said["progress"] = wire.progress_to(progress[claim.job.id])
+    return said
 
 
 _KINDS: dict[str, type[Exception]] = {

@@ -7,19 +7,37 @@ say what is wrong.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
 from pollwise.errors import ConfigError, JobError
 from pollwise.queues.base import Stats
-from pollwise.runtime.jobs import STATES, Claim, Job, JobInfo, NewJob, Settlement
+from pollwise.runtime.jobs import (
+    STATES,
+    Claim,
+    Job,
+    JobFailure,
+    JobInfo,
+    NewJob,
+    Progress,
+    Settlement,
+    State,
+    encode,
+)
+from pollwise.runtime.store import MAX_BATCH
 
 Wire = dict[str, Any]
 
 #: The maximum length of a receipt, in characters.
 RECEIPT_LENGTH_MAX = 4000
-_NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique")
+#: Settlements with more characters than this are several requests: the largest body is 16 MiB, and
+#: a character has at most 4 bytes.
+PART_LENGTH_MAX = 3 * 1024 * 1024
+_NEW_JOB = ("kind", "payload", "key", "priority", "delay", "run_at", "unique", "headers")
+_JOB = (
+    "id", "kind", "payload", "key", "priority", "attempt", "created_at", "run_at", "unique",
+)  # fmt: skip
 
 
 def encoded_jobs(jobs: Sequence[NewJob]) -> str:
@@ -39,6 +57,8 @@ def _encoded_job(job: NewJob) -> str:
         said["run_at"] = job.run_at
     if job.unique is not None:
         said["unique"] = job.unique
+    if job.headers:
+        said["headers"] = job.headers
     return f'{json.dumps(said, ensure_ascii=False)[:-1]},"payload":{job.encoded}}}'
 
 
@@ -62,13 +82,13 @@ def _job_from(given: object) -> NewJob:
         delay=given.get("delay", 0),
         run_at=given.get("run_at"),
         unique=given.get("unique"),
+        headers=given.get("headers"),
     )
 
 
 def claim_to(claim: Claim) -> Wire:
     """A claim as it is sent to its worker."""
-    said = {**asdict(claim.job), "token": claim.token, "until": claim.until}
-    del said["queue"]
+    said = {**_job_to(claim.job), "token": claim.token, "until": claim.until}
     if claim.receipt:
         said["receipt"] = claim.receipt
     return said
@@ -81,19 +101,16 @@ def claim_from(said: Wire, queue: str, worker: str) -> Claim:
     )
 
 
+def _job_to(job: Job) -> Wire:
+    said = {name: getattr(job, name) for name in _JOB}
+    if job.headers:
+        said["headers"] = dict(job.headers)
+    return said
+
+
 def _job(said: Wire, queue: str) -> Job:
-    return Job(
-        id=said["id"],
-        queue=queue,
-        kind=said["kind"],
-        payload=said["payload"],
-        key=said["key"],
-        priority=said["priority"],
-        attempt=said["attempt"],
-        created_at=said["created_at"],
-        run_at=said["run_at"],
-        unique=said["unique"],
-    )
+    values = {name: said[name] for name in _JOB}
+    return Job(queue=queue, headers=said.get("headers", {}), **values)
 
 
 def held_to(claim: Claim) -> Wire:
@@ -132,15 +149,48 @@ def held_from(given: object, queue: str) -> Claim:
     return Claim(job, token, _text(given, "worker", "unknown"), until, receipt)
 
 
-def settlement_to(settlement: Settlement) -> Wire:
+def progress_to(progress: Progress) -> Wire:
+    return {"fraction": progress.fraction, "note": progress.note}
+
+
+def progress_from(given: object) -> Progress:
+    """The progress of a run, as received."""
+    if not isinstance(given, dict):
+        raise ConfigError("a progress must be an object with fraction, note, or both")
+    note = given.get("note")
+    if note is not None and not isinstance(note, str):
+        raise ConfigError("the note of a progress must be a string")
+    return Progress(given.get("fraction"), note)
+
+
+def encoded_settlements(
+    settlements: Sequence[Settlement],
+) -> Iterator[tuple[list[Settlement], str]]:
+    """Settlements as JSON lists, in parts that are small enough for a request."""
+    part: list[Settlement] = []
+    texts: list[str] = []
+    size = 0
+    for settlement in settlements:
+        text = _encoded_settlement(settlement)
+        if part and size + len(text) > PART_LENGTH_MAX:
+            yield part, f"[{','.join(texts)}]"
+            part, texts, size = [], [], 0
+        part.append(settlement)
+        texts.append(text)
+        size += len(text)
+    yield part, f"[{','.join(texts)}]"
+
+
+def _encoded_settlement(settlement: Settlement) -> str:
     said = {**held_to(settlement.claim), "action": settlement.action}
     if settlement.delay:
         said["delay"] = settlement.delay
     if settlement.error is not None:
         said["error"] = settlement.error
-    if not settlement.counted:
-        said["counted"] = False
-    return said
+    text = json.dumps(said, ensure_ascii=False)
+    if settlement.result is None:
+        return text
+    return f'{text[:-1]},"result":{settlement.result}}}'  # the result is JSON already
 
 
 def settlement_from(given: object, queue: str) -> Settlement:
@@ -150,29 +200,47 @@ def settlement_from(given: object, queue: str) -> Settlement:
     if error is not None and not isinstance(error, str):
         raise ConfigError("a settlement's error must be a string")
     action: Any = said.get("action")
-    counted = said.get("counted", True)
-    if not isinstance(counted, bool):
-        raise ConfigError("a settlement's counted must be true or false")
-    return Settlement(claim, action, _number(said.get("delay", 0.0), "delay"), error, counted)
+    result = said.get("result")
+    text = None if result is None else encode(result, claim.job.kind, "result")
+    return Settlement(claim, action, _number(said.get("delay", 0.0), "delay"), error, text)
 
 
 def info_to(info: JobInfo) -> Wire:
-    said = asdict(info.job)
-    del said["queue"]
+    """A job's record as it is shown: without its claim, which only its worker may know."""
     return {
-        "job": said,
+        "job": _job_to(info.job),
         "state": info.state,
         "since": info.since,
         "worker": info.worker,
-        "error": info.error,
+        "errors": [asdict(failure) for failure in info.errors],
+        "claimed_at": info.claimed_at,
+        "progress": None if info.progress is None else asdict(info.progress),
+        "cancel": info.cancel,
+        "result": info.result,
     }
 
 
 def info_from(said: Wire, queue: str) -> JobInfo:
-    state = said["state"]
-    if state not in STATES:
-        raise ValueError(state)
-    return JobInfo(_job(said["job"], queue), state, said["since"], said["worker"], said["error"])
+    progress = said["progress"]
+    return JobInfo(
+        _job(said["job"], queue),
+        state_from(said["state"]),
+        said["since"],
+        said["worker"],
+        tuple(JobFailure(each["at"], each["attempt"], each["error"]) for each in said["errors"]),
+        said["claimed_at"],
+        progress and Progress(progress["fraction"], progress["note"], progress["at"]),
+        said["cancel"],
+        said["result"],
+    )
+
+
+def state_from(said: object) -> State:
+    """A state in an answer."""
+    for state in STATES:
+        if said == state:
+            return state
+    raise ValueError(said)
 
 
 def stats_from(said: Mapping[str, Any]) -> Stats:
@@ -185,6 +253,8 @@ def names_from(given: object, what: str) -> list[str] | None:
         return None
     if not isinstance(given, list) or not all(isinstance(each, str) for each in given):
         raise ConfigError(f"{what} must be a list of strings, or null for all")
+    if len(given) > MAX_BATCH:
+        raise ConfigError(f"{what} has {len(given)} names; at most {MAX_BATCH}, so split the list")
     return given
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import fields
+from dataclasses import replace
 from typing import ClassVar
 
 from pollwise.errors import ConfigError
 from pollwise.queues.base import Queue
 from pollwise.queues.sqs.client import BATCH, SqsClient, dead_letter_arn
 from pollwise.queues.sqs.messages import Message, dead_entry, job_of, retried_entry, why_dead
-from pollwise.runtime.jobs import Job, JobInfo, Settlement
+from pollwise.runtime.jobs import Job, JobFailure, JobInfo, Settlement
 
 #: A value of `dead`: dead jobs are deleted.
 DELETE = "delete"
@@ -85,11 +85,11 @@ class DeadJobs:
                 return int((await self._sqs.attributes(url, name)).get(name, 0))
         return 0
 
-    async def page(self, kind: str | None, limit: int) -> list[JobInfo]:
+    async def page(self, kinds: Collection[str] | None, limit: int) -> list[JobInfo]:
         """Some dead jobs, in no order."""
 
         def wanted(message: Message) -> bool:
-            return kind is None or self._job(message).kind == kind
+            return kinds is None or self._job(message).kind in kinds
 
         chosen = await self._choose(wanted, limit)
         await self._sqs.hand_back(await self._there(), chosen)
@@ -170,7 +170,7 @@ class DeadJobs:
         error, attempt = why_dead(message)
         if error is None:
             error = "SQS moved it here: it was received too often without being settled"
-        about = {field.name: getattr(job, field.name) for field in fields(Job)}
         if attempt is not None:
-            about["attempt"] = attempt
-        return JobInfo(Job(**about), "dead", job.created_at, None, error)
+            job = replace(job, attempt=attempt)
+        failure = JobFailure(job.created_at, job.attempt, error)
+        return JobInfo(job, "dead", job.created_at, None, (failure,))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -23,7 +23,7 @@ from urllib.parse import SplitResult, quote, urlencode
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, PayloadError, StoreError, Unsupported
-from pollwise.queues.base import Capabilities, Queue, Stats
+from pollwise.queues.base import Capabilities, JobFilter, Queue, Stats
 from pollwise.queues.sqs.client import (
     BATCH,
     BATCH_BYTES,
@@ -46,7 +46,7 @@ from pollwise.queues.sqs.messages import (
     unique_id,
 )
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
+from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Progress, Renewal, Settlement, State
 from pollwise.runtime.redact import without_secrets
 
 #: Claims within this many seconds of each other are quick; for them fewer messages than FEW are not
@@ -79,6 +79,7 @@ class SqsQueue(Queue):
         ordered=False,
         kinds=False,
         views=False,
+        shows_claims=False,
         keep=False,
         uncounted=False,
         fenced=False,
@@ -87,6 +88,10 @@ class SqsQueue(Queue):
         long_poll=True,
         next_due=False,
         exact_depth=False,
+        headers=False,
+        results=False,
+        progress=False,
+        cancel=False,
     )
     foreign_kind: ClassVar[str | None] = RAW
     gather: ClassVar[float] = 2.0
@@ -285,8 +290,8 @@ class SqsQueue(Queue):
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         url = await self._sqs.url()
         await self._dead.bury([s for s in settlements if s.action == "dead"])
-        over = [s for s in settlements if s.action != "retry"]
-        back = [s for s in settlements if s.action == "retry"]
+        over = [s for s in settlements if not s.comes_back]
+        back = [s for s in settlements if s.comes_back]
         lost: set[str] = set()
         if over:
             lost.update(await self._sqs.delete(url, [s.claim.receipt for s in over]))
@@ -295,11 +300,16 @@ class SqsQueue(Queue):
             lost.update(await self._sqs.hide(url, hidden))
         return [s.claim.job.id for s in settlements if s.claim.receipt in lost]
 
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
+    async def _renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
         hide = _hidden_for(lease)
         hidden = [(claim.receipt, hide) for claim in claims]
         lost = set(await self._sqs.hide(await self._sqs.url(), hidden))
-        return [claim.job.id for claim in claims if claim.receipt in lost]
+        return Renewal(tuple(claim.job.id for claim in claims if claim.receipt in lost))
+
+    async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        raise self._cannot("cancel jobs")
 
     # Views
 
@@ -309,21 +319,27 @@ class SqsQueue(Queue):
         counts = await self._sqs.attributes(await self._sqs.url(), *names)
         ready, leased, delayed = (int(counts.get(name, 0)) for name in names)
         dead = await self._dead.count()
-        return Stats(ready, delayed, 0, leased, dead, 0, None)
+        return Stats(ready, delayed, 0, leased, dead, 0, 0, None)
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        raise self._no_views("count jobs by kind")
 
     async def get(self, job_id: str) -> JobInfo | None:
         raise self._no_views("show one job")
 
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        if after is not None:
+    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+        if chosen.after is not None:
             raise Unsupported(
-                f"{self.url} cannot page: SQS returns dead jobs in no order (after = {after!r}); "
-                "raise the limit"
+                f"{self.url} cannot page: SQS returns dead jobs in no order (after = "
+                f"{chosen.after!r}); raise the limit"
             )
-
-        return await self._dead.page(kind, limit)
+        if chosen.newest or chosen.worker is not None:
+            raise Unsupported(
+                f"{self.url} cannot list the newest jobs first, or those of one worker: SQS "
+                "returns dead jobs in no order, without their worker; leave out `newest` and "
+                "`worker`"
+            )
+        return await self._dead.page(chosen.kinds, chosen.limit)
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._dead.retry(ids)

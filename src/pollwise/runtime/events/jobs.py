@@ -96,6 +96,13 @@ class JobDead(JobEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class JobCancelled(JobEvent):
+    """A job that somebody cancelled has ended: its handler was stopped, or did not begin."""
+
+    level: ClassVar[int] = logging.INFO
+
+
+@dataclass(frozen=True, slots=True)
 class JobGivenBack(JobEvent):
     """A job was given back unfinished: its worker stops, or the breaker of its kind opened."""
 

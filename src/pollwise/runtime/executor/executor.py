@@ -44,7 +44,7 @@ class HeldWork(Protocol):
 
     task: asyncio.Task[None] | None
     began: bool
-    ended: Literal["", "stop", "lost"]
+    ended: Literal["", "stop", "lost", "cancel"]
 
 
 H = TypeVar("H", bound=HeldWork)
@@ -235,7 +235,7 @@ class Executor(ABC, Generic[H, C]):
     def _note_took(self, took: float) -> None:
         self._took = took if self._took is None else self._took + (took - self._took) * TOOK_WEIGHT
 
-    def _end(self, held: H, reason: Literal["stop", "lost"]) -> None:
+    def _end(self, held: H, reason: Literal["stop", "lost", "cancel"]) -> None:
         held.ended = reason
         if held.task is not None:
             held.task.cancel()

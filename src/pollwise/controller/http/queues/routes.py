@@ -1,19 +1,29 @@
 """Any named queue of the store over HTTP: the server side of `http://` queue URLs.
 
-    POST /api/queue/{name}/put      {"jobs": [{"kind", "payload", …}]}           → {"ids", "fresh"}
-    POST /api/queue/{name}/claim    {"worker", "limit", "lease", "hold", "kinds"} → {"claims"}
-    POST /api/queue/{name}/settle   {"settlements": [{"id", "token", "action"}]} → {"lost"}
-    POST /api/queue/{name}/renew    {"claims": [{"id", "token"}], "lease"}        → {"lost"}
-    GET  /api/queue/{name}/stats, …/jobs, …/jobs/{id};  POST …/retry, …/drop, …/prune
-    WS   /api/queue/{name}/ws       hints, both ways
+Under /api/queue/{name}:
 
-The scope `put` may put, `worker` may claim, settle and renew, `operate` may retry and drop, and all
-may read; but only in the queues that the setting `controller.queues` names. An admin may use every
-queue except that of the controller's own jobs, which nobody may.
+    POST …/put          {"jobs": [{"kind", "payload", "headers", …}]}          → {"ids", "fresh"}
+    POST …/claim        {"worker", "limit", "lease", "hold", "kinds"}          → {"claims"}
+    POST …/abandon      {"nonce"} of a held claim                              → {}
+    POST …/settle       {"settlements": [{"id", "token", "action", "result"}]} → {"lost"}
+    POST …/renew        {"lease", "claims": [{"id", "token", "progress"}]}     → {"lost", "cancel"}
+    POST …/cancel       {"ids"}                                                → {"states"}
+    POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
+    GET  …/stats        ?by=kind                                               → counts
+    GET  …/jobs         ?state&kind&kind&worker&newest&limit&after             → {"jobs"}
+    GET  …/jobs/{id}                                                           → {"job"}
+    WS   …/ws           hints, both ways
 
-An answer may be lost after its call was carried out. So put and claim take a `nonce`: repeated with
-the same one within a minute, they return the same answer. `X-Pollwise-Instance` identifies the
-process, which must be the same.
+The scope `put` may put, `worker` may claim, settle and renew, `operate` may cancel, retry and drop,
+and all may read (a worker only counts); but only in the queues that the setting `controller.queues`
+names. An admin may use every queue except that of the controller's own jobs, which nobody may.
+
+A settlement's action is done, retry, dead, cancelled or give_back. A progress is {"fraction",
+"note"}. Views never show the token of a claim.
+
+An answer may be lost after its call was carried out. So put, claim and cancel take a `nonce`:
+repeated with the same one within a minute, they return the same answer. `X-Pollwise-Instance`
+identifies the process, which must be the same.
 """
 
 from __future__ import annotations
@@ -112,10 +122,11 @@ class QueueApi:
         posts: dict[str, tuple[Work, Sequence[str]]] = {
             "put": (self._put, PUT),
             "claim": (self._claim, WORK),
-            "cancel": (self._cancel, WORK),
+            "abandon": (self._abandon, WORK),
             "settle": (self._settle, WORK),
             "renew": (self._renew, WORK),
             "prune": (self._prune, WORK),
+            "cancel": (self._cancel, OPERATE),
             "retry": (self._retry, OPERATE),
             "drop": (self._drop, OPERATE),
             "hint": (self._hint, SIGNAL),
@@ -296,8 +307,8 @@ class QueueApi:
             raise HttpError(400, "gone", "the client is gone", "Try again.")
         return await lasting(held.task)
 
-    async def _cancel(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        """Cancel a claim that the client no longer wants; nothing stays claimed."""
+    async def _abandon(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
+        """End a claim that the client no longer wants; nothing stays claimed."""
         held = self._answers.take((who, queue.name, _nonce_from(body)))
         if held is not None:
             await self._give_back(queue, held)
@@ -319,22 +330,38 @@ class QueueApi:
         given = body.get("settlements")
         if not isinstance(given, list):
             raise ConfigError("settlements must be a list of objects with id, token and action")
-        return await _lost(queue.settle([wire.settlement_from(x, queue.name) for x in given]))
+        try:
+            await queue.settle([wire.settlement_from(each, queue.name) for each in given])
+        except LeaseLost as error:
+            return {"lost": error.lost}
+        return {"lost": []}
 
     async def _renew(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         given = body.get("claims")
         if not isinstance(given, list):
             raise ConfigError("claims must be a list of objects with id and token")
         lease = _seconds_from(body.get("lease"), "lease")
-        return await _lost(queue.renew([wire.held_from(x, queue.name) for x in given], lease))
+        claims = [wire.held_from(each, queue.name) for each in given]
+        progress = {
+            claim.job.id: wire.progress_from(each["progress"])
+            for claim, each in zip(claims, given, strict=True)
+            if each.get("progress") is not None
+        }
+        return asdict(await queue.renew(claims, lease, progress))
 
     # Reading
 
     async def _about(self, queue: Queue, *_: object) -> Any:
         return {"name": queue.name, "capabilities": asdict(queue.capabilities)}
 
-    async def _stats(self, queue: Queue, *_: object) -> Any:
-        return asdict(await queue.stats())
+    async def _stats(self, queue: Queue, request: Request, *_: object) -> Any:
+        by = request.query_params.get("by")
+        if by is None:
+            return asdict(await queue.stats())
+        if by != "kind":
+            raise ConfigError(f"by = {by[:40]!r} must be 'kind', or left out")
+        kinds = await queue.stats_by_kind()
+        return {"kinds": {kind: asdict(counts) for kind, counts in kinds.items()}}
 
     async def _jobs(self, queue: Queue, request: Request, *_: object) -> Any:
         asked = request.query_params
@@ -342,14 +369,32 @@ class QueueApi:
         limit = asked.get("limit", "50")
         if not limit.isascii() or not limit.isdigit() or len(limit) > 9:
             raise ConfigError(f"limit = {limit[:40]!r} must be a whole number")
+        newest = asked.get("newest", "false")
+        if newest not in ("true", "false"):
+            raise ConfigError(f"newest = {newest[:40]!r} must be true or false")
         page = await queue.jobs(
-            state, kind=asked.get("kind"), limit=int(limit), after=asked.get("after")
+            state,
+            kind=asked.getlist("kind") or None,
+            worker=asked.get("worker"),
+            newest=newest == "true",
+            limit=int(limit),
+            after=asked.get("after"),
         )
         return {"jobs": [wire.info_to(each) for each in page]}
 
     async def _job(self, queue: Queue, request: Request, *_: object) -> Any:
         info = await queue.get(request.path_params["job_id"])
         return {"job": None if info is None else wire.info_to(info)}
+
+    async def _cancel(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
+        ids = wire.names_from(body.get("ids"), "ids")
+        if ids is None:
+            raise ConfigError("ids must be a list of job ids to cancel")
+
+        async def cancel() -> bytes:
+            return encoded({"states": await queue.cancel(ids)})
+
+        return await self._answers.once((who, queue.name, _nonce_from(body)), cancel)
 
     async def _retry(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         return {"count": await queue.retry(wire.names_from(body.get("ids"), "ids"))}
@@ -398,14 +443,6 @@ async def _refuse(socket: WebSocket, refused: HttpError) -> None:
         await socket.send_denial_response(response)
     else:
         await socket.close(4000 + refused.status, refused.code)
-
-
-async def _lost(call: Awaitable[None]) -> Any:
-    try:
-        await call
-    except LeaseLost as error:
-        return {"lost": list(error.lost)}
-    return {"lost": []}
 
 
 async def _gone(request: Request) -> None:
