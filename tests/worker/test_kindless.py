@@ -60,7 +60,7 @@ def test_a_counting_store_is_asked_less_and_less() -> None:
         )
 
         async def _settle(self, settlements: list[Any]) -> list[str]:
-            return await super()._settle([replace(s, counted=True) for s in settlements])
+            return await super()._settle([replace(s, action="retry") for s in settlements])
 
     async def main(clock: VirtualClock) -> None:
         seen = Seen()
