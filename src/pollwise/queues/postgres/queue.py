@@ -137,7 +137,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
                 "psycopg.Connection or a psycopg.AsyncConnection"
             )
         self.database.connections.check_open()
-        batch = self._checked_jobs(jobs)
+        batch = self.check_jobs(jobs)
         if not batch:
             return []
         hint = self._channel.message(len(batch), {job.kind for job in batch}, later=True)
@@ -183,6 +183,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     def _put_params(
         self, jobs: Sequence[NewJob], encoded: Sequence[str], message: str | None, *, alone: bool
     ) -> list[Param]:
+        headers = [job.headers for job in jobs]
         return [
             text(self.name),
             texts([job.kind for job in jobs]),
@@ -192,7 +193,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             unless_all(None, [job.run_at for job in jobs], numbers),
             unless_all(None, [job.key for job in jobs], texts),
             unless_all(None, [job.unique for job in jobs], texts),
-            unless_all(None, [job.encoded_headers for job in jobs], texts),
+            texts([job.encoded_headers for job in jobs]) if any(headers) else None,
             flag(alone),
             text(self._transport.channel),
             text(message),
@@ -221,14 +222,15 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         # In the order of the rows, as all calls lock them, so that there is no deadlock.
         batch = sorted(settlements, key=lambda s: _row(s.claim))
+        plain = all(s.action == "done" for s in batch)
         keep = self.keep is not None
         params = [
             text(self.name),
             numbers([number_of(s.claim.job.id) for s in batch]),
             numbers([s.claim.token for s in batch]),
-            unless_all(0, [ACTIONS.index(s.action) for s in batch], numbers),
-            unless_all(0.0, [s.delay for s in batch], numbers),
-            unless_all(None, [s.error for s in batch], texts),
+            None if plain else numbers([ACTIONS.index(s.action) for s in batch]),
+            None if plain else unless_all(0.0, [s.delay for s in batch], numbers),
+            None if plain else unless_all(None, [s.error for s in batch], texts),
             unless_all(None, [s.result for s in batch], texts) if keep else None,
             flag(any(s.claim.job.key is not None for s in batch)),
             flag(keep),
@@ -272,7 +274,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
         held = {_row(claim): claim for claim in claims}
         batch = [held[row] for row in sorted(held)]
         news = [_encoded(progress.get(c.job.id)) for c in batch] if progress else None
-        [(lost, cancelled)] = await self.database.rows(
+        [(places,)] = await self.database.rows(
             "renew",
             [
                 text(self.name),
@@ -286,11 +288,14 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             safe=True,
         )
 
-        def ids(places: Sequence[int] | None) -> tuple[str, ...]:
-            chosen = {_row(batch[place - 1]) for place in places or ()}
-            return tuple(c.job.id for c in claims if _row(c) in chosen) if chosen else ()
-
-        return Renewal(ids(lost), ids(cancelled))
+        if not places:
+            return Renewal()
+        lost = {_row(batch[place - 1]) for place in places if place > 0}
+        cancel = {_row(batch[-place - 1]) for place in places if place < 0}
+        return Renewal(
+            tuple(c.job.id for c in claims if _row(c) in lost),
+            tuple(c.job.id for c in claims if _row(c) in cancel),
+        )
 
     async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
         params = [text(self.name), _seqs(ids), flag(self.keep is not None), self.database.now()]

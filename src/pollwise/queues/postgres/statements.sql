@@ -10,7 +10,7 @@ SELECT * FROM {schema}.claim($1, $2, $3, $4, $5, $6, $7, $8, $9)
 SELECT {schema}.settle($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)
 
 -- name: renew
-SELECT lost, cancelled FROM {schema}.renew($1, $2, $3, $4, $5, $6, $7)
+SELECT {schema}.renew($1, $2, $3, $4, $5, $6, $7)
 
 -- name: cancel
 SELECT seq, state FROM {schema}.cancel($1, $2, $3, $4)
