@@ -168,12 +168,12 @@ async def opened_queue(
 
 @asynccontextmanager
 async def two_queues(
-    folder: Path, clock: Clock, server: Postgres | None = None, store: str = "sqlite"
+    folder: Path, clock: Clock, server: Postgres | None = None
 ) -> AsyncIterator[tuple[Queue, Queue]]:
     """Two handles of one queue: in a SQLite file, or in a database of its own on a server."""
     if server is None:
-        async with opened_queue(store, folder, clock) as one:
-            async with opened_queue(store, folder, clock) as two:
+        async with opened_queue("sqlite", folder, clock) as one:
+            async with opened_queue("sqlite", folder, clock) as two:
                 yield one, two
         return
     url = server.create_database(f"farm_{uuid.uuid4().hex}")

@@ -49,7 +49,7 @@ def test_put_is_checked_unique_and_counted(tmp_path: Path) -> None:
             with pytest.raises(JobError, match="attempts"):
                 await controller.put("build", attempts=0)
             stats = await controller.stats()
-            assert stats["jobs"]["ready"] == 1
+            assert stats["jobs"]["delayed"] == 1
             assert controller.state() == {
                 "queue": controller.queue.url, "workers_known": 0, "held_polls": 0, "pushes": 0,
             }  # fmt: skip

@@ -26,7 +26,7 @@ from pollwise.controller.http.server import ControllerServer, protocol
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import HintPushed
-from tests.controller.farm import Agent, Farm
+from tests.controller.farm import KEEP, Agent, Farm
 from tests.support.kit import Seen
 from tests.support.servers import Postgres
 
@@ -72,7 +72,7 @@ async def live(
     folder: Path, queue: Any = None, *, admin: dict[str, str] | None = None, **options: Any
 ) -> AsyncIterator[Live]:
     seen = Seen()
-    store = queue or SqliteQueue(folder / "jobs.db", "agents", synchronous="off")
+    store = queue or SqliteQueue(folder / "jobs.db", "agents", synchronous="off", keep=KEEP)
     chosen = ControllerOptions(artefacts=folder / "artefacts", **options)
     made = Controller(store, chosen, events=seen.events)
     async with served(made.app, made) as (url, server), httpx.AsyncClient(base_url=url) as http:
@@ -230,14 +230,14 @@ async def queues(folder: Path, store: str, request: pytest.FixtureRequest) -> tu
     if store == "sqlite":
         path = folder / "jobs.db"
         return (
-            SqliteQueue(path, "agents", synchronous="off"),
-            SqliteQueue(path, "agents", synchronous="off"),
+            SqliteQueue(path, "agents", synchronous="off", keep=KEEP),
+            SqliteQueue(path, "agents", synchronous="off", keep=KEEP),
         )
     from pollwise.controller.opening import queue_named, state_of
 
     server: Postgres = request.getfixturevalue("postgres")
     url = server.create_database(f"live_{abs(hash(str(folder)))}")
-    first, second = queue_named(url, "agents"), queue_named(url, "agents")
+    first, second = (queue_named(url, "agents", 3600.0) for _ in range(2))
     await first.migrate()
     state = state_of(first)
     await state.migrate()

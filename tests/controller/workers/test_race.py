@@ -71,13 +71,12 @@ class Crew:
 
 @pytest.mark.parametrize("trouble", [False, True], ids=["calm", "trouble"])
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("store", ["sqlite", "one file"])
-def test_each_job_is_done_once(tmp_path: Path, trouble: bool, seed: int, store: str) -> None:
+def test_each_job_is_done_once(tmp_path: Path, trouble: bool, seed: int) -> None:
     clock = VirtualClock()
     crew = Crew(clock, seed, trouble)
 
     async def main() -> None:
-        async with two_queues(tmp_path, clock, store=store) as (one, two):
+        async with two_queues(tmp_path, clock) as (one, two):
             async with farm_on(one, clock, tmp_path) as a:
                 async with farm_on(two, clock, tmp_path, admin=False) as b:
                     b.admin = a.admin

@@ -40,7 +40,8 @@ def job_view(
         "headers": dict(terms.headers),
         "requires": dict(terms.requires),
         "state": info.state,
-        "attempt": job.attempt,
+        # A claim counts as an attempt, also the one that found none left.
+        "attempt": min(job.attempt, terms.attempts),
         "attempts": terms.attempts,
         "priority": job.priority,
         "key": job.key,

@@ -281,7 +281,8 @@ class Runs:
             if run.job_id in news or now - run.renewed_at >= RENEW_AFTER * self.lease_s
         ]
         if due:
-            heard.lost += await self._renew(known, due, news)
+            lost = await self._renew(known, due, news)
+            heard.lost += [job_id for job_id in lost if job_id in spoken]
         for job_id in spoken:
             if job_id in known.runs:
                 known.runs[job_id].note_heard()
