@@ -1,21 +1,18 @@
-"""A controller's jobs: what a put may say, and how its fields are stored in the queue.
-
-A job is one record in the queue. What the queue has no field for is in headers whose names begin
-with `pollwise-`; the requirement is also in the kind, so that a claim matches it (see `matching`).
-"""
+"""What people do with jobs: put, cancel, retry. No HTTP here. Checks what a put may say."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from typing import Any
 
 from pollwise.controller.files.artefacts import Artefacts
 from pollwise.controller.options import ATTEMPTS_MAX, ControllerOptions
 from pollwise.controller.state.base import new_id
+from pollwise.controller.terms import OURS, JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.registry import WorkerRegistry
 from pollwise.errors import JobError, PayloadError, StoreError
@@ -29,67 +26,11 @@ TIMEOUT_MAX = 7 * 86400.0
 #: The largest requirement, in bytes of JSON: it is a header.
 REQUIRES_BYTES_MAX = 4096
 
-OURS = "pollwise-"
-REQUIRES = "pollwise-requires"
-TIMEOUT = "pollwise-timeout"
-ATTEMPTS = "pollwise-attempts"
-#: Who put it.
-BY = "pollwise-by"
-#: The folder of the files that came with it.
-INPUTS = "pollwise-inputs"
-
 #: The fields of a job.
 FIELDS = (
     "kind", "payload", "requires", "priority", "key", "unique", "delay_s", "timeout_s", "attempts",
     "headers",
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class JobTerms:
-    """Under which terms a job runs: what the controller adds to the queue's record.
-
-    kind: without the mark of the requirement. headers: those of the user.
-    """
-
-    kind: str
-    requires: Mapping[str, Any] = field(default_factory=dict)
-    timeout_s: float | None = None
-    attempts: int = 3
-    created_by: str = ""
-    inputs: str | None = None
-    headers: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, job: Job, attempts: int = 3) -> JobTerms:
-        """The terms of a job in the queue. `attempts` is for one that was not put here."""
-        given = job.headers
-        timeout = given.get(TIMEOUT)
-        try:
-            return cls(
-                job.kind.partition(matching.MARK)[0],
-                json.loads(given.get(REQUIRES, "{}")),
-                None if timeout is None else float(timeout),
-                int(given.get(ATTEMPTS, attempts)),
-                given.get(BY, ""),
-                given.get(INPUTS),
-                {name: value for name, value in given.items() if not name.startswith(OURS)},
-            )
-        except ValueError:  # somebody else wrote them
-            return cls(job.kind, attempts=attempts)
-
-    def all_headers(self) -> dict[str, str]:
-        """The headers of the queue's job."""
-        ours = {ATTEMPTS: str(self.attempts)}
-        if self.requires:
-            ours[REQUIRES] = json.dumps(self.requires, ensure_ascii=False)
-        if self.timeout_s is not None:
-            ours[TIMEOUT] = repr(self.timeout_s)
-        if self.created_by:
-            ours[BY] = self.created_by
-        if self.inputs is not None:
-            ours[INPUTS] = self.inputs
-        return {**self.headers, **ours}
 
 
 @dataclass(frozen=True, slots=True)

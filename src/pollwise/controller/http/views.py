@@ -7,8 +7,8 @@ from dataclasses import fields
 from typing import Any
 
 from pollwise.controller.http.answers import encoded, moment
-from pollwise.controller.jobs import JobTerms
 from pollwise.controller.state.values import ArtefactRow, Token, WorkerRow
+from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.registry import HeldRun
 from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.jobs import ENDED, JobInfo
@@ -75,11 +75,9 @@ def job_view(
     return view
 
 
-def work_view(
-    run: HeldRun, terms: JobTerms, lease_s: float, inputs: Sequence[str]
-) -> dict[str, Any]:
+def work_view(run: HeldRun, lease_s: float, inputs: Sequence[str]) -> dict[str, Any]:
     """A job as its worker receives it."""
-    job = run.claim.job
+    job, terms = run.claim.job, run.terms
     return {
         "id": job.id,
         "kind": terms.kind,

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.state.base import ControllerState, new_id
 from pollwise.controller.state.values import Requirement, WorkerRow, WorkerSeen
+from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
 from pollwise.errors import JobError
 from pollwise.runtime.clock import Clock
@@ -111,7 +112,7 @@ class OpenSocket(Protocol):
 
 
 class HeldRun:
-    """A job that a worker has, under its claim on the queue.
+    """A job that a worker has, under its claim on the queue, and its terms.
 
     since: when this controller learnt of it, and renewed_at: when it last renewed its lease, both
         in the event loop's time.
@@ -119,12 +120,19 @@ class HeldRun:
     cancel: it was asked to cancel.
     """
 
-    __slots__ = ("cancel", "claim", "heard", "renewed_at", "since")
+    __slots__ = ("cancel", "claim", "heard", "renewed_at", "since", "terms")
 
     def __init__(
-        self, claim: Claim, now: float, renewed_at: float | None = None, *, cancel: bool = False
+        self,
+        claim: Claim,
+        terms: JobTerms,
+        now: float,
+        renewed_at: float | None = None,
+        *,
+        cancel: bool = False,
     ) -> None:
         self.claim = claim
+        self.terms = terms
         self.since = now
         self.renewed_at = now if renewed_at is None else renewed_at
         self.heard = False

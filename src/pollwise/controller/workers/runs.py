@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 
-from pollwise.controller.jobs import JobTerms
 from pollwise.controller.options import ControllerOptions
+from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerRegistry
 from pollwise.errors import LeaseLost
 from pollwise.queues.base import Queue
@@ -92,8 +92,9 @@ class Runs:
     def _random(self) -> Random:
         return Random()
 
-    def terms(self, claim: Claim) -> JobTerms:
-        return JobTerms.of(claim.job, self._options.attempts)
+    def _run(self, claim: Claim, renewed_at: float | None = None, cancel: bool = False) -> HeldRun:
+        terms = JobTerms.of(claim.job, self._options.attempts)
+        return HeldRun(claim, terms, self._clock.now(), renewed_at, cancel=cancel)
 
     # Handing out
 
@@ -116,25 +117,23 @@ class Runs:
         return handed
 
     async def _hand_out(self, known: KnownWorker, claims: Sequence[Claim]) -> list[HeldRun]:
-        now, epoch = self._clock.now(), self._clock.epoch()
+        epoch = self._clock.epoch()
         handed: list[HeldRun] = []
-        used_up: list[Claim] = []
-        for claim in claims:
-            if claim.job.attempt > self.terms(claim).attempts:
-                used_up.append(claim)
-            else:
-                handed.append(HeldRun(claim, now))
+        used_up: list[HeldRun] = []
+        for run in map(self._run, claims):
+            over = run.claim.job.attempt > run.terms.attempts
+            (used_up if over else handed).append(run)
         if handed:
             known.runs = {**known.runs, **{run.job_id: run for run in handed}}
         for run in handed:
             if run.claim.job.attempt > 1:
                 self._note_lapsed(run)
             self._emit_delivered(run, max(epoch - run.claim.job.run_at, 0.0))
-        for claim in used_up:  # its last lease ran out, as its newest error says
-            info = await self._queue.get(claim.job.id)
+        for run in used_up:  # its last lease ran out, as its newest error says
+            info = await self._queue.get(run.job_id)
             lapse = (info and info.error) or "its last lease ran out"
-            self._note_lapsed(HeldRun(claim, now))
-            await self._give_up(claim, lapse, claim.job.attempt - 1)
+            self._note_lapsed(run)
+            await self._give_up(run, lapse, run.claim.job.attempt - 1)
         return handed
 
     def _note_lapsed(self, taken: HeldRun) -> None:
@@ -149,7 +148,7 @@ class Runs:
         for run in runs:
             job = run.claim.job
             self._events.emit(
-                JobLapsed(self._queue.name, known.id, job.id, self._kind(run), job.attempt)
+                JobLapsed(self._queue.name, known.id, job.id, run.terms.kind, job.attempt)
             )
 
     async def unheard(
@@ -233,8 +232,7 @@ class Runs:
         if info.claim is None:
             raise ValueError(f"job {info.job.id} is not leased")
         left = min(max(info.claim.until - self._clock.epoch(), 0.0), self.lease_s)
-        now = self._clock.now()
-        return HeldRun(info.claim, now, now - (self.lease_s - left), cancel=info.cancel)
+        return self._run(info.claim, self._clock.now() - (self.lease_s - left), info.cancel)
 
     async def adopt(self, known: KnownWorker, ids: Collection[str]) -> None:
         """Look up jobs that a worker names: another controller may have handed them out."""
@@ -369,7 +367,7 @@ class Runs:
             return Settlement(claim, "done", result=report.result)
         if report.state == "cancelled" or run.cancel:  # it failed because it was cancelled
             return Settlement.cancelled(claim, report.error)
-        if claim.job.attempt >= self.terms(claim).attempts:
+        if claim.job.attempt >= run.terms.attempts:
             return Settlement.dead(claim, report.error or "it failed")
         delay = self._options.retry.delay(claim.job.attempt, self._random.random())
         return Settlement.retry(claim, delay, report.error)
@@ -390,7 +388,7 @@ class Runs:
         The queue hands out the others by itself. There may be no poll that would find out.
         """
         now = self._clock.now()
-        over: list[Claim] = []
+        over: list[HeldRun] = []
         for known in self._registry:
             ended = [
                 run
@@ -400,30 +398,24 @@ class Runs:
             if ended:
                 self._forget_lapsed(known, ended)
                 self._registry.notice_put()
-            over += [
-                run.claim
-                for run in ended
-                if run.claim.job.attempt >= self.terms(run.claim).attempts
-            ]
-        for claim in over:
-            await self._give_up(claim, f"the lease of {claim.worker} ran out", claim.job.attempt)
+            over += [run for run in ended if run.claim.job.attempt >= run.terms.attempts]
+        for run in over:
+            lapse = f"the lease of {run.claim.worker} ran out"
+            await self._give_up(run, lapse, run.claim.job.attempt)
 
-    async def _give_up(self, claim: Claim, lapse: str, attempt: int) -> None:
+    async def _give_up(self, run: HeldRun, lapse: str, attempt: int) -> None:
         """End a job whose last worker was silent in this attempt."""
-        job, terms = claim.job, self.terms(claim)
+        claim, terms = run.claim, run.terms
         error = (
             f"{lapse}: it was silent for {self.lease_s:g} s, in the last of {terms.attempts} "
             "attempts"
         )
         if not await self._settle([Settlement.dead(claim, error)]):
             self._events.emit(
-                JobGivenUp(self._queue.name, claim.worker, job.id, terms.kind, attempt, error)
+                JobGivenUp(self._queue.name, claim.worker, run.job_id, terms.kind, attempt, error)
             )
 
     # Events
-
-    def _kind(self, run: HeldRun) -> str:
-        return self.terms(run.claim).kind
 
     def _emit_reported(
         self, known: KnownWorker, run: HeldRun, report: RunReport, end: Settlement
@@ -433,7 +425,7 @@ class Runs:
         job = run.claim.job
         self._events.emit(
             JobReported(
-                self._queue.name, known.id, job.id, self._kind(run), job.attempt, result, took,
+                self._queue.name, known.id, job.id, run.terms.kind, job.attempt, result, took,
                 report.error or "",
             )
         )  # fmt: skip
@@ -442,6 +434,6 @@ class Runs:
         job, worker = run.claim.job, run.claim.worker
         self._events.emit(
             JobDelivered(
-                self._queue.name, worker, job.id, self._kind(run), job.attempt, waited, again
+                self._queue.name, worker, job.id, run.terms.kind, job.attempt, waited, again
             )
         )

@@ -16,8 +16,8 @@ from pollwise.controller.http.answers import no_such
 from pollwise.controller.http.requests import HEADERS, answer, declared_length, pieces, plain_only
 from pollwise.controller.http.schema import errors
 from pollwise.controller.http.views import artefact_view
-from pollwise.controller.jobs import JobTerms
 from pollwise.controller.state.values import ArtefactRow
+from pollwise.controller.terms import JobTerms
 from pollwise.runtime.jobs import JobInfo
 
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}

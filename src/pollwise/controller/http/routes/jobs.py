@@ -27,8 +27,9 @@ from pollwise.controller.http.requests import (
 from pollwise.controller.http.routes.poll import progress_of
 from pollwise.controller.http.schema import body_of, errors
 from pollwise.controller.http.views import job_view
-from pollwise.controller.jobs import JobTerms, job_spec
+from pollwise.controller.jobs import job_spec
 from pollwise.controller.security.auth import Caller
+from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.matching import MARK, checked_kind
 from pollwise.runtime.jobs import STATES, JobInfo
 

@@ -188,12 +188,11 @@ class PollRoute:
     async def _work(self, run: HeldRun) -> dict[str, Any]:
         """A job as its worker receives it; files that came with it are listed."""
         controller = self._controller
-        terms = controller.runs.terms(run.claim)
         names: list[str] = []
-        if terms.inputs is not None:
-            found = await controller.artefacts.list(terms.inputs, input=True)
+        if run.terms.inputs is not None:
+            found = await controller.artefacts.list(run.terms.inputs, input=True)
             names = [each.name for each in found]
-        return work_view(run, terms, controller.runs.lease_s, names)
+        return work_view(run, controller.runs.lease_s, names)
 
     def _emit(self, known: KnownWorker, result: str, found: int, began: float) -> None:
         controller = self._controller
