@@ -52,7 +52,7 @@ class Unfinished:
 
 
 @dataclass(slots=True)
-class _Work:
+class _Attempt:
     """A record that one handler has to handle."""
 
     record: Record
@@ -114,7 +114,7 @@ class Handling:
                 if not state.ended and (not state.due or state.due <= self._now() + SOON):
                     if held.ended:  # a handler ignored its cancellation; do not call the others
                         raise asyncio.CancelledError
-                    await self._attempt(_Work(record, handler, state, held))
+                    await self._attempt(_Attempt(record, handler, state, held))
         states = [progress.of(handler.name) for handler in handlers]
         if not all(state.ended in ("done", "fell back") for state in states):
             return self._unfinished(record, states, handlers)
@@ -155,7 +155,7 @@ class Handling:
             self._emit(RecordUnhandled, record, delay)
         return Unfinished(delay, f"no handler matches the kind {record.kind!r}")
 
-    async def _attempt(self, work: _Work) -> None:
+    async def _attempt(self, work: _Attempt) -> None:
         """Call a handler once, unless its breaker is open; call its fallback if it gave up."""
         state, handler = work.state, work.handler
         if not state.last_resort:
@@ -175,7 +175,7 @@ class Handling:
         if state.last_resort:
             await self._fall_back(work)
 
-    def _may_try(self, work: _Work) -> bool:
+    def _may_try(self, work: _Attempt) -> bool:
         """Ask the breaker of the handler; if it is open, the handler is called later."""
         state, name = work.state, work.handler.name
         freely, trials, _ = self._breakers.claimable([name])
@@ -187,7 +187,7 @@ class Handling:
             state.error = state.error or "its breaker is open"
         return bool(freely or trials)
 
-    def _failed(self, work: _Work, error: BaseException) -> None:
+    def _failed(self, work: _Attempt, error: BaseException) -> None:
         record, state, trial = work.record, work.state, work.trial
         retry, breakers, name = work.handler.retry, self._breakers, work.handler.name
         if isinstance(error, Snooze):
@@ -211,7 +211,7 @@ class Handling:
         state.due = self._now() + delay
         self._emit(RecordRetried, record, name, state.attempts, state.error, delay, state.where)
 
-    async def _fall_back(self, work: _Work) -> None:
+    async def _fall_back(self, work: _Attempt) -> None:
         record, state, name = work.record, work.state, work.handler.name
         fallback = self._calls[name][1]
         if fallback is None:

@@ -101,8 +101,6 @@ class OutboxRunOptions(RunOptions):
             )
         check_whole(self.batch, "batch", 1, MAX_KEYS)
         check_whole(self.records_per_key, "records_per_key", 1, MAX_PER_KEY)
-        if isinstance(self.polling, BatchFill):  # show the batch size that it will see
-            object.__setattr__(self, "polling", replace(self.polling, batch_size=self.batch))
 
 
 @dataclass(slots=True, eq=False)
@@ -145,6 +143,9 @@ class Relay:
         clock: Clock,
         events: Events,
     ) -> None:
+        if isinstance(options.polling, BatchFill):  # show the batch size that it will see
+            polling = replace(options.polling, batch_size=options.batch)
+            options = replace(options, polling=polling)
         self.source = f"outbox:{store.name}"
         self._outbox = store
         self._name = name
