@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from pollwise.fleet.engine.options import FleetRunOptions
     from pollwise.fleet.fleet import Fleet
     from pollwise.fleet.targets import Reading, Target
-    from pollwise.outbox.outbox import Outbox, OutboxRunOptions
+    from pollwise.outbox.outbox import Outbox
     from pollwise.outbox.records import NewRecord, Record
+    from pollwise.outbox.relay import OutboxRunOptions
     from pollwise.queues.base import Queue
     from pollwise.queues.urls import open_queue as open
     from pollwise.runtime.clock import Clock
@@ -39,7 +40,8 @@ if TYPE_CHECKING:
     from pollwise.runtime.hints import Hints
     from pollwise.runtime.jobs import Job, NewJob
     from pollwise.runtime.loop import Batch, poll
-    from pollwise.worker.worker import Worker, WorkerRunOptions
+    from pollwise.worker.run import WorkerRunOptions
+    from pollwise.worker.worker import Worker
 
 __version__ = "0.1.0"
 
@@ -109,7 +111,7 @@ if not TYPE_CHECKING:
         "NewJob": "pollwise.runtime.jobs",
         "NewRecord": "pollwise.outbox.records",
         "Outbox": "pollwise.outbox.outbox",
-        "OutboxRunOptions": "pollwise.outbox.outbox",
+        "OutboxRunOptions": "pollwise.outbox.relay",
         "Queue": "pollwise.queues.base",
         "Reading": "pollwise.fleet.targets",
         "Record": "pollwise.outbox.records",
@@ -117,7 +119,7 @@ if not TYPE_CHECKING:
         "Strategy": "pollwise.core.strategies.base",
         "Target": "pollwise.fleet.targets",
         "Worker": "pollwise.worker.worker",
-        "WorkerRunOptions": "pollwise.worker.worker",
+        "WorkerRunOptions": "pollwise.worker.run",
         "Worth": "pollwise.core.strategies.worth",
         "open": "pollwise.queues.urls:open_queue",
         "poll": "pollwise.runtime.loop",

@@ -168,7 +168,7 @@ def test_logs_go_to_standard_error_as_json(ran: Ran, capsys: pytest.CaptureFixtu
     assert isinstance(handler, logging.StreamHandler)
     handler.setStream(sys.stderr)
     ran.worker.events.emit(JobRetried("q", "w", "1", "greet", 2, "no\x1b[31m\n", 1.5, 0.1))
-    command._note(logging.ERROR, "process_died", "process 1 died", pid=7)
+    command.note(logging.ERROR, "process_died", "process 1 died", pid=7)
     out, err = capsys.readouterr()
     assert out == ""
     entries: list[dict[str, Any]] = [json.loads(line) for line in err.splitlines()]

@@ -19,50 +19,39 @@ UsageError: Any = typer.BadParameter.__base__
 
 
 class CommandEntry(NamedTuple):
-    """Where a command is, in `pollwise.cli`, and its line in the list of commands."""
+    """The module of a command, in `pollwise.cli`, and its line in the list of commands."""
 
     module: str
-    name: str
     summary: str
 
 
 #: In the order of the help. A summary is the first line of the command's own help.
 COMMANDS = {
     "demo": CommandEntry(
-        "demo",
-        "demo",
-        "Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.",
+        "demo", "Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early."
     ),
     "worker": CommandEntry(
-        "worker",
         "worker",
         "Run a worker until SIGTERM or Ctrl-C; then finish what runs and give the rest back.",
     ),
     "agent": CommandEntry(
-        "agent",
-        "agent",
-        "Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C.",
+        "agent", "Take jobs from a controller and run a command for each, until SIGTERM or Ctrl-C."
     ),
     "doctor": CommandEntry(
-        "doctor",
         "doctor",
         "Check this machine, the settings and, if given, a queue or an outbox. "
         "Changes nothing there.",
     ),
-    "queue": CommandEntry("queue", "app", "Put, list, retry and drop jobs."),
+    "queue": CommandEntry("queue", "Put, list, retry and drop jobs."),
     "outbox": CommandEntry(
-        "outbox", "app", "The transactional outbox: run its relay, show its records, unblock keys."
+        "outbox", "The transactional outbox: run its relay, show its records, unblock keys."
     ),
-    "serve": CommandEntry(
-        "serve", "app", "Run a controller: jobs for workers anywhere, over HTTP."
-    ),
-    "fleet": CommandEntry(
-        "fleet.commands", "app", "Poll thousands of targets, each at its own pace."
-    ),
+    "serve": CommandEntry("serve", "Run a controller: jobs for workers anywhere, over HTTP."),
+    "fleet": CommandEntry("fleet.commands", "Poll thousands of targets, each at its own pace."),
     "lab": CommandEntry(
-        "lab.commands", "app", "Try polling on traces: replay, compare, tune and price it."
+        "lab.commands", "Try polling on traces: replay, compare, tune and price it."
     ),
-    "config": CommandEntry("config", "app", "Show and check the settings."),
+    "config": CommandEntry("config", "Show and check the settings."),
 }
 
 
@@ -78,7 +67,8 @@ class Commands(UserDict[str, Any]):
 
 def _command(name: str, place: CommandEntry) -> Any:
     """Import a command, or a group of commands, and build it with Typer."""
-    found = getattr(import_module(f"pollwise.cli.{place.module}"), place.name)
+    module = import_module(f"pollwise.cli.{place.module}")
+    found = getattr(module, name, None) or module.app
     around = typer.Typer()
     if isinstance(found, typer.Typer):
         around.add_typer(found, name=name)

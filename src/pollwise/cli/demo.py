@@ -25,12 +25,13 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from pollwise.cli.options import Json
 from pollwise.cli.output import err, out, print_json
 from pollwise.core.strategies.base import Strategy
 from pollwise.core.strategies.worth import Worth
 from pollwise.durations import short
 from pollwise.lab.prices import PRICES, Price, dollars_a_month, price_named
-from pollwise.lab.replay.fixed import percentile, polled_every
+from pollwise.lab.replay.fixed import FixedPolling, percentile, polled_every
 from pollwise.queues.base import Queue
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock
@@ -137,9 +138,7 @@ def demo(
         bool, typer.Option("--hints/--no-hints", help="Let hints end the worker's pauses early.")
     ] = False,
     seed: Annotated[int, typer.Option(help="Seed of the traffic and the jitter.")] = 7,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the summary as one JSON object.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Watch an adaptive worker save polls on a bursty queue. Ctrl-C ends it early.
 
@@ -273,30 +272,16 @@ def _spark(values: Sequence[float], max_interval: float) -> str:
 
 def _rows(plan: DemoPlan, seen: DemoCounts) -> list[DemoRow]:
     seconds = seen.seconds()
-    rows = [
-        DemoRow(
-            plan.strategy.name,
-            seen.polls,
-            seen.empty,
-            seen.found,
-            percentile(seen.waits, 0.5),
-            percentile(seen.waits, 0.95),
-            dollars_a_month(seen.polls, seconds, plan.price),
-        )
-    ]
+
+    def row(name: str, of: DemoCounts | FixedPolling, found: int) -> DemoRow:
+        p50, p95 = percentile(of.waits, 0.5), percentile(of.waits, 0.95)
+        dollars = dollars_a_month(of.polls, seconds, plan.price)
+        return DemoRow(name, of.polls, of.empty, found, p50, p95, dollars)
+
+    rows = [row(plan.strategy.name, seen, seen.found)]
     for interval in FIXED:
         fixed = polled_every(interval, seen.arrivals, seconds, capacity=CAPACITY)
-        rows.append(
-            DemoRow(
-                f"fixed {short(interval)}",
-                fixed.polls,
-                fixed.empty,
-                len(fixed.waits),
-                percentile(fixed.waits, 0.5),
-                percentile(fixed.waits, 0.95),
-                dollars_a_month(fixed.polls, seconds, plan.price),
-            )
-        )
+        rows.append(row(f"fixed {short(interval)}", fixed, len(fixed.waits)))
     return rows
 
 

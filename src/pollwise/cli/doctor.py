@@ -13,6 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 import typer
 
 from pollwise import __version__
+from pollwise.cli.options import Json
 from pollwise.cli.output import print_json, say, visible_lines
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, PollwiseError
@@ -50,7 +51,7 @@ def doctor(
     outbox: Annotated[
         bool, typer.Option("--outbox", help="The URL is that of an outbox (implied by ?outbox=).")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check this machine, the settings and, if given, a queue or an outbox. Changes nothing there.
 

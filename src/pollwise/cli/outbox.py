@@ -26,7 +26,7 @@ from pollwise.durations import short
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
-from pollwise.outbox.records import BlockedKey, RecordInfo
+from pollwise.outbox.records import RecordInfo
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.settings import load
 
@@ -130,18 +130,16 @@ def blocked(
     else:
         print_table(
             ("key", "record", "kind", "since", "behind", "error"),
-            [_blocked_row(key) for key in page],
+            [
+                (k.key, k.record_id, k.kind, moment(k.since), k.behind, k.error or NOTHING)
+                for k in page
+            ],
             empty="no key is blocked",
             narrow=("record", "since", "behind"),
             cut="error",
         )
         if len(page) == limit:
             say(f"more may follow: --after {page[-1].key}")
-
-
-def _blocked_row(key: BlockedKey) -> tuple[object, ...]:
-    since = moment(key.since)
-    return key.key, key.record_id, key.kind, since, key.behind, key.error or NOTHING
 
 
 @app.command("dead")
@@ -275,17 +273,9 @@ def _report(what: str, count: int, chosen: Chosen, as_json: bool) -> None:
 
 
 def _facts(info: RecordInfo) -> dict[str, Any]:
-    record = info.record
+    record, own = info.record, ("id", "outbox", "kind", "payload", "key", "created_at")
     return {
-        "id": record.id,
-        "outbox": record.outbox,
-        "kind": record.kind,
-        "payload": record.payload,
-        "key": record.key,
+        **{name: getattr(record, name) for name in own},
         "headers": dict(record.headers),
-        "created_at": record.created_at,
-        "state": info.state,
-        "since": info.since,
-        "error": info.error,
-        "progress": info.progress,
+        **{name: getattr(info, name) for name in ("state", "since", "error", "progress")},
     }

@@ -178,11 +178,11 @@ def serve_metrics(
     sink = PrometheusSink(price=cost.dollars if cost else 0.0)
     sink.subscribe(events)
     served = sink.serve(port, host)
-    _note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
+    note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
     return served.close
 
 
-def _note(level: int, action: str, text: str, **fields: object) -> None:
+def note(level: int, action: str, text: str, **fields: object) -> None:
     """Log an action of the command line in the same shape as events."""
     logger.log(level, "%s", text, extra={"action": action, "fields": fields})
 
@@ -214,7 +214,7 @@ def stop_with_parent() -> None:
 def _stop_at_end_of(life: int) -> None:
     os.read(life, 1)
     text = "the supervisor of this process has died; stopping"
-    _note(logging.WARNING, "supervisor_gone", text)
+    note(logging.WARNING, "supervisor_gone", text)
     signal.raise_signal(signal.SIGTERM)
 
 
@@ -271,7 +271,7 @@ class Supervisor:
                 return
             if code == 0:
                 text = f"process {number} (pid {process.pid}) stopped by itself; not restarted"
-                _note(logging.INFO, "process_stopped", text, process=number, pid=process.pid)
+                note(logging.INFO, "process_stopped", text, process=number, pid=process.pid)
                 return
             lived = self._clock.now() - began
             deaths = 1 if lived > RESTART.max_delay else deaths + 1
@@ -279,7 +279,7 @@ class Supervisor:
 
     async def _restart_later(self, number: int, pid: int, code: int, delay: float) -> None:
         text = f"process {number} (pid {pid}) died with code {code}; restart in {delay:g} s"
-        _note(logging.ERROR, "process_died", text, process=number, pid=pid, code=code, delay=delay)
+        note(logging.ERROR, "process_died", text, process=number, pid=pid, code=code, delay=delay)
         waiting = asyncio.ensure_future(self._stopping.wait())
         await asyncio.wait([waiting], timeout=delay)
         waiting.cancel()

@@ -191,7 +191,7 @@ def create(
 
     async def make(state: Any, tokens: Any) -> Any:
         made, secret = await tokens.make(scope, name, expires_in=expires_in, by=BY)
-        await _note_down(state, "token.create", made, f"{made.scope} {made.name}")
+        await state.note(BY, "token.create", made.id, f"{made.scope} {made.name}")
         return made, secret
 
     row, secret = _with_tokens(store, make)
@@ -237,7 +237,7 @@ def revoke(
     async def revoked(state: Any, tokens: Any) -> Any:
         found = await tokens.revoke(token_id)
         if found is not None:
-            await _note_down(state, "token.revoke", found, found.name)
+            await state.note(BY, "token.revoke", found.id, found.name)
         return found
 
     row = _with_tokens(store, revoked)
@@ -268,7 +268,7 @@ def rotate(
     async def rotated(state: Any, tokens: Any) -> Any:
         found = await tokens.rotate(token_id, expires_in=expires_in)
         if found is not None:
-            await _note_down(state, "token.rotate", found[0], found[0].name)
+            await state.note(BY, "token.rotate", found[0].id, found[0].name)
         return found
 
     found = _with_tokens(store, rotated)
@@ -290,11 +290,6 @@ def _with_tokens(store: str | None, work: Callable[[Any, Any], Awaitable[T]]) ->
             return await work(state, Tokens(state))
 
     return asyncio.run(main())
-
-
-async def _note_down(state: Any, action: str, row: Any, detail: str) -> None:
-    """Write into the audit log, as a controller does for requests."""
-    await state.note(BY, action, row.id, detail)
 
 
 def _shown(row: Any) -> dict[str, Any]:

@@ -13,7 +13,7 @@ would give.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pollwise.core.strategies.adaptive import Adaptive
@@ -23,7 +23,7 @@ from pollwise.errors import ConfigError
 from pollwise.lab.numeric import np
 from pollwise.lab.policies import label
 from pollwise.lab.prices import MONTH, PRICES, Price
-from pollwise.lab.replay.base import Replay, Situation, Trace
+from pollwise.lab.replay.base import Replay, Trace
 from pollwise.lab.replay.engine import replay
 
 HOUR = 3600.0
@@ -117,14 +117,7 @@ TRADEOFFS = (
 def rows() -> list[CostRow]:
     """The page's table of costs: every row replayed for a day and scaled to a month."""
     return [
-        CostRow(
-            row.name,
-            row.strategy,
-            row.busy,
-            row.page_polls,
-            row.page_dollars,
-            _a_month(replay(_day(row.strategy.min_interval, row.busy), row.strategy, Situation())),
-        )
+        replace(row, polls=_a_month(replay(_day(row.strategy, row.busy), row.strategy)))
         for row in ROWS
     ]
 
@@ -133,12 +126,9 @@ def tradeoffs() -> list[Tradeoff]:
     """The page's table of trade-offs: an idle day, and items that each meet an idle worker."""
     result = []
     for row in TRADEOFFS:
-        idle = replay(_day(row.strategy.min_interval, 0), row.strategy, Situation())
-        late = replay(_lonely_items(row.strategy.max_interval), row.strategy, Situation())
-        longest = late.wait(1.0)
-        result.append(
-            Tradeoff(row.strategy, row.page_cost, row.page_wait, row.use, _a_month(idle), longest)
-        )
+        idle = replay(_day(row.strategy, 0), row.strategy)
+        late = replay(_lonely_items(row.strategy.max_interval), row.strategy)
+        result.append(replace(row, polls=_a_month(idle), longest_wait=late.wait(1.0)))
     return result
 
 
@@ -146,10 +136,10 @@ def _a_month(done: Replay) -> float:
     return done.polls / done.span * MONTH
 
 
-def _day(min_interval: float, busy_hours: float) -> Trace:
+def _day(strategy: Strategy, busy_hours: float) -> Trace:
     """A day that begins idle and ends busy, with two items for every poll to find."""
     begin = DAY - busy_hours * HOUR
-    arrivals = np.arange(begin, DAY, min_interval / 2) if busy_hours else np.empty(0)
+    arrivals = np.arange(begin, DAY, strategy.min_interval / 2) if busy_hours else np.empty(0)
     return Trace(f"busy {busy_hours:g} of 24 hours", arrivals, DAY)
 
 

@@ -19,11 +19,11 @@ from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import seconds, short, shown
 from pollwise.errors import ConfigError
 from pollwise.lab.policies import CostTerms, Point, SearchSpace, label, parse_one, space
-from pollwise.lab.prices import MONTH, Price
-from pollwise.lab.replay.base import Replay, Situation, Trace
+from pollwise.lab.prices import MONTH, Price, dollars_a_month
+from pollwise.lab.replay.base import Replay, Situation, Trace, figures
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.limits import ROUND
-from pollwise.lab.report.compare import brief, figures
+from pollwise.lab.report.compare import brief
 from pollwise.lab.traces.reading import split
 from pollwise.settings import polling_table
 
@@ -199,13 +199,8 @@ class TuningResult:
             "span_s": figures(done.span),
             "arrivals": done.found,
             "polls": done.polls,
-            "polls_an_hour": figures(done.polls_an_hour),
-            "dollars_a_month": figures(done.polls / done.span * MONTH * self.price.dollars),
-            "wait_mean_s": figures(done.mean_wait),
-            "wait_p50_s": figures(done.wait(0.5)),
-            "wait_p95_s": figures(done.wait(0.95)),
-            "wait_p99_s": figures(done.wait(0.99)),
-            "wait_max_s": figures(done.wait(1.0)),
+            **done.measures(),
+            "dollars_a_month": figures(dollars_a_month(done.polls, done.span, self.price)),
             "meets_goal": self.goal.excess(done) <= SLACK,
         }
 
@@ -229,9 +224,9 @@ def tune(
     """
     first, rest = split(trace, share)
     low, high = _bounds(goal, min_interval, max_interval)
-    search = _Search(
-        first, goal, space(name, low, high, terms), Situation(capacity=capacity), progress
-    )
+    tell = progress or (lambda done, total: None)
+    situation = Situation(capacity=capacity)
+    search = _Search(first, goal, space(name, low, high, terms), situation, tell)
     best = search.walk() if len(search.space.axes) == 1 else search.around(search.grid())
     trained = search.done[best]
     if goal.excess(trained) > 0:
@@ -270,37 +265,30 @@ def _unreachable(
     )
 
 
+@dataclass
 class _Search:
     """Settings tried on one trace, each once."""
 
-    def __init__(
-        self,
-        trace: Trace,
-        goal: TuningGoal,
-        tried: SearchSpace,
-        situation: Situation,
-        progress: Progress | None,
-    ) -> None:
-        self.trace = trace
-        self.goal = goal
-        self.space = tried
-        self.situation = situation
-        self.done: dict[Strategy, Replay] = {}
-        self._points: dict[Strategy, Point] = {}
-        self._progress = progress or (lambda done, total: None)
-        self._expected = 1
+    trace: Trace
+    goal: TuningGoal
+    space: SearchSpace
+    situation: Situation
+    progress: Progress
+    done: dict[Strategy, Replay] = field(default_factory=dict)
+    points: dict[Strategy, Point] = field(default_factory=dict)
+    expected: int = 1
 
     def expect(self, more: int) -> None:
         """Note how many more replays will come, at most."""
-        self._expected = len(self.done) + more
+        self.expected = len(self.done) + more
 
     def of(self, point: Point) -> Strategy:
         """The strategy at a point; replays it if that was not done yet."""
         strategy = self.space.strategy(point)
         if strategy not in self.done:
             self.done[strategy] = replay(self.trace, strategy, self.situation)
-            self._points[strategy] = point
-            self._progress(len(self.done), max(self._expected, len(self.done)))
+            self.points[strategy] = point
+            self.progress(len(self.done), max(self.expected, len(self.done)))
         return strategy
 
     def score(self, strategy: Strategy) -> tuple[float, float, float]:
@@ -354,7 +342,7 @@ class _Search:
             at = start
             for step in STEPS:
                 for _ in range(MOVES):
-                    near = [self.of(point) for point in self.space.around(self._points[at], step)]
+                    near = [self.of(point) for point in self.space.around(self.points[at], step)]
                     better = self.best([at, *near])
                     if self.score(better) >= self.score(at):
                         break

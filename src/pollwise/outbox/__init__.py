@@ -3,8 +3,9 @@ handled in order per key. `writers` put records, `stores` keep them, the relay c
 them, and `publishers` are ready-made handlers for brokers and webhooks.
 """
 
-from pollwise.outbox.outbox import Outbox, OutboxRunOptions
+from pollwise.outbox.outbox import Outbox
 from pollwise.outbox.records import NewRecord, Record
+from pollwise.outbox.relay import OutboxRunOptions
 from pollwise.outbox.stores.base import OutboxStore
 from pollwise.outbox.stores.urls import open_store
 

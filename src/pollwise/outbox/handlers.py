@@ -16,7 +16,7 @@ from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
 from pollwise.runtime.executor.handlers import (
     Handler,
     Proceed,
-    chain,
+    call_of,
     check_signature,
     handler_for,
     is_async,
@@ -177,12 +177,14 @@ class RecordHandlers:
             if not any(matcher(pattern).fullmatch(kind) for kind in known)
         ]
 
-    def calls(self, threads: HandlerThreads) -> dict[str, tuple[Proceed, Proceed | None]]:
+    def calls(
+        self, threads: HandlerThreads, timeout: float | None
+    ) -> dict[str, tuple[Proceed, Proceed | None]]:
         """Each handler and its fallback as awaitable calls, by the handler's name."""
         return {
             name: (
-                chain(handler.main, (), threads),
-                None if handler.fallback is None else chain(handler.fallback, (), threads),
+                call_of(handler.main, threads, timeout),
+                None if handler.fallback is None else call_of(handler.fallback, threads, timeout),
             )
             for name, handler in self.handlers.items()
         }

@@ -16,6 +16,7 @@ from pollwise.outbox.progress import HandlerProgress, RecordProgress
 from pollwise.outbox.records import Record
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
+    BreakerChanged,
     Events,
     RecordDead,
     RecordFellBack,
@@ -25,8 +26,9 @@ from pollwise.runtime.events import (
     RecordUnhandled,
 )
 from pollwise.runtime.executor.breakers import Breakers
-from pollwise.runtime.executor.handlers import is_permanent, run_within, text_of, traceback_of
+from pollwise.runtime.executor.handlers import is_permanent, text_of, traceback_of
 from pollwise.runtime.executor.threads import HandlerThreads
+from pollwise.runtime.executor.work import Held
 
 #: Retries of a record that no handler matches: for about ten minutes, in which a relay with its
 #: handler may be deployed. Then the record is dead.
@@ -50,13 +52,13 @@ class Unfinished:
 
 
 @dataclass(slots=True)
-class _Work:
+class _Attempt:
     """A record that one handler has to handle."""
 
     record: Record
     handler: RecordHandler
     state: HandlerProgress
-    cut_short: Callable[[], object]
+    held: Held
     #: Whether this attempt decides if the handler's breaker closes.
     trial: bool = False
 
@@ -64,6 +66,7 @@ class _Work:
 class Handling:
     """Calls the handlers of records.
 
+    timeout: the limit of a handler that has none of its own.
     now: returns the time by the store's clock.
     """
 
@@ -73,7 +76,6 @@ class Handling:
         source: str,
         registry: RecordHandlers,
         threads: HandlerThreads,
-        breakers: Breakers,
         clock: Clock,
         events: Events,
         rng: random.Random,
@@ -82,25 +84,26 @@ class Handling:
     ) -> None:
         self._relay = relay
         self._source = source
-        self._registry = registry
-        self._calls = registry.calls(threads)
-        self._breakers = breakers
+        self._calls = registry.calls(threads, timeout)
+        self._breakers = Breakers(registry.handlers, clock, self._note_breaker)
         self._clock = clock
         self._events = events
         self._random = rng
-        self._timeout = timeout
         self._now = now
         self._reported: set[str] = set()
 
     async def handle(
-        self, record: Record, progress: RecordProgress, cut_short: Callable[[], object]
+        self,
+        record: Record,
+        handlers: tuple[RecordHandler, ...],
+        progress: RecordProgress,
+        held: Held,
     ) -> Unfinished | None:
         """Call the handlers that are due; return None when all that match the record are done.
 
-        cut_short: true when the relay stops or lost the lease. Then an error of a handler is not
-            counted as a failure.
+        held: of the record's key. Once it has ended, because the relay stops or lost the lease, an
+            error of a handler is not counted as a failure.
         """
-        handlers = self._registry.matching(record.kind)
         if not handlers:
             return self._unhandled(record, progress.of(_NO_HANDLER))
         timed = self._events.wants(RecordHandled)
@@ -109,38 +112,32 @@ class Handling:
             for handler in handlers:
                 state = progress.of(handler.name)
                 if not state.ended and (not state.due or state.due <= self._now() + SOON):
-                    if cut_short():  # a handler ignored its cancellation; do not call the others
+                    if held.ended:  # a handler ignored its cancellation; do not call the others
                         raise asyncio.CancelledError
-                    await self._attempt(_Work(record, handler, state, cut_short))
+                    await self._attempt(_Attempt(record, handler, state, held))
         states = [progress.of(handler.name) for handler in handlers]
-        took = self._clock.now() - began if timed else 0.0
-        return self._result(record, states, handlers, took)
+        if not all(state.ended in ("done", "fell back") for state in states):
+            return self._unfinished(record, states, handlers)
+        if timed:
+            lag = max(self._now() - record.created_at, 0.0)
+            self._emit(RecordHandled, record, lag, self._clock.now() - began)
+        return None
 
-    def _result(
-        self,
-        record: Record,
-        states: list[HandlerProgress],
-        handlers: tuple[RecordHandler, ...],
-        took: float,
-    ) -> Unfinished | None:
+    def _unfinished(
+        self, record: Record, states: list[HandlerProgress], handlers: tuple[RecordHandler, ...]
+    ) -> Unfinished:
         open_ones = [state for state in states if not state.ended]
         if open_ones:
             soonest = min(open_ones, key=lambda state: state.due)
             return Unfinished(max(soonest.due - self._now(), 0.0), soonest.error or None)
-        given_up = [
+        error = "; ".join(
             f"{handler.name}: {state.error}"
             for handler, state in zip(handlers, states, strict=True)
             if state.ended == "gave up"
-        ]
-        if given_up:
-            error = "; ".join(given_up)
-            where = "\n".join(state.where for state in states if state.where)
-            self._emit(RecordDead, record, error, where)
-            return Unfinished(None, error)
-        if self._events.wants(RecordHandled):
-            lag = max(self._now() - record.created_at, 0.0)
-            self._emit(RecordHandled, record, lag, took)
-        return None
+        )
+        where = "\n".join(state.where for state in states if state.where)
+        self._emit(RecordDead, record, error, where)
+        return Unfinished(None, error)
 
     def _unhandled(self, record: Record, state: HandlerProgress) -> Unfinished:
         """No handler matches: wait for a relay that has one; after the last attempt it is dead."""
@@ -158,39 +155,39 @@ class Handling:
             self._emit(RecordUnhandled, record, delay)
         return Unfinished(delay, f"no handler matches the kind {record.kind!r}")
 
-    async def _attempt(self, work: _Work) -> None:
+    async def _attempt(self, work: _Attempt) -> None:
         """Call a handler once, unless its breaker is open; call its fallback if it gave up."""
-        state, name = work.state, work.handler.name
+        state, handler = work.state, work.handler
         if not state.last_resort:
-            if work.handler.breaker is not None:
-                freely, trials, _ = self._breakers.claimable([name])
-                if not freely and not trials:
-                    state.due = self._now() + self._breakers.until_trial(name)
-                    state.error = state.error or "its breaker is open"
-                    return
-                if trials:
-                    work.trial = True
-                    self._breakers.begin_trial(name)
-            await self._call(work)
+            if handler.main.breaker is not None and not self._may_try(work):
+                return
+            record = replace(work.record, attempt=state.attempts + 1)
+            try:
+                await self._calls[handler.name][0](record)
+            except BaseException as error:  # SystemExit of a handler must not end the relay
+                if work.held.ended:
+                    self._breakers.inconclusive(handler.name, work.trial)
+                    raise
+                self._failed(work, error)
+            else:
+                self._breakers.succeeded(handler.name, work.trial)
+                state.ended = "done"
         if state.last_resort:
             await self._fall_back(work)
 
-    async def _call(self, work: _Work) -> None:
-        main, name = work.handler.main, work.handler.name
-        limit = main.timeout if main.timeout is not None else self._timeout
-        record = replace(work.record, attempt=work.state.attempts + 1)
-        try:
-            await run_within(self._calls[name][0], record, limit, main.plain)
-        except BaseException as error:  # SystemExit of a handler must not end the relay
-            if work.cut_short():
-                self._breakers.inconclusive(name, work.trial)
-                raise
-            self._failed(work, error)
-        else:
-            self._breakers.succeeded(name, work.trial)
-            work.state.ended = "done"
+    def _may_try(self, work: _Attempt) -> bool:
+        """Ask the breaker of the handler; if it is open, the handler is called later."""
+        state, name = work.state, work.handler.name
+        freely, trials, _ = self._breakers.claimable([name])
+        if trials:
+            work.trial = True
+            self._breakers.begin_trial(name)
+        elif not freely:
+            state.due = self._now() + self._breakers.until_trial(name)
+            state.error = state.error or "its breaker is open"
+        return bool(freely or trials)
 
-    def _failed(self, work: _Work, error: BaseException) -> None:
+    def _failed(self, work: _Attempt, error: BaseException) -> None:
         record, state, trial = work.record, work.state, work.trial
         retry, breakers, name = work.handler.retry, self._breakers, work.handler.name
         if isinstance(error, Snooze):
@@ -200,7 +197,7 @@ class Handling:
             return
         bare = isinstance(error, Reject)
         state.error = text_of(error, bare=bare)
-        state.where = "" if bare else _where(error)
+        state.where = "" if bare else traceback_of(error)
         state.attempts += 1
         if bare or is_permanent(error, retry):
             breakers.inconclusive(name, trial)
@@ -214,18 +211,17 @@ class Handling:
         state.due = self._now() + delay
         self._emit(RecordRetried, record, name, state.attempts, state.error, delay, state.where)
 
-    async def _fall_back(self, work: _Work) -> None:
+    async def _fall_back(self, work: _Attempt) -> None:
         record, state, name = work.record, work.state, work.handler.name
-        call, fallback = self._calls[name][1], work.handler.fallback
-        if call is None or fallback is None:
+        fallback = self._calls[name][1]
+        if fallback is None:
             state.ended = "gave up"
             return
-        limit = fallback.timeout if fallback.timeout is not None else self._timeout
         failed = FailedRecord(replace(record, attempt=state.attempts), state.error)
         try:
-            await run_within(call, failed, limit, fallback.plain)
+            await fallback(failed)
         except BaseException as error:
-            if work.cut_short():
+            if work.held.ended:
                 raise
             if isinstance(error, Snooze):
                 state.due = self._now() + error.delay
@@ -237,17 +233,14 @@ class Handling:
             state.ended = "fell back"
             self._emit(RecordFellBack, record, name, state.attempts, state.error)
 
+    def _note_breaker(self, handler: str, state: str) -> None:
+        self._events.emit(BreakerChanged(self._source, handler, state))
+
     def _emit(self, kind: Any, record: Record, *values: Any) -> None:
         if self._events.wants(kind):
             self._events.emit(
                 kind(self._source, self._relay, record.id, record.kind, record.key, *values)
             )
-
-
-def _where(error: BaseException) -> str:
-    """The traceback inside the handler, without the frame of the call here."""
-    ours = error.__traceback__
-    return traceback_of(error if ours is None else error.with_traceback(ours.tb_next))
 
 
 def _asked_for(error: BaseException) -> float:

@@ -18,102 +18,27 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar, overload
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
-from pollwise.core.strategies.base import Strategy
-from pollwise.core.strategies.batch_fill import BatchFill
-from pollwise.durations import Duration, seconds
+from pollwise.durations import Duration
 from pollwise.errors import ConfigError, HandlerError, OutboxError
 from pollwise.outbox import tracing
 from pollwise.outbox.handlers import RecordHandlers, check_patterns, record_handler
 from pollwise.outbox.records import NewRecord
-from pollwise.outbox.relay import Relay, RelayPlan
-from pollwise.outbox.stores.base import MAX_PER_KEY, OnDead, OutboxStore
+from pollwise.outbox.relay import OutboxRunOptions, Relay
+from pollwise.outbox.stores.base import OnDead, OutboxStore
 from pollwise.outbox.stores.urls import open_store
 from pollwise.outbox.writers import put as writing
 from pollwise.outbox.writers.put import AsyncpgTransaction, AsyncTransaction, SyncTransaction
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
-from pollwise.runtime.executor.starting import (
-    MAX_CONCURRENCY,
-    check_strategy,
-    check_times,
-    check_whole,
-    own_name,
-    refuse_if_forbidden,
-)
-from pollwise.runtime.loop import LONG_INTERVAL
+from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.signals import stopping_on_signals
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-#: The maximum number of keys that one poll claims.
-MAX_KEYS = 1000
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutboxRunOptions:
-    """How a relay runs.
-
-    polling: the strategy that paces the polls.
-    batch: the maximum number of keys per poll: the capacity that the strategy sees.
-    records_per_key: the maximum number of records of one key that are claimed together.
-    concurrency: how many keys are handled at a time; the records of one key, one by one.
-    lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
-        is the time after which other relays take over the keys of a killed relay.
-    grace: how long a stop waits for handlers before it cancels them and gives their keys back.
-    timeout: how long a handler may run, unless it has its own timeout; None for no limit.
-    hints: let a hint of a commit end a pause early.
-    long_interval: the longest pause while hints are proven to arrive.
-    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
-    seed: makes jitter repeatable.
-    """
-
-    polling: Strategy = field(default_factory=BatchFill)
-    batch: int = 100
-    records_per_key: int = 20
-    concurrency: int = 64
-    lease: Duration = "30s"
-    grace: Duration = "30s"
-    timeout: Duration | None = None
-    hints: bool = True
-    long_interval: Duration = LONG_INTERVAL
-    signals: bool = True
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_strategy(self.polling)
-        if self.polling.longest_hold:
-            raise ConfigError(
-                f"{self.polling!r} holds its polls, which an outbox cannot do; "
-                "use a strategy without a hold"
-            )
-        check_whole(self.batch, "batch", 1, MAX_KEYS)
-        check_whole(self.records_per_key, "records_per_key", 1, MAX_PER_KEY)
-        check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
-        check_times(self.lease, self.grace, self.timeout, self.long_interval)
-
-    def plan(self, name: str) -> RelayPlan:
-        polling = self.polling
-        if isinstance(polling, BatchFill):  # show the batch size that it will see
-            polling = replace(polling, batch_size=self.batch)
-        return RelayPlan(
-            name=name,
-            polling=polling,
-            concurrency=self.concurrency,
-            prefetch=None,
-            lease=seconds(self.lease, "lease"),
-            grace=seconds(self.grace, "grace"),
-            timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
-            hints=self.hints,
-            long_interval=seconds(self.long_interval, "long_interval"),
-            seed=self.seed,
-            batch=self.batch,
-            records_per_key=self.records_per_key,
-        )
 
 
 class Outbox:
@@ -144,7 +69,7 @@ class Outbox:
         clock: Clock | None = None,
     ) -> None:
         self._given = {"name": name, "on_dead": on_dead, "keep": keep, "schema": schema}
-        self.options = _checked_options(options) or OutboxRunOptions()
+        self.options = checked_options(options, OutboxRunOptions) or OutboxRunOptions()
         self.relay = relay or own_name()
         self.events = events or Events()
         self._registry = RecordHandlers()
@@ -311,7 +236,7 @@ class Outbox:
 
         Raises at the start of the block if the outbox does not exist or is not migrated.
         """
-        chosen = replace(_checked_options(options) or self.options, signals=False)
+        chosen = replace(checked_options(options, OutboxRunOptions) or self.options, signals=False)
         refuse_if_forbidden()
         self._stop_asked = False
         started = asyncio.Event()
@@ -357,7 +282,7 @@ class Outbox:
     async def _main(
         self, options: OutboxRunOptions | None, started: asyncio.Event | None = None
     ) -> None:
-        chosen = _checked_options(options) or self.options
+        chosen = checked_options(options, OutboxRunOptions) or self.options
         if self._run is not None:
             raise ConfigError(f"the relay {self.relay} is already running; create another Outbox")
         if not self._registry.handlers:
@@ -367,8 +292,7 @@ class Outbox:
         database = self._database
         store = self._open(database) if isinstance(database, str) else database
         try:
-            plan = chosen.plan(self.relay)
-            self._run = Relay(store, plan, self._registry, self._clock, self.events)
+            self._run = Relay(store, self.relay, chosen, self._registry, self._clock, self.events)
             if started is not None:
                 self._run.ready = started
             if self._stop_asked:
@@ -398,11 +322,3 @@ def _new_records(
             "key='order-17'); a NewRecord has its own"
         )
     return record
-
-
-def _checked_options(options: OutboxRunOptions | None) -> OutboxRunOptions | None:
-    if options is not None and not isinstance(options, OutboxRunOptions):
-        raise ConfigError(
-            f"options = {options!r} must be OutboxRunOptions(batch=100, ...), or None"
-        )
-    return options

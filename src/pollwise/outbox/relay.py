@@ -8,11 +8,15 @@ that it does not settle are handled again: at least once, never out of order.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.batch_fill import BatchFill
+from pollwise.durations import Duration, seconds
+from pollwise.errors import ConfigError
 from pollwise.outbox.handlers import RecordHandlers
 from pollwise.outbox.handling import Handling
 from pollwise.outbox.other_relays import ANNOUNCE_AGAIN, OtherRelays
@@ -25,12 +29,10 @@ from pollwise.outbox.progress import (
     suspect_wait,
 )
 from pollwise.outbox.records import KeyAction, KeyClaim, KeySettlement
-from pollwise.outbox.stores.base import OutboxStore
+from pollwise.outbox.stores.base import MAX_PER_KEY, OutboxStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import (
-    BreakerChanged,
     ChoreFailed,
-    Event,
     Events,
     KeyBlocked,
     KeyGivenBack,
@@ -42,13 +44,15 @@ from pollwise.runtime.events import (
     RelayStopped,
     RelayStopping,
 )
-from pollwise.runtime.executor.breakers import Breakers
-from pollwise.runtime.executor.executor import Executor
+from pollwise.runtime.executor.executor import Executor, to_its_end
 from pollwise.runtime.executor.handlers import text_of
-from pollwise.runtime.executor.settling import Settler
-from pollwise.runtime.executor.starting import RunPlan
+from pollwise.runtime.executor.starting import RunOptions, check_whole
+from pollwise.runtime.executor.work import Held
+from pollwise.runtime.jobs import Renewal
 from pollwise.runtime.loop import POLL_RETRY, Batch
 
+#: The maximum number of keys that one poll claims.
+MAX_KEYS = 1000
 #: A key is settled after this many seconds even if records of its claim are left, so that a crash
 #: repeats less.
 SETTLE_AFTER = 1.0
@@ -65,20 +69,43 @@ MEASURE_EVERY = 60.0
 CLOSE_WITHIN = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class RelayPlan(RunPlan):
-    """The checked options of a relay.
+@dataclass(frozen=True, kw_only=True)
+class OutboxRunOptions(RunOptions):
+    """How a relay runs.
 
-    batch: the maximum number of keys per poll.
+    polling: the strategy that paces the polls.
+    batch: the maximum number of keys per poll: the capacity that the strategy sees.
     records_per_key: the maximum number of records of one key that are claimed together.
+    concurrency: how many keys are handled at a time; the records of one key, one by one.
+    lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
+        is the time after which other relays take over the keys of a killed relay.
+    grace: how long a stop waits for handlers before it cancels them and gives their keys back.
+    timeout: how long a handler may run, unless it has its own timeout; None for no limit.
+    hints: let a hint of a commit end a pause early.
+    long_interval: the longest pause while hints are proven to arrive.
+    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
+    seed: makes jitter repeatable.
     """
 
+    polling: Strategy = field(default_factory=BatchFill)
     batch: int = 100
     records_per_key: int = 20
+    concurrency: int = 64
+    lease: Duration = "30s"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.polling.longest_hold:
+            raise ConfigError(
+                f"{self.polling!r} holds its polls, which an outbox cannot do; "
+                "use a strategy without a hold"
+            )
+        check_whole(self.batch, "batch", 1, MAX_KEYS)
+        check_whole(self.records_per_key, "records_per_key", 1, MAX_PER_KEY)
 
 
 @dataclass(slots=True, eq=False)
-class HeldKey:
+class HeldKey(Held):
     """A claimed key, until it is settled.
 
     done: how many records of the claim are completed.
@@ -88,12 +115,8 @@ class HeldKey:
     claim: KeyClaim
     done: int = 0
     progress: RecordProgress | None = None
-    settled: KeySettlement | None = None
-    task: asyncio.Task[None] | None = None
-    began: bool = False
-    ended: Literal["", "stop", "lost", "cancel"] = ""
 
-    def settlement(
+    def end(
         self, action: KeyAction = "give_back", delay: float = 0.0, error: str | None = None
     ) -> KeySettlement:
         """The settlement of the claim, with what was done so far."""
@@ -107,7 +130,7 @@ class HeldKey:
         return KeySettlement(self.claim, self.done, action, delay, error, progress)
 
 
-class Relay(Executor[HeldKey, KeyClaim]):
+class Relay:
     """A running relay."""
 
     what = "relay"
@@ -115,47 +138,47 @@ class Relay(Executor[HeldKey, KeyClaim]):
     def __init__(
         self,
         store: OutboxStore,
-        plan: RelayPlan,
+        name: str,
+        options: OutboxRunOptions,
         registry: RecordHandlers,
         clock: Clock,
         events: Events,
     ) -> None:
-        super().__init__(store, plan, clock, events, f"outbox:{store.name}", None)
+        if isinstance(options.polling, BatchFill):  # show the batch size that it will see
+            polling = replace(options.polling, batch_size=options.batch)
+            options = replace(options, polling=polling)
+        self.source = f"outbox:{store.name}"
         self._outbox = store
+        self._name = name
+        self._options = options
         self._registry = registry
-        self._batch, self._per_key = plan.batch, plan.records_per_key
-        self._others = OtherRelays(
-            store, plan.name, self._source, registry.patterns(), clock, events
+        self._clock = clock
+        self._events = events
+        self._executor: Executor[HeldKey, KeyClaim] = Executor(
+            self, store, name, options, clock, events, rounds=SETTLE_ROUNDS
         )
-        self._breakers = Breakers(registry.handlers, clock, self._note_breaker)
+        self._others = OtherRelays(store, name, self.source, registry.patterns(), clock, events)
         self._ahead = 0.0  # how far the store's clock is ahead of the event loop's
         self._handling = Handling(
-            plan.name,
-            self._source,
+            name,
+            self.source,
             registry,
-            self._threads,
-            self._breakers,
+            self._executor.threads,
             clock,
             events,
-            self._random,
-            plan.timeout,
-            self._store_now,
-        )
-        self._settling: Settler[KeySettlement] = Settler(
-            self._settle,
-            lambda end: end.claim.name,
-            self._source,
-            clock,
-            events,
-            self._random,
-            self._room.set,
-            SETTLE_ROUNDS,
+            self._executor.random,
+            None if options.timeout is None else seconds(options.timeout, "timeout"),
+            lambda: clock.now() + self._ahead,
         )
         self._suspect: HeldKey | None = None  # the suspect that is handled, and those put back
         self._other_suspects: set[str] = set()
         self._next_measure = 0.0
+        self._given_back = 0
+        self._loop = asyncio.get_running_loop()
         #: Set when the outbox was found, or could not be reached for now.
         self.ready = asyncio.Event()
+        self.stop = self._executor.stop
+        self.state = self._executor.state
 
     # From start to stop
 
@@ -167,9 +190,23 @@ class Relay(Executor[HeldKey, KeyClaim]):
         except Exception as error:
             if POLL_RETRY.classify(error) == "permanent":
                 raise
-            self._events.emit(ChoreFailed(self._source, "announce handlers", text_of(error)))
+            self._chore_failed("announce handlers", error)
         self.ready.set()
-        await super().main()
+        handlers, options = tuple(self._registry.handlers), self._options
+        polling, me = repr(options.polling), self._others.me
+        self._events.emit(
+            RelayStarted(self.source, self._name, handlers, options.concurrency, polling, me)
+        )
+        try:
+            async with self._executor as executor:
+                async for claims in executor.polls:
+                    executor.take(self._held(claims))
+                    await executor.prune()
+                    await self._measure()
+                    await executor.room_for_a_claim()
+        finally:
+            self._events.emit(RelayStopped(self.source, self._name, self._given_back))
+            await to_its_end(self._close())
 
     async def _check_patterns(self) -> None:
         """Report the patterns that match no record; do nothing if the outbox is empty."""
@@ -177,24 +214,15 @@ class Relay(Executor[HeldKey, KeyClaim]):
         for handler, pattern in self._registry.unmatched(kinds) if kinds else ():
             self._events.emit(
                 PatternUnmatched(
-                    self._source, self._plan.name, handler, pattern, tuple(sorted(kinds)[:10])
+                    self.source, self._name, handler, pattern, tuple(sorted(kinds)[:10])
                 )
             )
 
-    def _lifecycle_event(
-        self, what: Literal["started", "stopping", "stopped"], grace: float
-    ) -> Event:
-        name, plan = self._plan.name, self._plan
-        if what == "started":
-            handlers = tuple(self._registry.handlers)
-            strategy, instance = repr(plan.polling), self._others.me
-            return RelayStarted(self._source, name, handlers, plan.concurrency, strategy, instance)
-        if what == "stopping":
-            return RelayStopping(self._source, name, len(self._running), grace)
-        return RelayStopped(self._source, name, self._given_back)
+    def stopping(self, running: int, grace: float) -> None:
+        self._events.emit(RelayStopping(self.source, self._name, running, grace))
 
-    async def _finish(self) -> None:
-        await super()._finish()
+    async def _close(self) -> None:
+        """Leave the other relays, and close the publishers."""
         closing = [asyncio.ensure_future(self._quietly("leave", self._others.leave()))]
         for handler in self._registry.handlers.values():
             for given in handler.given:
@@ -209,65 +237,51 @@ class Relay(Executor[HeldKey, KeyClaim]):
         try:
             await work
         except Exception as error:
-            self._events.emit(ChoreFailed(self._source, chore, text_of(error)))
+            self._chore_failed(chore, error)
+
+    def _chore_failed(self, chore: str, error: BaseException) -> None:
+        self._events.emit(ChoreFailed(self.source, chore, text_of(error)))
 
     def wake(self) -> None:
         """Poll at once, because something was committed. Callable from any thread."""
         with suppress(RuntimeError):  # the event loop is closed: the next relay finds it
-            self._loop.call_soon_threadsafe(self.poll_loop.hint)
+            self._loop.call_soon_threadsafe(self._executor.polls.hint)
 
     # Claiming
 
-    async def _claim(self, hold: float) -> Batch[KeyClaim]:
-        """The poll: claim as many keys as there is room for, and start them."""
-        await self._room_for(lambda: 1)
+    async def claim(self, hold: float) -> Batch[KeyClaim]:
+        """The poll: claim as many keys as there is room for."""
+        executor, batch = self._executor, self._options.batch
+        limit = min(await executor.room(), batch)
         await self._others.announce()
         by = self._others.announce_again_by()
         if by is not None:
-            self.poll_loop.poll_by(by)
-        limit = min(self._room_left(), self._batch)
+            executor.polls.poll_by(by)
         if self._others.standing_by:
-            self._hand_over()
-            return Batch((), self._batch)
-        if self._stopping or limit < 1:
-            return Batch((), self._batch)
-        claims = await self._outbox.claim(self._plan.name, limit, self._per_key, self._plan.lease)
-        self._take(claims)
-        await self._prune()
-        await self._measure()
-        return Batch(claims, limit, tuple(map(self._waited, claims)))
+            executor.give_back_waiting("a newer relay has more handlers")
+        if self._others.standing_by or executor.stopping or limit < 1:
+            return Batch((), batch)
+        claims = await self._outbox.claim(
+            self._name, limit, self._options.records_per_key, executor.lease
+        )
+        return Batch(claims, limit, tuple([self._waited(claim) for claim in claims]))
 
     def _waited(self, claim: KeyClaim) -> float:
         """How long the first record waited for this claim, by the store's clock."""
         first = claim.records[0]
         if first.progress:
             return 0.0  # it waited for its retry, not for a poll
-        return max(claim.until - self._plan.lease - first.record.created_at, 0.0)
+        return max(claim.until - self._executor.lease - first.record.created_at, 0.0)
 
-    def _take(self, claims: list[KeyClaim]) -> None:
-        """Hold claims, and start those that have a free place."""
-        if not claims:
-            return
-        self._ahead = claims[0].until - self._plan.lease - self._clock.now()
-        older = self._held()
-        suspects: list[HeldKey] = []
-        for claim in claims:
-            if claim.name in older:  # our own lease on it expired
-                self._lose(older[claim.name])
-            (suspects if is_suspect(claim) else self._waiting).append(HeldKey(claim))
+    def _held(self, claims: Sequence[KeyClaim]) -> list[HeldKey]:
+        """Claims to hold; those that are not to be handled have their settlements."""
+        if claims:
+            self._ahead = claims[0].until - self._executor.lease - self._clock.now()
+        held = [HeldKey(claim.name, claim) for claim in claims]
+        suspects = [each for each in held if is_suspect(each.claim)]
         if suspects:
             self._examine(suspects)
-        self._chores.wake("renew leases")
-        self._start_waiting()
-
-    def _store_now(self) -> float:
-        """The time by the store's clock, estimated from the last claim."""
-        return self._clock.now() + self._ahead
-
-    def _hand_over(self) -> None:
-        """Give back the keys that have not begun: a newer relay has more handlers."""
-        while self._waiting:
-            self._give_back(self._waiting.popleft(), "a newer relay has more handlers")
+        return held
 
     async def _measure(self) -> None:
         """Emit the counts of the outbox once a minute, if anyone listens."""
@@ -278,12 +292,12 @@ class Relay(Executor[HeldKey, KeyClaim]):
         try:
             stats = await self._outbox.stats()
         except Exception as error:
-            self._events.emit(ChoreFailed(self._source, "measure", text_of(error)))
+            self._chore_failed("measure", error)
             return
         self._events.emit(
             OutboxMeasured(
-                self._source,
-                self._plan.name,
+                self.source,
+                self._name,
                 stats.ready,
                 stats.leased,
                 stats.waiting,
@@ -296,79 +310,83 @@ class Relay(Executor[HeldKey, KeyClaim]):
 
     # Handling
 
-    def _start(self, held: HeldKey) -> None:
-        self._begin(held, self._work)
-
-    async def _work(self, held: HeldKey) -> None:
-        """Handle the records of a claim as far as possible. Never raises a handler's error."""
-        held.began = True
-        began = self._clock.now()
-        raised: BaseException | None = None
+    async def handle(self, held: HeldKey) -> KeySettlement:
+        """Handle the records of a claim in order, until one is not completed."""
         try:
-            held.settled = await self._handle_records(held, began)
-        except BaseException as error:
-            raised = error
-        took = self._clock.now() - began
-        self._note_took(took)
-        self._leave(held, raised, took)
+            return await self._handle_records(held)
+        finally:
+            self._clear(held)
 
-    async def _handle_records(self, held: HeldKey, began: float) -> KeySettlement:
-        """Handle records in order, until one is not completed."""
-        claim = held.claim
+    async def _handle_records(self, held: HeldKey) -> KeySettlement:
+        claim, settle_at = held.claim, (held.began or 0.0) + SETTLE_AFTER
         # After a relay died, one record at a time, to find out which of them was the cause.
         records = claim.records[:1] if claim.lapses or held is self._suspect else claim.records
-        while held is self._suspect and self._settling.has(self._other_suspects):
+        while held is self._suspect and self._executor.holds(self._other_suspects):
             await self._clock.sleep(SETTLED_CHECK)  # the relay must hold no other suspect
         for item in records:
-            if held.done and (self._hand_back_now() or self._clock.now() - began > SETTLE_AFTER):
+            if held.done and (self._hand_back_now() or self._clock.now() > settle_at):
                 break
-            if not self._registry.matching(item.record.kind):
+            handlers = self._registry.matching(item.record.kind)
+            if not handlers:
                 if not await self._announced_again():  # before it counts against the record
-                    return held.settlement("retry", ANNOUNCE_AGAIN)
+                    return held.end("retry", ANNOUNCE_AGAIN)
                 if self._others.standing_by:
                     break
             held.progress = RecordProgress.read(item.progress, item.retried)
-            unfinished = await self._handling.handle(item.record, held.progress, lambda: held.ended)
+            unfinished = await self._handling.handle(item.record, handlers, held.progress, held)
             if unfinished is None:
                 held.done += 1
                 held.progress = None
             elif unfinished.delay is None:
                 self._note_blocked(claim, held.done)
-                return held.settlement("dead", error=unfinished.error)
+                return held.end("dead", error=unfinished.error)
             else:
-                return held.settlement("retry", unfinished.delay, unfinished.error)
-        return held.settlement()
+                return held.end("retry", unfinished.delay, unfinished.error)
+        return held.end()
 
     async def _announced_again(self) -> bool:
         try:
             await self._others.announce(ANNOUNCE_AGAIN)
         except Exception as error:
-            self._events.emit(ChoreFailed(self._source, "announce handlers", text_of(error)))
+            self._chore_failed("announce handlers", error)
             return False
         return True
 
     def _hand_back_now(self) -> bool:
-        return self._stopping or self._others.standing_by
+        return self._executor.stopping or self._others.standing_by
+
+    def failed(self, held: HeldKey, error: BaseException) -> KeySettlement:
+        """After an error of the relay itself: those of handlers are caught."""
+        self._chore_failed("handle", error)
+        return held.end("retry", AFTER_OWN_FAULT, text_of(error))
+
+    def give_back(self, held: HeldKey, reason: str) -> KeySettlement:
+        self._given_back += 1
+        self._clear(held)
+        if self._events.wants(KeyGivenBack):
+            claim = held.claim
+            left = len(claim.records) - held.done
+            self._events.emit(KeyGivenBack(self.source, self._name, claim.key, left, reason))
+        return held.end()
+
+    def _note_blocked(self, claim: KeyClaim, at: int) -> None:
+        record = claim.records[at].record
+        if claim.key is not None and self._outbox.on_dead == "block":
+            self._events.emit(KeyBlocked(self.source, self._name, claim.key, record.id))
+
+    # Records under which relays died
 
     def _examine(self, suspects: list[HeldKey]) -> None:
         """Handle one of the keys under which relays died, alone; put the others back."""
         alone = [] if self._suspect is not None else [h for h in suspects if not h.claim.lapses]
-        chosen = self._random.choice(alone) if alone else None
-        self._other_suspects = {held.claim.name for held in suspects if held is not chosen}
+        chosen = self._executor.random.choice(alone) if alone else None
+        self._other_suspects = {held.name for held in suspects if held is not chosen}
         for held in suspects:
             if held is not chosen:
-                end = self._put_back(held)
-                self._settling.add(end)
+                held.settlement = end = self._put_back(held)
                 if end.action == "retry":  # poll again then, whatever the pacer says
-                    self.poll_loop.poll_by(self._clock.now() + end.delay)
-        if chosen is not None:
-            self._suspect = chosen
-            self._waiting.append(chosen)
-
-    def _clear(self, held: HeldKey) -> None:
-        """The key is no longer held: if it was the suspect, another can be handled."""
-        if held is self._suspect:
-            self._suspect = None
+                    self._executor.polls.poll_by(self._clock.now() + end.delay)
+        self._suspect = chosen or self._suspect
 
     def _put_back(self, held: HeldKey) -> KeySettlement:
         """The settlement of a suspect: it waits, or is dead if it killed too many relays."""
@@ -376,84 +394,34 @@ class Relay(Executor[HeldKey, KeyClaim]):
         held.progress, deaths = deaths_of(claim)
         error = reason(deaths)
         if deaths < DEATHS_MAX:
-            return held.settlement("retry", suspect_wait(self._random), error)
+            return held.end("retry", suspect_wait(self._executor.random), error)
         if self._events.wants(RecordDead):
-            name = self._plan.name
             self._events.emit(
-                RecordDead(self._source, name, record.id, record.kind, record.key, error)
+                RecordDead(self.source, self._name, record.id, record.kind, record.key, error)
             )
         self._note_blocked(claim, 0)
-        return held.settlement("dead", error=error)
+        return held.end("dead", error=error)
 
-    def _leave(self, held: HeldKey, raised: BaseException | None, took: float) -> None:
-        """Free the place of a key, and settle the key if its lease is still ours."""
-        self._running.pop(held, None)
-        self._clear(held)
-        if held.settled is not None and held.ended != "lost":
-            self._settling.add(held.settled)
-        elif held.ended == "stop":
-            self._give_back(held, f"the {self.what} stops")
-        elif raised is not None and not held.ended:  # our own error: handlers' errors are caught
-            self._events.emit(ChoreFailed(self._source, "handle", text_of(raised)))
-            self._settling.add(held.settlement("retry", AFTER_OWN_FAULT, text_of(raised)))
-        self._slot_is_free()
-
-    def _give_back(self, held: HeldKey, reason: str, delay: float = 0.0) -> None:
-        self._given_back += 1
-        self._clear(held)
-        claim = held.claim
-        self._settling.add(held.settlement())
-        if self._events.wants(KeyGivenBack):
-            left = len(claim.records) - held.done
-            self._events.emit(KeyGivenBack(self._source, self._plan.name, claim.key, left, reason))
-
-    # Blocked keys
-
-    def _note_blocked(self, claim: KeyClaim, at: int) -> None:
-        record = claim.records[at].record
-        if claim.key is None or self._outbox.on_dead != "block":
-            return
-        self._events.emit(KeyBlocked(self._source, self._plan.name, claim.key, record.id))
-
-    # Breakers
-
-    def _note_breaker(self, handler: str, state: str) -> None:
-        self._events.emit(BreakerChanged(self._source, handler, state))
+    def _clear(self, held: HeldKey) -> None:
+        """The key is no longer held: if it was the suspect, another can be handled."""
+        if held is self._suspect:
+            self._suspect = None
 
     # Leases
 
-    async def _settle(self, batch: list[KeySettlement]) -> None:
-        for claim in await self._outbox.settle(batch):
-            self._note_lost(claim)
+    async def settle(self, settlements: list[KeySettlement]) -> Collection[str]:
+        return [claim.name for claim in await self._outbox.settle(settlements)]
 
-    async def _renew(self) -> None:
-        """The chore: renew all leases in one call."""
-        held = self._held()
-        late = {end.claim.name: end.claim for end in self._settling.late()}
-        claims = late | {name: each.claim for name, each in held.items()}
-        if not claims:
-            self._chores.rest("renew leases")
-            return
-        for claim in await self._outbox.renew(claims.values(), self._plan.lease):
-            if claim.name in held and held[claim.name].claim is claim:
-                self._lose(held[claim.name])
+    async def renew(self, claims: list[KeyClaim]) -> Renewal:
+        lost = await self._outbox.renew(claims, self._executor.lease)
+        return Renewal(tuple(claim.name for claim in lost))
 
-    def _held(self) -> Mapping[str, HeldKey]:
-        """The keys that are claimed and not yet settled, by the names of their claims."""
-        running = (held for held in self._running if held.ended != "lost")
-        return {held.claim.name: held for held in (*running, *self._waiting)}
+    def cancelled(self, held: HeldKey) -> KeySettlement:
+        return self.give_back(held, "it was cancelled")  # nobody can ask for that
 
-    def _lose(self, held: HeldKey) -> None:
-        if held in self._running:
-            self._note_lost(held.claim)
-            self._end(held, "lost")
-        elif held in self._waiting:
-            self._note_lost(held.claim)
-            self._waiting.remove(held)
-            self._clear(held)
-            self._room.set()
-
-    def _note_lost(self, claim: KeyClaim) -> None:
+    def lost(self, held: HeldKey) -> None:
+        self._clear(held)
         if self._events.wants(KeyLost):
+            claim = held.claim
             first = claim.records[0].record.id
-            self._events.emit(KeyLost(self._source, self._plan.name, claim.key, first))
+            self._events.emit(KeyLost(self.source, self._name, claim.key, first))

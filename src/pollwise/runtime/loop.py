@@ -66,6 +66,7 @@ class LoopOptions:
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
     drain: poll again at once after a full batch.
+    empty: deliver empty batches too, for a consumer that has something to do after every poll.
     spread: put the first poll at a random point of the first interval, so that processes started
         together do not poll together.
     """
@@ -78,11 +79,12 @@ class LoopOptions:
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
     drain: bool = True
+    empty: bool = False
     spread: bool = True
 
 
 class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
-    """Iterate over the batches of a source that are not empty, at the pace of a strategy."""
+    """Iterate over the batches of a source, at the pace of a strategy."""
 
     def __init__(
         self, source: Source[T], strategy: Strategy, name: str, options: LoopOptions | None = None
@@ -112,7 +114,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             if self._stopped:
                 raise StopAsyncIteration
             items = await self._poll(hinted)
-            if len(items):
+            if items is not None and (len(items) or self._options.empty):
                 return items
 
     def stop(self) -> None:
@@ -176,7 +178,8 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             left = until - self._options.clock.now()
         return False
 
-    async def _poll(self, hinted: bool) -> Sequence[T]:
+    async def _poll(self, hinted: bool) -> Sequence[T] | None:
+        """What a poll found; None if it failed."""
         clock = self._options.clock
         self._hint.forget()
         self._hint.polling = True
@@ -186,7 +189,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
             batch = await self._source(self._pause.hold)
         except Exception as error:
             self._note_failure(error, clock.now())
-            return ()
+            return None
         finally:
             self._hint.polling = False
         self._note_success(batch, began, clock.now(), hinted)

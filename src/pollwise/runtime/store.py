@@ -35,6 +35,10 @@ class WorkStore(ABC, Generic[C]):
 
     #: What it is called in errors.
     _what: ClassVar[str]
+    #: How long settlements are gathered for one call, in seconds, and how many at most. Only stores
+    #: that bill each call gather.
+    gather: ClassVar[float] = 0.0
+    gather_up_to: ClassVar[int] = 1
 
     def __init__(
         self, name: str, *, clock: Clock | None, keep: Duration | None, max_payload_bytes: int

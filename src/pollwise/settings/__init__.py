@@ -37,21 +37,10 @@ from pollwise.settings.sections import (
 from pollwise.settings.strategies import STRATEGIES, polling_table, strategy_named
 
 __all__ = [
-    "STRATEGIES",
-    "AgentSettings",
-    "ControllerSettings",
-    "DocumentedKey",
-    "FleetSettings",
-    "GroupPolling",
-    "OutboxSettings",
-    "SettingRow",
-    "Settings",
-    "WorkerSettings",
-    "documented_keys",
-    "load",
-    "polling_table",
-    "strategy_named",
-]
+    "STRATEGIES", "AgentSettings", "ControllerSettings", "DocumentedKey", "FleetSettings",
+    "GroupPolling", "OutboxSettings", "SettingRow", "Settings", "WorkerSettings",
+    "documented_keys", "load", "polling_table", "strategy_named",
+]  # fmt: skip
 
 
 def load(

@@ -13,8 +13,8 @@ from functools import cache
 
 from pollwise.settings import groups
 from pollwise.settings.models import default_strategy, fields, is_polling, reader_of
-from pollwise.settings.strategies import STRATEGIES, parameters
-from pollwise.settings.values import ChoiceReader, ValueReader, is_duration
+from pollwise.settings.strategies import NAMES, STRATEGIES, parameters
+from pollwise.settings.values import ValueReader, is_duration
 
 PREFIX = "POLLWISE_"
 #: Names the settings file; it is not a setting.
@@ -57,7 +57,7 @@ def documented_keys() -> list[DocumentedKey]:
             rows.append(DocumentedKey(key, reader.kind, meaning, default, variables_of(key)[0]))
             continue
         chosen = f"{key}.strategy"
-        kind, variable = ChoiceReader(tuple(STRATEGIES)).kind, variables_of(chosen)[0]
+        kind, variable = NAMES.kind, variables_of(chosen)[0]
         rows.append(DocumentedKey(chosen, kind, meaning, default_strategy(key), variable))
     return rows
 
@@ -154,7 +154,7 @@ def _readers() -> Iterable[tuple[str, ValueReader]]:
         if not is_polling(field):
             yield key, reader_of(field)
             continue
-        yield f"{key}.strategy", ChoiceReader(tuple(STRATEGIES))
+        yield f"{key}.strategy", NAMES
         for strategy in STRATEGIES.values():
             for each in parameters(strategy):
                 yield f"{key}.{each.key}", each.reader

@@ -167,10 +167,9 @@ def _parsed(path: Path, named_by: str) -> dict[str, object]:
 
 
 def _of_kubernetes(name: str, value: str) -> bool:
+    # Even POLLWISE_WORKER_METRICS_PORT, beside a Service "pollwise-worker-metrics".
     if name.endswith("_PORT") and _LINK_OF_KUBERNETES.match(value):
-        return (
-            True  # Even POLLWISE_WORKER_METRICS_PORT, beside a Service "pollwise-worker-metrics".
-        )
+        return True
     return name not in variables() and _OF_KUBERNETES.search(name) is not None
 
 

@@ -17,8 +17,14 @@ from pollwise.core.strategies.base import Strategy
 from pollwise.errors import ConfigError
 from pollwise.settings.layers import GivenValue, Layer
 from pollwise.settings.models import DEFAULT, SettingRow, default_strategy, plain_keys
-from pollwise.settings.strategies import STRATEGIES, parameter_names, parameters, strategies_with
-from pollwise.settings.values import ChoiceReader, shown
+from pollwise.settings.strategies import (
+    NAMES,
+    STRATEGIES,
+    parameter_names,
+    parameters,
+    strategies_with,
+)
+from pollwise.settings.values import shown
 
 
 @dataclass
@@ -38,9 +44,7 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
     deciding = max((depth for depth, layer in enumerate(layers) if key in layer), default=-1)
     chosen = layers[deciding][key] if deciding >= 0 else None
     try:
-        name = ChoiceReader(tuple(STRATEGIES)).read(
-            chosen.value if chosen else default_strategy(table)
-        )
+        name = NAMES.read(chosen.value if chosen else default_strategy(table))
     except ValueError as error:
         result.problems.append(f"{chosen} {error}")
         return result

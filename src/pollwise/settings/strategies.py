@@ -38,6 +38,8 @@ from pollwise.settings.values import (
 STRATEGIES: Mapping[str, type[Strategy]] = MappingProxyType(
     {each.name: each for each in (Adaptive, Fixed, BatchFill, Ewma, Freshness, Worth)}
 )
+#: Reads the name of a strategy.
+NAMES = ChoiceReader(tuple(STRATEGIES))
 #: The strategy that a `poll_interval` alone means.
 FIXED_STRATEGY = Fixed.name
 
@@ -78,12 +80,10 @@ def parameter_names(strategy: type[Strategy]) -> tuple[str, ...]:
 def strategy_named(name: str) -> Strategy:
     """The strategy with this name, with its defaults."""
     try:
-        found = ChoiceReader(tuple(STRATEGIES)).read(name)
+        found = NAMES.read(name)
     except ValueError as error:
-        problem = f"strategy = {shown(name)} {error}"
-    else:
-        return STRATEGIES[found]()
-    raise ConfigError(problem)
+        raise ConfigError(f"strategy = {shown(name)} {error}") from None
+    return STRATEGIES[found]()
 
 
 def strategies_with(key: str) -> list[str]:

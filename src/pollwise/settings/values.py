@@ -86,22 +86,15 @@ class IntegerReader(ValueReader):
         if isinstance(value, str):
             with suppress(ValueError):
                 number = int(value)
-        if isinstance(number, bool) or not isinstance(number, int) or self._outside(number):
+        if isinstance(number, bool) or not isinstance(number, int) or outside(self, number):
             raise ValueError(f"must be a {self.kind}")
         return number
 
-    def _outside(self, number: int) -> bool:
-        too_low = self.low is not None and number < self.low
-        return too_low or (self.high is not None and number > self.high)
 
-
-@dataclass(frozen=True)
 class NumberReader(ValueReader):
     """A number. The code that uses it checks its bounds."""
 
-    @property
-    def kind(self) -> str:
-        return "number"
+    kind = "number"
 
     def read(self, value: object) -> float:
         if isinstance(value, (int, float, str)) and not isinstance(value, bool):
@@ -124,8 +117,7 @@ class DurationReader(ValueReader):
 
     def read(self, value: Any) -> float:
         length = read_seconds(value)
-        too_short = self.low is not None and length < self.low
-        if too_short or (self.high is not None and length > self.high):
+        if outside(self, length):
             raise ValueError(f"must be a {self.kind}")
         return length
 
@@ -140,13 +132,10 @@ class DurationReader(ValueReader):
         return quoted(self.text(value))
 
 
-@dataclass(frozen=True)
 class BooleanReader(ValueReader):
     """True or false."""
 
-    @property
-    def kind(self) -> str:
-        return "true or false"
+    kind = "true or false"
 
     def read(self, value: object) -> bool:
         if isinstance(value, bool):
@@ -268,6 +257,12 @@ def read_milliseconds(value: object) -> float:
         raise ValueError(
             "must be a number of milliseconds; to give a unit, leave `_ms` off the key"
         ) from None
+
+
+def outside(reader: IntegerReader | DurationReader, value: float) -> bool:
+    """True if a value is outside the bounds of its reader."""
+    low, high = reader.low, reader.high
+    return (low is not None and value < low) or (high is not None and value > high)
 
 
 def between(low: object | None, high: object | None) -> str:

@@ -2,6 +2,7 @@
 run of it; the code shared with the outbox's relay is in `runtime.executor`.
 """
 
-from pollwise.worker.worker import Worker, WorkerRunOptions
+from pollwise.worker.run import WorkerRunOptions
+from pollwise.worker.worker import Worker
 
 __all__ = ["Worker", "WorkerRunOptions"]

@@ -3,98 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
-from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
-from pollwise.durations import Duration, seconds
+from pollwise.durations import Duration
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.queues.base import Queue
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.handlers import Handler, Middleware, check_middleware, handler_for
-from pollwise.runtime.executor.starting import (
-    MAX_CONCURRENCY,
-    MAX_LONG_INTERVAL,
-    MIN_LEASE,
-    RunPlan,
-    check_strategy,
-    check_times,
-    check_whole,
-    no_runs,
-    own_name,
-    refuse_if_forbidden,
-)
+from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
 from pollwise.runtime.jobs import Job
-from pollwise.runtime.loop import LONG_INTERVAL
 from pollwise.runtime.signals import stopping_on_signals
-from pollwise.worker.run import WorkerRun
+from pollwise.worker.run import WorkerRun, WorkerRunOptions
 
 F = TypeVar("F", bound=Callable[[Job], Any])
-
-__all__ = [
-    "MAX_CONCURRENCY",
-    "MAX_LONG_INTERVAL",
-    "MIN_LEASE",
-    "Worker",
-    "WorkerRunOptions",
-    "no_runs",
-]
-
-
-@dataclass(frozen=True, kw_only=True)
-class WorkerRunOptions:
-    """How a worker runs.
-
-    polling: the strategy that paces the polls.
-    concurrency: how many handlers run at a time.
-    prefetch: how many jobs are claimed ahead of a free handler; None claims as many as handlers
-        finish in 100 ms, at most 256.
-    lease: how long a claim lasts without renewal. Leases are renewed while handlers run, so this
-        is the time after which the jobs of a killed worker go to others.
-    grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
-    timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
-    hints: let a hint of a put end a pause early.
-    long_interval: how long a pause may be while hints are proven to arrive.
-    signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
-    seed: makes jitter repeatable.
-    """
-
-    polling: Strategy = field(default_factory=Adaptive)
-    concurrency: int = 8
-    prefetch: int | None = None
-    lease: Duration = "60s"
-    grace: Duration = "30s"
-    timeout: Duration | None = None
-    hints: bool = True
-    long_interval: Duration = LONG_INTERVAL
-    signals: bool = True
-    seed: int | None = None
-
-    def __post_init__(self) -> None:
-        check_strategy(self.polling)
-        check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
-        if self.prefetch is not None:
-            check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
-        check_times(self.lease, self.grace, self.timeout, self.long_interval)
-
-    def plan(self, name: str) -> RunPlan:
-        return RunPlan(
-            name=name,
-            polling=self.polling,
-            concurrency=self.concurrency,
-            prefetch=self.prefetch,
-            lease=seconds(self.lease, "lease"),
-            grace=seconds(self.grace, "grace"),
-            timeout=None if self.timeout is None else seconds(self.timeout, "timeout"),
-            hints=self.hints,
-            long_interval=seconds(self.long_interval, "long_interval"),
-            seed=self.seed,
-        )
 
 
 class Worker:
@@ -126,7 +52,7 @@ class Worker:
         elif not isinstance(queue, Queue):
             raise ConfigError(f"queue = {queue!r} must be a queue or the URL of one")
         self.queue = queue
-        self.options = _checked_options(options) or WorkerRunOptions()
+        self.options = checked_options(options, WorkerRunOptions) or WorkerRunOptions()
         self.name = name or own_name()
         self.events = events or Events()
         self.clock = clock or (queue.clock if isinstance(queue, Queue) else Clock())
@@ -177,15 +103,21 @@ class Worker:
     async def run(self, options: WorkerRunOptions | None = None) -> None:
         """Work until stopped. A blocking program calls `asyncio.run(worker.run())`."""
         refuse_if_forbidden()
-        chosen = _checked_options(options) or self.options
-        plan = self._checked(chosen)
+        chosen = checked_options(options, WorkerRunOptions) or self.options
+        self._check_startable()
         queue = (
             open_queue(self.queue, clock=self.clock) if isinstance(self.queue, str) else self.queue
         )
         try:
-            self._check_hold(plan.polling, queue)
+            self._check_hold(chosen.polling, queue)
             self._run = WorkerRun(
-                queue, plan, self._handlers, self._middleware, self.clock, self.events
+                queue,
+                self.name,
+                chosen,
+                self._handlers,
+                self._middleware,
+                self.clock,
+                self.events,
             )
             if self._stop_asked:
                 self._run.stop()
@@ -211,14 +143,13 @@ class Worker:
         """What the worker does now, as plain values; empty when it is not running."""
         return {} if self._run is None else self._run.state()
 
-    def _checked(self, options: WorkerRunOptions) -> RunPlan:
+    def _check_startable(self) -> None:
         if self._run is not None:
             raise ConfigError(f"worker {self.name} is already running; create another one")
         if not self._handlers:
             raise HandlerError(
                 "the worker has no handler; register one with @worker.handle('kind')"
             )
-        return options.plan(self.name)
 
     @staticmethod
     def _check_hold(strategy: Strategy, queue: Queue) -> None:
@@ -227,11 +158,3 @@ class Worker:
                 f"{strategy!r} holds its polls, but {queue.url} cannot; "
                 "use a strategy without a hold"
             )
-
-
-def _checked_options(options: WorkerRunOptions | None) -> WorkerRunOptions | None:
-    if options is not None and not isinstance(options, WorkerRunOptions):
-        raise ConfigError(
-            f"options = {options!r} must be WorkerRunOptions(concurrency=8, ...), or None"
-        )
-    return options

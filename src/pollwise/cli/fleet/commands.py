@@ -158,16 +158,14 @@ def status(
         found = [named(snapshot.targets, name) for name in names]
         if as_json:
             print_json([target_json(each) for each in found])
-            _warn_unpolled(snapshot)
-            return
-        for each in found:
-            _show_one(each, snapshot.now)
+        else:
+            for each in found:
+                _show_one(each, snapshot.now)
         _warn_unpolled(snapshot)
-        return
-    if as_json:
+    elif as_json:
         print_json(_facts(snapshot, stalest_first(snapshot.targets)[:limit]))
-        return
-    print_wide(frame(snapshot, limit, out.size.width if out.is_terminal else None))
+    else:
+        print_wide(frame(snapshot, limit, out.size.width if out.is_terminal else None))
 
 
 @app.command("top")
@@ -178,9 +176,7 @@ def top(
     lasting: Annotated[
         str | None, typer.Option("--for", help="End after this time; else with q or Ctrl-C.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON document and end.")
-    ] = False,
+    as_json: Json = False,
 ) -> None:
     """Watch the fleet live: the stalest targets first, with state and next poll. q quits.
 
@@ -251,7 +247,31 @@ def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, na
         store: Store = None,
         as_json: Json = False,
     ) -> None:
-        _order(what, names, every, file, store, as_json, fits)
+        if bool(names) == every:
+            raise ConfigError(f"name the targets to {what}, or give --all")
+        settings = settings_for(file, store)
+        targets = targets_of(settings)
+
+        async def work(opened: FleetStore) -> list[str]:
+            known = (await take_snapshot(opened, settings, targets)).targets
+            meant = filter(fits, known) if every else [named(known, name) for name in names or ()]
+            ordered = [each.name for each in meant]
+            if ordered:
+                await opened.order(what, ordered, f"cli: {asker()}")
+                await note_order(opened, asker(), what, ordered, "the command line")
+            return ordered
+
+        ordered = with_store(settings, work)
+        if as_json:
+            print_json({"order": what, "targets": ordered})
+        elif ordered:
+            listed = ", ".join(map(visible, ordered[:5])) + (", …" if len(ordered) > 5 else "")
+            say(
+                f"{what}: {listed}. Queued. The polling node applies it within seconds, or at its "
+                "next start."
+            )
+        else:
+            say(f"nothing to {what}")
 
 
 _order_command(
@@ -368,43 +388,3 @@ def _show_one(each: TargetState, now: float) -> None:
         *((f"  {key}", value) for key, value in each.facts.items()),
     ]
     print_table(("", ""), rows)
-
-
-def _order(
-    what: str,
-    names: list[str] | None,
-    every: bool,
-    file: Path | None,
-    store: str | None,
-    as_json: bool,
-    fits: Callable[[TargetState], bool],
-) -> None:
-    if bool(names) == every:
-        raise ConfigError(f"name the targets to {what}, or give --all")
-    settings = settings_for(file, store)
-    targets = targets_of(settings)
-
-    async def work(opened: FleetStore) -> list[str]:
-        snapshot = await take_snapshot(opened, settings, targets)
-        meant = (
-            [each for each in snapshot.targets if fits(each)]
-            if every
-            else [named(snapshot.targets, name) for name in names or ()]
-        )
-        if meant:
-            ordered = [each.name for each in meant]
-            await opened.order(what, ordered, f"cli: {asker()}")
-            await note_order(opened, asker(), what, ordered, "the command line")
-        return [each.name for each in meant]
-
-    ordered = with_store(settings, work)
-    if as_json:
-        print_json({"order": what, "targets": ordered})
-    elif ordered:
-        listed = ", ".join(map(visible, ordered[:5])) + (", …" if len(ordered) > 5 else "")
-        say(
-            f"{what}: {listed}. Queued. The polling node applies it within seconds, or at its next "
-            "start."
-        )
-    else:
-        say(f"nothing to {what}")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pollwise.cli.output import say_aside
+from pollwise.cli.running import note, serve_metrics
 from pollwise.errors import ConfigError, MissingExtra
 from pollwise.fleet import FailureRules, Fleet, FleetRunOptions
 from pollwise.fleet.control import Control
@@ -19,33 +20,14 @@ from pollwise.fleet.file import FleetFile
 from pollwise.fleet.probes.http.connections import connections
 from pollwise.fleet.stores.base import NAME
 from pollwise.fleet.stores.urls import open_store
-from pollwise.runtime.events import Events
 from pollwise.settings import FleetSettings, Settings, load
 from pollwise.settings.groups import unknown_groups
 
 if TYPE_CHECKING:
     from pollwise.fleet.api import Authorise
 
-logger = logging.getLogger("pollwise")
-
 #: Seconds that the API has to finish its answers when the fleet stops.
 API_GRACE = 2
-
-
-def note(level: int, action: str, text: str, **fields: object) -> None:
-    """Log what the command itself does, in the format of logged events."""
-    logger.log(level, "%s", text, extra={"action": action, "fields": fields})
-
-
-def loader(
-    overrides: Mapping[str, object], groups: frozenset[str]
-) -> Callable[[Mapping[str, Any], str], Settings]:
-    """A function that loads the settings again after a change."""
-
-    def again(stored: Mapping[str, Any], where: str) -> Settings:
-        return load(overrides=overrides, stored=stored, stored_in=where, groups=groups)
-
-    return again
 
 
 async def run(
@@ -58,7 +40,6 @@ async def run(
         if store is not None:
             stack.push_async_callback(store.close)
             await store.enter()  # before anything is served
-        events = Events()
         options = FleetRunOptions(
             strategy=settings.polling,
             concurrency=settings.concurrency,
@@ -68,19 +49,18 @@ async def run(
             grace=settings.grace,
             lease=settings.lease,
         )
-        fleet = Fleet(
-            options,
-            store=store,
-            name=NAME if store is None else store.name,
-            node=node,
-            events=events,
-        )
+        name = NAME if store is None else store.name
+        fleet = Fleet(options, store=store, name=name, node=node)
         fleet.add(*file.targets)
-        control = Control(fleet, loader(overrides, file.groups), file.groups)
+
+        def again(stored: Mapping[str, Any], where: str) -> Settings:
+            """Load the settings again, after a change."""
+            return load(overrides=overrides, stored=stored, stored_in=where, groups=file.groups)
+
+        control = Control(fleet, again, file.groups)
         await control.start()
         _tell_unknown_groups(control)
-        if settings.metrics_port is not None:
-            stack.callback(_serve_metrics(events, settings))
+        stack.callback(serve_metrics(fleet.events, settings.metrics_port, settings.metrics_host))
         if settings.api_tokens is not None and settings.api_port is None:
             raise ConfigError("fleet.api_tokens needs the API; give --api-port 8765")
         if settings.api_port is not None:
@@ -98,16 +78,6 @@ def _tell_unknown_groups(control: Control) -> None:
     if settings is not None:
         for each in unknown_groups(settings.fleet.groups, control.groups(), settings.origins()):
             note(logging.WARNING, "group_unknown", each)
-
-
-def _serve_metrics(events: Events, settings: FleetSettings) -> Callable[[], None]:
-    from pollwise.observe.prometheus import PrometheusSink
-
-    sink = PrometheusSink()
-    sink.subscribe(events)
-    served = sink.serve(settings.metrics_port or 0, settings.metrics_host)
-    note(logging.INFO, "metrics_served", f"metrics on {served.url}", url=served.url)
-    return served.close
 
 
 async def _authorise(settings: FleetSettings, stack: AsyncExitStack) -> Authorise:

@@ -25,7 +25,6 @@ from pollwise.core.strategies.base import Pacer, Strategy
 from pollwise.durations import short
 from pollwise.errors import ConfigError
 from pollwise.lab.numeric import NDArray, np
-from pollwise.runtime.loop import POLL_RETRY
 
 Seconds = NDArray[np.float64]
 
@@ -85,6 +84,9 @@ class Situation:
     jitter: bool = False
 
 
+PLAIN = Situation()
+
+
 @dataclass(frozen=True)
 class Replay:
     """What a strategy did with a trace.
@@ -119,13 +121,23 @@ class Replay:
     def polls_an_hour(self) -> float:
         return self.polls / self.span * 3600 if self.span > 0 else 0.0
 
+    def measures(self) -> dict[str, float]:
+        """Polls and waits as plain values, rounded as reports keep them."""
+        waits = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "max": 1.0}
+        return {
+            "polls_an_hour": figures(self.polls_an_hour),
+            "wait_mean_s": figures(self.mean_wait),
+            **{f"wait_{name}_s": figures(self.wait(share)) for name, share in waits.items()},
+        }
+
     def cost(self, poll_cost: float, wait_cost: float) -> float:
         """The cost of polls and waiting; `wait_cost` is for one item and one second."""
         return self.polls * poll_cost + float(self.waits.sum()) * wait_cost
 
 
-def retry_of(situation: Situation) -> Retry:
-    return POLL_RETRY if situation.jitter else EXACT_RETRY
+def figures(value: float) -> float:
+    """A number rounded to five digits, as reports keep it."""
+    return float(f"{value:.5g}")
 
 
 def drawn_by(seed: int, who: str) -> random.Random:

@@ -33,7 +33,7 @@ from pollwise.lab.replay.fast import fast, lean, sweep, why_not
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Events
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
+from pollwise.runtime.loop import POLL_RETRY, Batch, LoopOptions, PollLoop
 
 __all__ = ["fast", "lean", "reference", "replay", "sweep", "why_not"]
 
@@ -41,7 +41,7 @@ __all__ = ["fast", "lean", "reference", "replay", "sweep", "why_not"]
 def replay(
     trace: Trace,
     strategy: Strategy,
-    situation: Situation | None = None,
+    situation: Situation = base.PLAIN,
     *,
     seed: int = 0,
     keep_polls: bool = False,
@@ -51,7 +51,6 @@ def replay(
     seed: for failures and jitter; the same seed gives the same replay.
     keep_polls: keep the time of each poll.
     """
-    situation = situation or Situation()
     base.check(trace, strategy, situation)
     engine = reference if why_not(strategy, situation) else fast
     return engine(trace, strategy, situation, seed=seed, keep_polls=keep_polls)
@@ -60,17 +59,16 @@ def replay(
 def reference(
     trace: Trace,
     strategy: Strategy,
-    situation: Situation | None = None,
+    situation: Situation = base.PLAIN,
     *,
     seed: int = 0,
     keep_polls: bool = False,
 ) -> Replay:
     """Replay a trace with the real loop under the virtual clock, in any situation."""
-    situation = situation or Situation()
     base.check(trace, strategy, situation)
     clock = VirtualClock()
     source = clock.run(_play(trace, strategy, situation, seed, clock))
-    return _result(trace, strategy, source.polls, source.waits, keep_polls)
+    return _result(trace, strategy, source, keep_polls)
 
 
 class PollFailedOnPurpose(PollwiseError):
@@ -199,7 +197,7 @@ class _ReplayWorker:
                 events=Events(quiet=True),
                 random=base.drawn_by(seed, f"worker {number}"),
                 hints=source.hints,
-                retry=base.retry_of(situation),
+                retry=POLL_RETRY if situation.jitter else base.EXACT_RETRY,
                 drain=situation.drain,
                 spread=situation.jitter,
             ),
@@ -256,14 +254,8 @@ async def _until_over_or_failed(
             each.result()  # raises what a part raised; the one that sends hints may end
 
 
-def _result(
-    trace: Trace,
-    strategy: Strategy,
-    polls: list[_ReplayedPoll],
-    waits: list[float],
-    keep_polls: bool,
-) -> Replay:
-    counted = [poll for poll in polls if poll.counts(trace.span)]
+def _result(trace: Trace, strategy: Strategy, source: _ReplaySource, keep_polls: bool) -> Replay:
+    counted = [poll for poll in source.polls if poll.counts(trace.span)]
     failed = sum(poll.failed for poll in counted)
     began = np.array([poll.began for poll in counted]) if keep_polls else None
     return base.result(
@@ -273,6 +265,6 @@ def _result(
         empty=sum(not poll.found for poll in counted) - failed,
         failed=failed,
         held=sum(poll.held for poll in counted),
-        waits=base.as_seconds(waits),
+        waits=base.as_seconds(source.waits),
         poll_times=began,
     )

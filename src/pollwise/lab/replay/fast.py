@@ -45,13 +45,12 @@ def why_not(strategy: Strategy, situation: Situation) -> str | None:
 def fast(
     trace: Trace,
     strategy: Strategy,
-    situation: Situation | None = None,
+    situation: Situation = base.PLAIN,
     *,
     seed: int = 0,
     keep_polls: bool = False,
 ) -> Replay:
     """Replay the plain case; a ConfigError for any other."""
-    situation = situation or Situation()
     base.check(trace, strategy, situation)
     need = why_not(strategy, situation)
     if need is not None:
@@ -65,7 +64,7 @@ def fast(
 def sweep(
     trace: Trace,
     strategies: Iterable[Strategy],
-    situation: Situation | None = None,
+    situation: Situation = base.PLAIN,
     *,
     seed: int = 0,
     keep_polls: bool = False,
@@ -122,16 +121,9 @@ def _compiled_ewma(strategy: Ewma) -> _CompiledStrategy:
     intervals = tuple(strategy.interval_of(volume) for volume in ewma.CLASSES)
     own = (strategy.alpha, float(strategy.drop_after), strategy.half_life)
     shared = (
-        ewma.LOW,
-        ewma.MEDIUM,
-        ewma.HIGH,
-        ewma.SATURATED,
-        ewma.SPIKE,
-        ewma.NEGLIGIBLE,
-        float(ewma.EMPTIES_BEFORE_DECAY),
-        ewma.COUNTED_MAX,
-        0.5,
-    )
+        ewma.LOW, ewma.MEDIUM, ewma.HIGH, ewma.SATURATED, ewma.SPIKE, ewma.NEGLIGIBLE,
+        float(ewma.EMPTIES_BEFORE_DECAY), ewma.COUNTED_MAX, 0.5,
+    )  # fmt: skip
     numbers = (*intervals, *own, *shared)
     return _CompiledStrategy(kernels.EWMA, numbers, strategy.idle_interval, full=ewma.COUNTED_MAX)
 
@@ -153,18 +145,9 @@ def _run_compiled(
 
     def run(times: Seconds) -> tuple[int, int]:
         return kernels.replay(
-            arrivals,
-            float(trace.span),
-            compiled.kind,
-            numbers,
-            state,
-            capacity,
-            situation.drain,
-            base.STUCK_AFTER,
-            base.POLLS_MAX,
-            waits,
-            times,
-        )
+            arrivals, float(trace.span), compiled.kind, numbers, state, capacity, situation.drain,
+            base.STUCK_AFTER, base.POLLS_MAX, waits, times,
+        )  # fmt: skip
 
     polls, empty = run(np.empty(0))
     if polls < 0:

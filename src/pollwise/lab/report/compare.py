@@ -22,7 +22,7 @@ from pollwise.lab.numeric import np
 from pollwise.lab.policies import CostTerms, known, label, rounded, space
 from pollwise.lab.prices import MONTH, Price
 from pollwise.lab.replay import limits
-from pollwise.lab.replay.base import Replay, Situation, Trace
+from pollwise.lab.replay.base import Replay, Situation, Trace, figures
 from pollwise.lab.replay.engine import replay
 from pollwise.lab.replay.fast import sweep
 
@@ -60,6 +60,13 @@ class PolicyResult:
     def dollars(self) -> float:
         """Polls and waiting together."""
         return self.poll_dollars + self.wait_dollars
+
+    def costs(self) -> dict[str, float]:
+        return {
+            "poll_dollars_a_month": figures(self.poll_dollars),
+            "wait_dollars_a_month": figures(self.wait_dollars),
+            "dollars_a_month": figures(self.dollars),
+        }
 
 
 @dataclass(frozen=True)
@@ -181,15 +188,8 @@ class Comparison:
             "polls": done.polls,
             "empty": done.empty,
             "found": done.found,
-            "polls_an_hour": figures(done.polls_an_hour),
-            "wait_mean_s": figures(done.mean_wait),
-            "wait_p50_s": figures(done.wait(0.5)),
-            "wait_p95_s": figures(done.wait(0.95)),
-            "wait_p99_s": figures(done.wait(0.99)),
-            "wait_max_s": figures(done.wait(1.0)),
-            "poll_dollars_a_month": figures(line.poll_dollars),
-            "wait_dollars_a_month": figures(line.wait_dollars),
-            "dollars_a_month": figures(line.dollars),
+            **done.measures(),
+            **line.costs(),
             "ratios": {limit.name: _ratio(line.dollars, limit.dollars) for limit in self.limits},
         }
 
@@ -303,19 +303,11 @@ def _limits(trace: Trace, terms: CostTerms) -> list[CostLimit]:
     def limit(name: str, what: str, cost: float, polls: int) -> CostLimit:
         return CostLimit(name, what, cost * month, polls * hour, (cost - polls * ratio) / items)
 
+    hindsight = f"fixed {brief(interval)}, the best interval in hindsight"
+    seeing = "sees arrivals without polling, and polls when their waiting is worth a poll"
     return [
-        limit(
-            "best fixed",
-            f"fixed {short(float(f'{interval:.3g}'))}, the best interval in hindsight",
-            cost,
-            fixed.polls,
-        ),
-        limit(
-            "sees arrivals",
-            "sees arrivals without polling, and polls when their waiting is worth a poll",
-            sees.cost,
-            sees.polls,
-        ),
+        limit("best fixed", hindsight, cost, fixed.polls),
+        limit("sees arrivals", seeing, sees.cost, sees.polls),
         limit("clairvoyant", "knows all arrivals in advance", best.cost, best.polls),
     ]
 
@@ -351,14 +343,10 @@ def _above(middle: PolicyResult, left: PolicyResult, right: PolicyResult) -> boo
 
 
 def _mark(line: PolicyResult) -> dict[str, Any]:
-    return {
-        "name": line.name,
-        "polls_an_hour": figures(line.done.polls_an_hour),
-        "poll_dollars_a_month": figures(line.poll_dollars),
-        "wait_mean_s": figures(line.done.mean_wait),
-        "wait_p95_s": figures(line.done.wait(0.95)),
-        "dollars_a_month": figures(line.dollars),
-    }
+    every = {**line.done.measures(), **line.costs()}
+    left_out = ("wait_p50_s", "wait_p99_s", "wait_max_s", "wait_dollars_a_month")
+    kept = {key: value for key, value in every.items() if key not in left_out}
+    return {"name": line.name, **kept}
 
 
 def _rates(times: Any, edges: Any) -> list[float]:
@@ -381,11 +369,6 @@ def _less(cost: float, other: float) -> str:
     if other <= 0 or abs(1 - cost / other) < 0.005:
         return "the same as"
     return f"{1 - cost / other:.0%} less than"
-
-
-def figures(value: float) -> float:
-    """A number rounded to five digits, as reports keep it."""
-    return float(f"{value:.5g}")
 
 
 def money(dollars: float) -> str:

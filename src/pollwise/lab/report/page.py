@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import partial
 from html import escape
 from importlib.resources import files
 from typing import Any
@@ -28,7 +29,7 @@ EXTRA = (4, 6)
 #: Chart widths for wide and narrow screens; a phone must not shrink the letters.
 WIDTHS = {"wide": 980.0, "narrow": 360.0}
 
-Draw = Callable[[Drawing, Box], dict[str, object]]
+Draw = Callable[[Drawing, Box, Facts], dict[str, object]]
 
 
 def page(facts: Facts, version: str, command: str) -> str:
@@ -49,22 +50,12 @@ def page(facts: Facts, version: str, command: str) -> str:
             _section(
                 "Polls over time, under the arrivals",
                 "The polls of a good policy follow the arrivals.",
-                _legend(facts)
-                + _chart(
-                    "Polls over time",
-                    430,
-                    lambda drawing, box: charts.over_time(drawing, box, facts),
-                ),
+                _legend(facts) + _chart("Polls over time", 430, charts.over_time, facts),
             ),
             _section(
                 "How long items waited",
                 "For every wait, the share of items that waited no longer.",
-                _legend(facts)
-                + _chart(
-                    "Waits of the items",
-                    380,
-                    lambda drawing, box: charts.waits(drawing, box, facts),
-                ),
+                _legend(facts) + _chart("Waits of the items", 380, charts.waits, facts),
             ),
             f'<p class="quiet foot">{escape(_foot(facts, version))}<br>{again}</p>\n</main>',
             _json("pollwise-report", facts),
@@ -127,12 +118,12 @@ def _head(facts: Facts) -> str:
 # Charts
 
 
-def _chart(name: str, height: float, draw: Draw, kind: str = "") -> str:
+def _chart(name: str, height: float, draw: Draw, facts: Facts, kind: str = "") -> str:
     """A chart in both widths; the style sheet shows one of them."""
     parts = []
     for size, width in WIDTHS.items():
         drawing = Drawing(width, height)
-        data = draw(drawing, (0, 0, width, height))
+        data = draw(drawing, (0, 0, width, height), facts)
         names = f"chart {size} {kind}".strip()
         parts.append(drawing.svg({"class": names, "role": "img", "aria-label": name, **data}))
     return "\n".join(parts)
@@ -155,11 +146,8 @@ def _pareto(facts: Facts) -> str:
         parts.append(entry.replace("<label>", '<label class="wait_mean_s">'))
     parts.append("</div>")
     for metric, title in charts.METRICS.items():
-
-        def draw(drawing: Drawing, box: Box, metric: str = metric) -> dict[str, object]:
-            return charts.pareto(drawing, box, facts, metric)
-
-        parts.append(_chart(f"Cost against {title}", 440, draw, metric))
+        draw = partial(charts.pareto, metric=metric)
+        parts.append(_chart(f"Cost against {title}", 440, draw, facts, metric))
     return "\n".join(parts)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,12 +33,23 @@ _DELIMITERS = ",;\t|"
 SPAN_MARK = "# span:"
 
 
+class BadLine(Exception):
+    """A line of a file that cannot be used; `reading.read` adds the name of the file."""
+
+    def __init__(self, line: int, problem: str) -> None:
+        super().__init__(f"line {line}: {problem}")
+
+
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A value and its line number."""
 
     line: int
     value: Any
+
+    def wrong(self, problem: str) -> BadLine:
+        """The error for this value."""
+        return BadLine(self.line, f"{shown(self.value)} {problem}")
 
 
 @dataclass(slots=True)
@@ -48,25 +60,19 @@ class Column:
     span: float | None = None
 
 
-def wrong(path: Path, line: int, problem: str) -> ConfigError:
-    """The error for a line of a file."""
-    return ConfigError(f"{path}, line {line}: {problem}")
-
-
 def read_column(path: Path, column: str | int | None, names: Iterable[str]) -> Column:
     """Read the column with this name or number (from 1); None picks one of `names`, or the only."""
     result = Column([])
     with _opened(path) as lines:
-        numbered = _content(lines, path, result)
+        numbered = _content(lines, result)
         try:
             first = next(numbered, None)
             if first is None:
                 raise ConfigError(f"{path} holds no arrivals; give a file with one arrival a line")
-            rest = _chained(first, numbered)
+            rest = chain([first], numbered)
             text = first.value.lstrip()
             if text.startswith("["):
-                raise wrong(
-                    path,
+                raise BadLine(
                     first.line,
                     "this is one JSON array; give one value a line (convert it with jq -c '.[]')",
                 )
@@ -97,7 +103,7 @@ def _opened(path: Path) -> Iterator[TextIO]:
             yield text
 
 
-def _content(lines: Iterable[str], path: Path, column: Column) -> Iterator[Cell]:
+def _content(lines: Iterable[str], column: Column) -> Iterator[Cell]:
     """Lines that are not empty and not comments; the span is noted in `column`."""
     for number, line in enumerate(lines, 1):
         stripped = line.strip()
@@ -105,16 +111,11 @@ def _content(lines: Iterable[str], path: Path, column: Column) -> Iterator[Cell]
             try:
                 column.span = float(stripped.removeprefix(SPAN_MARK))
             except ValueError:
-                raise wrong(
-                    path, number, f"{shown(stripped)} does not give a span in seconds"
+                raise BadLine(
+                    number, f"{shown(stripped)} does not give a span in seconds"
                 ) from None
         elif stripped and not stripped.startswith("#"):
             yield Cell(number, line)
-
-
-def _chained(first: Cell, rest: Iterator[Cell]) -> Iterator[Cell]:
-    yield first
-    yield from rest
 
 
 # NDJSON
@@ -130,36 +131,32 @@ def _from_objects(
             record = json.loads(line.value)
         except (ValueError, RecursionError) as error:
             problem = f"not JSON: {error}; give one object a line"
-            raise wrong(path, line.line, problem) from None
+            raise BadLine(line.line, problem) from None
         if not isinstance(record, dict):
-            raise wrong(
-                path, line.line, f"{shown(record)} is not a JSON object like the lines before"
-            )
+            raise BadLine(line.line, f"{shown(record)} is not a JSON object like the lines before")
         if column is None:
-            column = _chosen_key(record, names, path, line.line)
-        yield Cell(line.line, _inside(record, column, path, line.line))
+            column = _chosen_key(record, names, line.line)
+        yield Cell(line.line, _inside(record, column, line.line))
 
 
-def _chosen_key(record: dict[str, Any], names: tuple[str, ...], path: Path, line: int) -> str:
+def _chosen_key(record: dict[str, Any], names: tuple[str, ...], line: int) -> str:
     by_name = {key.lower(): key for key in record}
     for name in names:
         if name in by_name:
             return by_name[name]
     if len(record) == 1:
         return next(iter(record))
-    raise wrong(path, line, f"which column? name one of: {', '.join(map(str, record))}")
+    raise BadLine(line, f"which column? name one of: {', '.join(map(str, record))}")
 
 
-def _inside(record: dict[str, Any], column: str, path: Path, line: int) -> Any:
+def _inside(record: dict[str, Any], column: str, line: int) -> Any:
     if column in record:
         return record[column]
     inner: Any = record
     for key in column.split("."):  # `request.sent_at` is a key inside `request`
         if not isinstance(inner, dict) or key not in inner:
             known = ", ".join(map(str, record))
-            raise wrong(
-                path, line, f"it has no {column!r}{_meant(column, record)}; it has: {known}"
-            )
+            raise BadLine(line, f"it has no {column!r}{_meant(column, record)}; it has: {known}")
         inner = inner[key]
     return inner
 
@@ -175,7 +172,7 @@ def _from_table(
     at = [first.line]
 
     def texts() -> Iterator[str]:
-        for line in _chained(first, lines):
+        for line in chain([first], lines):
             at[0] = line.line
             yield line.value
 
@@ -184,12 +181,12 @@ def _from_table(
     try:
         index, titled = _place(head, column, names)
     except ConfigError as error:
-        raise wrong(path, first.line, str(error)) from None
+        raise BadLine(first.line, str(error)) from None
     if not titled:
         yield Cell(first.line, head[index])
     for row in rows:
         if len(row) <= index:
-            raise wrong(path, at[0], f"it has no column {index + 1}, only {len(row)}")
+            raise BadLine(at[0], f"it has no column {index + 1}, only {len(row)}")
         yield Cell(at[0], row[index].strip())
 
 

@@ -19,7 +19,14 @@ from pollwise.errors import ConfigError
 from pollwise.lab import files
 from pollwise.lab.numeric import np
 from pollwise.lab.replay.base import Seconds, Trace
-from pollwise.lab.traces.columns import COUNT_NAMES, SPAN_MARK, TIME_NAMES, Cell, read_column, wrong
+from pollwise.lab.traces.columns import (
+    COUNT_NAMES,
+    SPAN_MARK,
+    TIME_NAMES,
+    BadLine,
+    Cell,
+    read_column,
+)
 
 Unit = Literal["auto", "s", "ms", "us", "ns", "iso"]
 
@@ -62,15 +69,18 @@ def read(
     if unit not in get_args(Unit):
         raise ConfigError(f"unit = {unit!r} is not one of {', '.join(get_args(Unit))}")
     called = name or path.name.removesuffix(".gz").rsplit(".", 1)[0] or path.name
-    found = read_column(path, column, TIME_NAMES if bins is None else COUNT_NAMES)
-    if not found.cells:
-        raise ConfigError(f"{path} holds no arrivals under its header; give one a line")
-    if bins is not None:
-        return _spread(found.cells, seconds(bins, "bins", positive=True), seed, path, called)
-    stamps = _stamps(found.cells, unit, path)
-    if sort:
-        stamps = np.sort(stamps)
-    _check_order(stamps, found.cells, path)
+    try:
+        found = read_column(path, column, TIME_NAMES if bins is None else COUNT_NAMES)
+        if not found.cells:
+            raise ConfigError(f"{path} holds no arrivals under its header; give one a line")
+        if bins is not None:
+            return _spread(found.cells, seconds(bins, "bins", positive=True), seed, path, called)
+        stamps = _stamps(found.cells, unit)
+        if sort:
+            stamps = np.sort(stamps)
+        _check_order(stamps, found.cells, path)
+    except BadLine as error:
+        raise ConfigError(f"{path}, {error}") from None
     if found.span is not None:
         if not stamps[-1] <= found.span < math.inf:
             raise ConfigError(
@@ -172,12 +182,12 @@ def _counts(trace: Trace, window: float) -> Seconds:
 # Stamps
 
 
-def _stamps(cells: list[Cell], unit: Unit, path: Path) -> Seconds:
+def _stamps(cells: list[Cell], unit: Unit) -> Seconds:
     """The cells in seconds; checks that all are valid and in the same unit."""
     first = cells[0]
     if unit == "iso" or (unit == "auto" and _number(first.value) is None):
-        return np.array([_moment(cell, path, first, unit) for cell in cells])
-    numbers = np.array([_checked_number(cell, path, first) for cell in cells])
+        return np.array([_moment(cell, first, unit) for cell in cells])
+    numbers = np.array([_checked_number(cell, first) for cell in cells])
     sizes = np.searchsorted([least for _, least in reversed(_FROM)], numbers, side="right")
     units = ("s", *(name for name, _ in reversed(_FROM)))
     looks = units[int(sizes[0])]
@@ -185,20 +195,16 @@ def _stamps(cells: list[Cell], unit: Unit, path: Path) -> Seconds:
     if len(strange):
         cell = cells[int(strange[0])]
         other = units[int(sizes[strange[0]])]
-        raise wrong(
-            path,
-            cell.line,
-            f"{shown(cell.value)} looks like {_CALLED[other]}, and {shown(first.value)} in line "
-            f"{first.line} like {_CALLED[looks]}; use one unit for all",
+        raise cell.wrong(
+            f"looks like {_CALLED[other]}, and {shown(first.value)} in line "
+            f"{first.line} like {_CALLED[looks]}; use one unit for all"
         )
     if unit == "auto":
         unit = looks  # type: ignore[assignment]
     elif sizes[0] and unit != looks:
-        raise wrong(
-            path,
-            first.line,
-            f"{shown(first.value)} looks like {_CALLED[looks]}, not {_CALLED[unit]}; "
-            f"leave the unit out, or give {looks!r}",
+        raise first.wrong(
+            f"looks like {_CALLED[looks]}, not {_CALLED[unit]}; "
+            f"leave the unit out, or give {looks!r}"
         )
     return numbers / _A_SECOND[unit]
 
@@ -212,49 +218,37 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _checked_number(cell: Cell, path: Path, first: Cell) -> float:
+def _checked_number(cell: Cell, first: Cell) -> float:
     number = _number(cell.value)
     if number is None:
         if cell.value in ("", None):
-            raise wrong(path, cell.line, "there is no value; remove the line, or give one")
+            raise BadLine(cell.line, "there is no value; remove the line, or give one")
         if isinstance(cell.value, str) and _parsed(cell.value) is not None:
-            raise wrong(
-                path,
-                cell.line,
-                f"{shown(cell.value)} is a date, and {shown(first.value)} in line {first.line} a "
-                "number; use one unit for all",
+            raise cell.wrong(
+                f"is a date, and {shown(first.value)} in line {first.line} a "
+                "number; use one unit for all"
             )
-        raise wrong(
-            path,
-            cell.line,
-            f"{shown(cell.value)} is not a time; give seconds, milliseconds or ISO 8601",
-        )
+        raise cell.wrong("is not a time; give seconds, milliseconds or ISO 8601")
     if not math.isfinite(number):
-        raise wrong(path, cell.line, f"{shown(cell.value)} is not a time; remove the line")
+        raise cell.wrong("is not a time; remove the line")
     if number < 0:
-        raise wrong(
-            path,
-            cell.line,
-            f"{shown(cell.value)} is negative; count from the first arrival or 1970",
-        )
+        raise cell.wrong("is negative; count from the first arrival or 1970")
     return number
 
 
-def _moment(cell: Cell, path: Path, first: Cell, unit: Unit) -> float:
+def _moment(cell: Cell, first: Cell, unit: Unit) -> float:
     parsed = _parsed(cell.value) if isinstance(cell.value, str) else None
     if parsed is not None:
         return parsed
     if cell.value in ("", None):
-        raise wrong(path, cell.line, "there is no value; remove the line, or give one")
+        raise BadLine(cell.line, "there is no value; remove the line, or give one")
     if unit == "auto" and cell is not first and _number(cell.value) is not None:
-        raise wrong(
-            path,
-            cell.line,
-            f"{shown(cell.value)} is a number, and {shown(first.value)} in line {first.line} a "
-            "date; use one unit for all",
+        raise cell.wrong(
+            f"is a number, and {shown(first.value)} in line {first.line} a "
+            "date; use one unit for all"
         )
     wanted = "ISO 8601" if unit == "iso" else "seconds, milliseconds or ISO 8601"
-    raise wrong(path, cell.line, f"{shown(cell.value)} is not a time; give {wanted}")
+    raise cell.wrong(f"is not a time; give {wanted}")
 
 
 def _parsed(text: str) -> float | None:
@@ -270,11 +264,9 @@ def _check_order(stamps: Seconds, cells: list[Cell], path: Path) -> None:
     gaps = np.diff(stamps)
     if (gaps < 0).any():
         at = int(np.argmax(gaps < 0)) + 1
-        raise wrong(
-            path,
-            cells[at].line,
-            f"{shown(cells[at].value)} is earlier than {shown(cells[at - 1].value)} in line "
-            f"{cells[at - 1].line}; sort the file, or read it with sort=True (--sort)",
+        raise cells[at].wrong(
+            f"is earlier than {shown(cells[at - 1].value)} in line "
+            f"{cells[at - 1].line}; sort the file, or read it with sort=True (--sort)"
         )
     if (gaps > GAP_MAX).any():
         at = int(np.argmax(gaps > GAP_MAX)) + 1
@@ -289,7 +281,7 @@ def _check_order(stamps: Seconds, cells: list[Cell], path: Path) -> None:
 
 
 def _spread(cells: list[Cell], length: float, seed: int, path: Path, name: str) -> Trace:
-    counts = np.array([_count(cell, path) for cell in cells], dtype=np.int64)
+    counts = np.array([_count(cell) for cell in cells], dtype=np.int64)
     total = int(counts.sum())
     if not total:
         raise ConfigError(f"{path} holds no arrivals: all {len(cells)} bins are empty")
@@ -302,13 +294,10 @@ def _spread(cells: list[Cell], length: float, seed: int, path: Path, name: str) 
     return Trace(name, np.sort(begins + draws * length), len(counts) * length)
 
 
-def _count(cell: Cell, path: Path) -> int:
+def _count(cell: Cell) -> int:
     number = _number(cell.value)
     if number is None or not number.is_integer() or not 0 <= number <= ARRIVALS_MAX:
-        raise wrong(
-            path,
-            cell.line,
-            f"{shown(cell.value)} is not a number of arrivals in a bin; give whole numbers from "
-            "0, and name their column",
+        raise cell.wrong(
+            "is not a number of arrivals in a bin; give whole numbers from 0, and name their column"
         )
     return int(number)

@@ -85,7 +85,8 @@ class Breakers:
             circuit.abandoned(self._clock.now())
 
     def _counted(self, kind: str, trial: bool) -> Circuit | None:
-        return self._circuits.get(kind) if trial or self.closed(kind) else None
+        circuit = self._circuits.get(kind)
+        return circuit if circuit is not None and (trial or self.closed(kind)) else None
 
     def _note(self, kind: str) -> None:
         state = self._circuits[kind].state(self._clock.now())

@@ -1,4 +1,12 @@
-"""The executor: claims, handles and settles, for a worker and for an outbox's relay.
+"""The executor: holds claimed work, runs its handlers and settles it.
+
+A worker and an outbox's relay each compose one. They consume its poll loop and hand over what they
+claimed:
+
+    async with executor:
+        async for claims in executor.polls:
+            executor.take([held(claim) for claim in claims])
+            await executor.room_for_a_claim()
 
 Held work is in one table from claim to settlement. Whatever happens (a stop, a cancellation, a
 failing store), every claim is settled, given back, or known to be lost. The table is bounded by
@@ -9,141 +17,312 @@ from __future__ import annotations
 
 import asyncio
 import random
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from collections.abc import Callable, Collection, Coroutine
+from typing import Any, Generic, Literal, TypeVar
 
+from pollwise.durations import seconds
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import ChoreFailed, Event, Events
+from pollwise.runtime.events import ChoreFailed, Events
 from pollwise.runtime.executor.handlers import text_of
 from pollwise.runtime.executor.settling import Settler
-from pollwise.runtime.executor.starting import RunPlan
+from pollwise.runtime.executor.starting import RunOptions
 from pollwise.runtime.executor.threads import HandlerThreads
-from pollwise.runtime.loop import Batch, LoopOptions, PollLoop
+from pollwise.runtime.executor.work import Held, Work
+from pollwise.runtime.loop import LoopOptions, PollLoop
 from pollwise.runtime.store import WorkStore
 
+#: Unless prefetch is given, claim this many seconds of work ahead, and at most this many jobs.
+AHEAD_SECONDS = 0.1
+AHEAD_MAX = 256
 #: Weight of the newest run in the average time a handler takes.
 TOOK_WEIGHT = 0.1
 #: Tries to settle while stopping; after that the leases run out by themselves.
 SETTLE_TRIES_AT_STOP = 3
 #: How long they may take, in seconds.
 SETTLE_WITHIN_AT_STOP = 10.0
-#: How often finished work that was kept long enough is deleted, in seconds; happens in a poll.
+#: How often finished work that was kept long enough is deleted, in seconds; happens after a poll.
 PRUNE_EVERY = 60.0
 #: The same while some are left to delete: a store deletes a bounded number at a time.
 PRUNE_AGAIN = 1.0
 
+RENEW = "renew leases"
 
-class HeldWork(Protocol):
-    """Claimed work, until it is settled.
-
-    ended: why its task was cancelled, or why its result no longer counts.
-    """
-
-    task: asyncio.Task[None] | None
-    began: bool
-    ended: Literal["", "stop", "lost", "cancel"]
-
-
-H = TypeVar("H", bound=HeldWork)
+H = TypeVar("H", bound=Held)
 C = TypeVar("C")
 
 
-class Executor(ABC, Generic[H, C]):
-    """A running worker or relay; H is what it holds, C what a poll claims."""
+class Executor(Generic[H, C]):
+    """Runs the claims of a worker or a relay.
 
-    #: Its name in reasons such as "the worker stops".
-    what = "worker"
-    _settling: Settler[Any]
+    name: of the worker or the relay.
+    prefetch: how much is claimed ahead of a free handler; None: by how long handlers take.
+    wants: the kinds of work that are polled for; None for all.
+    rounds: how many turns of the event loop a settlement waits for others.
+    """
 
     def __init__(
         self,
-        store: WorkStore[Any],
-        plan: RunPlan,
+        work: Work[H, C],
+        store: WorkStore[C],
+        name: str,
+        options: RunOptions,
         clock: Clock,
         events: Events,
-        source: str,
-        wants: frozenset[str] | None,
+        *,
+        prefetch: int | None = None,
+        wants: frozenset[str] | None = None,
+        rounds: int = 0,
     ) -> None:
-        self._source = source
+        self._work = work
         self._store = store
-        self._plan = plan
+        self._concurrency = options.concurrency
+        self._prefetch = prefetch
+        self.lease = seconds(options.lease, "lease")
+        self._grace = seconds(options.grace, "grace")
         self._clock = clock
         self._events = events
-        self._random = random.Random(plan.seed)
-        self._threads = HandlerThreads(plan.concurrency, plan.name, self._slot_is_free)
+        self.random = random.Random(options.seed)
+        self.threads = HandlerThreads(options.concurrency, name, self._slot_is_free)
+        self._held: dict[str, H] = {}  # by name, from claim to settlement
         self._waiting: deque[H] = deque()
-        self._running: dict[H, None] = {}
+        self._running: dict[H, None] = {}  # also those whose lease was lost, until they end
         self._room = asyncio.Event()
-        self._chores = Chores(source, clock, events)
-        self._chores.add("renew leases", plan.lease / 3, self._renew)
+        self._settler: Settler[H] = Settler(
+            self._held, work, store, self.lease, clock, events, self.random, self._room.set, rounds
+        )
+        self._chores = Chores(work.source, clock, events)
+        self._chores.add(RENEW, self.lease / 3, self._renew)
         self._next_prune = 0.0
         self._took: float | None = None  # average duration of a handler
         self._loop = asyncio.get_running_loop()
         self._idle = asyncio.Event()
-        self._stopping = False
-        self._stop_emitted = False
         self._hurry = asyncio.Event()
-        self._given_back = 0
-        self.poll_loop: PollLoop[C] = PollLoop(
-            self._claim,
-            plan.polling,
-            source,
+        self._held_poll: asyncio.Timeout | None = None
+        self.stopping = False
+        self.polls: PollLoop[C] = PollLoop(
+            work.claim,
+            options.polling,
+            work.source,
             LoopOptions(
                 clock=clock,
-                random=self._random,
+                random=self.random,
                 events=events,
-                hints=store.hints() if plan.hints else None,
-                long_interval=plan.long_interval,
+                hints=store.hints() if options.hints else None,
+                long_interval=seconds(options.long_interval, "long_interval"),
                 wants=wants,
+                empty=True,
             ),
         )
 
-    # What differs between worker and relay
+    # Claiming
 
-    @abstractmethod
-    def _lifecycle_event(
-        self, what: Literal["started", "stopping", "stopped"], grace: float
-    ) -> Event:
-        """The event for its start or its end."""
+    async def room(self) -> int:
+        """How much to claim now; waits until it is at least 1. Less only during a stop."""
+        await self._room_for(lambda: 1)
+        return self._room_left()
 
-    @abstractmethod
-    async def _claim(self, hold: float) -> Batch[C]:
-        """The poll: claim as much as there is room for, and start it."""
+    async def room_for_a_claim(self) -> None:
+        """Wait until a claim is worth it: half of what was claimed ahead is used up."""
+        # Computed each time: as handlers take longer, less is claimed ahead.
+        await self._room_for(lambda: max(self._ahead() // 2, 1))
 
-    @abstractmethod
-    async def _renew(self) -> None:
-        """The chore: renew every lease that is held, in one call."""
+    async def _room_for(self, wanted: Callable[[], int]) -> None:
+        while self._room_left() < wanted() and not self.stopping:
+            self._room.clear()
+            await self._room.wait()
 
-    @abstractmethod
-    def _start(self, held: H) -> None:
-        """Begin to handle."""
+    def _room_left(self) -> int:
+        limit = self._concurrency + self._ahead()
+        held = len(self._waiting) + len(self._running) + self.threads.abandoned
+        # Settlements under way do not delay the next claim, but they are bounded.
+        return min(limit - held, 2 * limit - held - len(self._settler))
 
-    @abstractmethod
-    def _leave(self, held: H, raised: BaseException | None, took: float) -> None:
-        """Handling is over: settle the held work, if the lease is still ours."""
+    def _ahead(self) -> int:
+        """How much to claim ahead of a free handler.
 
-    @abstractmethod
-    def _give_back(self, held: H, reason: str, delay: float = 0.0) -> None:
-        """Settle it as not begun or not finished."""
+        Short jobs are claimed by the hundred, to make a round trip worthwhile. Long ones are not
+        claimed ahead at all: a job that waits here for minutes could run elsewhere.
+        """
+        if self._prefetch is not None:
+            return self._prefetch
+        if self._took is None:
+            return 0
+        return int(min(self._concurrency * AHEAD_SECONDS / max(self._took, 1e-6), AHEAD_MAX))
 
-    # From start to stop
+    def full_at(self, limit: int) -> int:
+        """How many jobs make a claim of up to `limit` count as full.
 
-    async def main(self) -> None:
-        """Work until stopped. Cancelling it stops without grace; nothing stays claimed."""
-        grace = self._plan.grace
-        self._events.emit(self._lifecycle_event("started", grace))
+        The number claimed ahead varies from poll to poll. Unless prefetch is given, the capacity
+        that strategies see is therefore limited to twice the concurrency.
+        """
+        return limit if self._prefetch is not None else min(limit, 2 * self._concurrency)
+
+    async def unless_stopped(self, claiming: Coroutine[Any, Any, list[C]]) -> list[C]:
+        """Await a claim that the store may hold for a long time; a stop ends it."""
+        poll = asyncio.timeout(None)
         try:
-            async for _ in self.poll_loop:
-                await self._room_for_a_good_claim()
-            self._hold_no_more(grace)
-            await self._all_done_within(grace)
+            async with poll:
+                self._held_poll = poll
+                return await claiming
+        except TimeoutError:
+            if not poll.expired():
+                raise  # the store's own
+            return []
         finally:
-            # Also after a cancellation or a permanent error of the store: leave nothing claimed.
-            self._hold_no_more(0.0)
-            await to_its_end(self._finish())
+            self._held_poll = None
+
+    def take(self, claimed: list[H]) -> None:
+        """Hold claims, and start as many as there are free handlers.
+
+        One that has a settlement already is not run.
+        """
+        if not claimed:
+            return
+        now = self._clock.now()
+        for held in claimed:
+            older = self._held.get(held.name)
+            if older is not None:  # our own lease on it had expired
+                self._lose(older)
+            held.taken, held.until = now, now + self.lease
+            self._held[held.name] = held
+            if held.settlement is None:
+                self._waiting.append(held)
+            else:
+                self._settler.add(held)
+        self._chores.wake(RENEW)
+        self._start_waiting()
+
+    def holds(self, names: Collection[str]) -> bool:
+        """True if any of these is held: it waits, runs, or is not settled yet."""
+        return any(name in self._held for name in names)
+
+    async def prune(self) -> None:
+        """Delete finished work that was kept long enough, if it is time; called after each poll."""
+        now = self._clock.now()
+        if self._store.keep is None or now < self._next_prune:
+            return
+        self._next_prune = now + PRUNE_EVERY
+        try:
+            if await self._store.prune():
+                self._next_prune = now + PRUNE_AGAIN
+        except Exception as error:
+            self._events.emit(ChoreFailed(self._work.source, "prune", text_of(error)))
+
+    # Running
+
+    def _start_waiting(self) -> None:
+        if not self._waiting or self.stopping:
+            return
+        now = self._clock.now()
+        while self._waiting:
+            if len(self._running) + self.threads.abandoned >= self._concurrency:
+                return
+            if self._waiting[0].until <= now:  # the process stood still: renew before the start
+                self._chores.hasten(RENEW, 0.0)
+                return
+            held = self._waiting.popleft()
+            self._running[held] = None
+            held.task = self._loop.create_task(self._run(held))
+
+    async def _run(self, held: H) -> None:
+        """Run one handler and settle its work. Catches everything that a handler raises."""
+        held.began = began = self._clock.now()
+        raised: BaseException | None = None
+        settlement = None
+        try:
+            settlement = await self._work.handle(held)
+        except BaseException as error:  # SystemExit of a handler, too, concerns only its work
+            raised = error
+        took = self._clock.now() - began
+        self._took = took if self._took is None else self._took + (took - self._took) * TOOK_WEIGHT
+        self._leave(held, settlement, raised)
+
+    def _leave(self, held: H, settlement: Any, raised: BaseException | None) -> None:
+        """A handler ended: free its slot, and settle its work if the lease is still ours."""
+        self._running.pop(held, None)
+        if held.ended != "lost":
+            if raised is None:
+                held.settlement = settlement
+            elif held.ended == "stop":
+                held.settlement = self._work.give_back(held, f"the {self._work.what} stops")
+            elif held.ended == "cancel":
+                held.settlement = self._work.cancelled(held)
+            else:
+                held.settlement = self._work.failed(held, raised)
+            self._settler.add(held)
+        self._slot_is_free()
+
+    def _slot_is_free(self) -> None:
+        self._start_waiting()
+        self._room.set()
+        if not self._running:
+            self._idle.set()
+
+    def give_back_waiting(self, reason: str, which: Callable[[H], bool] = lambda _: True) -> None:
+        """Give back the work that has not begun."""
+        for held in [each for each in self._waiting if which(each)]:
+            self._waiting.remove(held)
+            self._give_back(held, reason)
+
+    def _give_back(self, held: H, reason: str) -> None:
+        held.settlement = self._work.give_back(held, reason)
+        self._settler.add(held)
+
+    def _end(self, held: H, reason: Literal["stop", "lost", "cancel"]) -> None:
+        """Cancel a handler."""
+        held.ended = held.ended or reason
+        if held.task is not None:
+            held.task.cancel()
+        if held.began is None:  # a task cancelled before its first step never runs
+            self._leave(held, None, asyncio.CancelledError())
+
+    # Leases
+
+    async def _renew(self) -> None:
+        """The chore: renew all held leases in one call.
+
+        Settlements that are just being gathered need no renewal.
+        """
+        now = self._clock.now()
+        renewed = {held.name: held for held in self._held.values() if self._settler.late(held, now)}
+        if not renewed:
+            if not self._held:
+                self._chores.rest(RENEW)
+            return
+        renewal = await self._work.renew([held.claim for held in renewed.values()])
+        for held in renewed.values():
+            held.until = now + self.lease
+        for names, end in ((renewal.lost, self._lose), (renewal.cancel, self._cancel)):
+            for name in names:
+                if name in renewed and self._held.get(name) is renewed[name]:
+                    end(renewed[name])
+        self._start_waiting()
+
+    def _cancel(self, held: H) -> None:
+        """Somebody asked to cancel this: stop its handler once, or do not begin it."""
+        if held in self._running:
+            if not held.ended:
+                self._end(held, "cancel")
+        elif held.settlement is None:
+            self._waiting.remove(held)
+            held.settlement = self._work.cancelled(held)
+            self._settler.add(held)
+            self._room.set()
+
+    def _lose(self, held: H) -> None:
+        if held.settlement is not None:
+            return  # the store will refuse it
+        del self._held[held.name]
+        self._work.lost(held)
+        if held in self._running:
+            self._end(held, "lost")
+        else:
+            self._waiting.remove(held)
+            self._room.set()
+
+    # Stopping
 
     def stop(self) -> None:
         """Claim no more and finish. A second call ends the grace. From any thread."""
@@ -154,24 +333,28 @@ class Executor(ABC, Generic[H, C]):
         if not here:
             self._loop.call_soon_threadsafe(self.stop)
             return
-        if self._stopping:
+        if self.stopping:
             self._hurry.set()
-        self._stopping = True
+        self.stopping = True
         self._room.set()
-        self._stop_polling()
+        self.polls.stop()
+        if self._held_poll is not None:
+            self._held_poll.reschedule(0.0)
 
-    def _stop_polling(self) -> None:
-        self.poll_loop.stop()
+    async def __aenter__(self) -> Executor[H, C]:
+        return self
 
-    def _hold_no_more(self, grace: float) -> None:
-        """Claim no more, and give back what has not begun."""
-        self._stopping = True
-        self.poll_loop.stop()
-        if not self._stop_emitted:
-            self._stop_emitted = True
-            self._events.emit(self._lifecycle_event("stopping", grace))
-        while self._waiting:
-            self._give_back(self._waiting.popleft(), f"the {self.what} stops")
+    async def __aexit__(self, raised: type[BaseException] | None, *_: object) -> None:
+        """Finish within the grace. After an error or a cancellation, give everything back now."""
+        grace = self._grace if raised is None else 0.0
+        self.stopping = True
+        self.polls.stop()
+        self._work.stopping(len(self._running), grace)
+        try:
+            self.give_back_waiting(f"the {self._work.what} stops")
+            await self._all_done_within(grace)
+        finally:
+            await to_its_end(self._finish())
 
     async def _all_done_within(self, grace: float) -> None:
         if not self._running or not grace:
@@ -188,85 +371,25 @@ class Executor(ABC, Generic[H, C]):
         """Cancel what still runs, settle everything, and close."""
         for held in list(self._running):
             self._end(held, "stop")
-        await self._all_ended()
-        await self._settling.finish(SETTLE_TRIES_AT_STOP, SETTLE_WITHIN_AT_STOP)
-        await self._chores.close()
-        self._threads.close()
-        self._events.emit(self._lifecycle_event("stopped", 0.0))
-
-    async def _all_ended(self) -> None:
-        """Wait until every task has ended; a handler may take some time to be cancelled."""
         tasks = [held.task for held in self._running if held.task is not None]
-        if tasks:
-            await asyncio.wait(tasks, timeout=max(self._plan.lease, 1.0))
+        if tasks:  # a handler may take some time to be cancelled
+            await asyncio.wait(tasks, timeout=max(self.lease, 1.0))
         for held in list(self._running):  # it does not end: give its lease back
-            self._running.pop(held)
-            self._give_back(held, f"the {self.what} stops and its handler does not")
-            held.ended = "lost"
-
-    # Room for more claims
-
-    def _room_left(self) -> int:
-        limit = self._plan.concurrency + self._plan.ahead(self._took)
-        held = len(self._waiting) + len(self._running) + self._threads.abandoned
-        # Settlements under way do not delay the next claim, but they are bounded.
-        return min(limit - held, 2 * limit - held - len(self._settling))
-
-    async def _room_for_a_good_claim(self) -> None:
-        """Wait until a claim is worth it: half of what was claimed ahead is used up."""
-        # Computed each time: as handlers take longer, less is claimed ahead.
-        await self._room_for(lambda: max(self._plan.ahead(self._took) // 2, 1))
-
-    async def _room_for(self, wanted: Callable[[], int]) -> None:
-        while self._room_left() < wanted() and not self._stopping:
-            self._room.clear()
-            await self._room.wait()
-
-    def _start_waiting(self) -> None:
-        while self._waiting and not self._stopping:
-            if len(self._running) + self._threads.abandoned >= self._plan.concurrency:
-                return
-            self._start(self._waiting.popleft())
-
-    def _begin(self, held: H, work: Callable[[H], Awaitable[None]]) -> None:
-        self._running[held] = None
-        held.task = self._loop.create_task(work(held))  # type: ignore[arg-type]
-
-    def _note_took(self, took: float) -> None:
-        self._took = took if self._took is None else self._took + (took - self._took) * TOOK_WEIGHT
-
-    def _end(self, held: H, reason: Literal["stop", "lost", "cancel"]) -> None:
-        held.ended = reason
-        if held.task is not None:
-            held.task.cancel()
-        if not held.began:  # a task cancelled before its first step never runs
-            self._leave(held, asyncio.CancelledError(), 0.0)
-
-    def _slot_is_free(self) -> None:
-        self._start_waiting()
-        self._room.set()
-        if not self._running:
-            self._idle.set()
-
-    async def _prune(self) -> None:
-        """Delete finished work that was kept long enough; called in polls."""
-        now = self._clock.now()
-        if self._store.keep is None or now < self._next_prune:
-            return
-        self._next_prune = now + PRUNE_EVERY
-        try:
-            if await self._store.prune():
-                self._next_prune = now + PRUNE_AGAIN
-        except Exception as error:
-            self._events.emit(ChoreFailed(self._source, "prune", text_of(error)))
+            del self._running[held]
+            if held.ended != "lost":
+                self._give_back(held, f"the {self._work.what} stops and its handler does not")
+                held.ended = "lost"
+        await self._settler.finish(SETTLE_TRIES_AT_STOP, SETTLE_WITHIN_AT_STOP)
+        await self._chores.close()
+        self.threads.close()
 
     def state(self) -> dict[str, Any]:
         """What this run does now, as plain values."""
         return {
-            **self.poll_loop.state(),
+            **self.polls.state(),
             "running": len(self._running),
             "waiting": len(self._waiting),
-            "settling": len(self._settling),
+            "settling": len(self._settler),
         }
 
 

@@ -116,20 +116,30 @@ def is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def chain(handler: Handler, middleware: Sequence[Middleware], threads: HandlerThreads) -> Proceed:
-    """The handler as one awaitable call, inside its middleware, the first one outermost."""
+def call_of(
+    handler: Handler,
+    threads: HandlerThreads,
+    timeout: float | None,
+    middleware: Sequence[Middleware] = (),
+) -> Proceed:
+    """The handler as one awaitable call, inside its middleware and within its time limit.
 
-    async def innermost(job: Any) -> Any:
-        if not handler.plain:
-            return await handler.function(job)
-        result = await threads.run(handler.function, job)
+    timeout: the limit of a handler that has none of its own.
+    """
+    call: Proceed = _in_thread(handler.function, threads) if handler.plain else handler.function
+    for layer in reversed(middleware):  # the first one is outermost
+        call = _around(layer, call)
+    limit = timeout if handler.timeout is None else handler.timeout
+    return call if limit is None else _within(call, limit, handler.plain)
+
+
+def _in_thread(function: Callable[[Any], Any], threads: HandlerThreads) -> Proceed:
+    async def call(job: Any) -> Any:
+        result = await threads.run(function, job)
         # A plain function (a lambda, a decorator) may return the coroutine of an async one.
         return await result if inspect.isawaitable(result) else result
 
-    proceed: Proceed = innermost
-    for layer in reversed(middleware):
-        proceed = _around(layer, proceed)
-    return proceed
+    return call
 
 
 def _around(layer: Middleware, inner: Proceed) -> Proceed:
@@ -139,21 +149,24 @@ def _around(layer: Middleware, inner: Proceed) -> Proceed:
     return outer
 
 
-async def run_within(proceed: Proceed, job: Any, limit: float | None, plain: bool) -> Any:
-    """Run a handler within its time limit. A thread cannot be stopped; it is abandoned."""
-    if limit is None:
-        return await proceed(job)
-    timer = asyncio.timeout(limit)
-    try:
-        async with timer:
-            return await proceed(job)
-    except TimeoutError as error:
-        if not timer.expired():
-            raise  # the handler's own
-        what = "its thread runs on and keeps its place until it returns" if plain else "stopped"
-        raise HandlerTimeout(
-            f"the handler of kind {job.kind!r} ran longer than its timeout of {limit:g} s; {what}"
-        ) from error
+def _within(call: Proceed, limit: float, plain: bool) -> Proceed:
+    """Limit how long a call may take. A thread cannot be stopped; it is abandoned."""
+
+    async def limited(job: Any) -> Any:
+        timer = asyncio.timeout(limit)
+        try:
+            async with timer:
+                return await call(job)
+        except TimeoutError as error:
+            if not timer.expired():
+                raise  # the handler's own
+            what = "its thread runs on and keeps its place until it returns" if plain else "stopped"
+            raise HandlerTimeout(
+                f"the handler of kind {job.kind!r} ran longer than its timeout of {limit:g} s; "
+                f"{what}"
+            ) from error
+
+    return limited
 
 
 def is_permanent(error: BaseException, retry: Retry) -> bool:

@@ -4,84 +4,79 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from pollwise.core.retry import Retry
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ChoreFailed, Events
+from pollwise.runtime.executor.work import Held, Work
 from pollwise.runtime.hints import Hint
+from pollwise.runtime.store import WorkStore
 
 #: How a settlement that failed is retried.
 SETTLE_RETRY = Retry.exponential("100ms", max_delay="5s", attempts=None)
 
-S = TypeVar("S")
+H = TypeVar("H", bound=Held)
 
 
-class Settler(Generic[S]):
+class Settler(Generic[H]):
     """The settlements to send. Those added while one batch is sent form the next batch.
 
     Where each call to the store is billed (`gather`), settlements may wait a moment for more.
 
-    send: settles a batch and handles lost leases; raises when nothing of the batch was settled.
-    name_of: identifies the settled work; a newer settlement of the same work replaces the older.
+    held: the executor's table, from which settled work is removed.
     on_room: called after each batch, sent or failed.
     rounds: how many turns of the event loop the first settlement of a batch waits for others.
     """
 
     def __init__(
         self,
-        send: Callable[[list[S]], Awaitable[Any]],
-        name_of: Callable[[S], str],
-        source: str,
+        held: dict[str, H],
+        work: Work[H, Any],
+        store: WorkStore[Any],
+        lease: float,
         clock: Clock,
         events: Events,
         rng: random.Random,
         on_room: Callable[[], None],
-        rounds: int = 0,
+        rounds: int,
     ) -> None:
-        self._send = send
-        self._name_of = name_of
-        self._source = source
+        self._held = held
+        self._work = work
         self._clock = clock
         self._events = events
         self._random = rng
         self._on_room = on_room
         self._rounds = rounds
-        self._pending: dict[str, S] = {}
-        self._since: dict[str, float] = {}
+        self._pending: dict[str, H] = {}
         self._flush: asyncio.Task[None] | None = None
         self._failures = 0  # in a row
         self._tries_left: int | None = None
         self._now = Hint()
         self._enough = Hint()
-        self._gather = 0.0
-        self._gather_up_to = 1
-        self._may_wait: Callable[[S], bool] = lambda _: False
-
-    def gather(self, wait: float, up_to: int, may_wait: Callable[[S], bool]) -> None:
-        """Let settlements that `may_wait` wait for more: for `wait` seconds, up to `up_to`."""
-        self._gather, self._gather_up_to, self._may_wait = wait, up_to, may_wait
+        # A lease must not expire while its settlement is gathered.
+        self._gather = min(store.gather, lease / 6)
+        self._gather_up_to = store.gather_up_to
 
     def __len__(self) -> int:
         return len(self._pending)
 
-    def has(self, names: Collection[str]) -> bool:
-        """True if any of these waits to be settled."""
-        return any(name in self._pending for name in names)
+    def late(self, held: H, now: float) -> bool:
+        """True unless its settlement is just being gathered."""
+        return held.settlement is None or held.settled_at <= now - self._gather
 
-    def late(self) -> list[S]:
-        """Settlements whose leases still need renewal: not those that are just being gathered."""
-        by = self._clock.now() - self._gather
-        return [item for name, item in self._pending.items() if self._since[name] <= by]
-
-    def add(self, settlement: S) -> None:
-        name = self._name_of(settlement)
-        self._pending[name] = settlement
-        self._since[name] = self._clock.now()
-        if not self._may_wait(settlement) or len(self._pending) >= self._gather_up_to:
+    def add(self, held: H) -> None:
+        """Send `held.settlement`; it replaces an older settlement of the same work."""
+        self._pending[held.name] = held
+        held.settled_at = self._clock.now()
+        if self._gather and (not held.may_wait or len(self._pending) >= self._gather_up_to):
             self._enough.give()
         self._begin()
+
+    def _begin(self) -> None:
+        if self._flush is None:
+            self._flush = asyncio.get_running_loop().create_task(self._flush_all())
 
     async def finish(self, tries: int, within: float) -> None:
         """Settle the rest, with at most `tries` more calls in quick succession.
@@ -100,10 +95,6 @@ class Settler(Generic[S]):
             flush.cancel()
             await asyncio.wait([flush])
 
-    def _begin(self) -> None:
-        if self._flush is None:
-            self._flush = asyncio.get_running_loop().create_task(self._flush_all())
-
     async def _flush_all(self) -> None:
         try:
             for _ in range(self._rounds):
@@ -113,33 +104,37 @@ class Settler(Generic[S]):
                     await self._clock.sleep(self._gather, self._enough)
                 try:
                     self._enough.forget()
-                    await self._settle(self._next_batch())
+                    await self._send()
                     self._failures = 0
                 except Exception as error:
-                    self._failures += 1
-                    if self._tries_left is not None:
-                        self._tries_left -= 1
-                    text = f"{type(error).__name__}: {error}"
-                    self._events.emit(ChoreFailed(self._source, "settle", text))
-                    if self._tries_left != 0:
-                        delay = SETTLE_RETRY.delay(self._failures, self._random.random())
-                        await self._clock.sleep(delay, self._now)
+                    await self._failed(error)
                 self._on_room()
         finally:
             self._flush = None
 
-    def _next_batch(self) -> list[S]:
-        """All that is pending; where calls are billed, only full calls, the rest with the next."""
+    async def _send(self) -> None:
+        """Settle all that is pending; where calls are billed, only full calls."""
         batch = list(self._pending.values())
         full = len(batch) - len(batch) % self._gather_up_to
         if self._gather and full and self._tries_left is None:
-            return batch[:full] if all(map(self._may_wait, batch)) else batch
-        return batch
-
-    async def _settle(self, batch: list[S]) -> None:
-        await self._send(batch)
-        for settlement in batch:
-            name = self._name_of(settlement)
-            if self._pending.get(name) is settlement:
+            if all(held.may_wait for held in batch):
+                batch = batch[:full]
+        lost = await self._work.settle([held.settlement for held in batch])
+        for held in batch:
+            name = held.name
+            if self._pending.get(name) is held:
                 del self._pending[name]
-                del self._since[name]
+            if self._held.get(name) is held:
+                del self._held[name]
+            if name in lost:
+                self._work.lost(held)
+
+    async def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        if self._tries_left is not None:
+            self._tries_left -= 1
+        text = f"{type(error).__name__}: {error}"
+        self._events.emit(ChoreFailed(self._work.source, "settle", text))
+        if self._tries_left != 0:
+            delay = SETTLE_RETRY.delay(self._failures, self._random.random())
+            await self._clock.sleep(delay, self._now)

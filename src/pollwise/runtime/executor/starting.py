@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import TypeVar
 
 from pollwise.core.strategies.base import Strategy
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
 from pollwise.runtime.jobs import MAX_LEASE
+from pollwise.runtime.loop import LONG_INTERVAL
 
 #: The highest concurrency, and the highest prefetch.
 MAX_CONCURRENCY = 1000
@@ -21,10 +23,6 @@ MAX_CONCURRENCY = 1000
 MIN_LEASE = 0.1
 #: The upper limit of `long_interval`, in seconds.
 MAX_LONG_INTERVAL = 3600.0
-
-#: Unless prefetch is given, claim this many seconds of work ahead, and at most this many jobs.
-AHEAD_SECONDS = 0.1
-AHEAD_MAX = 256
 
 _no_runs: ContextVar[str] = ContextVar("no_runs", default="")
 
@@ -50,64 +48,52 @@ def own_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
-def check_strategy(polling: object) -> None:
-    if not isinstance(polling, Strategy):
-        raise ConfigError(
-            f"polling = {polling!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
-        )
-
-
-def check_times(
-    lease: Duration, grace: Duration, timeout: Duration | None, long_interval: Duration
-) -> None:
-    lease_s = seconds(lease, "lease", positive=True)
-    if not MIN_LEASE <= lease_s <= MAX_LEASE:
-        raise ConfigError(f"lease = {lease!r} must be from {MIN_LEASE:g} s to {MAX_LEASE:g} s")
-    seconds(grace, "grace")
-    if timeout is not None:
-        seconds(timeout, "timeout", positive=True)
-    if seconds(long_interval, "long_interval", positive=True) > MAX_LONG_INTERVAL:
-        raise ConfigError(
-            f"long_interval = {long_interval!r} is above the limit of {MAX_LONG_INTERVAL:g} s"
-        )
-
-
 def check_whole(value: object, name: str, least: int, most: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise ConfigError(f"{name} = {value!r} must be a whole number from {least} to {most}")
 
 
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """The options of a run, checked; durations are in seconds."""
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options that a worker and a relay share."""
 
-    name: str
     polling: Strategy
     concurrency: int
-    prefetch: int | None
-    lease: float
-    grace: float
-    timeout: float | None
-    hints: bool
-    long_interval: float
-    seed: int | None
+    lease: Duration
+    grace: Duration = "30s"
+    timeout: Duration | None = None
+    hints: bool = True
+    long_interval: Duration = LONG_INTERVAL
+    signals: bool = True
+    seed: int | None = None
 
-    def ahead(self, took: float | None) -> int:
-        """How many jobs to claim ahead of a free handler, when handlers take `took` seconds.
+    def __post_init__(self) -> None:
+        if not isinstance(self.polling, Strategy):
+            raise ConfigError(
+                f"polling = {self.polling!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
+            )
+        check_whole(self.concurrency, "concurrency", 1, MAX_CONCURRENCY)
+        if not MIN_LEASE <= seconds(self.lease, "lease", positive=True) <= MAX_LEASE:
+            raise ConfigError(
+                f"lease = {self.lease!r} must be from {MIN_LEASE:g} s to {MAX_LEASE:g} s"
+            )
+        seconds(self.grace, "grace")
+        if self.timeout is not None:
+            seconds(self.timeout, "timeout", positive=True)
+        if seconds(self.long_interval, "long_interval", positive=True) > MAX_LONG_INTERVAL:
+            raise ConfigError(
+                f"long_interval = {self.long_interval!r} is above the limit of "
+                f"{MAX_LONG_INTERVAL:g} s"
+            )
 
-        Short jobs are claimed by the hundred, to make a round trip worthwhile. Long ones are not
-        claimed ahead at all: a job that waits here for minutes could run elsewhere.
-        """
-        if self.prefetch is not None:
-            return self.prefetch
-        if took is None:
-            return 0
-        return int(min(self.concurrency * AHEAD_SECONDS / max(took, 1e-6), AHEAD_MAX))
 
-    def full_at(self, limit: int) -> int:
-        """How many jobs make a claim of up to `limit` count as full.
+Options = TypeVar("Options", bound=RunOptions)
 
-        The number claimed ahead varies from poll to poll. Unless prefetch is given, the capacity
-        that strategies see is therefore limited to twice the concurrency.
-        """
-        return limit if self.prefetch is not None else min(limit, 2 * self.concurrency)
+
+def checked_options(options: Options | None, kind: type[Options]) -> Options | None:
+    """The options as given; raises ConfigError if they are of another class."""
+    if options is not None and not isinstance(options, kind):
+        raise ConfigError(
+            f"options = {options!r} must be {kind.__name__}(concurrency=8, ...), or None"
+        )
+    return options
