@@ -61,7 +61,10 @@ def _boxes(names: dict[str, str], x: float, y: float, width: float) -> tuple[lis
     return parts, y - gap - top
 
 
-ABOUT_JOB = "The states of a job: ready, delayed, blocked, leased, done and dead, and what moves it"
+ABOUT_JOB = (
+    "The states of a job: ready, delayed, blocked, leased, done, dead and cancelled, and what "
+    "moves it"
+)
 
 
 def draw_job() -> str:
@@ -72,6 +75,7 @@ def draw_job() -> str:
         *_state(338, 70, "blocked", "behind its key"),
         *_state(174, 212, "leased", "a worker runs it", svg.ORANGE, "warm"),
         *_state(10, 330, "done", "finished", svg.GREEN, "good"),
+        *_state(174, 330, "cancelled", "by you"),
         *_state(338, 330, "dead", "no attempts left", svg.RED, "bad"),
         _words(240, 24, "put", "middle"),
         svg.arrow("M240 30V63", (240, 69), "down"),
@@ -88,17 +92,20 @@ def draw_job() -> str:
         svg.text(262, 188, "or the lease ended", colour=svg.QUIET),
         svg.arrow("M174 238H76V130", (76, 123), "up"),
         _words(84, 172, "retry"),
-        svg.arrow("M206 264V356H150", (143, 356), "left", svg.GREEN),
-        _words(198, 312, "done", "end"),
-        svg.arrow("M274 264V356H330", (337, 356), "right", svg.RED),
-        _words(282, 312, "dead"),
-        svg.arrow("M404 330V144H284V130", (284, 123), "up"),
-        _words(412, 262, "retry"),
-        svg.text(412, 278, "by you", colour=svg.QUIET),
+        svg.arrow("M190 264V296H76V322", (76, 329), "down", svg.GREEN),
+        _words(84, 290, "done"),
+        svg.arrow("M240 264V322", (240, 329), "down"),
+        _words(248, 314, "cancel"),
+        svg.arrow("M290 264V296H372V322", (372, 329), "down", svg.RED),
+        _words(330, 290, "dead"),
+        svg.arrow("M424 330V144H284V130", (284, 123), "up"),
+        _words(416, 232, "retry", "end"),
+        svg.text(416, 248, "by you", "end", svg.QUIET),
         svg.arrow("M404 382V402", (404, 409), "down"),
         _words(412, 400, "drop"),
         svg.arrow("M76 382V402", (76, 409), "down"),
-        svg.text(100, 426, "deleted, or kept for a time", "middle", svg.QUIET),
+        svg.arrow("M240 382V402", (240, 409), "down"),
+        svg.text(158, 426, "deleted, or kept for a time", "middle", svg.QUIET),
         svg.text(404, 426, "deleted", "middle", svg.QUIET),
     ]
     return svg.picture(480, 440, ABOUT_JOB, parts, 13)
