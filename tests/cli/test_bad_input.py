@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -151,15 +150,6 @@ def test_a_queue_that_cannot_be_opened(words: list[str], url: str, folder: Path)
 def test_only_a_put_makes_a_database(words: list[str], folder: Path) -> None:
     says = ("there is no database at jobs.db", "check the path")
     refused(folder, *at(words, URL), says=says)
-
-
-@pytest.mark.parametrize("words", QUEUE_COMMANDS, ids=lambda words: "-".join(words[:2]))
-def test_a_database_from_the_future(words: list[str], folder: Path) -> None:
-    good("queue", "put", URL, "greet")
-    with sqlite3.connect("jobs.db") as connection:
-        connection.execute("UPDATE pollwise_schema SET version = 99")
-    connection.close()
-    refused(folder, *at(words, URL), says=("tables of version 99", "Upgrade pollwise"))
 
 
 @pytest.mark.parametrize(

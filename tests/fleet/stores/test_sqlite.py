@@ -17,7 +17,6 @@ from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
 from pollwise.fleet.stores.urls import open_store
 from pollwise.runtime.audit import AuditEntry
-from pollwise.storage.sql import migrations
 
 
 @pytest.mark.parametrize(
@@ -96,26 +95,6 @@ def test_audit_entries_are_kept_for_90_days(tmp_path: Path) -> None:
         assert [each.what for each in await other.list_audit(10)] == ["'b'"]
         await store.close()
         await other.close()
-
-    asyncio.run(main())
-
-
-def test_an_old_file_is_migrated(tmp_path: Path) -> None:
-    """The tables of version 2, with an order that is still queued."""
-    path = tmp_path / "fleet.db"
-    with closing(sqlite3.connect(path)) as connection, connection:
-        for _, sql in migrations("pollwise.fleet.stores.sqlite")[:2]:
-            connection.executescript(sql)
-        connection.execute("CREATE TABLE pollwise_fleet_schema (version INTEGER NOT NULL)")
-        connection.execute("INSERT INTO pollwise_fleet_schema VALUES (2)")
-        connection.execute(
-            "INSERT INTO pollwise_fleet_orders (fleet, name, what) VALUES ('fleet', 'a', 'pause')"
-        )
-
-    async def main() -> None:
-        store = SqliteFleetStore(path)
-        assert await store.orders() == [("a", "pause", "")]
-        await store.close()
 
     asyncio.run(main())
 

@@ -8,28 +8,13 @@ import subprocess
 
 import pytest
 
-from pollwise.errors import SchemaError, StoreError
+from pollwise.errors import StoreError
 from pollwise.queues.urls import open_queue
 from pollwise.runtime.jobs import NewJob
 from pollwise.storage.sql import migrations
 from tests.queues.benches import migrated
-from tests.queues.postgres.kit import drain, fresh, queue_at, refusal, run
+from tests.queues.postgres.kit import drain, fresh, queue_at, run
 from tests.support.servers import Postgres
-
-
-def test_a_schema_newer_than_the_code_is_refused(postgres: Postgres) -> None:
-    migrated(postgres.dsn(), "newer")
-    postgres.execute("INSERT INTO newer.migrations VALUES (99)")
-
-    async def main() -> None:
-        error = await refusal(postgres.dsn(), schema="newer")
-        assert type(error) is SchemaError
-        assert "version 99; this code knows up to" in str(error)
-        async with fresh(postgres.dsn(), schema="newer") as queue:
-            with pytest.raises(SchemaError, match="Upgrade pollwise"):
-                await queue.migrate()
-
-    run(main)
 
 
 @pytest.mark.parametrize(

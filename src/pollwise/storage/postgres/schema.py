@@ -126,17 +126,12 @@ END $migrate$;"""
 
 
 def check_version(found: int | None, schema: str, where: str, tables: TableSet) -> None:
-    """Refuse tables that are older or newer than this code."""
+    """Refuse tables that are older than this code. Newer ones have all it needs, and more."""
     known = tables.newest
     if found is None or found < known:
         raise SchemaError(
             f"{where}: the tables in schema {schema!r} have version {found or 0}; this code "
             f"needs {known}. Run `{tables.command}`."
-        )
-    if found > known:
-        raise SchemaError(
-            f"{where}: the tables in schema {schema!r} have version {found}; this code knows up "
-            f"to {known}. Upgrade pollwise."
         )
 
 

@@ -142,10 +142,12 @@ class SqliteFile:
 
     def _migrate(self, connection: sqlite3.Connection) -> None:
         newest = migrations(self.package)[-1][0]
-        if self._version(connection) == newest:
-            return
+        if self._version(connection) >= newest:
+            return  # also tables of a newer version: migrations only add
         with transaction(connection):
             found = self._version(connection)  # again: another process may have been faster
+            if found >= newest:
+                return
             for version, script in migrations(self.package):
                 if version > found:
                     for statement in script_statements(script):
@@ -162,14 +164,7 @@ class SqliteFile:
         if not known:
             return 0
         row = connection.execute(f"SELECT version FROM {self.version_table}").fetchone()  # noqa: S608
-        found = int(row[0]) if row else 0
-        newest = migrations(self.package)[-1][0]
-        if found > newest:
-            raise SchemaError(
-                f"{self.path} has tables of version {found}; this code knows up to {newest}. "
-                "Upgrade pollwise, or use another file."
-            )
-        return found
+        return int(row[0]) if row else 0
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
