@@ -52,7 +52,7 @@ def run(
         stop = Stop()
         command = Command(
             [SH, "-c", script], folder, dict(os.environ), output.extend,
-            timeout=timeout, kill_after=kill_after, clock=Clock(),
+            timeout=timeout, kill_after=kill_after,
         )  # fmt: skip
         running = asyncio.ensure_future(command.run(stop))
         if stop_when is not None:
@@ -108,9 +108,7 @@ def test_a_program_that_cannot_be_started(tmp_path: Path) -> None:
     (tmp_path / "payload.json").write_text("1")
 
     async def main() -> CommandResult:
-        command = Command(
-            [str(tmp_path / "gone")], tmp_path, {}, print, timeout=None, kill_after=1, clock=Clock()
-        )
+        command = Command([str(tmp_path / "gone")], tmp_path, {}, print, timeout=None, kill_after=1)
         return await command.run(Stop())
 
     ended = asyncio.run(main())

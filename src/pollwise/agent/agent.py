@@ -98,9 +98,8 @@ class Agent:
         self._runs: dict[str, tuple[AgentRun, asyncio.Task[None]]] = {}
         self._reports: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, tuple[str, int]] = {}  # their kinds and attempts
-        self._stripped: set[str] = (
-            set()
-        )  # reports that were refused once, and are sent without details
+        #: Reports that were refused once, and are sent without details.
+        self._stripped: set[str] = set()
         self._was_registered = False
         self._stopping = False
         self._hurry = asyncio.Event()

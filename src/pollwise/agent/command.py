@@ -10,8 +10,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from pollwise.runtime.clock import Clock
-
 #: How much output is read at once, in bytes.
 PIECE = 65536
 #: How long to wait for output after a command ended and left processes behind, in seconds.
@@ -51,46 +49,35 @@ class Stop:
         await (self._over if over else self._asked).wait()
 
 
+@dataclass(frozen=True)
 class Command:
     """A command that runs in a folder.
 
     output: receives what it writes to stdout and stderr.
     """
 
-    def __init__(
-        self,
-        words: Sequence[str],
-        folder: Path,
-        environ: Mapping[str, str],
-        output: Callable[[bytes], None],
-        *,
-        timeout: float | None,
-        kill_after: float,
-        clock: Clock,
-    ) -> None:
-        self._words = words
-        self._folder = folder
-        self._environ = environ
-        self._output = output
-        self._timeout = timeout
-        self._kill_after = kill_after
-        self._clock = clock
+    words: Sequence[str]
+    folder: Path
+    environ: Mapping[str, str]
+    output: Callable[[bytes], None]
+    timeout: float | None
+    kill_after: float
 
     async def run(self, stop: Stop) -> CommandResult:
         """Run it until it ends or is stopped."""
         # With asyncio's own pipe, a command would end only when all processes that inherited the
         # pipe have ended, and those that it left behind may run for long.
         output, inner = os.pipe()
-        reading = _PipeReader(output, self._output)
+        reading = _PipeReader(output, self.output)
         try:
-            with (self._folder / "payload.json").open("rb") as payload:
+            with (self.folder / "payload.json").open("rb") as payload:
                 process = await asyncio.create_subprocess_exec(
-                    *self._words,
+                    *self.words,
                     stdin=payload,
                     stdout=inner,
                     stderr=asyncio.subprocess.STDOUT,
-                    cwd=self._folder,
-                    env=dict(self._environ),
+                    cwd=self.folder,
+                    env=dict(self.environ),
                     start_new_session=True,  # its own process group, which is ended as a whole
                 )
         except OSError as error:
@@ -105,7 +92,7 @@ class Command:
             await process.wait()
             await reading.end(LINGER)
         code = process.returncode
-        return CommandResult(code, _error(code, why, self._timeout), why)
+        return CommandResult(code, _error(code, why, self.timeout), why)
 
     async def _wait(self, process: asyncio.subprocess.Process, stop: Stop) -> str | None:
         """Wait for its end, and end it when asked to or overdue; the reason, if so."""
@@ -113,13 +100,13 @@ class Command:
         asked = asyncio.ensure_future(stop.wait())
         try:
             await asyncio.wait(
-                [ended, asked], timeout=self._timeout, return_when=asyncio.FIRST_COMPLETED
+                [ended, asked], timeout=self.timeout, return_when=asyncio.FIRST_COMPLETED
             )
             if ended.done():
                 return None
             overdue = stop.why is None
             _kill(process.pid, signal.SIGTERM)
-            await asyncio.wait([ended], timeout=self._kill_after)
+            await asyncio.wait([ended], timeout=self.kill_after)
             return "timeout" if overdue and stop.why in (None, "cancel") else stop.why
         finally:
             for task in (ended, asked):

@@ -170,7 +170,6 @@ class AgentRun:
             self._log.write,
             timeout=min(map(float, limits)) if limits else None,  # type: ignore[arg-type]
             kill_after=self._options.span("kill_after"),
-            clock=self._clock,
         )
         return await command.run(self.stop)
 

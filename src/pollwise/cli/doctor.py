@@ -59,7 +59,8 @@ def doctor(
 
     Example: pollwise doctor sqlite:///jobs.db
     """
-    findings = [_python(), _sqlite(), _metrics(), _settings()]
+    system = f"{platform.python_version()} on {platform.system()}, pollwise {__version__}"
+    findings = [Finding("python", "ok", system), _sqlite(), _metrics(), _settings()]
     if url is not None:
         of_outbox = outbox or "outbox" in parse_qs(urlsplit(url).query, keep_blank_values=True)
         findings += asyncio.run(_outbox(url) if of_outbox else _queue(url))
@@ -73,11 +74,6 @@ def doctor(
             say(mark, " ", (check, "bold"), "  ", visible_lines(says))
     if any(finding.level == "bad" for finding in findings):
         raise typer.Exit(1)
-
-
-def _python() -> Finding:
-    version = platform.python_version()
-    return Finding("python", "ok", f"{version} on {platform.system()}, pollwise {__version__}")
 
 
 def _sqlite() -> Finding:

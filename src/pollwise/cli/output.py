@@ -114,7 +114,9 @@ def visible(text: str) -> str:
     """Escape control and invisible characters: "\\x1b[31m" is printed as written here."""
     if text.isprintable():
         return text
-    return "".join(char if _shows(char) else _escaped(char) for char in text)
+    return "".join(
+        char if _shows(char) else char.encode("unicode_escape").decode() for char in text
+    )
 
 
 def visible_lines(text: str) -> str:
@@ -124,10 +126,6 @@ def visible_lines(text: str) -> str:
 
 def _shows(char: str) -> bool:
     return char.isprintable() or char in _JOINERS or unicodedata.category(char) == "Zs"
-
-
-def _escaped(char: str) -> str:
-    return char.encode("unicode_escape").decode()
 
 
 def moment(epoch: float) -> str:

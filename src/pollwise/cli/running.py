@@ -23,7 +23,7 @@ from pollwise.core.retry import Retry
 from pollwise.errors import ConfigError
 from pollwise.lab.prices import Price
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.events import Event, Events, PollFinished, all_events, log
+from pollwise.runtime.events import Events, PollFinished, all_events, log
 from pollwise.runtime.executor.starting import no_runs
 from pollwise.runtime.redact import without_user
 from pollwise.runtime.signals import stopping_on_signals
@@ -78,8 +78,9 @@ def run_in_processes(
         supervisor = Supervisor(ports_of(own.metrics_port, processes))
         raise typer.Exit(asyncio.run(supervisor.run()))
     stop_with_parent()
-    if own.log_level == "debug":
-        found.events.subscribe(log, *debug_events())
+    if own.log_level == "debug":  # PollFinished is for metrics only
+        below = [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
+        found.events.subscribe(log, *below)
     close = serve_metrics(found.events, own.metrics_port, own.metrics_host, cost)
     try:
         asyncio.run(found.run(options))
@@ -109,7 +110,10 @@ def found_at(target: str, kind: type[T], command: str, make: str) -> T:
         )
     import_from_here()
     try:
-        with no_runs(_runs_itself(command, what)):
+        with no_runs(
+            f"`{command}` imports the module and runs the {what} itself; call `{what}.run()` only "
+            'under `if __name__ == "__main__":`'
+        ):
             module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigError(
@@ -138,14 +142,6 @@ def found_at(target: str, kind: type[T], command: str, make: str) -> T:
     return found
 
 
-def _runs_itself(command: str, what: str) -> str:
-    """The error for a module that starts working when it is imported."""
-    return (
-        f"`{command}` imports the module and runs the {what} itself; call `{what}.run()` only "
-        'under `if __name__ == "__main__":`'
-    )
-
-
 def _suggested(target: str, what: str) -> str:
     """A correction for a file name: "./shop/jobs.py:worker" -> "shop.jobs:worker"."""
     path, _, name = target.partition(":")
@@ -160,11 +156,6 @@ def _where(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not frame.filename.startswith(_LIBRARIES)]
     return f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
-
-
-def debug_events() -> list[type[Event]]:
-    """Events below level INFO, except PollFinished, which is for metrics only."""
-    return [k for k in all_events() if k.level < logging.INFO and k is not PollFinished]
 
 
 def serve_metrics(

@@ -1,22 +1,15 @@
 """Shares: a budget of polls a second, shared out among targets that change at different rates.
 
-Polling each of n targets equally often wastes most of the budget on those that hardly change. The
-best rates are known for two goals, given each target's rate of change λ and weight w:
+The best rates are known for two goals, given each target's rate of change λ and weight w:
 
-- *delay*: keep the time short until a change is seen, on average over all changes, by weight.
-  r = √(wλ / κ): a target that changes a hundred times as often is polled ten times as often.
+- *delay*: keep the time short until a change is seen. r = √(wλ / κ)
 - *freshness*: keep the last reading as few changes behind as possible, where the second change
-  missed counts half of the first, the third a third, and so on.
-  r = (-λ + √(λ² + 4wλ / κ)) / 2, the form of LambdaCrawl. Targets that change far faster than they
-  can be polled all get the same rate.
+  missed counts half of the first, and so on. r = (-λ + √(λ² + 4wλ / κ)) / 2, as in LambdaCrawl.
 
-κ is the value of one more poll a second, the same for all targets. It is found by bisection, so
-that all rates add up to the budget. Each rate stays within the target's own min_interval and
-max_interval; the max_interval keeps the quietest targets from starving.
-
-Estimates change with every poll, and a fleet may have a million targets, so nothing here iterates
-over all of them: targets with about the same rate of change share a bucket, and κ is found over
-buckets.
+κ is the value of one more poll a second, the same for all targets; it is found by bisection, so
+that all rates add up to the budget. Each rate stays within the target's own bounds. A fleet may
+have a million targets, so nothing here iterates over all of them: targets with about the same rate
+of change share a bucket, and κ is found over buckets. `docs/why/freshness.md` says why.
 """
 
 from __future__ import annotations

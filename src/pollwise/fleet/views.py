@@ -26,6 +26,10 @@ STALE_INTERVALS = 2.0
 #: Type and timeout of a target that only the store knows.
 UNKNOWN = "?"
 TIMEOUT = 30.0
+#: The fields of a state that are shown as they are saved.
+_AS_SAVED = (
+    "name", "paused", "failures", "error", "polled_at", "succeeded_at", "failed_at", "changed_at",
+)  # fmt: skip
 #: Maximum number of names in `dead_targets`.
 NAMES_MAX = 100
 #: A target is overdue this many seconds after its due time: until then it is being polled or saved.
@@ -119,23 +123,16 @@ def saved_state(
     if state == "open" and due is not None and due <= now:
         state = "half-open"
     return TargetState(
-        name=kept.name,
+        **{name: getattr(kept, name) for name in _AS_SAVED},
         type=UNKNOWN if target is None else target.type,
         group=None if target is None else target.group,
         state=state,
-        paused=kept.paused,
         polling=False,
         waiting=False,
         held=held,
         next_at=None if kept.paused else due,
         interval=interval,
-        failures=kept.failures,
-        error=kept.error,
         permanent=bool(kept.more.get("permanent")),
-        polled_at=kept.polled_at,
-        succeeded_at=kept.succeeded_at,
-        failed_at=kept.failed_at,
-        changed_at=kept.changed_at,
         staleness=age,
         stale=_is_stale(target, kept, age, interval),
         changes_per_second=changes[0] if changes else None,

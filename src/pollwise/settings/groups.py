@@ -92,7 +92,7 @@ def parsed_variable(name: str, groups: Sequence[str]) -> str | None:
     found = _VARIABLE.fullmatch(name)
     if found is None or (found["ms"] and found["name"] == "ENABLED"):
         return None
-    known = {_as_variable(group): group for group in groups}
+    known = {re.sub(r"\W", "_", group).upper(): group for group in groups}
     group = known.get(found["group"], found["group"].lower())
     return key_of(group, found["name"].lower()) + (found["ms"] or "").lower()
 
@@ -181,7 +181,3 @@ def _in_settings_words(error: str, group: str, used: Mapping[str, GivenValue]) -
         return f"{name} = {READERS[name].text(float(found[2]))} (as for all targets)"
 
     return re.sub(rf"\b({_NAMES}) = ([\d.e+-]+)", word, error)
-
-
-def _as_variable(group: str) -> str:
-    return re.sub(r"\W", "_", group).upper()

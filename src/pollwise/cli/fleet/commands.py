@@ -9,18 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pollwise.cli.fleet.opening import (
-    asker,
-    chosen,
-    named,
-    read_checked,
-    settings_for,
-    snapshot_of,
-    store_of,
-    take_snapshot,
-    targets_of,
-    with_store,
-)
+from pollwise.cli.fleet import opening
 from pollwise.cli.fleet.run import run as run_fleet
 from pollwise.cli.fleet.top import watch
 from pollwise.cli.fleet.views import FleetSnapshot, frame, phrase, rounded
@@ -104,7 +93,7 @@ def run(
     )
     settings = load(overrides=overrides)
     logs.set_up(settings.fleet.log_level, settings.fleet.log_format)
-    targets = read_checked(settings, overrides, "Nothing was started.")
+    targets = opening.read_checked(settings, overrides, "Nothing was started.")
     asyncio.run(run_fleet(settings.fleet, targets, overrides, node))
 
 
@@ -118,13 +107,13 @@ def check(file: File = None, store: Store = None, as_json: Json = False) -> None
 
     Example: pollwise fleet check --store sqlite:///fleet.db || page-somebody
     """
-    settings = settings_for(file, store)
+    settings = opening.settings_for(file, store)
     kept_to = settings.fleet
     goals = Goals(kept_to.max_due, kept_to.max_staleness, kept_to.max_dead)
     if settings.is_set("fleet.file") or Path(kept_to.file).exists():
         # The store alone does not show whether all targets of the file are well.
-        read_checked(settings, chosen(file, store), "Nothing was checked.")
-    snapshot = snapshot_of(settings)
+        opening.read_checked(settings, opening.chosen(file, store), "Nothing was checked.")
+    snapshot = opening.snapshot_of(settings)
     missed = shortfalls(snapshot.targets, goals, snapshot.now, snapshot.notice)
     if as_json:
         print_json({"ok": not missed, "missed": missed, **snapshot.facts()})
@@ -153,9 +142,9 @@ def status(
 
     Example: pollwise fleet status --store sqlite:///fleet.db --limit 10
     """
-    snapshot = snapshot_of(settings_for(file, store))
+    snapshot = opening.snapshot_of(opening.settings_for(file, store))
     if names:
-        found = [named(snapshot.targets, name) for name in names]
+        found = [opening.named(snapshot.targets, name) for name in names]
         if as_json:
             print_json([target_json(each) for each in found])
         else:
@@ -184,21 +173,23 @@ def top(
     """
     pause = seconds(every, "every", positive=True)
     left = None if lasting is None else seconds(lasting, "for")
-    settings = settings_for(file, store)
+    settings = opening.settings_for(file, store)
     if as_json:
-        snapshot = snapshot_of(settings)
+        snapshot = opening.snapshot_of(settings)
         print_json(_facts(snapshot, stalest_first(snapshot.targets)))
         return
     if not out.is_terminal:  # print once, for a pipe
-        print_wide(frame(snapshot_of(settings), None))
+        print_wide(frame(opening.snapshot_of(settings), None))
         return
-    targets = targets_of(settings)
+    targets = opening.targets_of(settings)
 
     async def live(store: FleetStore) -> int:
-        return await watch(lambda: take_snapshot(store, settings, targets), max(pause, 0.1), left)
+        return await watch(
+            lambda: opening.take_snapshot(store, settings, targets), max(pause, 0.1), left
+        )
 
     try:
-        code = with_store(settings, live)
+        code = opening.with_store(settings, live)
     except KeyboardInterrupt:
         code = 0
     raise typer.Exit(code)
@@ -210,7 +201,7 @@ def dead(file: File = None, store: Store = None, as_json: Json = False) -> None:
 
     Example: pollwise fleet dead --store sqlite:///fleet.db
     """
-    snapshot = snapshot_of(settings_for(file, store))
+    snapshot = opening.snapshot_of(opening.settings_for(file, store))
     _warn_unpolled(snapshot)
     found = [each for each in snapshot.targets if each.state == "dead"]
     if as_json:
@@ -249,19 +240,23 @@ def _order_command(what: str, fits: Callable[[TargetState], bool], help: str, na
     ) -> None:
         if bool(names) == every:
             raise ConfigError(f"name the targets to {what}, or give --all")
-        settings = settings_for(file, store)
-        targets = targets_of(settings)
+        settings = opening.settings_for(file, store)
+        targets = opening.targets_of(settings)
 
         async def work(opened: FleetStore) -> list[str]:
-            known = (await take_snapshot(opened, settings, targets)).targets
-            meant = filter(fits, known) if every else [named(known, name) for name in names or ()]
+            known = (await opening.take_snapshot(opened, settings, targets)).targets
+            meant = (
+                filter(fits, known)
+                if every
+                else [opening.named(known, name) for name in names or ()]
+            )
             ordered = [each.name for each in meant]
             if ordered:
-                await opened.order(what, ordered, f"cli: {asker()}")
-                await note_order(opened, asker(), what, ordered, "the command line")
+                await opened.order(what, ordered, f"cli: {opening.asker()}")
+                await note_order(opened, opening.asker(), what, ordered, "the command line")
             return ordered
 
-        ordered = with_store(settings, work)
+        ordered = opening.with_store(settings, work)
         if as_json:
             print_json({"order": what, "targets": ordered})
         elif ordered:
@@ -312,8 +307,8 @@ def remove(
 
     Example: pollwise fleet remove "old page" --store sqlite:///fleet.db
     """
-    settings = settings_for(file, store)
-    listed = {each.name for each in targets_of(settings)}
+    settings = opening.settings_for(file, store)
+    listed = {each.name for each in opening.targets_of(settings)}
     still = [name for name in names if name in listed]
     if still:
         raise ConfigError(
@@ -322,13 +317,13 @@ def remove(
         )
 
     async def work(opened: FleetStore) -> None:
-        snapshot = await take_snapshot(opened, settings, ())
+        snapshot = await opening.take_snapshot(opened, settings, ())
         for name in names:
-            named(snapshot.targets, name)
+            opening.named(snapshot.targets, name)
         await opened.remove(names)
-        await note_order(opened, asker(), "remove", names, "the command line")
+        await note_order(opened, opening.asker(), "remove", names, "the command line")
 
-    with_store(settings, work)
+    opening.with_store(settings, work)
     if as_json:
         print_json({"removed": names})
     else:
@@ -345,13 +340,15 @@ def migrate(
 
     Example: pollwise fleet migrate --store postgresql://app@db/shop
     """
-    settings = settings_for(None, store)
-    script = store_of(settings).migration()
+    settings = opening.settings_for(None, store)
+    script = opening.store_of(settings).migration()
     if sql:
         print_sql(script, settings.fleet.store or "", as_json=as_json)
         return
     # SQLite creates its file when it is first used.
-    applied = [] if script is None else with_store(settings, lambda opened: opened.migrate())
+    applied = (
+        [] if script is None else opening.with_store(settings, lambda opened: opened.migrate())
+    )
     tell_applied(applied, as_json=as_json, by_itself=script is None)
 
 

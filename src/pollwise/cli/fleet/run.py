@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, nullcontext
@@ -115,22 +114,17 @@ async def _serve_api(
         def capture_signals(self) -> Any:
             return nullcontext()  # the fleet handles signals, and stops this too
 
-    listening = _listening(settings.api_host, settings.api_port or 0)
-    try:
-        config = uvicorn.Config(
-            served(control, authorise),
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=API_GRACE,
-        )
-        server = Server(config)
-        task = asyncio.ensure_future(server.serve([listening]))
-    except BaseException:
-        listening.close()
-        raise
+    config = uvicorn.Config(
+        served(control, authorise),
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=API_GRACE,
+    )
+    server, listening = Server(config), _listening(settings.api_host, settings.api_port or 0)
+    task = asyncio.ensure_future(server.serve([listening]))
     host, port = listening.getsockname()[:2]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     note(logging.INFO, "api_served", f"API on {url}/api/fleet/state", url=url)
@@ -143,17 +137,12 @@ async def _serve_api(
 
 
 def _listening(host: str, port: int) -> socket.socket:
+    """A socket to which clients may connect as soon as its address is logged."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = socket.socket(family)
     try:
-        if os.name == "posix":
-            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind((host, port))
-        found.listen()  # clients may connect as soon as the address is logged
+        return socket.create_server((host, port), family=family)
     except OSError as error:
-        found.close()
         raise ConfigError(
             f"the API cannot be served on {host}:{port}: {error.strerror or error}; choose another "
             "--api-port, or 0 for any free port"
         ) from None
-    return found

@@ -108,7 +108,7 @@ def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
         heads,
         [
             (
-                _called(row["name"], row["polling"]),
+                row["name"] + ("" if row["name"] == row["polling"] else f" ({row['polling']})"),
                 f"{row['polls_a_month']:,}",
                 _or_nothing(row["page_polls"], lambda polls: f"{polls:,.0f}"),
                 money(row["dollars_as_get"]),
@@ -154,10 +154,6 @@ def show_costs(facts: dict[str, Any], rows: list[CostRow]) -> None:
         say((f"- {line}", "dim"))
     dated = f"{REGION}, {DATED}, list prices without free tier"
     say((f"- Prices: {dated}. The page: {facts['page_price']}. {facts['true_price']}.", "dim"))
-
-
-def _called(name: str, polling: str) -> str:
-    return name if name == polling else f"{name} ({polling})"
 
 
 def _or_nothing(value: Any, text: Callable[[Any], str]) -> str:

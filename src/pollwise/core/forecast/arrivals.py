@@ -1,19 +1,14 @@
-"""Forecasts of arrivals, from what polls found: the evidence behind `Worth`.
-
-Three small models, all deterministic, of constant size, that learn while they are used.
+"""Forecasts of arrivals, from what polls found: the evidence behind `Worth` (`docs/why/worth.md`).
 
 `Regimes` assumes that items come at one of a few rates, each twice the one below, and that the rate
 jumps now and then (a switching Poisson process). After each poll, Bayes' rule weighs the rates by
 how well they explain the count. How long each rate lasts, and which rates follow a jump, is learned
-by counting. So one empty poll after a busy minute changes little, three mean that the burst is
-over, and one batch after the silence means that it is back. As a likelihood, it does not depend on
-why a poll was made: neither a hint nor the gap of a failed poll biases it.
+by counting. As a likelihood, it does not depend on why a poll was made: neither a hint nor the gap
+of a failed poll biases it.
 
-`Rhythm` and `Cycle` correct that forecast by time: by how long ago the last item came, and, once
-batches come at one period, by its phase. Each counts how many items came and how many were
-forecast, and multiplies the forecast by their ratio, which stays near 1 until there is evidence.
-Batches that come every five minutes leave no items at two minutes and many at five: from the ratio
-it learns when to poll.
+`Rhythm` and `Cycle` correct that forecast by the time since the last item, and by the phase once
+batches come at one period: they multiply it by items seen ÷ items forecast, a ratio that stays near
+1 until there is evidence.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Changes: how often a reading changes, learned from polls at irregular times.
 
-A poll that finds a new reading shows only that it changed at least once since the last poll, and
-the longer the gap, the less that means. Simply counting changes per second would underestimate a
-target that changes all the time. Here each poll is weighed by its gap: with changes at a rate λ, a
-gap of τ shows one with the probability 1 - exp(-λτ).
-
-The estimate of λ is a Gamma distribution, two numbers. After an unchanged poll it is exactly a
-Gamma again. After a changed poll it is not, so it is replaced by the Gamma of the same mean and
-variance, which are known in closed form. If the reading says when it last changed, this is exact as
-well. Old polls fade slowly, so that the estimate follows a target that becomes busy or quiet.
+A poll that finds a new reading shows only that it changed at least once since the last poll, so
+each poll is weighed by its gap (`docs/why/freshness.md`). The estimate of the rate λ is a Gamma
+distribution, two numbers. After an unchanged poll it is exactly a Gamma again. After a changed poll
+it is not, so it is replaced by the Gamma of the same mean and variance, which are known in closed
+form. If the reading says when it last changed, this is exact as well. Old polls fade slowly.
 """
 
 from __future__ import annotations

@@ -1,16 +1,10 @@
 """Freshness: poll what changes or is stale sooner, what is quiet later.
 
-The rule of Pulse's scheduler, extended. A score says how stale a target is: the age of its last
-success as a share of the max_interval, or 1 if there never was one. The staler a target, the closer
-its interval is to the min_interval. Recent errors shorten it, polls that wait for a slot stretch
-it, and it moves smoothly. In Pulse a target that answers is never stale, so every healthy target
-drifts to the max_interval, however often it changes.
-
-Here the rate of change counts. The interval of a fresh target approaches √(base / λ) for a reading
-that changes λ times a second, which is learned. Up to a constant, that is the interval at which
-polls and waiting together cost the least. The constant is set so that a target that changes once in
-`base` is polled once in `base`; one that changes a hundred times less often is polled ten times
-less often.
+The rule of Pulse's scheduler, extended (`docs/why/freshness.md`). A score says how stale a target
+is: the age of its last success as a share of the max_interval, or 1 if there never was one. The
+staler a target, the closer its interval is to the min_interval. Recent errors shorten it, polls
+that wait for a slot stretch it, and it moves smoothly. The interval of a fresh target approaches
+√(base / λ) for a reading that changes λ times a second, which is learned.
 """
 
 from __future__ import annotations

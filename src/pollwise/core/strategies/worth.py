@@ -2,38 +2,20 @@
 
 **The rule.** A poll costs c; an item that waits costs w a second. With N(s) the number of items
 expected s seconds from now, a pause of T costs w·∫₀ᵀ N(s) ds of waiting. The next poll is due when
-that has reached c. For a steady rate λ it is w·λT²/2, so T = √(2c/(wλ)): the interval at which
-waiting and polling cost the same, which is the cheapest one. A forecast that is not steady keeps
-the balance from pause to pause. (∫₀ᵀ s·λ(s) ds ≥ c/w is the same for a steady rate. It is right if
-the forecast starts again at every poll; if a batch is expected in a minute, it polls just before
-the batch, again and again, while the rule here polls just after.)
-
-**The forecast** is in `pollwise.core.forecast.arrivals` and `pollwise.core.forecast.cycle`: an
-estimate of the current rate, which may jump, corrected by the time since the last item, or by the
-phase once batches come at one period. If the source says how long items waited, their times are
-exact; otherwise items are assumed to have come evenly between two polls.
+that has reached c. For a steady rate λ, T = √(2c/(wλ)), the cheapest interval.
 
 **Evidence.** A failed poll is not evidence: the next one covers its time as well. A full batch is
 an incomplete count: its items are kept, the pause is halved, and the first batch that is not full
-ends the count over the whole time. A poll caused by a hint needs no special care: a likelihood does
-not depend on why the observation ended. At the start no rate is known and one item is assumed, so
-pauses begin at the min_interval and grow with the silence; a large batch after a long pause changes
-the estimate at once.
+ends the count over the whole time. A poll caused by a hint needs no special care. If the source
+says how long items waited, their times are exact; otherwise items are assumed to have come evenly
+between two polls. At the start no rate is known and one item is assumed, so pauses begin at the
+min_interval and grow with the silence.
 
-**Where it loses.** To the best fixed interval, chosen in hindsight: a little with steady traffic,
-because it cannot know that it is steady; more if whole batches come at random, which look like
-bursts that go on; and much if batches come exactly at the period of that best interval. To the best
-of many back-offs, chosen in hindsight: if bursts begin and end at random and the silence between
-them is much longer than a pause. A max_interval below what the rule would choose is respected, and
-costs polls.
+**Held polls.** While a server holds a poll, for g seconds on average, items do not wait. With T₀
+the pause without a hold, T = √(T₀² + g²) - g is cheapest.
 
-**Held polls.** While a server holds a poll, for g seconds on average, items do not wait. The price
-of a poll covers the pause and the hold: c + w·λT²/2 for T + g seconds. That is cheapest at T =
-√(T₀² + g²) - g, with T₀ the pause without a hold: close to zero if items come while polls are held,
-and T₀ again if items come so fast that no poll is held.
-
-**Goals.** Instead of prices, a budget or a latency may be given; `pollwise.core.strategies.goals`
-steers c/w.
+`docs/why/worth.md` derives the rule, and says where it loses. The forecast is in
+`pollwise.core.forecast`; `pollwise.core.strategies.goals` steers c/w to a budget or a latency.
 """
 
 from __future__ import annotations
@@ -173,13 +155,9 @@ class Worth(Strategy):
     ) -> Worth:
         """As little waiting as a budget of polls, or of dollars at a price per poll, allows."""
         return cls(
-            polls_per_hour=polls_per_hour,
-            dollars_per_month=dollars_per_month,
-            price=price,
-            min_interval=min_interval,
-            max_interval=max_interval,
-            hold=hold,
-        )
+            polls_per_hour=polls_per_hour, dollars_per_month=dollars_per_month, price=price,
+            min_interval=min_interval, max_interval=max_interval, hold=hold,
+        )  # fmt: skip
 
     @classmethod
     def latency(
@@ -193,12 +171,9 @@ class Worth(Strategy):
     ) -> Worth:
         """As few polls as keep the waiting at this mean, or at this 95th percentile."""
         return cls(
-            mean_wait=mean,
-            p95_wait=p95,
-            min_interval=min_interval,
-            max_interval=max_interval,
+            mean_wait=mean, p95_wait=p95, min_interval=min_interval, max_interval=max_interval,
             hold=hold,
-        )
+        )  # fmt: skip
 
     def _polls_per_hour(self) -> float | None:
         if self.dollars_per_month is not None and self.price is not None:

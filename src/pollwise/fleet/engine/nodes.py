@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from pollwise.fleet.engine.restore import restore
 from pollwise.fleet.engine.running_target import AGENDA, RunningTarget
@@ -29,35 +30,28 @@ LATE = 0.05
 BATCH = 10_000
 
 
+@dataclass
 class Nodes:
     """The part of one node in a shared fleet."""
 
-    def __init__(
-        self,
-        store: FleetStore,
-        node: str,
-        lease: float,
-        scheduler: Scheduler,
-        clock: Clock,
-        pump: Callable[[], None],
-        chores: Chores,
-    ) -> None:
-        self.lease = lease
-        self._store = store
-        self._node = node
-        self._scheduler = scheduler
-        self._clock = clock
-        self._pump = pump
-        self._chores = chores
-        chores.add(RENEW, lease / 3, self.tend)
-        #: Names that our claims made known to the store.
-        self._known: set[str] = set()
+    store: FleetStore
+    node: str
+    lease: float
+    scheduler: Scheduler
+    clock: Clock
+    pump: Callable[[], None]
+    chores: Chores
+    #: Names that our claims made known to the store.
+    known: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.chores.add(RENEW, self.lease / 3, self.tend)
 
     async def tend(self) -> None:
         """Renew the leases of this node; claim or give back targets to reach its share."""
-        scheduler = self._scheduler
-        asked_at = self._clock.now()
-        renewal = await self._store.renew(self._node, self.lease)
+        scheduler = self.scheduler
+        asked_at = self.clock.now()
+        renewal = await self.store.renew(self.node, self.lease)
         until = asked_at + self.lease * (1 - MARGIN)
         held = 0
         for name, entry in scheduler.entries.items():
@@ -68,37 +62,37 @@ class Nodes:
                 scheduler.lose(entry)
         share = math.ceil(len(scheduler.entries) / max(renewal.nodes, 1))
         # The store cannot count targets that it does not know yet.
-        claimable = renewal.free or not self._known.issuperset(scheduler.entries)
+        claimable = renewal.free or not self.known.issuperset(scheduler.entries)
         if held > share:
             await self._give_back(held - share)
         elif held < share and claimable:
             await self._claim(share - held)
         self._allot_budget()
         if renewal.ends is not None:
-            self._chores.hasten(RENEW, renewal.ends + LATE)
-        self._pump()
+            self.chores.hasten(RENEW, renewal.ends + LATE)
+        self.pump()
 
     def _allot_budget(self) -> None:
         """Use the part of the budget that belongs to the targets held here."""
-        budget, entries = self._scheduler.budget, self._scheduler.entries
+        budget, entries = self.scheduler.budget, self.scheduler.entries
         if budget is not None and entries:
             held = sum(entry.until > -math.inf for entry in entries.values())
             budget.allot(held / len(entries))
 
     async def leave(self) -> None:
         """Give everything back, at the end."""
-        await self._store.give_back(self._node)
+        await self.store.give_back(self.node)
 
     async def _claim(self, wanted: int) -> None:
-        scheduler = self._scheduler
+        scheduler = self.scheduler
         names = [name for name, entry in scheduler.entries.items() if entry.until == -math.inf]
         while wanted > 0 and names:
-            asked_at = self._clock.now()
+            asked_at = self.clock.now()
             limit = min(wanted, BATCH)
-            self._known = set()  # if the answer is lost, claim again
-            leases = await self._store.claim(self._node, names, limit, self.lease)
-            self._known = set(scheduler.entries)
-            now = self._clock.now()
+            self.known = set()  # if the answer is lost, claim again
+            leases = await self.store.claim(self.node, names, limit, self.lease)
+            self.known = set(scheduler.entries)
+            now = self.clock.now()
             for lease in leases:
                 entry = scheduler.entries.get(lease.name)
                 if entry is None:
@@ -119,11 +113,11 @@ class Nodes:
         """Give back the targets that are due last; none that is being polled."""
         ours: list[RunningTarget] = [
             entry
-            for entry in self._scheduler.entries.values()
+            for entry in self.scheduler.entries.values()
             if entry.place == AGENDA and entry.until > -math.inf
         ]
         ours.sort(key=lambda entry: -entry.due)
         given = ours[: min(surplus, BATCH)]
         for entry in given:
-            self._scheduler.lose(entry)
-        await self._store.give_back(self._node, [entry.target.name for entry in given])
+            self.scheduler.lose(entry)
+        await self.store.give_back(self.node, [entry.target.name for entry in given])

@@ -106,7 +106,8 @@ def best_fixed(arrivals: Seconds, ratio: float, span: float) -> tuple[float, flo
     # The formula and the sums of a real clock round differently, which matters for a poll that
     # meets an arrival exactly: so the replay decides.
     finalists = sorted(best, key=lambda t: (best[t], t))[:3]
-    replayed = {interval: _replayed(arrivals, span, interval, ratio) for interval in finalists}
+    trace = Trace("fixed", arrivals, span)
+    replayed = {interval: fast(trace, Fixed(interval)).cost(ratio, 1.0) for interval in finalists}
     interval = min(replayed, key=lambda t: (replayed[t], t))
     return interval, replayed[interval]
 
@@ -144,10 +145,6 @@ def _costs(arrivals: Seconds, span: float, intervals: Seconds, ratio: float) -> 
     from pollwise.lab.replay import kernels
 
     return kernels.fixed_costs(arrivals, float(span), intervals, float(ratio))
-
-
-def _replayed(arrivals: Seconds, span: float, interval: float, ratio: float) -> float:
-    return fast(Trace("fixed", arrivals, span), Fixed(interval)).cost(ratio, 1.0)
 
 
 def _limit(arrivals: Seconds, poll_times: Seconds, ratio: float) -> LeastCost:

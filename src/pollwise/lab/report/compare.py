@@ -108,16 +108,13 @@ class Comparison:
         """Which policy to take, and what it saves."""
         best = self.chosen
         text = f"Take {best.name}: {money(best.dollars)} a month for polls and waiting"
-        other = self.baseline or self._next_best()
+        others = [line for line in self.lines if line is not best]
+        other = self.baseline or min(others, key=lambda line: line.dollars, default=None)
         if other is None:
             return f"{text}."
         return (
             f"{text}, {_less(best.dollars, other.dollars)} {other.name} ({money(other.dollars)})."
         )
-
-    def _next_best(self) -> PolicyResult | None:
-        others = [line for line in self.lines if line is not self.chosen]
-        return min(others, key=lambda line: line.dollars, default=None)
 
     def notes(self) -> list[str]:
         """Further facts, one sentence each."""

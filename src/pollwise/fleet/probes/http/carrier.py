@@ -58,19 +58,14 @@ class Carrier:
         self, request: httpx.Request, origin: _Origin, connection: httpcore.AsyncHTTPConnection
     ) -> httpx.Response:
         url = request.url
+        to = httpcore.URL(
+            scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+        )
         try:
             with _httpx_errors():
                 response = await connection.handle_async_request(
                     httpcore.Request(
-                        request.method,
-                        httpcore.URL(
-                            scheme=url.raw_scheme,
-                            host=url.raw_host,
-                            port=url.port,
-                            target=url.raw_path,
-                        ),
-                        headers=request.headers.raw,
-                        content=request.stream,
+                        request.method, to, headers=request.headers.raw, content=request.stream
                     )
                 )
         except BaseException:
