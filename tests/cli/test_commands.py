@@ -39,8 +39,8 @@ def name_of(path: tuple[str, ...]) -> str:
 def test_the_commands_of_the_design_are_there() -> None:
     assert {name_of(path) for path in COMMANDS} == {
         "demo", "worker", "doctor",
-        "queue put", "queue stats", "queue list", "queue show", "queue retry", "queue drop",
-        "queue migrate",
+        "queue put", "queue stats", "queue list", "queue show", "queue cancel",
+        "queue retry", "queue drop", "queue migrate",
         "outbox run", "outbox stats", "outbox blocked", "outbox dead", "outbox retry",
         "outbox drop", "outbox prune", "outbox migrate",
         "config show", "config check",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pollwise.queues.sqlite.queue import SqliteQueue
-from pollwise.runtime.jobs import STATES, NewJob, Settlement
+from pollwise.runtime.jobs import STATES, NewJob, Progress, Settlement
 from tests.cli.console import files, good, pollwise
 
 URL = "sqlite:///jobs.db"
@@ -34,6 +34,7 @@ def bury(*errors: str, kind: str = "greet") -> list[str]:
 def test_a_job_is_put_and_shown() -> None:
     began = time.time()
     words = ["--key", "k", "--priority", "3", "--delay", "5m", "--unique", "u"]
+    words += ["--header", "trace=a=b", "--header", "from="]
     assert good("queue", "put", URL, "greet", '{"name": "Ann"}', *words).out == "1\n"
     fact = good("queue", "show", URL, "1", "--json").json()
     assert began <= fact.pop("created_at") <= time.time()
@@ -42,11 +43,58 @@ def test_a_job_is_put_and_shown() -> None:
     assert fact == {
         "id": "1", "queue": "default", "kind": "greet", "payload": {"name": "Ann"}, "key": "k",
         "priority": 3, "attempt": 0, "unique": "u", "state": "delayed", "worker": None,
-        "error": None,
+        "headers": {"trace": "a=b", "from": ""}, "claimed_at": None, "progress": None,
+        "cancel": False, "errors": [], "result": None,
     }  # fmt: skip
     shown = good("queue", "show", URL, "1").out
     assert 'payload    {"name": "Ann"}\n' in shown
-    assert "worker     –\n" in shown
+    assert "headers    trace=a=b\n           from=\n" in shown
+    for name in ("worker", "claimed_at", "progress", "cancel", "errors", "result"):
+        assert f"{name:<11}–\n" in shown
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["trace"], "name=value"), (["a=1", "a=2"], "given twice"), (["=1"], "the name of a header")],
+)
+def test_bad_headers_are_refused(words: list[str], says: str) -> None:
+    options = [option for word in words for option in ("--header", word)]
+    refused = pollwise("queue", "put", URL, "greet", *options)
+    assert (refused.code, refused.out) == (2, "")
+    assert says in refused.err
+
+
+def test_the_record_of_a_job_is_shown() -> None:
+    async def main() -> list[str]:
+        async with SqliteQueue("jobs.db", keep="1d") as queue:
+            ids = await queue.put([NewJob("greet", n) for n in range(2)])
+            for _ in range(2):
+                claims = await queue.claim("box-1", 2, "1m")
+                await queue.settle(
+                    [Settlement.retry(c, error=f"no {c.job.attempt}") for c in claims]
+                )
+            [done, running] = await queue.claim("box-1", 2, "1m")
+            told = {c.job.id: Progress(0.25, "halving") for c in (done, running)}
+            await queue.renew([done, running], "1m", told)
+            await queue.settle([Settlement.done(done, {"lines": 7})])
+            await queue.cancel([running.job.id])
+            return ids
+
+    done, running = asyncio.run(main())
+    fact = good("queue", "show", URL, done, "--json").json()
+    assert (fact["state"], fact["worker"], fact["result"]) == ("done", "box-1", {"lines": 7})
+    assert [(e["attempt"], e["error"]) for e in fact["errors"]] == [(1, "no 1"), (2, "no 2")]
+    assert (fact["progress"]["fraction"], fact["progress"]["note"]) == (0.25, "halving")
+    assert fact["created_at"] <= fact["claimed_at"] <= fact["progress"]["at"] <= fact["since"]
+    assert not {"token", "claim", "receipt"} & set(fact)
+    shown = good("queue", "show", URL, running).out
+    assert "cancel     asked for\n" in shown
+    assert "progress   25%  halving  at " in shown
+    first, second = shown.partition("errors     ")[2].splitlines()[:2]
+    assert first.endswith("  attempt 1  no 1")
+    assert second.startswith(" " * 11)
+    assert second.endswith("  attempt 2  no 2")
+    assert 'result     {"lines": 7}\n' in good("queue", "show", URL, done).out
 
 
 def test_the_payload_is_null_unless_given_or_read() -> None:
@@ -79,10 +127,25 @@ def test_stats_count_by_state() -> None:
     assert 0 <= age < 60
     assert stats == dict.fromkeys(STATES, 0) | {"ready": 1, "delayed": 1, "dead": 1}
     text = good("queue", "stats", URL).out
-    assert [line.split() for line in text.splitlines()[1:7]] == [
+    assert [line.split() for line in text.splitlines()[1:-1]] == [
         [state, str(stats[state])] for state in STATES
     ]
     assert "oldest ready job: waiting for " in text
+
+
+def test_stats_count_each_kind() -> None:
+    good("queue", "put", URL, "b")
+    good("queue", "put", URL, "b", "--delay", "1h")
+    bury("no", kind="a")
+    kinds = good("queue", "stats", URL, "--by-kind", "--json").json()
+    assert (kinds["b"].pop("oldest_age") < 60, kinds["a"].pop("oldest_age")) == (True, None)
+    assert kinds["a"] == dict.fromkeys(STATES, 0) | {"dead": 1}
+    assert kinds["b"] == dict.fromkeys(STATES, 0) | {"ready": 1, "delayed": 1}
+    header, a, b = good("queue", "stats", URL, "--by-kind").out.splitlines()
+    assert header.split() == ["kind", *STATES, "oldest", "waits"]
+    assert a.split() == ["a", *(str(kinds["a"][state]) for state in STATES), "–"]
+    assert b.split()[:-1] == ["b", *(str(kinds["b"][state]) for state in STATES)]
+    assert good("queue", "stats", f"{URL}?queue=other", "--by-kind").out == "no jobs\n"
 
 
 def test_an_empty_queue_has_no_oldest_job() -> None:
@@ -102,10 +165,16 @@ def test_list_filters_by_state_kind_and_page() -> None:
     assert ids() == ["1", "2", "3", "4", "5", "6"]
     assert ids("--state", "delayed") == ["6"]
     assert ids("--kind", "b") == ["2", "4"]
+    assert ids("--kind", "b", "--kind", "a", "--state", "ready") == ["1", "2", "3", "4", "5"]
     assert ids("--limit", "2", "--after", "2") == ["3", "4"]
+    assert ids("--newest", "--limit", "2") == ["6", "5"]
+    assert ids("--newest", "--limit", "2", "--after", "5") == ["4", "3"]
+    bury("no")
+    assert ids("--worker", "w") == ["7"]
+    assert ids("--worker", "nobody") == []
     page = good("queue", "list", URL, "--limit", "2").out
     assert page.endswith("more may follow: --after 2\n")
-    assert "more may follow" not in good("queue", "list", URL, "--limit", "7").out
+    assert "more may follow" not in good("queue", "list", URL, "--limit", "8").out
 
 
 def test_what_a_job_contains_is_shown_and_not_obeyed() -> None:
@@ -122,11 +191,10 @@ def test_what_a_job_contains_is_shown_and_not_obeyed() -> None:
     assert "[red]kind[/red]" in listed
     assert '"[bold]\\u001b[31m\\x9b2J\\u202e 日本 😀"' in listed
     shown = good("queue", "show", URL, job_id).out
-    assert shown.splitlines()[-1] == (
-        r"error      [red]x[/red] \x1b[31mred\x1b[0m \x9b2J \u202eback\nnext"
-    )
+    [errors] = [line for line in shown.splitlines() if line.startswith("errors")]
+    assert errors.endswith(r"attempt 1  [red]x[/red] \x1b[31mred\x1b[0m \x9b2J \u202eback\nnext")
     (fact,) = good("queue", "list", URL, "--state", "dead", "--json").json()
-    assert fact["error"] == HOSTILE
+    assert [failure["error"] for failure in fact["errors"]] == [HOSTILE]
 
 
 def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:
@@ -186,7 +254,33 @@ def test_ids_that_are_not_dead_jobs_are_exit_code_1(what: str) -> None:
     result = pollwise("queue", what, URL, job_id, "2", "nonsense", "--json")
     assert result.code == 1
     assert list(result.json().values()) == [1]
-    assert result.err == "error: not dead jobs in this queue: 2, nonsense\n"
+    which = "ended" if what == "retry" else "dead"
+    assert result.err == f"error: not {which} jobs in this queue: 2, nonsense\n"
+
+
+def test_cancel_ends_what_waits_and_asks_the_worker_of_what_runs() -> None:
+    url = f"{URL}?keep=1d"
+
+    async def claim() -> str:
+        async with SqliteQueue("jobs.db") as queue:
+            [claim] = await queue.claim("box-1", 1, "1m")
+            return claim.job.id
+
+    for _ in range(3):
+        good("queue", "put", url, "greet")
+    assert asyncio.run(claim()) == "1"
+    text = good("queue", "cancel", url, "1", "2").out
+    assert [line.split()[:2] for line in text.splitlines()] == [["1", "runs;"], ["2", "cancelled"]]
+    states = good("queue", "cancel", url, "3", "2", "--json").json()
+    assert states == {"3": "cancelled", "2": "cancelled"}, "twice is once"
+    assert good("queue", "stats", url, "--json").json()["cancelled"] == 2
+    assert good("queue", "show", url, "1", "--json").json()["cancel"] is True
+    assert good("queue", "retry", url, "2").out == "retried 1 job(s)\n"
+    (dead,) = bury("no", kind="other")
+    refused = pollwise("queue", "cancel", url, dead, "3", "nonsense", "--json")
+    assert (refused.code, refused.json()) == (1, {dead: "dead", "3": "cancelled"})
+    assert refused.err.endswith(f"had ended or do not exist: {dead}, nonsense\n")
+    assert "dead; it had ended" in pollwise("queue", "cancel", url, dead).out
 
 
 def test_reading_a_queue_changes_nothing(folder: Path) -> None:

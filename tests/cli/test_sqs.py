@@ -36,7 +36,7 @@ def test_dead_jobs_by_hand(ministack: MiniStack, monkeypatch: pytest.MonkeyPatch
     listed = _pollwise("queue", "list", "sqs://jobs", "--state", "dead", "--json")
     dead = json.loads(listed.stdout)
     assert sorted(each["payload"] for each in dead) == [0, 1, 2]
-    assert {each["error"] for each in dead} == {"no such address"}
+    assert {each["errors"][-1]["error"] for each in dead} == {"no such address"}
     retried = _pollwise("queue", "retry", "sqs://jobs", dead[0]["id"])
     assert retried.returncode == 0, retried.stderr
     dropped = _pollwise("queue", "drop", "sqs://jobs", "--all")

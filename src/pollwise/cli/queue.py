@@ -1,11 +1,11 @@
-"""`pollwise queue …`: put jobs, look at them, and retry or drop the dead ones."""
+"""`pollwise queue …`: put jobs, look at them, cancel them, and retry or drop the dead ones."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar, cast
 
@@ -16,26 +16,36 @@ from pollwise.cli.options import Json
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say, visible
 from pollwise.durations import short
 from pollwise.errors import ConfigError, PayloadError
-from pollwise.queues.base import Queue
+from pollwise.queues.base import Queue, Stats
 from pollwise.queues.memory import MemoryQueue
 from pollwise.queues.urls import open_queue
-from pollwise.runtime.jobs import DEPTH_MAX, STATES, JobInfo, NewJob
+from pollwise.runtime.jobs import DEPTH_MAX, ENDED, STATES, JobInfo, NewJob, Progress, State
 from pollwise.runtime.redact import without_secrets
 
 T = TypeVar("T")
 
 app = typer.Typer(
-    help="Put, list, retry and drop jobs.\n\nExample: pollwise queue stats sqlite:///jobs.db",
+    help="Put, list, cancel, retry and drop jobs.\n\nExample: pollwise queue stats sqlite:///jobs.db",
     no_args_is_help=True,
 )
 
 Url = Annotated[str, typer.Argument(help="The queue, as in sqlite:///jobs.db?queue=mail")]
 Limit = Annotated[int, typer.Option(help="Show at most this many jobs.")]
 After = Annotated[str | None, typer.Option(help="Continue after this job id.")]
-Kind = Annotated[str | None, typer.Option(help="Only jobs of this kind.")]
+Kinds = Annotated[
+    list[str] | None, typer.Option("--kind", help="Only jobs of this kind; may be repeated.")
+]
 Id = Annotated[str, typer.Argument(help="The job's id, as `queue list` shows it.")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Job ids; or --all.")]
 All = Annotated[bool, typer.Option("--all", help="All dead jobs of the queue.")]
+
+#: The facts of a job that are times.
+TIMES = ("created_at", "run_at", "since", "claimed_at")
+#: What `queue cancel` says about a job, by its state.
+CANCELLED = {
+    "cancelled": "cancelled",
+    "leased": "runs; its worker stops it at the next renewal of its lease",
+}
 
 
 def with_queue(url: str, work: Callable[[Queue], Awaitable[T]], *, create: bool = False) -> T:
@@ -68,6 +78,10 @@ def put(
     unique: Annotated[
         str | None, typer.Option(help="Put only if no job with this name is in the queue.")
     ] = None,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(help="A header of the job, as name=value; may be repeated."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Put one job.
@@ -75,17 +89,27 @@ def put(
     Example: pollwise queue put sqlite:///jobs.db resize '{"image": 7}' --delay 30s
     """
     value = _from_stdin() if payload == "-" else _decoded(payload)
-    job = NewJob(kind, value, key=key, priority=priority, delay=delay, unique=unique)
+    headers = _headers(header or [])
+    job = NewJob(
+        kind, value, key=key, priority=priority, delay=delay, unique=unique, headers=headers
+    )
     (job_id,) = with_queue(url, lambda queue: queue.put(job), create=True)
     print_json({"id": job_id}) if as_json else say(job_id)
 
 
 @app.command("stats")
-def stats(url: Url, as_json: Json = False) -> None:
+def stats(
+    url: Url,
+    by_kind: Annotated[bool, typer.Option("--by-kind", help="Count each kind by itself.")] = False,
+    as_json: Json = False,
+) -> None:
     """Count the jobs by state.
 
-    Example: pollwise queue stats sqlite:///jobs.db
+    Example: pollwise queue stats sqlite:///jobs.db --by-kind
     """
+    if by_kind:
+        _print_kinds(with_queue(url, lambda queue: queue.stats_by_kind()), as_json)
+        return
     counts = asdict(with_queue(url, lambda queue: queue.stats()))
     if as_json:
         print_json(counts)
@@ -100,17 +124,29 @@ def stats(url: Url, as_json: Json = False) -> None:
 def list_jobs(
     url: Url,
     state: Annotated[str | None, typer.Option(help=f"One of {', '.join(STATES)}.")] = None,
-    kind: Kind = None,
+    kind: Kinds = None,
+    worker: Annotated[
+        str | None, typer.Option(help="Only jobs that this worker holds or has ended.")
+    ] = None,
+    newest: Annotated[bool, typer.Option("--newest", help="The newest jobs first.")] = False,
     limit: Limit = 50,
     after: After = None,
     as_json: Json = False,
 ) -> None:
     """List jobs in the order they were put.
 
-    Example: pollwise queue list sqlite:///jobs.db --state ready --limit 10
+    Example: pollwise queue list sqlite:///jobs.db --state leased --worker box-1 --newest
     """
     page = with_queue(
-        url, lambda q: q.jobs(cast("Any", state), kind=kind, limit=limit, after=after)
+        url,
+        lambda q: q.jobs(
+            cast("Any", state),
+            kind=kind or None,
+            worker=worker,
+            newest=newest,
+            limit=limit,
+            after=after,
+        ),
     )
     if as_json:
         print_json([_facts(info) for info in page])
@@ -140,7 +176,7 @@ def list_jobs(
 
 @app.command("show")
 def show(url: Url, job_id: Id, as_json: Json = False) -> None:
-    """Show one job, its payload and its last error.
+    """Show one job: its payload, its headers, who ran it, how far it is, and how it ended.
 
     Example: pollwise queue show sqlite:///jobs.db 17
     """
@@ -156,13 +192,8 @@ def show(url: Url, job_id: Id, as_json: Json = False) -> None:
         print_json(facts)
         return
     for name, value in facts.items():
-        if name == "payload":
-            text = _encoded(value)
-        elif name in ("created_at", "run_at", "since"):
-            text = moment(value)
-        else:
-            text = NOTHING if value is None else str(value)
-        say((f"{name:<11}", "bold"), visible(text))
+        for n, text in enumerate(_lines(info, name, value)):
+            say((f"{'' if n else name:<11}", "bold"), visible(text))
 
 
 @app.command("migrate")
@@ -183,14 +214,39 @@ def migrate(
     tell_applied(applied, as_json=as_json, by_itself=script is None)
 
 
+@app.command("cancel")
+def cancel(
+    url: Url,
+    ids: Annotated[list[str], typer.Argument(help="Job ids.")],
+    as_json: Json = False,
+) -> None:
+    """Cancel jobs. One that waits ends at once; one that runs is stopped by its worker.
+
+    A job that waits is then deleted, unless the URL says how long to keep it, as in ?keep=7d.
+    Exits with 1 if a job had ended or does not exist.
+
+    Example: pollwise queue cancel sqlite:///jobs.db 17 18
+    """
+    states = with_queue(url, lambda queue: queue.cancel(ids))
+    if as_json:
+        print_json(states)
+    else:
+        for job_id, state in states.items():
+            say(visible(job_id), "  ", CANCELLED.get(state, f"{state}; it had ended"))
+    others = [job_id for job_id in dict.fromkeys(ids) if states.get(job_id) not in CANCELLED]
+    if others:
+        fail(f"not cancelled, because they had ended or do not exist: {', '.join(others)}")
+        raise typer.Exit(1)
+
+
 @app.command("retry")
 def retry(url: Url, ids: Ids = None, everything: All = False, as_json: Json = False) -> None:
-    """Make dead jobs ready again, with fresh attempts.
+    """Run dead jobs again, with fresh attempts; by id, also done and cancelled ones.
 
     Example: pollwise queue retry sqlite:///jobs.db 17 18
     """
     wanted = _chosen(ids, everything)
-    _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.retry)), as_json)
+    _report("retried", *with_queue(url, lambda q: _each(q, wanted, q.retry, ENDED)), as_json)
 
 
 @app.command("drop")
@@ -200,7 +256,7 @@ def drop(url: Url, ids: Ids = None, everything: All = False, as_json: Json = Fal
     Example: pollwise queue drop sqlite:///jobs.db --all
     """
     wanted = _chosen(ids, everything)
-    _report("dropped", *with_queue(url, lambda q: _each(q, wanted, q.drop)), as_json)
+    _report("dropped", *with_queue(url, lambda q: _each(q, wanted, q.drop, ("dead",))), as_json)
 
 
 def _chosen(ids: list[str] | None, everything: bool) -> list[str] | None:
@@ -213,8 +269,9 @@ async def _each(
     queue: Queue,
     wanted: list[str] | None,
     act: Callable[[list[str] | None], Awaitable[int]],
+    states: Sequence[State],
 ) -> tuple[int, list[str]]:
-    """Retry or drop the dead jobs named. Returns how many, and the ids that are not dead jobs."""
+    """Retry or drop the jobs named. Returns how many, and the ids of jobs in other states."""
     others = []
     if wanted and not queue.capabilities.views:  # the store can only count them
         count = await act(wanted)
@@ -222,30 +279,88 @@ async def _each(
         return count, [f"{some} of {len(set(wanted))}"] if some else []
     for job_id in dict.fromkeys(wanted or ()):
         info = await queue.get(job_id)
-        if info is None or info.state != "dead":
+        if info is None or info.state not in states:
             others.append(job_id)
     return await act(wanted), others
 
 
 def _report(what: str, count: int, others: list[str], as_json: bool) -> None:
-    """Print the count. An id that is not a dead job is a failure, so that a script notices."""
+    """Print the count. An id that could not be used is a failure, so that a script notices."""
     if as_json:
         print_json({what: count})
     else:
         say(f"{what} {count} job(s)")
     if others:
-        fail(f"not dead jobs in this queue: {', '.join(others)}")
+        which = "ended" if what == "retried" else "dead"
+        fail(f"not {which} jobs in this queue: {', '.join(others)}")
         raise typer.Exit(1)
 
 
 def _facts(info: JobInfo) -> dict[str, Any]:
+    """The record of a job, without its claim: the token is for its worker only."""
     return {
         **asdict(info.job),
         "state": info.state,
         "since": info.since,
         "worker": info.worker,
-        "error": info.error,
+        "claimed_at": info.claimed_at,
+        "progress": None if info.progress is None else asdict(info.progress),
+        "cancel": info.cancel,
+        "errors": [asdict(failure) for failure in info.errors],
+        "result": info.result,
     }
+
+
+def _lines(info: JobInfo, name: str, value: Any) -> Iterator[str]:
+    """A fact as text, usually of one line."""
+    if name == "payload" or (name == "result" and value is not None):
+        yield _encoded(value)
+    elif name == "headers" and value:
+        yield from (f"{header}={text}" for header, text in value.items())
+    elif name == "errors" and value:
+        for each in info.errors:
+            yield f"{moment(each.at)}  attempt {each.attempt}  {each.error}"
+    elif name == "progress" and info.progress is not None:
+        yield _progress_text(info.progress)
+    elif name == "cancel":
+        yield "asked for" if value else NOTHING
+    elif name in TIMES and value is not None:
+        yield moment(value)
+    else:
+        yield NOTHING if value in (None, {}, []) else str(value)
+
+
+def _progress_text(progress: Progress) -> str:
+    fraction = "" if progress.fraction is None else f"{progress.fraction:.0%}"
+    parts = (fraction, progress.note or "", f"at {moment(progress.at)}")
+    return "  ".join(part for part in parts if part)
+
+
+def _print_kinds(kinds: dict[str, Stats], as_json: bool) -> None:
+    if as_json:
+        print_json({kind: asdict(counts) for kind, counts in kinds.items()})
+        return
+    rows = [
+        (
+            kind,
+            *(getattr(counts, state) for state in STATES),
+            NOTHING if counts.oldest_age is None else short(counts.oldest_age),
+        )
+        for kind, counts in sorted(kinds.items())
+    ]
+    print_table(("kind", *STATES, "oldest waits"), rows, empty="no jobs", narrow=STATES)
+
+
+def _headers(given: Sequence[str]) -> dict[str, str]:
+    headers = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ConfigError(f"--header {text!r} must be name=value")
+        if name in headers:
+            raise ConfigError(f"--header {name!r} is given twice")
+        headers[name] = value
+    return headers
 
 
 def _from_stdin() -> Any:

@@ -198,7 +198,7 @@ class HttpQueue(Queue):
     async def _renew(
         self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
     ) -> Renewal:
-        said = {"claims": [_renewed(claim, progress) for claim in claims], "lease": lease}
+        said = {"claims": wire.renewals_to(claims, progress), "lease": lease}
         answer = await self._again(lambda: self._post("renew", said))
         return Renewal(tuple(answer["lost"]), tuple(answer["cancel"]))
 
@@ -368,13 +368,6 @@ class HttpQueue(Queue):
     async def say(self, message: str) -> None:
         """Send a message to all listeners of this queue."""
         await self._post("hint", {"message": message})
-
-
-def _renewed(claim: Claim, progress: Mapping[str, Progress]) -> dict[str, Any]:
-    said = wire.held_to(claim)
-    if claim.job.id in progress:
-        said["progress"] = wire.progress_to(progress[claim.job.id])
-    return said
 
 
 _KINDS: dict[str, type[Exception]] = {

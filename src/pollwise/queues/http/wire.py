@@ -149,12 +149,30 @@ def held_from(given: object, queue: str) -> Claim:
     return Claim(job, token, _text(given, "worker", "unknown"), until, receipt)
 
 
-def progress_to(progress: Progress) -> Wire:
-    return {"fraction": progress.fraction, "note": progress.note}
+def renewals_to(claims: Sequence[Claim], progress: Mapping[str, Progress]) -> list[Wire]:
+    """Claims to renew, with the progress of their runs."""
+    renewals = []
+    for claim in claims:
+        said = held_to(claim)
+        if (told := progress.get(claim.job.id)) is not None:
+            said["progress"] = {"fraction": told.fraction, "note": told.note}
+        renewals.append(said)
+    return renewals
 
 
-def progress_from(given: object) -> Progress:
-    """The progress of a run, as received."""
+def renewals_from(given: object, queue: str) -> tuple[list[Claim], dict[str, Progress]]:
+    """Claims to renew, and the progress of their runs, as received."""
+    if not isinstance(given, list):
+        raise ConfigError("claims must be a list of objects with id and token")
+    claims = [held_from(each, queue) for each in given]
+    progress = {}
+    for claim, each in zip(claims, given, strict=True):
+        if each.get("progress") is not None:
+            progress[claim.job.id] = _progress_from(each["progress"])
+    return claims, progress
+
+
+def _progress_from(given: object) -> Progress:
     if not isinstance(given, dict):
         raise ConfigError("a progress must be an object with fraction, note, or both")
     note = given.get("note")

@@ -337,16 +337,8 @@ class QueueApi:
         return {"lost": []}
 
     async def _renew(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        given = body.get("claims")
-        if not isinstance(given, list):
-            raise ConfigError("claims must be a list of objects with id and token")
+        claims, progress = wire.renewals_from(body.get("claims"), queue.name)
         lease = _seconds_from(body.get("lease"), "lease")
-        claims = [wire.held_from(each, queue.name) for each in given]
-        progress = {
-            claim.job.id: wire.progress_from(each["progress"])
-            for claim, each in zip(claims, given, strict=True)
-            if each.get("progress") is not None
-        }
         return asdict(await queue.renew(claims, lease, progress))
 
     # Reading
