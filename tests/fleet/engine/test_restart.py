@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pollwise.errors import ProbeRefused, SchemaError, StoreError, StoreUnavailable
+from pollwise.errors import ProbeRefused, StoreError, StoreUnavailable
 from pollwise.fleet import Fleet, Reading, Target
 from pollwise.fleet.stores.base import FleetStore, SavedTarget
 from pollwise.fleet.stores.sqlite.store import SqliteFleetStore
@@ -174,17 +173,8 @@ def test_the_file_of_a_queue_may_hold_a_fleet_too(tmp_path: Path) -> None:
     virtually(main)
 
 
-def test_a_store_from_the_future_and_one_that_is_none(tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_opened(tmp_path: Path) -> None:
     async def main(clock: VirtualClock) -> None:
-        path = tmp_path / "fleet.db"
-        store = SqliteFleetStore(path)
-        await store.load()
-        await store.close()
-        with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE pollwise_fleet_schema SET version = 99")
-        connection.close()
-        with pytest.raises(SchemaError, match="version 99"):
-            await SqliteFleetStore(path).load()
         (tmp_path / "text.db").write_text("this is no database, but long enough to be read as one")
         with pytest.raises(StoreError, match="not a SQLite database"):
             await SqliteFleetStore(tmp_path / "text.db").load()

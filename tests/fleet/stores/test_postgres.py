@@ -284,32 +284,9 @@ def test_nothing_is_migrated_by_itself(own_postgres: OwnPostgres) -> None:
             with pytest.raises(SchemaError, match="pollwise fleet migrate"):
                 await store.load()
             assert "CREATE TABLE" in store.migration()
-            assert await store.migrate() == [1, 2]
+            assert await store.migrate() == [1]
             assert await store.migrate() == []
             assert await store.load() == []
-        server.execute("UPDATE pollwise.fleet_migrations SET version = 99 WHERE version = 2")
-        async with stores(server.dsn(), clock) as [store]:
-            with pytest.raises(SchemaError, match="Upgrade pollwise"):
-                await store.load()
-
-    run(main)
-
-
-def test_old_tables_are_migrated_with_their_rows(own_postgres: OwnPostgres) -> None:
-    server = own_postgres()
-    first = script("pollwise", TABLES).partition("-- Version 2:")[0]
-    server.execute(first.rpartition("DO $migrate$ BEGIN")[0] + "COMMIT;")
-    order = "('fleet', 'a', 'pause', 9e9)"
-    server.execute(f"INSERT INTO pollwise.fleet_orders (fleet, name, what, at) VALUES {order}")
-
-    async def main(clock: VirtualClock) -> None:
-        store = PostgresFleetStore(server.dsn(), clock=clock)
-        with pytest.raises(SchemaError, match="have version 1; this code needs 2"):
-            await store.load()
-        assert await store.migrate() == [2]
-        await store.claim("one", ["a"], 1, 30)
-        assert await store.orders() == [("a", "pause", "")]
-        await store.close()
 
     run(main)
 

@@ -100,25 +100,6 @@ def test_the_migration_can_be_run_by_hand(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
-def test_newer_tables_are_left_alone(tmp_path: Path) -> None:
-    path = tmp_path / "shop.db"
-
-    async def main() -> None:
-        await (await opened(path)).close()
-        with closing(sqlite3.connect(path)) as connection, connection:
-            connection.execute("INSERT INTO pollwise_outbox_schema (version) VALUES (99)")
-        async with SqliteOutboxStore(path) as store:
-            for call in (store.migrate(), store.stats()):
-                with pytest.raises(SchemaError) as refused:
-                    await call
-                assert str(refused.value) == (
-                    f"{path}: the outbox tables have version 99; this code supports up to 1. "
-                    "Upgrade pollwise."
-                )
-
-    asyncio.run(main())
-
-
 def test_a_queue_and_two_outboxes_share_a_file(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
 

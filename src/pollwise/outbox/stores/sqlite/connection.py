@@ -185,11 +185,6 @@ class SqliteConnection:
                 f"{self.path}: the outbox tables have version {found}; this code needs {known}. "
                 "Run `pollwise outbox migrate URL`."
             )
-        if found > known:
-            raise SchemaError(
-                f"{self.path}: the outbox tables have version {found}; this code supports up to "
-                f"{known}. Upgrade pollwise."
-            )
 
     # Statements
 
