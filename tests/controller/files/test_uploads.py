@@ -21,10 +21,10 @@ def test_inputs_come_with_the_job(tmp_path: Path) -> None:
             ("more", ("data.bin", bytes(range(256)))),
         ]
         job = await farm.call("POST", "/api/jobs", 201, files=files)
-        assert job["inputs"] == ["src/main.c", "data.bin"]
+        assert job["inputs"] == ["data.bin", "src/main.c"]
         agent = await farm.register()
         work = await agent.job()
-        assert work["inputs"] == ["src/main.c", "data.bin"]
+        assert work["inputs"] == ["data.bin", "src/main.c"]
         path = f"/api/jobs/{job['id']}/inputs/src/main.c"
         got = await farm.http.get(path, headers=agent.headers)
         assert got.content == b"int main;" * 1000

@@ -149,7 +149,7 @@ def test_a_silent_controller_does_nothing(tmp_path: Path) -> None:
         await asyncio.sleep(1000)
         state = farm.controller.storage
         calls: list[str] = []
-        for name in ("seen", "stuck", "release_lapsed", "requirements", "finished_before"):
+        for name in ("seen", "audit", "requirements", "folders_before", "prune_workers"):
             work = getattr(state, name)
 
             async def counted(*given: Any, work: Any = work, name: str = name) -> Any:
@@ -157,8 +157,10 @@ def test_a_silent_controller_does_nothing(tmp_path: Path) -> None:
                 return await work(*given)
 
             setattr(state, name, counted)
+        farm.queue.calls.clear()
         await asyncio.sleep(86400)
         assert calls == []
+        assert not farm.queue.calls
 
     virtually_on_farm(main, tmp_path)
 

@@ -17,10 +17,10 @@ from pollwise.controller.http.answers import HttpError
 from pollwise.controller.security import auth as auth_module
 from pollwise.controller.security.auth import REMEMBERED, Auth, Caller
 from pollwise.controller.security.tokens import PREFIX, Tokens, hash_of, new_secret
-from pollwise.controller.state.values import JobRow
 from pollwise.errors import ConfigError, StoreError
 from pollwise.queues.http.client import TokenSource
 from pollwise.runtime.audit import printable
+from pollwise.runtime.jobs import Job, JobInfo
 from tests.controller.state.states import Main, Stand, run_on_sqlite
 
 On = Callable[[Main], None]
@@ -285,14 +285,15 @@ def test_scopes(scopes: tuple[str, ...], who: set[str]) -> None:
 
 
 def test_a_worker_sees_its_own_jobs_and_no_others() -> None:
-    own, others, nobodys = (JobRow("j", "build", worker_id=w) for w in ("w1", "w2", None))
+    job = Job("j", "agents", "build", None, None, 0, 1, 0.0, 0.0, None)
+    own, others, nobodys = (JobInfo(job, "leased", 0.0, w) for w in ("w1", "w2", None))
     for role in ("admin", "read", "put", "operate"):
-        assert all(CALLERS[role].may_see(job) for job in (own, others, nobodys))
+        assert all(CALLERS[role].may_see(each) for each in (own, others, nobodys))
     caller = CALLERS["own"]
     assert caller.must_see(own, "j") is own
-    for job in (others, nobodys, None):
+    for each in (others, nobodys, None):
         with pytest.raises(HttpError) as told:
-            caller.must_see(job, "j")
+            caller.must_see(each, "j")
         assert told.value.status == 404
     with pytest.raises(HttpError) as told:
         CALLERS["worker"].must_see(own, "j")

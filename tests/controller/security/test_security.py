@@ -404,6 +404,7 @@ def test_errors_are_all_of_one_form(tmp_path: Path) -> None:
             ("GET", "/api/jobs?limit=x", 422),
             ("GET", "/api/jobs?limit=0", 422),
             ("GET", "/api/jobs?after=x", 422),
+            ("GET", "/api/jobs?after=..", 422),
             ("GET", "/api/jobs?state=lost", 422),
             ("GET", f"/api/jobs/{ID}", 404),
             ("GET", "/api/audit?before=0", 422),
@@ -419,7 +420,7 @@ def test_what_breaks_is_500_without_details(tmp_path: Path) -> None:
         async def broken(*_: Any, **__: Any) -> Any:
             raise RuntimeError("postgresql://app:hunter2@db/shop")
 
-        farm.controller.storage.list_jobs = broken  # type: ignore[method-assign]
+        farm.queue.jobs = broken
         transport = httpx.ASGITransport(farm.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://c") as http:
             answer = await http.get("/api/jobs", headers=farm.admin)

@@ -295,7 +295,7 @@ def test_rows_of_artefacts(on_state: On) -> None:
         await s.state.put_artefact(replace(given, input=True, blob="in"), 2)
         assert await s.state.put_artefact(replace(given, blob="blob2", size=2**40), 2) == kept
         await s.state.put_artefact(replace(given, name="Z", blob="blob3"), 2)
-        with pytest.raises(JobError, match="has 2 files already"):
+        with pytest.raises(JobError, match="has 2 artefacts already"):
             await s.state.put_artefact(replace(given, name="c", blob="blob4"), 2)
         assert [(a.name, a.size) for a in await s.state.artefacts("j1")] == [
             ("Z", 5),

@@ -42,7 +42,8 @@ PART = 5 * 1024 * 1024
 #: How long one request to an object store may take, unless its URL says otherwise.
 TIMEOUT = "2m"
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}\Z")
+#: Its last two characters name a folder too, so it does not end with a dot.
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,253}[A-Za-z0-9])?\Z")
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 

@@ -29,6 +29,13 @@ After = Annotated[
     str | None,
     Query(pattern="^[0-9a-f]{32}$", description="The `next` of the previous page."),
 ]
+AfterJob = Annotated[
+    str | None,
+    Query(
+        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$",
+        description="The `next` of the previous page.",
+    ),
+]
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 

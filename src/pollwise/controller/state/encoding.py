@@ -156,4 +156,5 @@ def folder_job(row: ArtefactRow) -> str:
 
 
 def too_many(row: ArtefactRow, most: int) -> JobError:
-    return JobError(f"{row.folder} has {most} files already, which is the maximum")
+    what = "inputs" if row.input else "artefacts"
+    return JobError(f"the job has {most} {what} already, which is the maximum")

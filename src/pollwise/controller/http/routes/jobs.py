@@ -12,7 +12,7 @@ from pollwise.controller.http import schema
 from pollwise.controller.http.access import SEE, STEER, address_of
 from pollwise.controller.http.answers import HttpError, lease_lost, no_such
 from pollwise.controller.http.requests import (
-    After,
+    AfterJob,
     Limit,
     answer,
     invalid,
@@ -109,7 +109,7 @@ def routes(controller: Controller) -> APIRouter:
         kind: str | None = None,
         worker: str | None = None,
         limit: Limit = None,
-        after: After = None,
+        after: AfterJob = None,
     ) -> Response:
         who = await controller.access.caller(request, *SEE, "own")
         if state is not None and state not in STATES:
