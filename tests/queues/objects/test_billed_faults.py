@@ -189,11 +189,12 @@ class Crew:
 
     async def renew(self, queue: Queue, claims: list[Claim]) -> None:
         asked = self.clock.epoch()
-        with suppress(StoreUnavailable, LeaseLost):
+        with suppress(StoreUnavailable):
             # Whoever is not told goes by what it had; whoever is has it from when it asked.
-            await queue.renew(claims, self.lease)
-            self.ledger.renewed(claims, asked + self.lease)
-            self.ledger.calls["renewed"] += len(claims)
+            lost = (await queue.renew(claims, self.lease)).lost
+            renewed = [claim for claim in claims if claim.job.id not in lost]
+            self.ledger.renewed(renewed, asked + self.lease)
+            self.ledger.calls["renewed"] += len(renewed)
 
     async def settle(self, queue: Queue, batch: list[Settlement]) -> None:
         """As a worker does: until it is told what came of it."""
@@ -201,7 +202,7 @@ class Crew:
         for settlement in batch:
             self.ledger.let_go(settlement.claim, self.clock.epoch())
             self.ledger.calls[settlement.action] += 1
-            if settlement.action != "retry":
+            if not settlement.comes_back:
                 self.ledger.tried[settlement.claim.job.payload] += 1
         until = min((s.claim.until for s in batch), default=0.0)
         lost: tuple[str, ...] = ()
@@ -218,7 +219,7 @@ class Crew:
             refused = [s for s in batch if s.claim.job.id in live & set(lost)]
             assert not refused, f"refused though their leases are live: {refused}"
         for settlement in batch:
-            if settlement.action != "retry" and settlement.claim.job.id not in lost:
+            if not settlement.comes_back and settlement.claim.job.id not in lost:
                 self.ledger.ended(settlement.claim)
 
     async def clear(self, queue: Queue) -> None:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pollwise.queues.objects.chain import Failure, ListedObject
 from pollwise.queues.objects.names import SLICE
-from pollwise.runtime.jobs import Job, NewJob
+from pollwise.runtime.jobs import Job, JobFailure, JobInfo, NewJob, Progress, State
 
 #: The size of the cache of bodies, in bytes.
 CACHE_BYTES = 32 * 1024 * 1024
@@ -20,7 +21,7 @@ CACHE_CONTENTS = 4096
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job as stored in a body."""
+    """A job as stored in a body. errors: those it had before an operator retried it."""
 
     id: str
     kind: str
@@ -30,12 +31,14 @@ class StoredJob:
     run_at: float
     unique: str | None
     delayed: bool
+    headers: dict[str, str]
+    errors: Sequence[Failure] = ()
 
     def job(self, queue: str, attempt: int, run_at: float | None) -> Job:
         due = self.run_at if run_at is None else run_at
         return Job(
             self.id, queue, self.kind, self.payload, None, self.priority, attempt,
-            self.created_at, due, self.unique,
+            self.created_at, due, self.unique, self.headers,
         )  # fmt: skip
 
     def same_for_claims(self, other: StoredJob) -> bool:
@@ -83,6 +86,8 @@ def write_body(jobs: Sequence[NewJob | None], dues: Sequence[float], now: float)
             rest["unique"] = job.unique
         if due > now:
             rest["delayed"] = True
+        if job.headers:
+            rest["headers"] = job.headers
         parts.append(f'{json.dumps(rest)[:-1]}, "payload": {job.encoded}}}')
     return f'{{"v": 1, "created_at": {now!r}, "jobs": [{", ".join(parts)}]}}'.encode()
 
@@ -101,55 +106,96 @@ def read_body(folder: str, raw: bytes) -> PutBody:
             job["run_at"],
             job.get("unique"),
             job.get("delayed", False),
+            job.get("headers", {}),
+            job.get("errors", ()),
         )
         for index, job in enumerate(data["jobs"])
     )
     return PutBody(jobs, len(raw))
 
 
-def write_again(job: StoredJob, now: float) -> bytes:
+def write_again(job: StoredJob, errors: Sequence[Failure], now: float) -> bytes:
     """The body of a root with one job that is retried."""
     entry = {
         "id": job.id, "kind": job.kind, "payload": job.payload, "priority": job.priority,
-        "run_at": now, "unique": job.unique,
+        "run_at": now, "unique": job.unique, "headers": job.headers, "errors": errors,
     }  # fmt: skip
     return json.dumps({"v": 1, "created_at": job.created_at, "jobs": [entry]}).encode()
 
 
 def write_record(
-    job: StoredJob,
-    attempt: int,
-    run_at: float | None,
-    error: str | None,
-    since: float,
-    retried: int,
+    job: StoredJob, content: dict[str, Any], move: dict[str, Any], retried: int
 ) -> bytes:
-    """The record of a job that left the chains: dead, or done and kept."""
-    return json.dumps(
-        {
-            "v": 1,
-            "id": job.id,
-            "kind": job.kind,
-            "payload": job.payload,
-            "priority": job.priority,
-            "created_at": job.created_at,
-            "run_at": job.run_at if run_at is None else run_at,
-            "unique": job.unique,
-            "attempt": attempt,
-            "error": error,
-            "since": since,
-            "retried": retried,
-        }
-    ).encode()
+    """The record of a job that left the chains: dead, or ended and kept.
+
+    content, move: what the entry that ended it says about all its jobs, and about this one. The
+    size of a cancelled job's record is odd, and that of any other even, so that a LIST shows it.
+    """
+    record = {
+        "v": 1,
+        "id": job.id,
+        "kind": job.kind,
+        "payload": job.payload,
+        "priority": job.priority,
+        "created_at": job.created_at,
+        "run_at": job.run_at if content["run_at"] is None else content["run_at"],
+        "unique": job.unique,
+        "headers": job.headers,
+        "state": move["to"],
+        "attempt": move["attempt"],
+        "since": content["since"],
+        "worker": content["worker"],
+        "claimed_at": content["claimed_at"],
+        "errors": move["errors"],
+        "progress": move["progress"],
+        "result": move["result"],
+        "retried": retried,
+    }
+    text = json.dumps(record, ensure_ascii=False).encode()
+    return text if len(text) % 2 == (move["to"] == "cancelled") else text + b" "
+
+
+def duties(content: dict[str, Any]) -> list[dict[str, Any]]:
+    """What an entry says about jobs that have yet to be moved, as a flat list."""
+    own = {key: value for key, value in content.items() if key not in ("before", "nonce")}
+    return [own, *content.get("before", ())]
+
+
+def record_state(item: ListedObject) -> State:
+    """The state of a record in `ended/`."""
+    return "cancelled" if item.size % 2 else "done"
 
 
 def read_record(raw: bytes) -> tuple[StoredJob, dict[str, Any]]:
     data = json.loads(raw)
     job = StoredJob(
         data["id"], data["kind"], data["payload"], data["priority"], data["created_at"],
-        data["run_at"], data["unique"], False,
+        data["run_at"], data["unique"], False, data["headers"],
     )  # fmt: skip
     return job, data
+
+
+def info_of(queue: str, raw: bytes) -> JobInfo:
+    """What a record says."""
+    job, data = read_record(raw)
+    return JobInfo(
+        job.job(queue, data["attempt"], None),
+        data["state"],
+        data["since"],
+        data["worker"],
+        failures(data["errors"]),
+        data["claimed_at"],
+        progress_of(data["progress"]),
+        result=None if data["result"] is None else json.loads(data["result"]),
+    )
+
+
+def failures(errors: Sequence[Failure]) -> tuple[JobFailure, ...]:
+    return tuple(JobFailure(*each) for each in errors)
+
+
+def progress_of(said: Sequence[Any] | None) -> Progress | None:
+    return None if said is None else Progress(*said)
 
 
 def digest(job: NewJob) -> str:
@@ -187,10 +233,13 @@ class BodyCache:
     def content(self, name: str) -> dict[str, Any] | None:
         return self._contents.get(name)
 
-    def add_content(self, name: str, content: dict[str, Any]) -> None:
+    def add_content(self, name: str, content: dict[str, Any]) -> dict[str, Any]:
+        # What is to be moved may be large, and is read again by the handle that moves it.
+        content = {"left": content["left"]} if "moves" in content else content
         self._contents[name] = content
         while len(self._contents) > CACHE_CONTENTS:
             self._contents.popitem(last=False)
+        return content
 
     def forget(self, paths: Sequence[str]) -> None:
         for path in paths:

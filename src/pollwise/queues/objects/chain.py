@@ -6,14 +6,16 @@ What happens to the slice that starts at job `a` is written as `<root>.<a>.<k>`,
 with a create-only write: the creator of entry k decides what it says.
 
 A unit is a run of jobs that share a chain: a slice, a part of one after a claim took only some of
-it, or one job after a BURST.
+it, or one job after a BURST. The entries on its way, its path, are also the history of its jobs:
+`errors_of` and `last_run` read it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,11 +27,16 @@ from pollwise.queues.objects.names import (
     read_folder,
     read_size,
 )
+from pollwise.runtime.jobs import ERRORS_KEPT
 
 _OBJECT = re.compile(r"(b|r(\d{1,6})-(\d{1,5}))(?:\.(\d{1,5})\.(\d{1,9}))?")
 
 #: Returns the content of an entry by its name, if it was read already.
 Contents = Callable[[str], dict[str, Any] | None]
+#: Reads the content of an entry; None if the entry is gone.
+Reader = Callable[[str], Awaitable[dict[str, Any] | None]]
+#: An error of a job: time, attempt, text.
+Failure = list[Any]
 #: Returns where the slices of a root begin and end, if known.
 Slices = Callable[[str], Sequence[tuple[int, int]] | None]
 
@@ -61,6 +68,7 @@ class RootObject:
     retried: int = 0
     only: int | None = None  # the single job of a retried root
     item: ListedObject | None = None
+    asked: bool = False  # an entry asks to cancel some of its jobs
     chains: dict[int, list[ChainEntry]] = field(default_factory=dict)
 
     @property
@@ -97,6 +105,7 @@ class ClaimUnit:
     masked: str | None = None  # the entry whose content says which jobs are left
     unread: str | None = None  # the entry whose content has to be read first
     moving: ChainEntry | None = None  # the jobs that this entry ended have yet to be moved
+    asking: str | None = None  # the entry whose content says which jobs are asked to cancel
     path: list[ChainEntry] = field(default_factory=list)
 
     @property
@@ -115,6 +124,11 @@ class ClaimUnit:
             return list(range(self.start, self.end))
         content = contents(self.masked)
         return None if content is None else list(content["left"])
+
+    def asked(self, contents: Contents) -> set[int]:
+        """The jobs left that are asked to cancel, as far as the entry that says so was read."""
+        content = None if self.asking is None else contents(self.asking)
+        return set() if content is None else {*content["cancel"]} & {*(self.jobs(contents) or ())}
 
 
 def token_of(root: RootObject, number: int) -> int:
@@ -144,6 +158,7 @@ def read_roots(items: Iterable[ListedObject]) -> list[RootObject]:
         if meaning is not None:
             entry = ChainEntry(item.name, int(start), int(number), meaning, item.written)
             root.chains.setdefault(entry.start, []).append(entry)
+            root.asked |= meaning.kind is EntryKind.CANCEL
     for root in roots.values():
         for chain in root.chains.values():
             chain.sort(key=lambda entry: entry.number)
@@ -190,10 +205,12 @@ def _walk(unit: ClaimUnit, contents: Contents, grain: float) -> Iterator[ClaimUn
                     unit.end = unit.start + meaning.count
                     unit.left = meaning.count
                 unit.attempts += 1
-                unit.claim = entry.number
+                unit.claim, unit.asking = entry.number, None
                 unit.free_at = entry.written + grain + meaning.duration
-            case EntryKind.RENEW:
+            case EntryKind.RENEW | EntryKind.REPORT:
                 unit.free_at = entry.written + grain + meaning.duration
+            case EntryKind.CANCEL:
+                unit.asking = entry.name
             case EntryKind.REST | EntryKind.REST_MOVE:
                 unit.left, unit.masked = meaning.count, entry.name
                 if meaning.kind is EntryKind.REST_MOVE:
@@ -205,7 +222,7 @@ def _walk(unit: ClaimUnit, contents: Contents, grain: float) -> Iterator[ClaimUn
                     content = contents(entry.name)
                     unit.unread = entry.name if content is None else None
                     unit.attempts = 0 if content is None else content["attempts"]
-                unit.claim = 0
+                unit.claim, unit.asking = 0, None
                 delay = meaning.duration + grain if meaning.duration else 0.0
                 unit.free_at = unit.run_at = entry.written + delay
                 unit.attempts -= meaning.kind is EntryKind.BACK_FREE
@@ -237,3 +254,95 @@ def _single(unit: ClaimUnit, index: int, burst: ChainEntry) -> ClaimUnit:
         single.moving = None
     single.path = [*unit.path, burst]
     return single
+
+
+# The history of a job
+
+
+async def errors_of(
+    path: Sequence[ChainEntry], index: int, before: Sequence[Failure], read: Reader, grain: float
+) -> list[Failure]:
+    """The last errors of a job, the newest last. A claim that nothing follows counts as expired.
+
+    before: its errors before the path begins.
+    """
+    marks, before = await _marks(path, index, before, read, grain)
+    found: list[Failure] = []
+    while marks and len(found) < ERRORS_KEPT:  # usually the last few entries are enough
+        newest, marks = marks[-ERRORS_KEPT:], marks[:-ERRORS_KEPT]
+        contents = await asyncio.gather(*(read(entry.name) for entry, _, _ in newest))
+        failures = [
+            [at, attempt, _text(entry, index, content or {})]
+            for (entry, at, attempt), content in zip(newest, contents, strict=True)
+        ]
+        found = [failure for failure in failures if failure[2] is not None] + found
+    return [*before, *found][-ERRORS_KEPT:]
+
+
+async def _marks(
+    path: Sequence[ChainEntry], index: int, before: Sequence[Failure], read: Reader, grain: float
+) -> tuple[list[tuple[ChainEntry, float, int]], Sequence[Failure]]:
+    """The entries that may hold an error, with its time and attempt, and the errors before."""
+    marks: list[tuple[ChainEntry, float, int]] = []
+    claim: ChainEntry | None = None
+    attempt, until = 0, 0.0
+    for entry in path:
+        kind = entry.meaning.kind
+        if kind in (EntryKind.CLAIM, EntryKind.RENEW, EntryKind.REPORT):
+            if kind is EntryKind.CLAIM:
+                if claim is not None:
+                    marks.append((claim, until, attempt))
+                claim = entry
+                attempt += 1
+            until = entry.written + grain + entry.meaning.duration
+        elif kind in (EntryKind.BACK, EntryKind.BACK_FREE, EntryKind.SUM):
+            claim = None
+            if kind is EntryKind.BACK:
+                marks.append((entry, entry.written, attempt))
+            elif kind is EntryKind.BACK_FREE:
+                attempt -= 1
+            else:
+                content = await read(entry.name) or {}
+                marks, attempt = [], content.get("attempts", 0)
+                before = content.get("errors", {}).get(str(index), ())
+    if claim is not None:
+        marks.append((claim, until, attempt))
+    return marks, before
+
+
+def _text(entry: ChainEntry, index: int, content: dict[str, Any]) -> str | None:
+    if entry.meaning.kind is EntryKind.CLAIM:
+        return f"the lease of {content.get('worker')} ran out"
+    text: str | None = content.get("errors", {}).get(str(index))
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """The newest run of a unit. progress: by index."""
+
+    claimed_at: float | None = None
+    progress: dict[str, list[Any]] = field(default_factory=dict)
+
+
+async def last_run(path: Sequence[ChainEntry], read: Reader) -> LastRun:
+    progress: dict[str, list[Any]] | None = None
+    for entry in reversed(path):
+        kind = entry.meaning.kind
+        if kind is EntryKind.REPORT and progress is None:
+            progress = (await read(entry.name) or {}).get("progress")
+        elif kind is EntryKind.CLAIM:
+            return LastRun(entry.written, progress or {})
+        elif kind is EntryKind.SUM:
+            content = await read(entry.name) or {}
+            return LastRun(content.get("claimed_at"), content.get("progress", {}))
+    return LastRun()
+
+
+async def worker_of(unit: ClaimUnit, read: Reader) -> str | None:
+    """Who holds a unit, or held it until its lease ended."""
+    for entry in unit.path:
+        if entry.number == unit.claim:
+            worker: str | None = (await read(entry.name) or {}).get("worker")
+            return worker
+    return None

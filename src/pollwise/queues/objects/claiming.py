@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Any
 
 from pollwise.queues.objects.body import PutBody, StoredJob
-from pollwise.queues.objects.chain import ClaimUnit, ListedObject, RootObject, read_roots, token_of
+from pollwise.queues.objects.chain import (
+    ChainEntry,
+    ClaimUnit,
+    ListedObject,
+    RootObject,
+    read_roots,
+    token_of,
+)
 from pollwise.queues.objects.contention import Chosen
-from pollwise.queues.objects.core import ACT_WITHIN, TICK, Core
+from pollwise.queues.objects.core import ACT_WITHIN, GRACE, TICK, Core
 from pollwise.queues.objects.names import (
     EntryKind,
     EntryMeaning,
@@ -37,7 +44,7 @@ STRAGGLE = 600.0
 
 @dataclass(slots=True)
 class HeldUnit:
-    """A unit that this handle holds under a lease."""
+    """A unit that this handle holds under a lease, or changes as a guest: without one."""
 
     root: RootObject
     start: int
@@ -48,7 +55,11 @@ class HeldUnit:
     run_at: float | None
     until: float  # by the loop's clock: the lease is surely valid before that
     body: PutBody
+    worker: str | None = None
+    claimed_at: float | None = None
+    path: Sequence[ChainEntry] = ()  # the entries before its claim
     unsure: bool = False  # found in a listing, not claimed by this handle
+    guest: bool = False  # nobody holds it: this handle appends only right after what it has seen
     lost: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     names: list[str] = field(default_factory=list)  # the entries of its chain
@@ -57,6 +68,8 @@ class HeldUnit:
     )
     pending: list[dict[str, Any]] = field(default_factory=list)  # jobs that ended, yet to be moved
     renews: list[tuple[float, str]] = field(default_factory=list)
+    progress: dict[str, list[Any]] = field(default_factory=dict)  # of its jobs, by index
+    asked: set[int] = field(default_factory=set)  # the jobs that are asked to cancel
 
     @property
     def token(self) -> int:
@@ -69,12 +82,13 @@ class HeldUnit:
 @dataclass(slots=True)
 class LiveListing:
     """The result of a LIST: units that may be claimed, in claim order, the time when the next one
-    may be, and all roots, for cleaning up."""
+    may be, all roots, for cleaning up, and units whose lease ended after a request to cancel."""
 
     seen_at: float
-    units: list[ClaimUnit]
-    due: float | None
-    roots: list[RootObject]
+    units: list[ClaimUnit] = field(default_factory=list)
+    due: float | None = None
+    roots: list[RootObject] = field(default_factory=list)
+    lapsed: list[ClaimUnit] = field(default_factory=list)
 
 
 class UnitClaimer:
@@ -85,6 +99,8 @@ class UnitClaimer:
         self._hidden = 0
         self._spare: tuple[LiveListing, Sequence[str] | None] | None = None
         self.lost_races = 0
+        #: Ends jobs whose lease ended after a request to cancel; set by the queue.
+        self.end_lapsed: Callable[[list[ClaimUnit], float], Awaitable[None]]
 
     async def claim(
         self, worker: str, limit: int, lease: float, kinds: Sequence[str] | None
@@ -120,7 +136,7 @@ class UnitClaimer:
                 units = listing.units
         if lost_tries and units and not claims:
             listing.due = self._core.time.now() + LISTING_FRESH  # jobs are left
-        self._spare = None if lost_tries else (LiveListing(listing.seen_at, units, None, []), kinds)
+        self._spare = None if lost_tries else (LiveListing(listing.seen_at, units), kinds)
         return sorted(self._live(claims), key=self._order), listing
 
     def _spare_listing(self, limit: int, kinds: Sequence[str] | None) -> LiveListing | None:
@@ -160,10 +176,18 @@ class UnitClaimer:
     # Listing
 
     async def list_live(self, limit: int, kinds: Sequence[str] | None) -> LiveListing:
+        """A listing after which no lapsed job is left that was asked to cancel."""
+        listing = await self._list(limit, kinds)
+        if listing.lapsed:
+            await self.end_lapsed(listing.lapsed, listing.seen_at)
+            listing = await self._list(limit, kinds)
+        return listing
+
+    async def _list(self, limit: int, kinds: Sequence[str] | None) -> LiveListing:
         """List until there are enough units to choose from: usually one page, one request."""
         core = self._core
         enough = limit + (self.contention.places if self.contention.any else 0)
-        listing = LiveListing(core.clock.now(), [], None, [])
+        listing = LiveListing(core.clock.now())
         begun: list[ListedObject] = []  # the last folder of a page, which may continue on the next
         async for page in core.pages("live"):
             items = [*begun, *page]
@@ -211,11 +235,21 @@ class UnitClaimer:
             if isinstance(done, BaseException):
                 raise done
         now, surely = core.time.now() + TICK, core.time.surely() + TICK
+        for root in roots:
+            if root.asked and root.item is not None:
+                for unit in await core.units(root):
+                    if unit.asked(core.cache.content) and self.opens(unit, now, surely)[1]:
+                        listing.lapsed.append(unit)
         for root in wanted:
             for unit in await self._units(root):
                 if unit.ended or not self._wants(unit, kinds):
                     continue
                 opens, over = self.opens(unit, now, surely)
+                if over and unit.asked(core.cache.content):
+                    continue
+                if over and unit.moving is not None and self._visited(unit):
+                    opens = unit.moving.written + core.time.grain + GRACE
+                    over = opens <= surely
                 if over:
                     listing.units.append(unit)
                 elif listing.due is None or opens < listing.due:
@@ -231,6 +265,12 @@ class UnitClaimer:
                     return []  # it is being deleted
             units = core.seen_units(root) or []
         return units
+
+    @staticmethod
+    def _visited(unit: ClaimUnit) -> bool:
+        """True if its jobs were ended by a guest, who moves them before anybody claims the rest."""
+        moving = unit.moving
+        return moving is not None and (not unit.claim or moving.written >= (unit.free_at or 0.0))
 
     def opens(self, unit: ClaimUnit, now: float, surely: float) -> tuple[float, bool]:
         """When a unit may be claimed, by the store's clock, and whether that is now."""
@@ -331,9 +371,9 @@ class UnitClaimer:
     ) -> list[HeldUnit]:
         """Claim a unit, or its first jobs; an empty list if another worker was faster."""
         core = self._core
-        for name in (core.unread(unit), unit.moving.name if unit.moving else None):
-            if name is not None and await core.content(name) is None:
-                return []  # it is being deleted
+        name = core.unread(unit)
+        if name is not None and await core.content(name) is None:
+            return []  # it is being deleted
         left = unit.jobs(core.cache.content)
         if left is None:
             return []
@@ -357,17 +397,17 @@ class UnitClaimer:
         start = unit.start if start is None else start
         lease = rounded_lease(lease)
         entry = write_entry(EntryMeaning(EntryKind.CLAIM, lease, len(jobs)), {"worker": worker})
-        sent = core.clock.now()
+        pending = await core.duty(unit.moving if start == unit.start else None)
+        sent, claimed_at = core.clock.now(), core.time.now()
         name = unit.root.entry_name(start, top + 1)
         if not await core.create(name, entry):
             return []
         before = [e.name for e in unit.root.chains.get(start, ())]
         held = HeldUnit(
             unit.root, start, set(jobs), top + 1, top + 1, unit.attempts + 1, unit.run_at,
-            sent + lease, _UNREAD, names=[*before, name],
+            sent + lease, _UNREAD, worker, claimed_at, unit.path, names=[*before, name],
+            pending=pending,
         )  # fmt: skip
-        if unit.moving is not None and start == unit.start:
-            held.pending = pending_of(core, unit)
         return [held]
 
     async def _hand_back(self, held: HeldUnit) -> None:
@@ -402,12 +442,6 @@ def _rest(unit: ClaimUnit, count: int) -> ClaimUnit | None:
     rest = copy(unit)
     rest.start, rest.left = unit.start + count, unit.left - count
     return rest
-
-
-def pending_of(core: Core, unit: ClaimUnit) -> list[dict[str, Any]]:
-    """The contents of the entries whose jobs have yet to be moved."""
-    content = None if unit.moving is None else core.cache.content(unit.moving.name)
-    return [] if content is None else [content, *content.get("before", ())]
 
 
 def priority_of(core: Core, unit: ClaimUnit) -> int:

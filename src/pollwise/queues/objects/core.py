@@ -12,8 +12,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from pollwise.errors import StoreError, StoreUnavailable
-from pollwise.queues.objects.body import BodyCache, PutBody, read_body
+from pollwise.queues.objects.body import BodyCache, PutBody, duties, read_body
 from pollwise.queues.objects.chain import (
+    ChainEntry,
     ClaimUnit,
     ListedObject,
     RootObject,
@@ -204,9 +205,13 @@ class Core:
             raw = await self.get(name)
             if raw is None:
                 return None
-            content = json.loads(raw)
-            self.cache.add_content(name, content or {})
+            content = self.cache.add_content(name, json.loads(raw) or {})
         return content
+
+    async def duty(self, entry: ChainEntry | None) -> list[dict[str, Any]]:
+        """What an entry and those before it say about jobs that have yet to be moved."""
+        raw = None if entry is None else await self.get(entry.name)
+        return [] if raw is None else duties(json.loads(raw))
 
     async def folder(self, folder: str) -> list[RootObject]:
         """The current roots of one put."""
@@ -231,10 +236,14 @@ class Core:
         return read_units(root, self.cache.slices, self.cache.content, self.time.grain)
 
     def unread(self, unit: ClaimUnit) -> str | None:
-        """The name of the entry that has to be read to know which jobs are left, or None."""
+        """The name of an entry that has to be read to know which jobs are left and which are
+        asked to cancel, or None."""
         if unit.unread is not None:
             return unit.unread
-        return unit.masked if unit.jobs(self.cache.content) is None else None
+        if unit.jobs(self.cache.content) is None:
+            return unit.masked
+        unknown = unit.asking is not None and self.cache.content(unit.asking) is None
+        return unit.asking if unknown else None
 
     # In the background
 

@@ -94,7 +94,7 @@ class PutName:
         return self.stamp, self.salt, index
 
     def key(self, index: int) -> str:
-        """The name of a job's record in `dead/` or `done/`; it sorts in put order."""
+        """The name of a job's record in `dead/` or `ended/`; it sorts in put order."""
         return f"{digits(self.stamp, 11)}{self.salt}-{index:05d}.{self.id_of(index)}"
 
 
@@ -163,12 +163,14 @@ class EntryKind(Enum):
 
     CLAIM = "claim"  # leased: `count` jobs for `duration`; the rest of a fresh slice stays free
     RENEW = "renew"  # the lease lasts for `duration` from here
+    REPORT = "renew, with progress"  # as RENEW; its content has the progress of all jobs left
+    CANCEL = "cancel"  # its content says which of the leased jobs are asked to cancel
     REST = "rest"  # some of the jobs ended, `count` are left under the same lease
     REST_MOVE = "rest, with moves"  # as REST, and the ended jobs have to be moved
     BURST = "burst"  # from here each job left has a chain of its own, under the same lease
     BACK = "back"  # free again after `duration`; the attempt counts
-    BACK_FREE = "back, not counted"
-    SUM = "back, with the attempts"  # as BACK; its content sums up the entries before it
+    BACK_FREE = "back, not counted"  # without errors
+    SUM = "back, with the record"  # as BACK; its content sums up the entries before it
     END = "end"  # nothing is left
     MOVE = "end, with moves"  # as END, and the ended jobs have to be moved
 
@@ -200,10 +202,11 @@ _SINGLE = {
             EntryKind.BACK,
             EntryKind.BACK_FREE,
             EntryKind.SUM,
+            EntryKind.CANCEL,
         )
     )
 }
-_REST, _REST_MOVE, _RENEW, _BACK, _BACK_FREE, _SUM = 64, 81, 128, 4480, 5470, 6460
+_REST, _REST_MOVE, _RENEW, _BACK, _BACK_FREE, _SUM, _REPORT = 64, 81, 128, 4480, 5470, 6460, 7450
 
 
 def rounded_lease(lease: float) -> float:
@@ -224,6 +227,7 @@ def _meanings() -> dict[int, EntryMeaning]:
         table[_REST_MOVE + left] = EntryMeaning(EntryKind.REST_MOVE, count=left)
     for step, lease in enumerate(LEASES):
         table[_RENEW + step] = EntryMeaning(EntryKind.RENEW, lease)
+        table[_REPORT + step] = EntryMeaning(EntryKind.REPORT, lease)
         for count in range(1, SLICE + 1):
             table[_RENEW + 256 * count + step] = EntryMeaning(EntryKind.CLAIM, lease, count)
     for step, delay in enumerate(DELAYS):
@@ -239,7 +243,8 @@ _CODES = {meaning: code for code, meaning in _MEANINGS.items()}
 
 def write_entry(meaning: EntryMeaning, content: dict[str, Any]) -> bytes:
     """An entry's body. The nonce distinguishes our write from an equal one by another handle."""
-    text = json.dumps({"nonce": secrets.token_hex(6), **content}, separators=(",", ":")).encode()
+    whole = {"nonce": secrets.token_hex(6), **content}
+    text = json.dumps(whole, separators=(",", ":"), ensure_ascii=False).encode()
     code = _CODES[meaning]
     periods = max(math.ceil((len(text) - code) / _PERIOD), 0)
     return text.ljust(code + periods * _PERIOD)

@@ -9,7 +9,7 @@ Objects, below `<prefix>/<queue>/`:
     live/<put>/r<g>-<i>        job i of that put, retried for the g-th time
     live/<put>/<root>.<a>.<k>  entry k of the chain that starts at job a; see `chain`
     dead/<order>.<id>          a dead job
-    done/<order>.<id>          a finished job that is kept
+    ended/<order>.<id>         a done or cancelled job that is kept; an odd size means cancelled
     unique/<sha256>            a marker: which job has a `unique`; see `unique`
     check/<random>             written when a handle starts, and deleted
 
@@ -18,12 +18,24 @@ encodes its meaning and duration, and its time is the store's; see `names`. So o
 shows every job and its state, and an idle poll is that one request.
 
 Who decides. The state of a job is its chain, and only the creator of entry k + 1 changes it after
-entry k. Claim, renewal, settlement and the takeover of an expired lease all try to create the same
-name; one of them succeeds, and the others see that they lost. The number of the CLAIM entry is the
-token. A chain starts with a slice of up to 16 equal jobs of a put, and a claim of fewer jobs leaves
-the rest of the slice as a unit with its own chain. So 16 jobs are claimed by one write, renewed by
-one, and settled by one if they end together. If part of a unit is to be retried, a BURST entry
-gives each of its jobs a chain of its own.
+entry k. Claim, renewal, settlement, cancel and the takeover of an expired lease all try to create
+the same name; one of them succeeds, and the others see that they lost. The number of the CLAIM
+entry is the token. A chain starts with a slice of up to 16 equal jobs of a put, and a claim of
+fewer jobs leaves the rest of the slice as a unit with its own chain. So 16 jobs are claimed by one
+write, renewed by one, and settled by one if they end together. If part of a unit is to be retried,
+a BURST entry gives each of its jobs a chain of its own.
+
+The record of a job. Headers lie in the body of the put. Errors are in the entries that gave the job
+back, or show as a claim that follows an expired one, and progress is in the newest renewal
+(REPORT). The entry that ends a kept or dead job holds its whole record, with its result, and then
+the record is written. A long chain is summed up by one entry (SUM), which holds the last errors.
+
+Cancelling. A job that nobody holds is ended by the cancel itself. If it is leased, the cancel
+appends an entry (CANCEL) that names it. The next entry of the holder, a renewal or a settlement,
+finds its name taken, so the holder lists the chain, reads the request, and appends after it. It
+returns the job in `Renewal.cancel`, or ends it as cancelled instead of giving it back. If the lease
+runs out first, the next claim of any handle ends the job. So a job that nobody cancels pays
+nothing.
 
 What each race decides:
 
@@ -35,6 +47,8 @@ What each race decides:
 - a late settlement: while its lease is surely valid it simply appends; later it first lists the
   chain. Old tokens find a newer CLAIM, or nothing: `LeaseLost`.
 - two puts with the same `unique`: one creates the marker.
+- a cancel and a settlement: if the settlement comes first, the cancel finds the job ended or free.
+  If the cancel comes first, done and dead still count, and what would run again is cancelled.
 
 What a crash leaves, and who cleans it up:
 
@@ -51,7 +65,7 @@ What a crash leaves, and who cleans it up:
 - during a retry: the job is in both places; the next retry finds it where the first one put it.
 
 Why nothing is lost: a job leaves its root only when an entry says done, or when its record in
-`dead/` or `done/` exists. Roots are deleted when every unit has ended and nothing is to be moved.
+`dead/` or `ended/` exists. Roots are deleted when every unit has ended and nothing is to be moved.
 Why never two live leases: the holder counts its lease from before its request, by a clock that does
 not jump. All others count from the time the store wrote it, plus the store's rounding, and take
 over only when the lease has ended by the lower bound of the store's time (`StoreClock`; the bound
@@ -69,7 +83,11 @@ can never end or duplicate a lease.
 Requests, each asserted by a test: an idle poll 1 LIST. A put 1 PUT, whatever its size. A claim
 1 LIST, 1 PUT for each unit of up to 16 jobs, 1 GET for each put it takes from; no LIST while the
 previous one shows a backlog and nobody else claims. A job from put to done 1 PUT, 1 LIST, 1 PUT,
-1 GET, 1 PUT and 2 deletes, all of them shared by jobs that go together.
+1 GET, 1 PUT and 2 deletes, all of them shared by jobs that go together. Headers, progress, results
+and errors add bytes to these requests. What adds requests, for jobs that use it: a cancel is 1 LIST
+and, for each unit, 1 PUT and 1 HEAD, and costs the holder's next write 1 refused PUT, 1 LIST and
+1 GET; the history of a job that is retried and then kept or dead is up to 5 GETs of entries that
+other handles wrote.
 
 A claim belongs to the handle that made it: while the lease is valid, a handle appends without
 checking whether another one settled it under the same token, because each check costs a request.
@@ -81,7 +99,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
@@ -89,17 +107,26 @@ from weakref import WeakKeyDictionary
 
 from pollwise.durations import Duration
 from pollwise.errors import ConfigError, PayloadError, StoreUnavailable
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, JobFilter, Queue, Stats
 from pollwise.queues.objects.body import read_body, write_body
 from pollwise.queues.objects.claiming import UnitClaimer
 from pollwise.queues.objects.core import ACT_WITHIN, Core
+from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.names import MIXED, SLICE, PutName, safe_name, tag_of
 from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.objects.store import Obstore, Store
 from pollwise.queues.objects.unique import UniqueMarkers
 from pollwise.queues.objects.views import Views
 from pollwise.runtime.clock import Clock
-from pollwise.runtime.jobs import Claim, JobInfo, NewJob, Settlement, State
+from pollwise.runtime.jobs import (
+    Claim,
+    JobInfo,
+    NewJob,
+    Progress,
+    Renewal,
+    Settlement,
+    State,
+)
 
 T = TypeVar("T")
 
@@ -154,11 +181,14 @@ class ObjectQueue(Queue):
         self._core = Core(ours, self.clock, base, location, name)
         self._claiming = UnitClaimer(self._core)
         self._uniques = UniqueMarkers(self._core)
-        self._settling = UnitSettler(
-            self._core, self._claiming, self.keep is not None, self._uniques.path
-        )
-        self._uniques.settling = self._settling
-        self._views = Views(self._core, self._claiming, self._uniques)
+        self._ender = UnitEnder(
+            self._core, self._claiming, self.keep is not None, self._uniques.path,
+            self._uniques.free,
+        )  # fmt: skip
+        self._uniques.ender = self._ender
+        self._claiming.end_lapsed = self._ender.end_lapsed
+        self._settling = UnitSettler(self._core, self._claiming, self._ender)
+        self._views = Views(self._core, self._claiming, self._uniques, self._ender)
 
     @property
     def url(self) -> str:
@@ -236,29 +266,36 @@ class ObjectQueue(Queue):
     ) -> list[Claim]:
         await self._core.ready()
         claims, listing = await self._claiming.claim(worker, limit, lease, kinds)
-        self._settling.sweep(listing.roots, listing.seen_at)
+        self._ender.sweep(listing.roots, listing.seen_at)
         if len(claims) < limit and listing.due is not None:
             self._hint_when_due(self._core.time.local(listing.due))
         return claims
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
-        if any(settlement.action == "retry" for settlement in settlements):
+        if any(settlement.comes_back for settlement in settlements):
             self._claiming.relist()
         return await self._whole(self._settling.settle(settlements))
 
-    async def _renew(self, claims: list[Claim], lease: float) -> list[str]:
-        return await self._whole(self._settling.renew(claims, lease))
+    async def _renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
+        return await self._whole(self._settling.renew(claims, lease, progress))
+
+    async def _cancel(self, ids: Sequence[str]) -> dict[str, State]:
+        self._claiming.relist()
+        return await self._whole(self._ender.cancel(ids))
 
     async def stats(self) -> Stats:
         return await self._whole(self._views.stats())
 
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        return await self._whole(self._views.stats_by_kind())
+
     async def get(self, job_id: str) -> JobInfo | None:
         return await self._whole(self._views.get(job_id))
 
-    async def _list_jobs(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        return await self._whole(self._views.page(state, kind, limit, after))
+    async def _list_jobs(self, chosen: JobFilter) -> list[JobInfo]:
+        return await self._whole(self._views.page(chosen))
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         self._claiming.relist()

@@ -1,52 +1,41 @@
-"""Settling, renewing and cleaning up: everything that the holder of a unit appends to its chain."""
+"""Settling and renewing: what the holder of a unit appends to its chain."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Mapping
 from typing import Any
 
-from pollwise.errors import StoreError, StoreUnavailable
-from pollwise.queues.objects.body import PutBody, write_record
-from pollwise.queues.objects.chain import ClaimUnit, RootObject
-from pollwise.queues.objects.claiming import HeldUnit, UnitClaimer, pending_of
-from pollwise.queues.objects.core import ACT_WITHIN, GRACE, Core
+from pollwise.queues.objects.chain import errors_of
+from pollwise.queues.objects.claiming import HeldUnit, UnitClaimer
+from pollwise.queues.objects.core import GRACE, Core
+from pollwise.queues.objects.ending import AskedToCancel, Ending, UnitEnder
 from pollwise.queues.objects.names import (
     EntryKind,
     EntryMeaning,
     read_id,
     rounded_delay,
     rounded_lease,
-    write_entry,
 )
-from pollwise.runtime.jobs import Claim, Settlement
+from pollwise.runtime.jobs import ERRORS_KEPT, Claim, Progress, Renewal, Settlement, State
 
 #: Entries that have a successor are deleted at this age, in seconds.
 STALE = 2 * GRACE
 #: A chain of this many entries is summed up when a job is given back; and which entries can be.
 LONG_CHAIN = 24
-SUMMED = (EntryKind.CLAIM, EntryKind.RENEW, EntryKind.BACK, EntryKind.BACK_FREE, EntryKind.SUM)
+SUMMED = (
+    EntryKind.CLAIM, EntryKind.RENEW, EntryKind.REPORT, EntryKind.CANCEL, EntryKind.BACK,
+    EntryKind.BACK_FREE, EntryKind.SUM,
+)  # fmt: skip
 #: Settlements of calls that failed in part are remembered for their repetition, up to this number.
 THROUGH_MAX = 10_000
-#: The maximum number of folders that one claim cleans up.
-SWEEPS = 16
 
 
 class UnitSettler:
-    """keep: finished jobs are kept. unique_path: returns where the marker of a `unique` is."""
-
-    def __init__(
-        self, core: Core, claiming: UnitClaimer, keep: bool, unique_path: Callable[[str], str]
-    ) -> None:
+    def __init__(self, core: Core, claiming: UnitClaimer, ender: UnitEnder) -> None:
         self._core = core
         self._claiming = claiming
-        self._keep = keep
-        self._unique_path = unique_path
-        self._ended: dict[str, set[int]] = {}  # jobs of a root that this handle ended
-        self._names: dict[str, set[str]] = {}  # entries of a root that this handle knows of
+        self._ender = ender
         self._through: set[tuple[str, int, str]] = set()  # settled by a call that failed in part
-        self._sweeping: set[str] = set()
 
     # Settling
 
@@ -77,16 +66,19 @@ class UnitSettler:
             raise errors[0]
         return lost
 
-    async def renew(self, claims: list[Claim], lease: float) -> list[str]:
+    async def renew(
+        self, claims: list[Claim], lease: float, progress: Mapping[str, Progress]
+    ) -> Renewal:
         units, lost = await self._by_unit(claims)
-        results = await self._core.all(
-            self._renew_unit(held, indexes, lease) for held, indexes in units
-        )
-        for result in results:
+        cancel: list[str] = []
+        for result in await self._core.all(
+            self._renew_unit(held, indexes, lease, progress) for held, indexes in units
+        ):
             if isinstance(result, BaseException):
                 raise result
-            lost += result
-        return lost
+            lost += result[0]
+            cancel += result[1]
+        return Renewal(tuple(lost), tuple(cancel))
 
     async def _by_unit(
         self, claims: list[Claim]
@@ -130,11 +122,9 @@ class UnitSettler:
                         continue
                     held = made.get((unit.root.path, unit.start))
                     if held is None:
-                        if unit.moving is not None:
-                            await core.content(unit.moving.name)
-                        held = _held(unit, jobs, body)
+                        held = await self._ender.held_unit(unit, body)
+                        held.worker = claim.worker
                         held.until = core.clock.now() + (unit.free_at or 0.0) - core.time.at_most()
-                        held.pending = pending_of(core, unit)
                         made[unit.root.path, unit.start] = held
             result.append((held, claim))
         return result
@@ -146,60 +136,88 @@ class UnitSettler:
 
         settled: what was settled is added to it, even if the rest fails.
         """
-
-        def through(part: dict[int, Settlement]) -> None:
-            settled.extend((held.id_of(i), held.token, s.action) for i, s in part.items())
-
         async with held.lock:
-            if not await self._still_ours(held):
+            if not await self._ender.still_ours(held):
                 return [held.id_of(index) for index in batch]
             ours = {index: s for index, s in batch.items() if index in held.left}
-            refused = [held.id_of(index) for index in batch if index not in held.left]
-            away = {i: s for i, s in ours.items() if s.action != "retry"}
-            back = {i: s for i, s in ours.items() if s.action == "retry"}
-            if away and not await self._send_away(held, away):
-                return [held.id_of(index) for index in batch]
-            through(away)
-            if not back:
-                return refused
-            ways = {(rounded_delay(s.delay), s.counted) for s in back.values()}
-            if len(ways) == 1 and set(back) == held.left:
-                if await self._send_back(held, back):
-                    through(back)
-                else:
-                    refused += [held.id_of(index) for index in back]
-                return refused
-            parts = await self._burst(held)
-            if parts is None:
-                return refused + [held.id_of(index) for index in back]
-            outcomes = await self._core.all(
-                self._send_back(parts[index], {index: s}) for index, s in back.items()
-            )
-            through({i: s for (i, s), ok in zip(back.items(), outcomes, strict=True) if ok is True})
-            for index, outcome in zip(back, outcomes, strict=True):
-                if isinstance(outcome, BaseException):
-                    raise outcome
-                if not outcome:
-                    refused.append(held.id_of(index))
-            return refused
+            refused = [index for index in batch if index not in held.left]
+            refused += await self._settle_held(held, ours, settled)
+            return [held.id_of(index) for index in refused]
 
-    async def _renew_unit(self, held: HeldUnit, indexes: list[int], lease: float) -> list[str]:
+    async def _settle_held(
+        self, held: HeldUnit, ours: dict[int, Settlement], settled: list[tuple[str, int, str]]
+    ) -> list[int]:
+        """Settle jobs of a unit that is ours; return those that turn out not to be."""
+        away = {i: s for i, s in ours.items() if not s.comes_back or i in held.asked}
+        back = {i: s for i, s in ours.items() if i not in away}
+        if away:
+            if not await self._ender.end(held, {i: _ending(s) for i, s in away.items()}):
+                return list(ours)
+            settled += [(held.id_of(i), held.token, s.action) for i, s in away.items()]
+        if not back:
+            return []
+        if back.keys() & held.asked:  # the write above met a request to cancel
+            return await self._settle_held(held, back, settled)
+        ways = {(rounded_delay(s.delay), s.action) for s in back.values()}
+        if len(ways) == 1 and set(back) == held.left:
+            try:
+                sent = await self._send_back(held, back)
+            except AskedToCancel:
+                return await self._settle_held(held, back, settled)
+            if not sent:
+                return list(back)
+            settled += [(held.id_of(i), held.token, s.action) for i, s in back.items()]
+            return []
+        parts = await self._burst(held)
+        if parts is None:
+            return list(back)
+        refused: list[int] = []
+        for result in await self._core.all(
+            self._settle_held(parts[index], {index: s}, settled) for index, s in back.items()
+        ):
+            if isinstance(result, BaseException):
+                raise result
+            refused += result
+        return refused
+
+    async def _renew_unit(
+        self, held: HeldUnit, indexes: list[int], lease: float, progress: Mapping[str, Progress]
+    ) -> tuple[list[str], list[str]]:
+        """The ids that are not ours any more, and those that are asked to cancel."""
         async with held.lock:
-            if not await self._still_ours(held):
-                return [held.id_of(index) for index in indexes]
+            if not await self._ender.still_ours(held):
+                return [held.id_of(index) for index in indexes], []
             refused = [held.id_of(index) for index in indexes if index not in held.left]
             # Jobs that were claimed together are renewed together: one write for all of them.
-            if held.left & set(indexes) and not await self._append_renewal(held, lease):
-                return [held.id_of(index) for index in indexes]
-            return refused
+            if renewed := held.left & set(indexes):
+                said = self._said(held, renewed, progress)
+                if not await self._append_renewal(held, lease, said):
+                    return [held.id_of(index) for index in indexes], []
+            return refused, [held.id_of(i) for i in indexes if i in held.left & held.asked]
 
-    async def _append_renewal(self, held: HeldUnit, lease: float) -> bool:
+    def _said(
+        self, held: HeldUnit, indexes: set[int], progress: Mapping[str, Progress]
+    ) -> dict[str, list[Any]]:
+        """The progress of the jobs left, with what is reported now about some of them."""
+        now = self._core.time.now()
+        kept = {n: said for n, said in held.progress.items() if int(n) in held.left}
+        return kept | {
+            str(index): [said.fraction, said.note, now]
+            for index in indexes
+            if (said := progress.get(held.id_of(index))) is not None
+        }
+
+    async def _append_renewal(
+        self, held: HeldUnit, lease: float, progress: dict[str, list[Any]]
+    ) -> bool:
         core = self._core
         lease = rounded_lease(lease)
         sent = core.clock.now()
-        if not await self._append(held, EntryMeaning(EntryKind.RENEW, lease), {}):
+        kind = EntryKind.REPORT if progress else EntryKind.RENEW
+        content = {"progress": progress} if progress else {}
+        if not await self._ender.append(held, EntryMeaning(kind, lease), content):
             return False
-        held.until = sent + lease
+        held.until, held.progress = sent + lease, progress
         name = held.root.entry_name(held.start, held.top)
         old = [n for at, n in held.renews if at < sent - STALE]
         if len(old) >= 8:
@@ -211,18 +229,40 @@ class UnitSettler:
 
     async def _send_back(self, held: HeldUnit, back: dict[int, Settlement]) -> bool:
         some = next(iter(back.values()))
-        kind = EntryKind.BACK if some.counted else EntryKind.BACK_FREE
+        kind = EntryKind.BACK if some.action == "retry" else EntryKind.BACK_FREE
         errors = {str(i): s.error for i, s in back.items() if s.error is not None}
         content: dict[str, Any] = {"errors": errors} if errors else {}
-        if len(held.names) >= LONG_CHAIN:
-            kind, content["attempts"] = EntryKind.SUM, held.attempt - (not some.counted)
-        if not await self._append(held, EntryMeaning(kind, rounded_delay(some.delay)), content):
+        if len(held.names) >= LONG_CHAIN or (errors and kind is EntryKind.BACK_FREE):
+            content = await self._sum(held, back, counted=kind is EntryKind.BACK)
+            kind = EntryKind.SUM
+        meaning = EntryMeaning(kind, rounded_delay(some.delay))
+        if not await self._ender.append(held, meaning, content):
             return False
         self._claiming.forget(held, held.left)
         held.lost = True
         if kind is EntryKind.SUM:
             self._shorten(held)
         return True
+
+    async def _sum(
+        self, held: HeldUnit, back: dict[int, Settlement], *, counted: bool
+    ) -> dict[str, Any]:
+        """What the chain says about these jobs so far, for an entry that replaces it."""
+        core, since = self._core, self._ender.since(held)
+        errors: dict[str, list[Any]] = {}
+        for index, settlement in back.items():
+            before = held.body[index].errors
+            found = await errors_of(held.path, index, before, core.content, core.time.grain)
+            if settlement.error is not None:
+                found.append([since, held.attempt, settlement.error])
+            if found:
+                errors[str(index)] = found[-ERRORS_KEPT:]
+        content: dict[str, Any] = {
+            "attempts": held.attempt - (not counted), "claimed_at": held.claimed_at, "since": since,
+        }  # fmt: skip
+        if held.progress:
+            content["progress"] = held.progress
+        return content | {"errors": errors} if errors else content
 
     def _shorten(self, held: HeldUnit) -> None:
         """Delete the entries that the newest one sums up, except those that define the jobs."""
@@ -237,20 +277,19 @@ class UnitSettler:
 
     async def _burst(self, held: HeldUnit) -> dict[int, HeldUnit] | None:
         """Give each job left a chain of its own, under the same lease."""
-        if len(held.left) == 1:
-            [index] = held.left
-            if index == held.start:
-                return {index: held}
-        if not await self._append(held, EntryMeaning(EntryKind.BURST), {"left": sorted(held.left)}):
+        if held.left == {held.start}:
+            return {held.start: held}
+        content = {"left": sorted(held.left)}
+        if not await self._ender.append(held, EntryMeaning(EntryKind.BURST), content):
             return None
-        self._names.setdefault(held.root.path, set()).update(held.names)
-        self._ended.setdefault(held.root.path, set())
+        self._ender.note_names(held)
         parts = {}
         for index in held.left:
             part = HeldUnit(
                 held.root, index, {index}, held.claim, held.top, held.attempt, held.run_at,
-                held.until, held.body, held.unsure,
-                pending=held.pending if index == held.start else [],
+                held.until, held.body, held.worker, held.claimed_at, held.path, held.unsure,
+                pending=held.pending if index == held.start else [], asked=held.asked & {index},
+                progress={n: said for n, said in held.progress.items() if n == str(index)},
             )  # fmt: skip
             parts[index] = part
             if (key := (held.id_of(index), held.token)) in self._claiming.held:
@@ -258,232 +297,10 @@ class UnitSettler:
         held.left = set()
         return parts
 
-    async def _send_away(self, held: HeldUnit, away: dict[int, Settlement]) -> bool:
-        """End jobs as done or dead."""
-        core = self._core
-        left = held.left - set(away)
-        moves: dict[str, dict[str, Any]] = {}
-        for index, settlement in away.items():
-            dead = settlement.action == "dead"
-            if dead or self._keep:
-                moves[str(index)] = {"to": settlement.action, "error": settlement.error}
-            elif held.body[index].unique is not None:
-                moves[str(index)] = {"to": ""}
-        content: dict[str, Any] = {"left": sorted(left)}
-        if moves or held.pending:
-            content |= {
-                "moves": moves, "attempt": held.attempt, "run_at": held.run_at,
-                "since": self._since(held),
-            }  # fmt: skip
-        if held.pending:
-            content["before"] = held.pending
-        moving = "moves" in content
-        sent = core.clock.now()
-        if not await self._append(held, _ending(len(left), moving=moving), content):
-            return False
-        held.left = left
-        self._claiming.forget(held, away)
-        if moving:
-            # The settlement is valid from here. If something fails now, the next entry or a later
-            # claim of any handle finishes it.
-            held.pending = [content]
-            try:
-                # While jobs are left, another handle may take the duty when the lease ends.
-                deadline = min(sent + ACT_WITHIN, held.until if left else sent + ACT_WITHIN)
-                if core.clock.now() >= deadline:
-                    return True
-                await self.move(held.root, held.body, content)
-                if left or held.root.count > 1:
-                    await self._append(held, _ending(len(left)), {"left": sorted(left)})
-                held.pending = []
-            except StoreError:
-                return True
-        self._count(held, away)
-        return True
 
-    def _since(self, held: HeldUnit) -> float:
-        """The time when jobs ended: now, or as in the write whose outcome is unknown."""
-        doubt = held.doubt
-        if doubt and doubt[0] == held.root.entry_name(held.start, held.top + 1):
-            return float(doubt[2].get("since", self._core.time.now()))
-        return self._core.time.now()
-
-    def _count(self, held: HeldUnit, away: Iterable[int]) -> None:
-        """Delete a root without another request when this handle ended all its jobs."""
-        path = held.root.path
-        ended = self._ended.setdefault(path, set())
-        ended.update(away)
-        names = self._names.setdefault(path, set())
-        names.update(held.names)
-        if len(ended) == held.root.count:
-            self._core.throw_away([path], sorted(names))
-            del self._ended[path], self._names[path]
-        while len(self._ended) > 1000:  # a later listing finds these
-            oldest = next(iter(self._ended))
-            del self._ended[oldest], self._names[oldest]
-
-    async def move(self, root: RootObject, body: PutBody, content: dict[str, Any]) -> None:
-        """Do what an entry says about ended jobs: write a record, or free their `unique`."""
-        core = self._core
-        for before in content.get("before", ()):
-            await self.move(root, body, before)
-        calls: list[Any] = []
-        freed: list[str] = []
-        for text, move in content["moves"].items():
-            index, job = int(text), body[int(text)]
-            if move["to"]:
-                record = write_record(
-                    job, content["attempt"], content["run_at"], move["error"], content["since"],
-                    root.retried,
-                )  # fmt: skip
-                calls.append(core.create(core.path(move["to"], root.put.key(index)), record))
-            elif job.unique is not None:
-                freed.append(self._unique_path(job.unique))
-        if freed:
-            calls.append(core.delete(freed))
-        for result in await core.all(calls):
-            if isinstance(result, BaseException):
-                raise result
-
-    # Chains
-
-    async def _still_ours(self, held: HeldUnit) -> bool:
-        """True while the lease is valid, since nobody else can append; later the store is asked."""
-        if held.lost:
-            return False
-        if self._core.clock.now() < held.until and not held.unsure:
-            return True
-        return await self._verify(held)
-
-    async def _verify(self, held: HeldUnit) -> bool:
-        core = self._core
-        for root in await core.folder(held.root.put.folder):
-            if root.path != held.root.path or root.item is None:
-                continue
-            for unit in await core.units(root):
-                if unit.start == held.start and unit.claim == held.claim and not unit.ended:
-                    held.top = unit.top
-                    held.left &= set(unit.jobs(core.cache.content) or ())
-                    if unit.moving is None:
-                        held.pending = []
-                    return True
-        held.lost = True
-        self._claiming.forget(held, held.left)
-        return False
-
-    async def _append(self, held: HeldUnit, meaning: EntryMeaning, content: dict[str, Any]) -> bool:
-        """Append to a chain of ours; False if it is not ours any more."""
-        core = self._core
-        entry = write_entry(meaning, content)
-        for _ in range(3):
-            name = held.root.entry_name(held.start, held.top + 1)
-            try:
-                made = await core.create(name, entry)
-            except StoreUnavailable:
-                held.doubt = (name, meaning, content, entry)
-                raise
-            if not made and held.doubt and held.doubt[:3] == (name, meaning, content):
-                made = await core.get(name) == held.doubt[3]  # written by an earlier call
-            if made:
-                held.top += 1
-                held.names.append(name)
-                if "left" in content:
-                    core.cache.add_content(name, content)
-                live = core.clock.now() < held.until and not held.unsure
-                if live or await core.head(held.root.path) is not None:
-                    return True
-                core.throw_away([], [name])  # the put had ended and was deleted: remove our entry
-                break
-            # Another handle was faster: a new owner, or one that cleaned up for us.
-            left = set(held.left)
-            if not await self._verify(held):
-                break
-            if held.left != left:
-                raise StoreUnavailable(
-                    f"{core.shown}: {held.id_of(held.start)} changed meanwhile; try again"
-                )
-        held.lost = True
-        self._claiming.forget(held, held.left)
-        return False
-
-    # Cleaning up after others
-
-    def sweep(self, roots: list[RootObject], seen_at: float) -> list[asyncio.Task[None]]:
-        """Start a bounded clean-up of what crashed handles left, as seen in a listing."""
-        core = self._core
-        long_ago = core.time.surely() - GRACE
-        begun: list[asyncio.Task[None]] = []
-        for root in roots:
-            entries = root.entries()
-            newest = max((e.written for e in entries), default=0.0) + core.time.grain
-            if root.item is None:
-                if newest < long_ago:
-                    core.throw_away([], [entry.name for entry in entries])
-                continue
-            if root.void and root.item.written + core.time.grain < long_ago:
-                core.throw_away([root.path], [])
-            if root.path in self._sweeping or not entries or len(begun) >= SWEEPS:
-                continue
-            units = core.seen_units(root)
-            if not units:
-                continue
-            over = all(unit.ended and unit.moving is None for unit in units)
-            if over and (newest < long_ago or root.path in self._ended):
-                core.throw_away([root.path], [entry.name for entry in entries])
-                self._ended.pop(root.path, None)
-                self._names.pop(root.path, None)
-            elif any(u.moving and u.moving.written + core.time.grain < long_ago for u in units):
-                self._sweeping.add(root.path)
-                begun.append(core.begin(self._finish(root, units, seen_at)))
-        return begun
-
-    async def _finish(self, root: RootObject, units: list[ClaimUnit], seen_at: float) -> None:
-        """Move jobs that a crashed handle ended but did not move."""
-        core = self._core
-        try:
-            with suppress(StoreError):
-                body = await core.body(root, afresh=True)
-                for unit in units:
-                    if body is not None and unit.moving is not None:
-                        await self._finish_unit(root, unit, body, seen_at)
-        finally:
-            self._sweeping.discard(root.path)
-
-    async def _finish_unit(
-        self, root: RootObject, unit: ClaimUnit, body: PutBody, seen_at: float
-    ) -> None:
-        core, moving = self._core, unit.moving
-        content = None if moving is None else await core.content(moving.name)
-        if content is None or core.clock.now() - seen_at > ACT_WITHIN:
-            return
-        left = content["left"] if not unit.ended else []
-        if unit.masked and not unit.ended:
-            left = unit.jobs(core.cache.content) or []
-        # The creator of the next entry has the duty, for the same time as the one before.
-        duty = write_entry(_ending(unit.left, moving=True), {**content, "left": left})
-        sent = core.clock.now()
-        if not await core.create(root.entry_name(unit.start, unit.top + 1), duty):
-            return
-        await self.move(root, body, content)
-        if core.clock.now() - sent <= ACT_WITHIN:
-            clean = write_entry(_ending(unit.left), {"left": left})
-            await core.create(root.entry_name(unit.start, unit.top + 2), clean)
-
-    async def finish_folder(self, folder: str) -> None:
-        """Clean up one put now, as far as its time has come."""
-        seen_at = self._core.clock.now()
-        for task in self.sweep(await self._core.folder(folder), seen_at):
-            await task
-
-
-def _ending(left: int, *, moving: bool = False) -> EntryMeaning:
-    if left:
-        return EntryMeaning(EntryKind.REST_MOVE if moving else EntryKind.REST, count=left)
-    return EntryMeaning(EntryKind.MOVE if moving else EntryKind.END)
-
-
-def _held(unit: ClaimUnit, jobs: list[int], body: PutBody) -> HeldUnit:
-    return HeldUnit(
-        unit.root, unit.start, set(jobs), unit.claim, unit.top, unit.attempts, unit.run_at, 0.0,
-        body, unsure=True, names=[entry.name for entry in unit.root.chains.get(unit.start, ())],
-    )  # fmt: skip
+def _ending(settlement: Settlement) -> Ending:
+    """How a settlement ends a job; one that would come back was asked to cancel."""
+    ways: dict[str, State] = {"done": "done", "dead": "dead"}
+    state = ways.get(settlement.action, "cancelled")
+    counted = settlement.action != "give_back"
+    return Ending(state, settlement.error, settlement.result, counted)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pollwise.errors import StoreUnavailable
 from pollwise.queues.objects.body import digest
 from pollwise.queues.objects.core import GRACE, Core
+from pollwise.queues.objects.ending import UnitEnder
 from pollwise.queues.objects.names import PutName, read_id, salt
-from pollwise.queues.objects.settling import UnitSettler
 from pollwise.queues.unique import check_twin, conflict, first_places
 from pollwise.runtime.jobs import NewJob
 
@@ -31,7 +31,7 @@ def unique_name(unique: str) -> str:
 class UniqueMarkers:
     def __init__(self, core: Core) -> None:
         self._core = core
-        self.settling: UnitSettler  # set by the queue: each needs the other
+        self.ender: UnitEnder  # set by the queue: each needs the other
 
     def path(self, unique: str) -> str:
         return self._core.path("unique", unique_name(unique))
@@ -122,7 +122,7 @@ class UniqueMarkers:
                 core.throw_away([root], [])
             await core.clock.sleep(pause)
         else:
-            await self.settling.finish_folder(put.folder)
+            await self.ender.finish_folder(put.folder)
             await core.clock.sleep(pause)
 
     async def alive(self, job_id: str) -> bool:
@@ -137,7 +137,7 @@ class UniqueMarkers:
             for unit in await core.units(root):
                 if index in (unit.jobs(core.cache.content) or ()):
                     return True
-        for folder in ("dead", "done"):
+        for folder in ("dead", "ended"):
             if await core.head(core.path(folder, put.key(index))) is not None:
                 return True
         return False

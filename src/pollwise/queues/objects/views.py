@@ -1,21 +1,38 @@
-"""Views: stats, lists and single jobs; retry and drop of dead jobs, and pruning of kept ones."""
+"""Views: stats, lists and single jobs; retry and drop of ended jobs, and pruning of kept ones."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass
 
-from pollwise.queues.base import Stats
-from pollwise.queues.objects.body import read_record, write_again
-from pollwise.queues.objects.chain import ClaimUnit, RootObject, read_roots
+from pollwise.queues.base import JobFilter, Stats
+from pollwise.queues.objects.body import (
+    failures,
+    info_of,
+    progress_of,
+    read_record,
+    record_state,
+    write_again,
+)
+from pollwise.queues.objects.chain import (
+    ClaimUnit,
+    RootObject,
+    errors_of,
+    last_run,
+    read_roots,
+    worker_of,
+)
 from pollwise.queues.objects.claiming import UnitClaimer, since_of
 from pollwise.queues.objects.core import TICK, Core
-from pollwise.queues.objects.names import EntryKind, PutName, place_after, read_id, tag_of
+from pollwise.queues.objects.ending import UnitEnder
+from pollwise.queues.objects.names import PutName, place_after, read_id, tag_of
 from pollwise.queues.objects.unique import UniqueMarkers
-from pollwise.runtime.jobs import JobInfo, State
+from pollwise.runtime.jobs import ENDED, STATES, Claim, JobInfo, State
 
 #: The maximum number of finished jobs that one prune deletes, and that it examines.
 PRUNE_MAX, PRUNE_LOOK = 1000, 10_000
+#: The number of jobs of mixed puts whose kind is remembered.
+KINDS_MAX = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,63 +41,121 @@ class _ListedJob:
 
     put: PutName
     index: int
+    state: State
     unit: ClaimUnit | None
-    record: str | None = None
+    record: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _JobCount:
+    """Jobs of one kind in the same state. since: when they fell due."""
+
+    job: _ListedJob
+    count: int = 1
+    since: float | None = None
 
 
 class Views:
-    def __init__(self, core: Core, claiming: UnitClaimer, uniques: UniqueMarkers) -> None:
+    def __init__(
+        self, core: Core, claiming: UnitClaimer, uniques: UniqueMarkers, ender: UnitEnder
+    ) -> None:
         self._core = core
         self._claiming = claiming
         self._uniques = uniques
+        self._ender = ender
         self._pruned_to = ""
+        self._kinds: dict[str, str] = {}  # of tags, and of the ids of jobs in mixed puts
 
     async def stats(self) -> Stats:
-        core = self._core
-        counts = dict.fromkeys(("ready", "delayed", "leased"), 0)
+        return self._counted(await self._counts())
+
+    async def stats_by_kind(self) -> dict[str, Stats]:
+        """One request more for each kind, and for each ended job that was put together with others
+        of another kind, priority or due time; the answers are remembered."""
+        counts = await self._counts()
+        kinds: dict[str, list[_JobCount]] = {}
+        for each, kind in zip(counts, await self._kinds_of(counts), strict=True):
+            if kind is not None:
+                kinds.setdefault(kind, []).append(each)
+        return {kind: self._counted(each) for kind, each in kinds.items()}
+
+    def _counted(self, counts: Iterable[_JobCount]) -> Stats:
+        states = dict.fromkeys(STATES, 0)
         oldest: float | None = None
+        for each in counts:
+            states[each.job.state] += each.count
+            if each.job.state == "ready" and each.since is not None:
+                oldest = each.since if oldest is None else min(oldest, each.since)
+        age = None if oldest is None else max(self._core.time.now() - oldest, 0.0)
+        return Stats(**states, oldest_age=age)
+
+    async def _counts(self) -> list[_JobCount]:
+        core = self._core
+        counts = []
         for root in await self._roots():
             for unit in await core.units(root):
                 if not unit.ended:
-                    state = self._state(unit)
-                    counts[state] += unit.left
-                    if state == "ready":
-                        since = since_of(core, unit)
-                        oldest = since if oldest is None else min(oldest, since)
-        age = None if oldest is None else max(core.time.now() - oldest, 0.0)
-        dead, done = len(await core.listing("dead")), len(await core.listing("done"))
-        return Stats(**counts, blocked=0, dead=dead, done=done, oldest_age=age)
+                    job = _ListedJob(root.put, unit.start, self._state(unit), unit)
+                    counts.append(_JobCount(job, unit.left, since_of(core, unit)))
+        for folder in ("dead", "ended"):
+            counts += [_JobCount(job) for job in await self._records(folder)]
+        return counts
+
+    async def _kinds_of(self, counts: list[_JobCount]) -> list[str | None]:
+        """Two kinds with the same tag count as one of them, which is very unlikely."""
+        if len(self._kinds) > KINDS_MAX:
+            self._kinds.clear()
+        keys = [
+            each.job.put.id_of(each.job.index) if each.job.put.mixed else each.job.put.tag
+            for each in counts
+        ]
+        unknown = {
+            key: each.job for key, each in zip(keys, counts, strict=True) if key not in self._kinds
+        }
+        found = await self._core.all(self._kind_of(job) for job in unknown.values())
+        for key, kind in zip(unknown, found, strict=True):
+            if isinstance(kind, BaseException):
+                raise kind
+            if kind is not None:
+                self._kinds[key] = kind
+        return [self._kinds.get(key) for key in keys]
+
+    async def _kind_of(self, job: _ListedJob) -> str | None:
+        if job.unit is not None:
+            body = await self._core.body(job.unit.root)
+            return None if body is None else body[job.index].kind
+        raw = await self._core.get(job.record)
+        return None if raw is None else read_record(raw)[0].kind
 
     async def get(self, job_id: str) -> JobInfo | None:
         core, place = self._core, read_id(job_id)
         if place is None:
             return None
         put, index = place
-        for root in await core.folder(put.folder):
-            if root.item is not None and not root.void:
-                for unit in await core.units(root):
-                    if index in (unit.jobs(core.cache.content) or ()):
-                        return await self._info(_ListedJob(put, index, unit))
-        for state in ("dead", "done"):
-            name = core.path(state, put.key(index))
-            found = await self._info(_ListedJob(put, index, None, name))
-            if found is not None:
-                return found
-        return None
+        roots = [r for r in await core.folder(put.folder) if r.item is not None and not r.void]
+        for root in roots:
+            for unit in await core.units(root):
+                if index in (unit.jobs(core.cache.content) or ()):
+                    return await self._info(_ListedJob(put, index, self._state(unit), unit))
+        for folder in ("dead", "ended"):
+            raw = await core.get(core.path(folder, put.key(index)))
+            if raw is not None:
+                return info_of(core.name, raw)
+        record = await self._ender.unmoved(roots, index)
+        return None if record is None else info_of(core.name, record[1])
 
-    async def page(
-        self, state: State | None, kind: str | None, limit: int, after: str | None
-    ) -> list[JobInfo]:
-        begin = place_after(after)
+    async def page(self, chosen: JobFilter) -> list[JobInfo]:
         page: list[JobInfo] = []
-        seen = [s for s in await self._all(state) if s.put.place(s.index) > begin]
-        seen.sort(key=lambda s: s.put.place(s.index))
-        if kind is not None:
-            seen = [s for s in seen if s.put.mixed or s.put.tag == tag_of(kind)]
-        async for info in self._infos(seen, limit):
-            if kind in (None, info.job.kind) and state in (None, info.state):
+        seen = await self._all(chosen)
+        seen.sort(key=lambda s: s.put.place(s.index), reverse=chosen.newest)
+        async for info in self._infos(seen, chosen.limit):
+            if (
+                chosen.state in (None, info.state)
+                and (chosen.kinds is None or info.job.kind in chosen.kinds)
+                and chosen.worker in (None, info.worker)
+            ):
                 page.append(info)
-                if len(page) == limit:
+                if len(page) == chosen.limit:
                     break
         return page
 
@@ -97,29 +172,38 @@ class Views:
         roots = read_roots(await self._core.listing("live"))
         return [root for root in roots if root.item is not None and not root.void]
 
-    async def _all(self, state: State | None) -> list[_ListedJob]:
-        core = self._core
+    async def _all(self, chosen: JobFilter) -> list[_ListedJob]:
+        """The jobs that may be on the page or after it, as far as a listing shows."""
+        core, state = self._core, chosen.state
         seen: dict[str, _ListedJob] = {}
-        for gone in ("dead", "done"):
-            if state in (None, gone):
-                for put, index, name in await self._records(gone):
-                    seen[put.id_of(index)] = _ListedJob(put, index, None, name)
-        if state not in ("dead", "done"):
+        for folder, states in (("dead", ENDED[:1]), ("ended", ENDED[1:])):
+            if state is None or state in states:
+                for job in await self._records(folder):
+                    seen[job.put.id_of(job.index)] = job
+        if state not in ENDED:
             for root in await self._roots():
                 for unit in await core.units(root):
-                    if unit.ended or state not in (None, self._state(unit)):
-                        continue
+                    here = self._state(unit)
                     for index in unit.jobs(core.cache.content) or ():
-                        seen[root.put.id_of(index)] = _ListedJob(root.put, index, unit)
-        return list(seen.values())
+                        seen[root.put.id_of(index)] = _ListedJob(root.put, index, here, unit)
+        begin = None if chosen.after is None else place_after(chosen.after)
+        tags = None if chosen.kinds is None else {tag_of(kind) for kind in chosen.kinds}
+        return [
+            job
+            for job in seen.values()
+            if state in (None, job.state)
+            and (tags is None or job.put.mixed or job.put.tag in tags)
+            and (chosen.worker is None or job.state not in ("ready", "delayed"))
+            and (begin is None or _beyond(job.put.place(job.index), begin, chosen.newest))
+        ]
 
-    async def _records(self, folder: str) -> list[tuple[PutName, int, str]]:
+    async def _records(self, folder: str) -> list[_ListedJob]:
         found = []
         for item in await self._core.listing(folder):
             _, _, job_id = item.name.rpartition("/")[2].partition(".")
-            place = read_id(job_id)
-            if place is not None:
-                found.append((*place, item.name))
+            if place := read_id(job_id):
+                state: State = "dead" if folder == "dead" else record_state(item)
+                found.append(_ListedJob(*place, state, None, item.name))
         return found
 
     def _state(self, unit: ClaimUnit) -> State:
@@ -129,58 +213,50 @@ class Views:
         return "leased" if unit.claim else "delayed"
 
     async def _info(self, seen: _ListedJob) -> JobInfo | None:
-        if seen.record is not None:
-            return await self._record(seen.record)
-        core, unit = self._core, seen.unit
+        core, unit, index = self._core, seen.unit, seen.index
         if unit is None:
-            return None
+            raw = await core.get(seen.record)
+            return None if raw is None else info_of(core.name, raw)
         body = await core.body(unit.root)
         if body is None:
             return None
-        worker: str | None = None
-        error: str | None = None
-        for entry in unit.path:
-            if entry.meaning.kind is EntryKind.CLAIM:
-                if worker is not None:
-                    error = f"the lease of {worker} ran out"
-                worker = (await core.content(entry.name) or {}).get("worker")
-            elif entry.meaning.kind in (EntryKind.BACK, EntryKind.BACK_FREE, EntryKind.SUM):
-                worker = None
-                errors = (await core.content(entry.name) or {}).get("errors", {})
-                error = errors.get(str(seen.index), error)
-        state = self._state(unit)
-        if state == "ready" and worker is not None:
-            worker, error = None, f"the lease of {worker} ran out"
-        job = body[seen.index].job(core.name, unit.attempts, unit.run_at)
-        since = job.run_at if state == "ready" or unit.free_at is None else unit.free_at
-        return JobInfo(job, state, since, worker, error)
+        leased = seen.state == "leased"
+        path = [e for e in unit.path if e.number < unit.claim] if leased else unit.path
+        errors = await errors_of(path, index, body[index].errors, core.content, core.time.grain)
+        run = await last_run(unit.path, core.content)
+        worker = await worker_of(unit, core.content) if leased else None
+        job = body[index].job(core.name, unit.attempts, unit.run_at)
+        since = job.run_at if seen.state == "ready" or unit.free_at is None else unit.free_at
+        claim = None
+        if leased and worker is not None:
+            claim = Claim(job, unit.token, worker, core.time.local(since))
+        return JobInfo(
+            job,
+            seen.state,
+            since,
+            worker,
+            failures(errors),
+            run.claimed_at,
+            progress_of(run.progress.get(str(index))),
+            index in unit.asked(core.cache.content),
+            claim=claim,
+        )
 
-    async def _record(self, name: str) -> JobInfo | None:
-        core = self._core
-        raw = await core.get(name)
-        if raw is None:
-            return None
-        job, data = read_record(raw)
-        state: State = "dead" if name.startswith(core.path("dead", "")) else "done"
-        info = job.job(core.name, data["attempt"], None)
-        return JobInfo(info, state, data["since"], None, data["error"])
-
-    # Dead jobs and kept jobs
-
-    async def _dead(self, ids: Sequence[str] | None) -> list[str]:
-        core = self._core
-        if ids is None:
-            return [name for _, _, name in await self._records("dead")]
-        places = [place for job_id in ids if (place := read_id(job_id))]
-        return [core.path("dead", put.key(index)) for put, index in places]
+    # Ended jobs
 
     async def retry(self, ids: Sequence[str] | None) -> int:
-        names = await self._dead(ids)
-        results = await self._core.all(self._retry(name) for name in names)
-        return _counted(results)
+        if ids is None:
+            calls = [self._retry(job.record) for job in await self._records("dead")]
+        else:
+            calls = [self._retry_named(*place) for job_id in ids if (place := read_id(job_id))]
+        return _counted(await self._core.all(calls))
+
+    async def _retry_named(self, put: PutName, index: int) -> int:
+        path, key = self._core.path, put.key(index)
+        return await self._retry(path("dead", key)) or await self._retry(path("ended", key))
 
     async def _retry(self, name: str) -> int:
-        """Put a dead job again with its own id. If this is interrupted before the dead job is
+        """Put an ended job again with its own id. If this is interrupted before its record is
         deleted, the next retry finds the job where this one put it."""
         core = self._core
         raw = await core.get(name)
@@ -197,12 +273,18 @@ class Views:
         while number in lives:
             number += 1
         root = core.path("live", put.folder, f"r{number}-{index}")
-        made = await core.create(root, write_again(job, core.time.now()))
+        made = await core.create(root, write_again(job, data["errors"], core.time.now()))
         await core.delete([name])
         return int(made)
 
     async def drop(self, ids: Sequence[str] | None) -> int:
-        return _counted(await self._core.all(self._drop(name) for name in await self._dead(ids)))
+        core = self._core
+        if ids is None:
+            names = [job.record for job in await self._records("dead")]
+        else:
+            places = [place for job_id in ids if (place := read_id(job_id))]
+            names = [core.path("dead", put.key(index)) for put, index in places]
+        return _counted(await core.all(self._drop(name) for name in names))
 
     async def _drop(self, name: str) -> int:
         core = self._core
@@ -223,7 +305,7 @@ class Views:
         old: list[str] = []
         looked = 0
         last = ""
-        async for page in core.pages("done"):
+        async for page in core.pages("ended"):
             for item in page:
                 if item.name > self._pruned_to:
                     looked += 1
@@ -236,6 +318,10 @@ class Views:
             last = ""
         self._pruned_to = last
         return _counted(await core.all(self._drop(name) for name in old[:PRUNE_MAX]))
+
+
+def _beyond(place: tuple[int, str, int], begin: tuple[int, str, int], newest: bool) -> bool:
+    return place < begin if newest else place > begin
 
 
 def _counted(results: list[int | BaseException]) -> int:
