@@ -181,7 +181,7 @@ def test_a_store_from_the_future_and_one_that_is_none(tmp_path: Path) -> None:
         await store.load()
         await store.close()
         with sqlite3.connect(path) as connection:
-            connection.execute("UPDATE pollwise_fleet_schema SET version = 99")
+            connection.execute("INSERT INTO pollwise_fleet_schema (version) VALUES (99)")
         connection.close()
         with pytest.raises(SchemaError, match="version 99"):
             await SqliteFleetStore(path).load()

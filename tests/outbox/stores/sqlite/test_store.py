@@ -112,8 +112,8 @@ def test_newer_tables_are_left_alone(tmp_path: Path) -> None:
                 with pytest.raises(SchemaError) as refused:
                     await call
                 assert str(refused.value) == (
-                    f"{path}: the outbox tables have version 99; this code supports up to 1. "
-                    "Upgrade pollwise."
+                    f"{path} has tables of version 99; this code knows up to 1. "
+                    "Upgrade pollwise, or use another file."
                 )
 
     asyncio.run(main())
@@ -328,7 +328,7 @@ def test_a_lock_is_waited_for(
                 connection.execute("BEGIN EXCLUSIVE")
                 tried = threading.Event()
                 monkeypatch.setattr(
-                    "pollwise.outbox.stores.sqlite.connection.time.sleep", lambda delay: tried.set()
+                    "pollwise.storage.sqlite.file.time.sleep", lambda delay: tried.set()
                 )
                 call = asyncio.ensure_future(store.claim("r", 1, 1, "30s"))
                 assert await asyncio.to_thread(tried.wait, PATIENCE)

@@ -15,7 +15,6 @@ from pollwise.errors import ConfigError
 from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord, OutboxStats
 from pollwise.outbox.stores.base import OnDead, OutboxStore
 from pollwise.outbox.stores.sqlite.calls import SqliteCalls
-from pollwise.outbox.stores.sqlite.connection import migration
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
@@ -83,7 +82,7 @@ class SqliteOutboxStore(OutboxStore):
         return await self._thread.call_alone(self._calls.migrate)
 
     def migration(self) -> str:
-        return migration()
+        return self._calls.migration()
 
     async def _put(self, records: list[NewRecord]) -> list[str]:
         now = self._epoch()
