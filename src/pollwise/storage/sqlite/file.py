@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
-from pollwise.errors import SchemaError, StoreError, StoreUnavailable
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollwise.storage.sql import incomplete_record, migrations, statements
 
 #: The oldest SQLite with all features that the statements use (RETURNING, UPDATE FROM, JSON).
@@ -253,6 +253,14 @@ CREATE TABLE IF NOT EXISTS {table} (
     applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
 );
 """
+
+
+def file_path(path: str | Path, example: str) -> Path:
+    found = Path(path)
+    if found.name in ("", ".."):
+        raise ConfigError(f"path = {str(path)!r} is not a file name; give one such as {example}")
+    return found
+
 
 _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (
     ("SQLITE_NOTADB", StoreError, "It is not a SQLite database; correct the path in the URL."),

@@ -35,8 +35,7 @@ JOIN_FOR = 0.005
 class SqliteThread:
     """Makes the calls of one store, one after the other.
 
-    name: of the thread. store: what is closed, for errors. opened: called once, after the first
-        successful call.
+    store: what is closed, for errors. opened: called once, after the first successful call.
     beside: the thread of another store in the same file. The two stores then have one thread and
         one connection, until the last of them is closed, and their calls are committed together.
     """
@@ -45,16 +44,19 @@ class SqliteThread:
         self,
         connected: SqliteFile,
         *,
-        name: str,
         store: str,
+        name: str | None = None,
         opened: Callable[[], None] | None = None,
         beside: SqliteThread | None = None,
     ) -> None:
         self.connected = connected
         self._store = store
         self._opened = opened
-        self._calls: _WaitingCalls = _WaitingCalls(name) if beside is None else beside._calls
-        if beside is not None:
+        self._calls: _WaitingCalls
+        if beside is None:
+            self._calls = _WaitingCalls(name or f"pollwise-{connected.path.name}")
+        else:
+            self._calls = beside._calls
             connected.share(beside.connected)
         self._calls.enter()
         self._leave = weakref.finalize(self, self._calls.leave)  # if nobody closes it

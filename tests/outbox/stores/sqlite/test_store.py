@@ -141,8 +141,8 @@ def test_a_queue_and_two_outboxes_share_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("..", "path = '..' names no file; give one such as shop.db"),
-        ("", "path = '' names no file; give one such as shop.db"),
+        ("..", "path = '..' is not a file name; give one such as shop.db"),
+        ("", "path = '' is not a file name; give one such as shop.db"),
         (
             ":memory:",
             (
