@@ -37,7 +37,16 @@ SOURCE = Path(pollwise.__file__).parent
 MIGRATIONS = sorted(SOURCE.rglob("0*.sql"))
 
 #: The digests of released migrations. To change tables, add the next migration instead.
-FROZEN = {}
+FROZEN = {
+    "controller/state/postgres/0001_controller.sql": "03787a9cb0233e30",
+    "controller/state/sqlite/0001_controller.sql": "3438059243694d9b",
+    "fleet/stores/postgres/0001_fleet.sql": "c177a2c20f92cd10",
+    "fleet/stores/sqlite/0001_fleet.sql": "2970d6644a9a0c6c",
+    "outbox/stores/postgres/0001_outbox.sql": "5de3dc35eafba989",
+    "outbox/stores/sqlite/0001_outbox.sql": "fecb2837db789926",
+    "queues/postgres/0001_jobs.sql": "2a5287e0fff93ec4",
+    "queues/sqlite/0001_jobs.sql": "cef0188939d6aea9",
+}
 
 #: What a migration after the first may do.
 ADDS = re.compile(
@@ -100,7 +109,7 @@ def upgrade_sqlite(path: Path) -> None:
         ]
         for name in tables:
             if name.endswith("_schema"):
-                connection.execute(f"UPDATE {name} SET version = version + 1")
+                connection.execute(f"INSERT INTO {name} (version) VALUES (2)")
             else:
                 connection.execute(f"ALTER TABLE {name} ADD COLUMN later_text TEXT")
                 connection.execute(

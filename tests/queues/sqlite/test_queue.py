@@ -314,13 +314,13 @@ def no_watch_left(paths: list[Path], events: int) -> int:
 def looks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The looks at the watched file, one entry each; in both ways to learn of news."""
     found: list[str] = []
-    stamp = WatchedFile._stamp
+    stamps = WatchedFile._stamps
 
-    def counted(self: WatchedFile) -> int:
+    def counted(self: WatchedFile) -> list[int]:
         found.append(request.param)
-        return stamp(self)
+        return stamps(self)
 
-    monkeypatch.setattr(WatchedFile, "_stamp", counted)
+    monkeypatch.setattr(WatchedFile, "_stamps", counted)
     if request.param == "looking":
         monkeypatch.setattr("pollwise.storage.sqlite.watched_file.inotify", no_watch_left)
     elif not sys.platform.startswith("linux"):

@@ -60,7 +60,7 @@ class SqliteStore(SqliteFile):
     def __init__(
         self, path: Path, queue: str, *, synchronous: str, create: bool, keep: bool = False
     ) -> None:
-        super().__init__(path, synchronous=synchronous, create=create)
+        super().__init__(path, synchronous=synchronous, create=create, queue=queue)
         self._queue = queue
         self._keep = keep
         self._sql = dict(self._sql)
@@ -286,10 +286,6 @@ class SqliteStore(SqliteFile):
     def prune(self, now: float, keep: float) -> int:
         with transaction(self.connect()):
             return len(self._rows("prune", before=now - keep, most=MOST_AT_ONCE))
-
-    def _rows(self, name: str, **values: Any) -> list[tuple[Any, ...]]:
-        values["queue"] = self._queue
-        return self.connect().execute(self._sql[name], values).fetchall()
 
     def _job(self, row: tuple[Any, ...]) -> Job:
         seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row

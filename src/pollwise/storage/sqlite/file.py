@@ -2,25 +2,33 @@
 
 WAL lets readers and the one writer work without blocking each other. BEGIN IMMEDIATE makes a write
 wait at its start, so that it never fails in the middle. A subclass names the package with its
-migrations and the table with its version, so that several stores may share a file.
+migrations and the table with their versions, so that several stores may share a file.
 """
 
 from __future__ import annotations
 
+import random
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
-from pollwise.errors import SchemaError, StoreError, StoreUnavailable
-from pollwise.storage.sql import migrations, statements
+from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.storage.sql import incomplete_record, migrations, statements
 
 #: The oldest SQLite with all features that the statements use (RETURNING, UPDATE FROM, JSON).
 OLDEST_SQLITE = (3, 38, 0)
-#: How long a write waits for another process's write, in seconds.
+#: How long a call waits for another process's write, in seconds.
 BUSY_TIMEOUT = 5.0
+#: How long SQLite itself waits for a lock, in seconds, and about how long we wait until the next
+#: try. SQLite would wait longer and longer, and rarely get the lock of a busy database.
+BUSY_APART = 0.003
+
+#: The errors of a migration that was already applied.
+_APPLIED_TWICE = re.compile("already exists|duplicate column")
 
 
 class FileConnection(sqlite3.Connection):
@@ -37,28 +45,42 @@ class FileConnection(sqlite3.Connection):
 class SqliteFile:
     """One connection to one database file, used by one thread at a time.
 
-    package: has its migrations and statements. version_table: holds the version of its tables.
-    holds: what the file contains, for errors.
+    package: has its migrations and statements. version_table: holds the versions of its tables.
+    holds: what the file contains, for errors. made_by: the command that creates the tables, if the
+    first use does not.
+
+    synchronous: what survives a power cut, or None to leave the file's journal as it is.
+    timeout: how long a call waits for another process's write; `BUSY_TIMEOUT` if None.
+    bound: the values of parameters that all statements have in common.
     """
 
-    package: str
-    version_table: str
-    holds: str
+    package: ClassVar[str]
+    version_table: ClassVar[str]
+    holds: ClassVar[str]
+    made_by: ClassVar[str] = ""
 
-    def __init__(self, path: Path, *, synchronous: str, create: bool) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        synchronous: str | None,
+        create: bool,
+        timeout: float | None = None,
+        **bound: Any,
+    ) -> None:
         self.path = path
         self._synchronous = synchronous
         self._create = create
+        self._timeout = timeout
+        self._bound = bound
         self._sql = statements(self.package)
         self._connection: sqlite3.Connection | None = None
         self._sharing = [self]
 
     def share(self, other: SqliteFile) -> None:
         """Use one connection with another store in the same file and thread."""
-        if (self.path.absolute(), self._synchronous) != (
-            other.path.absolute(),
-            other._synchronous,
-        ):
+        same_file = self.path.absolute() == other.path.absolute()
+        if not same_file or self._synchronous != other._synchronous:
             raise StoreError(
                 f"{self.path} and {other.path} cannot share a connection: it needs the same file "
                 "and the same synchronous"
@@ -73,7 +95,7 @@ class SqliteFile:
     def connect(self) -> sqlite3.Connection:
         """The connection; opened, checked and migrated at the first call."""
         if self._connection is None:
-            connection = self._shared() or self._open()
+            connection = self._shared() or self._open(create=self._create)
             try:
                 self._prepare(connection)
             except BaseException:
@@ -87,7 +109,7 @@ class SqliteFile:
         found = (each._connection for each in self._sharing)
         return next((each for each in found if each is not None), None)
 
-    def _open(self) -> sqlite3.Connection:
+    def _open(self, *, create: bool) -> sqlite3.Connection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             raise StoreError(
@@ -95,17 +117,20 @@ class SqliteFile:
             )
         if self.path.is_dir():
             raise StoreError(f"{self.path} is a folder; name a file in it")
-        if not self._create and not self.path.exists():
-            raise StoreError(f"there is no database at {self.path}; check the path in the URL")
+        if not create and not self.path.exists():
+            make = f", or create it with `{self.made_by}`" if self.made_by else ""
+            raise StoreError(
+                f"there is no database at {self.path}; check the path in the URL{make}"
+            )
         if not self.path.parent.is_dir():
             raise StoreError(
                 f"the folder {self.path.parent} for the database {self.path.name} does not exist; "
                 "create it or correct the path"
             )
         return sqlite3.connect(
-            f"{self.path.absolute().as_uri()}?mode={'rwc' if self._create else 'rw'}",
+            f"{self.path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
             uri=True,
-            timeout=BUSY_TIMEOUT,
+            timeout=BUSY_APART,
             isolation_level=None,
             check_same_thread=False,
             cached_statements=256,
@@ -117,54 +142,14 @@ class SqliteFile:
         if not found and not self._create:
             raise SchemaError(f"{self.path} holds no {self.holds}; check the path in the URL")
         if not connection.in_transaction:  # else another store shares it, and has set them
-            self._write_ahead(connection)
+            [(mode,)] = connection.execute("PRAGMA journal_mode = WAL")
+            if mode != "wal":
+                raise StoreError(
+                    f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
+                    "put the database on a local disk"
+                )
             connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._migrate(connection)
-
-    def _write_ahead(self, connection: sqlite3.Connection) -> None:
-        """Switch to WAL. SQLite does not wait for other processes here, so we do."""
-        give_up = time.monotonic() + BUSY_TIMEOUT
-        mode = None
-        while mode is None:
-            try:
-                mode = connection.execute("PRAGMA journal_mode = WAL").fetchone()[0]
-            except sqlite3.OperationalError as error:
-                busy = getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY")
-                if not busy or time.monotonic() > give_up:
-                    raise
-                with transaction(connection):
-                    pass  # waits until the other process is done
-        if mode != "wal":
-            raise StoreError(
-                f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
-                "put the database on a local disk"
-            )
-
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        newest = migrations(self.package)[-1][0]
-        if self._version(connection) >= newest:
-            return  # also tables of a newer version: migrations only add
-        with transaction(connection):
-            found = self._version(connection)  # again: another process may have been faster
-            if found >= newest:
-                return
-            for version, script in migrations(self.package):
-                if version > found:
-                    for statement in script_statements(script):
-                        connection.execute(statement)
-            table = self.version_table
-            connection.execute(f"CREATE TABLE IF NOT EXISTS {table} (version INTEGER NOT NULL)")
-            connection.execute(f"DELETE FROM {table}")  # noqa: S608
-            connection.execute(f"INSERT INTO {table} VALUES (?)", (newest,))  # noqa: S608
-
-    def _version(self, connection: sqlite3.Connection) -> int:
-        known = connection.execute(
-            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (self.version_table,)
-        ).fetchone()
-        if not known:
-            return 0
-        row = connection.execute(f"SELECT version FROM {self.version_table}").fetchone()  # noqa: S608
-        return int(row[0]) if row else 0
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -172,13 +157,102 @@ class SqliteFile:
             connection.close()
 
     def call(self, method: Callable[..., Any], *args: Any) -> Any:
-        """Run a method of this store; SQLite's errors are raised as ours."""
-        try:
-            return method(*args)
-        except sqlite3.Error as error:
-            raise explained(error, self.path) from error
-        except OSError as error:
-            raise StoreError(f"{error}. Check the path and its permissions.") from error
+        """Call a method of this store; raise SQLite's errors as ours.
+
+        While others hold the lock, try again until `timeout`. A method is one transaction or only
+        reads, so a failed one has done nothing; a failed commit can be repeated.
+        """
+        give_up = time.monotonic() + (BUSY_TIMEOUT if self._timeout is None else self._timeout)
+        while True:
+            try:
+                return method(*args)
+            except sqlite3.Error as error:
+                self._end_transaction()
+                name = getattr(error, "sqlite_errorname", "")
+                if not name.startswith("SQLITE_BUSY") or time.monotonic() > give_up:
+                    raise explained(error, self.path) from error
+                time.sleep(random.uniform(0.0, 2 * BUSY_APART))
+            except OSError as error:
+                raise StoreError(f"{error}. Check the path and its permissions.") from error
+
+    def _end_transaction(self) -> None:
+        """Release the lock, so that the next call starts clean."""
+        connection = self.connection
+        if connection is not None and connection.in_transaction and not connection.grouped:
+            try:
+                connection.execute("ROLLBACK")
+            except sqlite3.Error:
+                self.close()  # which undoes it as well
+
+    # Versions
+
+    @classmethod
+    def migration(cls, found: int = 0) -> str:
+        """The SQL that upgrades tables of version `found`, for one transaction."""
+        table = cls.version_table
+        steps = [
+            f"{script}\nINSERT INTO {table} (version) VALUES ({version});\n"
+            for version, script in migrations(cls.package)
+            if version > found
+        ]
+        return "\n".join([_VERSION_TABLE.format(table=table), *steps])
+
+    def _migrate(self, connection: sqlite3.Connection) -> list[int]:
+        """Upgrade the tables; return the versions that were missing."""
+        if self._version(connection) >= migrations(self.package)[-1][0]:
+            return []  # also for tables of a newer version: migrations only add
+        with transaction(connection):
+            recorded = self._versions(connection)
+            found = self._version(connection)  # again: another process may have been faster
+            try:
+                for statement in script_statements(self.migration(found)):
+                    connection.execute(statement)
+            except sqlite3.OperationalError as error:
+                if recorded is None or not _APPLIED_TWICE.search(str(error)):
+                    raise
+                lacking = incomplete_record(self.version_table, recorded, self.package)
+                raise SchemaError(f"{self.path}: {error}. {lacking}") from None
+        return [version for version, _ in migrations(self.package) if version > found]
+
+    def _version(self, connection: sqlite3.Connection) -> int:
+        return max(self._versions(connection) or [0])
+
+    def _versions(self, connection: sqlite3.Connection) -> list[int] | None:
+        """The versions that were applied; None if their table does not exist."""
+        table = self.version_table
+        known = connection.execute(
+            "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (table,)
+        ).fetchone()
+        if not known:
+            return None
+        rows = connection.execute(f"SELECT version FROM {table} ORDER BY version")  # noqa: S608
+        return [int(version) for (version,) in rows]
+
+    # Statements
+
+    def _rows(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
+        values |= self._bound
+        return self.connect().execute(self._sql[name], values).fetchall()
+
+    def _change(self, name: str, /, **values: Any) -> int:
+        """Run a statement that changes rows; return how many."""
+        values |= self._bound
+        return self.connect().execute(self._sql[name], values).rowcount
+
+
+_VERSION_TABLE = """\
+CREATE TABLE IF NOT EXISTS {table} (
+    version    INTEGER PRIMARY KEY,
+    applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
+);
+"""
+
+
+def file_path(path: str | Path, example: str) -> Path:
+    found = Path(path)
+    if found.name in ("", ".."):
+        raise ConfigError(f"path = {str(path)!r} is not a file name; give one such as {example}")
+    return found
 
 
 _EXPLANATIONS: tuple[tuple[str, type[StoreError], str], ...] = (

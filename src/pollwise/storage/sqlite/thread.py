@@ -32,43 +32,31 @@ CALLS_AT_ONCE = 64
 JOIN_FOR = 0.005
 
 
-class ConnectionOwner(Protocol):
-    """Owns the connection, and raises SQLite's errors as ours."""
-
-    @property
-    def connection(self) -> FileConnection | None:
-        """The connection, once it is open and the tables exist."""
-
-    def call(self, method: Callable[..., Any], *args: Any) -> Any: ...
-
-    def close(self) -> None: ...
-
-
 class SqliteThread:
     """Makes the calls of one store, one after the other.
 
-    name: of the thread. store: what is closed, for errors. opened: called once, after the first
-        successful call.
+    store: what is closed, for errors. opened: called once, after the first successful call.
     beside: the thread of another store in the same file. The two stores then have one thread and
         one connection, until the last of them is closed, and their calls are committed together.
     """
 
     def __init__(
         self,
-        connected: ConnectionOwner,
+        connected: SqliteFile,
         *,
-        name: str,
         store: str,
+        name: str | None = None,
         opened: Callable[[], None] | None = None,
         beside: SqliteThread | None = None,
     ) -> None:
         self.connected = connected
         self._store = store
         self._opened = opened
-        self._calls: _WaitingCalls = _WaitingCalls(name) if beside is None else beside._calls
-        if beside is not None:
-            assert isinstance(connected, SqliteFile)  # noqa: S101
-            assert isinstance(beside.connected, SqliteFile)  # noqa: S101
+        self._calls: _WaitingCalls
+        if beside is None:
+            self._calls = _WaitingCalls(name or f"pollwise-{connected.path.name}")
+        else:
+            self._calls = beside._calls
             connected.share(beside.connected)
         self._calls.enter()
         self._leave = weakref.finalize(self, self._calls.leave)  # if nobody closes it
@@ -112,7 +100,7 @@ class SqliteThread:
 
 
 class _WaitingCall(NamedTuple):
-    owner: ConnectionOwner
+    owner: SqliteFile
     work: Callable[[], Any]
     future: asyncio.Future[Any]
     alone: bool
@@ -211,7 +199,7 @@ def _make_together(
     """Make calls in one transaction, which the first one that writes begins. An error undoes its
     own call only, but if the transaction is not committed, all calls fail.
     """
-    owner: ConnectionOwner | None = None
+    owner: SqliteFile | None = None
     answers: list[_CallAnswer] = []
     until = time.monotonic() + JOIN_FOR
     connection.grouped = True

@@ -1,9 +1,7 @@
 """Hints of commits to a SQLite file, from changes of the file itself.
 
 A put happens before its commit, and in any language, so a writer cannot say when its record becomes
-visible. The file can: a commit writes to its log, `<file>-wal`, or without a log to the file. On
-Linux the kernel reports that (inotify): a pause costs nothing while nothing is written. Elsewhere a
-pause compares the files' time stamps.
+visible. The file can: a commit writes to its log, `<file>-wal`, or without a log to the file.
 
 After a change, one read of an index shows whether there is anything to claim; only then a relay is
 woken. The write happens a little before its commit is visible, because SQLite may wait for the disk
@@ -13,7 +11,6 @@ in between, so the read is repeated a few times at growing intervals.
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,17 +31,15 @@ class WatchedDatabase(FileHints):
     anything: returns whether there is anything to claim.
     """
 
+    events = IN_MODIFY
+
     def __init__(
         self, database: Path, every: float, anything: Callable[[], Awaitable[bool]]
     ) -> None:
-        super().__init__(every)
-        self._database = database
         self._log = database.with_name(database.name + "-wal")
+        super().__init__([database, self._log], every)
         self._anything = anything
-        self._seen = self._stamp()
         self._watches_log = False
-        self._loop: asyncio.AbstractEventLoop | None = None  # of the handles and tasks below
-        self._next_stamp: asyncio.TimerHandle | None = None
         self._next_check: asyncio.TimerHandle | None = None
         self._checks_left: list[float] = []
         self._checked_at = 0.0
@@ -52,29 +47,13 @@ class WatchedDatabase(FileHints):
 
     def asleep(self, hint: Hint) -> None:
         super().asleep(hint)
-        if not self._every or not self._opened:
-            return
-        loop = asyncio.get_running_loop()
-        if self._loop is not loop:
-            self._leave_loop()
-            self._loop = loop
-        if self._begin_watch():
-            self._start_reading(loop, self._read_changes)
-        elif self._next_stamp is None:
-            self._next_stamp = loop.call_later(self._every, self._compare_later)
-        self._compare()  # it may have changed while no relay slept
-        if self._next_check is None and self._checks_left:
-            self._check_at(loop.time() + self._checks_left.pop(0))
+        if self._loop is not None and self._next_check is None and self._checks_left:
+            self._check_at(self._loop.time() + self._checks_left.pop(0))
 
     def awake(self, hint: Hint) -> None:
         super().awake(hint)
         if not self._asleep:
-            self._stop_reading()  # a busy relay does not need hints of its own writes
             self._cancel_check()
-
-    def close(self) -> None:
-        super().close()
-        self._leave_loop()
 
     async def aclose(self) -> None:
         checking = self._checking
@@ -82,47 +61,21 @@ class WatchedDatabase(FileHints):
         if checking is not None and checking.get_loop() is asyncio.get_running_loop():
             await asyncio.gather(checking, return_exceptions=True)
 
-    # Changes
+    def _listen(self) -> bool:
+        return self._opened and super()._listen()
 
     def _begin_watch(self) -> bool:
-        """Have the kernel watch the files; False if it cannot."""
         has_log = self._log.exists()
-        if self._watch is not None and has_log and not self._watches_log:
+        if has_log and not self._watches_log:
             self._end_watch()
-        if self._watch is None and not self._cannot_watch:
-            paths = [self._database, self._log] if has_log else [self._database]
-            self._watch_files(paths, IN_MODIFY)
+        if self._watch is None:
             self._watches_log = has_log
-        return self._watch is not None
+        return super()._begin_watch()
 
     def _read_changes(self) -> None:
-        if self._watch is not None:
-            with suppress(OSError):
-                os.read(self._watch, 65536)
+        super()._read_changes()
         self._stop_reading()  # until the check, so that a busy file does not keep this process busy
         self._changed()
-
-    def _compare_later(self) -> None:
-        self._next_stamp = None
-        self._compare()
-        if self._asleep and self._loop is not None:
-            self._next_stamp = self._loop.call_later(self._every, self._compare_later)
-
-    def _compare(self) -> None:
-        stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
-            self._changed()
-
-    def _stamp(self) -> tuple[int, ...]:
-        found = []
-        for path in (self._database, self._log):
-            with suppress(OSError):
-                stat = path.stat()
-                found += [stat.st_mtime_ns, stat.st_size]
-        return tuple(found)
-
-    # Checks
 
     def _changed(self) -> None:
         """Check soon, and then a few more times."""
@@ -134,8 +87,7 @@ class WatchedDatabase(FileHints):
             self._check_at(soon)
 
     def _check_at(self, when: float) -> None:
-        if self._next_check is not None:
-            self._next_check.cancel()
+        self._cancel_check()
         if self._loop is not None:
             self._next_check = self._loop.call_at(when, self._check_now)
 
@@ -144,14 +96,14 @@ class WatchedDatabase(FileHints):
         if self._loop is None or not self._asleep:
             return
         self._checked_at = self._loop.time()
-        self._start_reading(self._loop, self._read_changes)
+        self._start_reading()
         if self._checks_left:
             self._check_at(self._checked_at + max(self._checks_left.pop(0), CHECKS_APART))
         if self._checking is None or self._checking.done():
             self._checking = self._loop.create_task(self._check_once())
 
     async def _check_once(self) -> None:
-        self._seen = self._stamp()
+        self._seen = self._stamps()
         with suppress(Exception):  # a lost hint costs latency; polls go on and report the error
             if await self._anything():
                 self.send(1)
@@ -161,18 +113,12 @@ class WatchedDatabase(FileHints):
             self._next_check.cancel()
             self._next_check = None
 
-    # Ending
-
     def _leave_loop(self) -> None:
-        self._stop_reading()
+        super()._leave_loop()
         self._cancel_check()
         self._checks_left = []
-        if self._next_stamp is not None:
-            self._next_stamp.cancel()
-            self._next_stamp = None
         if self._checking is not None:
             if not self._checking.get_loop().is_closed():
                 self._checking.cancel()
             self._checking = None
         self._checked_at = 0.0
-        self._loop = None

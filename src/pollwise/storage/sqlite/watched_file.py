@@ -1,9 +1,8 @@
-"""Hints between processes through a file beside the database, `<file>-hint`.
+"""Hints from changes of files, and hints between processes through a file beside the database.
 
-A put touches the file, and a pause watches it. On Linux the kernel reports it (inotify): a pause
-costs nothing and the hint arrives at once. Elsewhere, or if the kernel has no watch left, a pause
-compares the file's time stamp every `every` seconds, which is one `stat`. Neither opens a
-transaction nor takes a lock, so the database stays untouched.
+On Linux the kernel reports a change (inotify): a pause costs nothing and the hint arrives at once.
+Elsewhere, or if the kernel has no watch left, a pause compares time stamps now and then. Neither
+opens a transaction nor takes a lock, so the database stays untouched.
 """
 
 from __future__ import annotations
@@ -13,8 +12,10 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from pollwise.runtime.hints import Hint, Hints
 
@@ -22,47 +23,106 @@ IN_ATTRIB = 0x004  # a new time stamp is a change of attributes
 
 
 class FileHints(Hints):
-    """Hints from changes of files, which the kernel reports where it can.
+    """Hints from changes of files.
 
-    every: how often to compare time stamps if the kernel cannot report changes; 0 turns both off.
+    events: which changes the kernel reports.
+
+    paths: the files. every: how often to compare time stamps if the kernel cannot report changes; 0
+        turns both off.
     """
 
-    def __init__(self, every: float) -> None:
+    events: ClassVar[int]
+
+    def __init__(self, paths: Sequence[Path], every: float) -> None:
         super().__init__()
+        self._paths = paths
         self._every = every
         self._opened = False
+        self._seen = self._stamps()
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the reader and the timers
         self._watch: int | None = None  # inotify's file descriptor
         self._cannot_watch = not sys.platform.startswith("linux")
-        self._reading: asyncio.AbstractEventLoop | None = None
+        self._reading = False
+        self._next_look: asyncio.TimerHandle | None = None
+
+    def _changed(self) -> None:
+        """A file has changed."""
+        self.send(1)
 
     def opened(self) -> None:
         """The database exists and is ours: only now may it be watched."""
         self._opened = True
 
+    def asleep(self, hint: Hint) -> None:
+        super().asleep(hint)
+        if not self._every:
+            return
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._leave_loop()  # its timers never fire
+            self._loop = loop
+        if self._listen():
+            self._look()  # it may have changed while nobody listened
+
+    def awake(self, hint: Hint) -> None:
+        super().awake(hint)
+        if not self._asleep:
+            self._stop_reading()  # a busy process does not need hints of its own writes
+
     def close(self) -> None:
         super().close()
         self._every = 0.0
         self._end_watch()
+        self._leave_loop()
 
-    def _watch_files(self, paths: Iterable[Path], events: int) -> None:
-        try:
-            self._watch = inotify(paths, events)
-        except (OSError, AttributeError):
-            self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
+    def _leave_loop(self) -> None:
+        self._stop_reading()
+        if self._next_look is not None:
+            self._next_look.cancel()
+            self._next_look = None
+        self._loop = None
 
-    def _start_reading(self, loop: asyncio.AbstractEventLoop, changed: Callable[[], None]) -> bool:
-        """Have `changed` called when the kernel reports a change; False if it already is."""
-        if self._reading is loop or self._watch is None:
+    def _listen(self) -> bool:
+        """Get changes from the kernel, or else look later; False if this was begun before."""
+        if self._begin_watch():
+            return self._start_reading()
+        if self._next_look is not None or self._loop is None:
             return False
-        loop.add_reader(self._watch, changed)
-        self._reading = loop
+        self._next_look = self._loop.call_later(self._every, self._look_again)
         return True
 
+    # Reported by the kernel
+
+    def _begin_watch(self) -> bool:
+        """Have the kernel watch the files; False if it cannot."""
+        if self._watch is None and self._opened and not self._cannot_watch:
+            try:
+                self._watch = inotify(self._existing(), self.events)
+            except (OSError, AttributeError):
+                self._cannot_watch = True  # no rights, no watch left, no inotify: use time stamps
+        return self._watch is not None
+
+    def _existing(self) -> Sequence[Path]:
+        return [path for path in self._paths if path.exists()]
+
+    def _start_reading(self) -> bool:
+        """Have the kernel wake the event loop; False if it already does."""
+        if self._reading or self._watch is None or self._loop is None:
+            return False
+        self._loop.add_reader(self._watch, self._read_changes)
+        self._reading = True
+        return True
+
+    def _read_changes(self) -> None:
+        if self._watch is not None:
+            with suppress(OSError):
+                os.read(self._watch, 65536)
+
     def _stop_reading(self) -> None:
-        if self._reading is not None and self._watch is not None:
-            if not self._reading.is_closed():
-                self._reading.remove_reader(self._watch)
-            self._reading = None
+        if self._reading and self._watch is not None and self._loop is not None:
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._watch)
+            self._reading = False
 
     def _end_watch(self) -> None:
         self._stop_reading()
@@ -70,33 +130,38 @@ class FileHints(Hints):
             os.close(self._watch)
             self._watch = None
 
+    # Time stamps
+
+    def _look_again(self) -> None:
+        self._next_look = None
+        self._look()
+        if self._asleep:
+            self._listen()
+
+    def _look(self) -> None:
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps
+            self._changed()
+
+    def _stamps(self) -> list[int]:
+        found = []
+        for path in self._paths:
+            with suppress(OSError):
+                stat = path.stat()
+                found += [stat.st_mtime_ns, stat.st_size]
+        return found
+
 
 class WatchedFile(FileHints):
-    """Hints that also come from, and go to, other processes."""
+    """Hints to and from other processes through the file `<database>-hint`, which a put touches."""
+
+    events = IN_ATTRIB
 
     def __init__(self, database: Path, every: float) -> None:
-        super().__init__(every)
         self._database = database
         self._path = database.with_name(database.name + "-hint")
-        self._seen = self._stamp()
-        self._next_check: asyncio.TimerHandle | None = None
-        self._checking: asyncio.AbstractEventLoop | None = None
-
-    def asleep(self, hint: Hint) -> None:
-        super().asleep(hint)
-        if not self._every or self._read_watch():
-            return
-        if self._next_check is None or self._checking is not asyncio.get_running_loop():
-            self._check_later()  # a timer of a closed event loop never fires
-
-    def awake(self, hint: Hint) -> None:
-        super().awake(hint)
-        if not self._asleep:
-            self._stop_reading()  # a busy process need not be notified of its own puts
-
-    def close(self) -> None:
-        super().close()
-        self._stop_checking()
+        super().__init__([self._path], every)
 
     def send_to_others(self, count: int = 1, kinds: Iterable[str] | None = None) -> None:
         """Touch the file. A failure only costs others latency, so it is not an error."""
@@ -110,79 +175,24 @@ class WatchedFile(FileHints):
                 os.utime(self._path)
         except OSError:
             return
-        self._seen = self._stamp()
+        self._seen = self._stamps()
+
+    def _existing(self) -> Sequence[Path]:
+        if not self._path.exists():
+            self._make_file()
+            self._seen = self._stamps()  # our own creation is not a hint
+        return self._paths
 
     def _make_file(self) -> None:
         self._path.touch()
         self._path.chmod(self._database.stat().st_mode & 0o666)  # for all users of the database
 
-    # Reported by the kernel
-
-    def _read_watch(self) -> bool:
-        """Get touches from the kernel; False if that is not possible."""
-        if self._watch is None and not self._begin_watch():
-            return False
-        if self._start_reading(asyncio.get_running_loop(), self._on_touch):
-            self._check()  # it may have been touched while nobody listened
-        return True
-
-    def _begin_watch(self) -> bool:
-        if self._cannot_watch or not self._opened:
-            return False
-        try:
-            if not self._path.exists():
-                self._make_file()
-                self._seen = self._stamp()  # our own creation is not a hint
-        except OSError:
-            self._cannot_watch = True
-        else:
-            self._watch_files([self._path], IN_ATTRIB)
-        if self._watch is None:
-            return False
-        self._stop_checking()
-        return True
-
-    def _on_touch(self) -> None:
-        if self._watch is None:
-            return
-        try:
-            os.read(self._watch, 4096)
-        except OSError:
-            return
+    def _read_changes(self) -> None:
+        super()._read_changes()
         if not self._path.exists():  # it was removed: watch its successor
             self._end_watch()
-            self._read_watch()
-        self._check()
-
-    # Time stamps
-
-    def _check_later(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._next_check = loop.call_later(self._every, self._check_again)
-        self._checking = loop
-
-    def _stop_checking(self) -> None:
-        if self._next_check is not None:
-            self._next_check.cancel()
-            self._next_check = None
-
-    def _check_again(self) -> None:
-        self._next_check = None
-        self._check()
-        if self._asleep:
-            self._check_later()
-
-    def _check(self) -> None:
-        stamp = self._stamp()
-        if stamp != self._seen:
-            self._seen = stamp
-            self.send(1)
-
-    def _stamp(self) -> int:
-        try:
-            return self._path.stat().st_mtime_ns
-        except OSError:
-            return 0
+            self._listen()
+        self._look()  # our own touch is not a hint
 
 
 def inotify(paths: Iterable[Path], events: int) -> int:

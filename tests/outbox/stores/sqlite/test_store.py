@@ -122,8 +122,8 @@ def test_a_queue_and_two_outboxes_share_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        ("..", "path = '..' names no file; give one such as shop.db"),
-        ("", "path = '' names no file; give one such as shop.db"),
+        ("..", "path = '..' is not a file name; give one such as shop.db"),
+        ("", "path = '' is not a file name; give one such as shop.db"),
         (
             ":memory:",
             (
@@ -309,7 +309,7 @@ def test_a_lock_is_waited_for(
                 connection.execute("BEGIN EXCLUSIVE")
                 tried = threading.Event()
                 monkeypatch.setattr(
-                    "pollwise.outbox.stores.sqlite.connection.time.sleep", lambda delay: tried.set()
+                    "pollwise.storage.sqlite.file.time.sleep", lambda delay: tried.set()
                 )
                 call = asyncio.ensure_future(store.claim("r", 1, 1, "30s"))
                 assert await asyncio.to_thread(tried.wait, PATIENCE)

@@ -11,11 +11,12 @@ import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from pollwise.errors import ConfigError, StoreError
+from pollwise.errors import StoreError
 from pollwise.fleet.stores.base import (
     AUDIT_KEPT,
     NAME,
@@ -25,7 +26,7 @@ from pollwise.fleet.stores.base import (
     TargetOrder,
 )
 from pollwise.runtime.audit import AuditEntry
-from pollwise.storage.sqlite.file import SqliteFile, transaction
+from pollwise.storage.sqlite.file import SqliteFile, file_path, transaction
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread
 
 #: A run without a sign of life for this many seconds is over; and seconds between two signs.
@@ -45,17 +46,16 @@ class _FleetTables(SqliteFile):
 
     def __init__(self, path: Path, fleet: str, *, create: bool) -> None:
         # "normal": a power cut may lose the last second of state; those polls are repeated.
-        super().__init__(path, synchronous="normal", create=create)
+        super().__init__(path, synchronous="normal", create=create, fleet=fleet)
         self._fleet = fleet
         self._run = secrets.token_hex(8)
         self._entered = False
 
     def load(self, names: Sequence[str] | None = None) -> list[SavedTarget]:
-        rows = self.connect().execute(self._sql["load"], (self._fleet,))
         wanted = None if names is None else set(names)
         return [
             SavedTarget(name, due, bool(paused), *rest, more=_plain(more))  # type: ignore[misc]
-            for name, due, paused, *rest, more in rows
+            for name, due, paused, *rest, more in self._rows("load")
             if wanted is None or name in wanted
         ]
 
@@ -68,31 +68,28 @@ class _FleetTables(SqliteFile):
             )
             for each in batch
         ]  # fmt: skip
-        connection = self.connect()
-        with transaction(connection):
-            connection.executemany(self._sql["save"], rows)
+        with transaction(self.connect()):
+            self.connect().executemany(self._sql["save"], rows)
         return []
 
     def remove(self, names: Sequence[str]) -> None:
-        connection = self.connect()
-        with transaction(connection):
-            connection.executemany(self._sql["remove"], [(self._fleet, name) for name in names])
+        with transaction(self.connect()):
+            for name in names:
+                self._change("remove", name=name)
 
     def enter(self) -> None:
-        connection = self.connect()
         pid, host, now = os.getpid(), socket.gethostname(), time.time()
-        with transaction(connection):
-            found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
-            if found is not None and found[0] != self._run:
-                run, their_pid, their_host, at = found
+        with transaction(self.connect()):
+            for run, their_pid, their_host, at in self._rows("run"):
                 # A run that was wrongly declared dead gives way: two would double every poll.
-                if self._entered or _lives(run, their_pid, their_host, at, now):
+                if run != self._run and (
+                    self._entered or _lives(run, their_pid, their_host, at, now)
+                ):
                     raise StoreError(
                         f"another process (pid {their_pid}, host {their_host}) polls this store; "
                         "use Postgres for several nodes"
                     )
-            row = (self._fleet, self._run, pid, host, now)
-            connection.execute(self._sql["keep_run"], row)
+            self._change("keep_run", run=self._run, pid=pid, host=host, at=now)
         self._entered = True
         _OUR_RUNS.add(self._run)
 
@@ -100,9 +97,8 @@ class _FleetTables(SqliteFile):
         if self._entered:
             self._entered = False
             _OUR_RUNS.discard(self._run)
-            connection = self.connect()
-            with transaction(connection):
-                connection.execute(self._sql["end_run"], (self._fleet, self._run))
+            with transaction(self.connect()):
+                self._change("end_run", run=self._run)
 
     def close(self) -> None:
         try:
@@ -111,58 +107,46 @@ class _FleetTables(SqliteFile):
             super().close()
 
     def nodes(self) -> list[FleetNode] | None:
-        connection = self.connect()
-        found = connection.execute(self._sql["run"], (self._fleet,)).fetchone()
-        if found is None:
-            return []
-        run, pid, host, at = found
         now = time.time()
-        if not _lives(run, pid, host, at, now):
-            return []
-        [held] = connection.execute(self._sql["count"], (self._fleet,)).fetchone()
-        return [FleetNode(f"{host}-{pid}", RUN_LASTS - (now - at), held)]
+        return [
+            FleetNode(f"{host}-{pid}", RUN_LASTS - (now - at), self._rows("count")[0][0])
+            for run, pid, host, at in self._rows("run")
+            if _lives(run, pid, host, at, now)
+        ]
 
     def order(self, what: str, names: Sequence[str], by: str = "") -> None:
-        connection = self.connect()
-        with transaction(connection):
-            rows = [(self._fleet, name, what, by) for name in names]
-            connection.executemany(self._sql["order"], rows)
+        with transaction(self.connect()):
+            for name in names:
+                self._change("order", name=name, what=what, by=by)
 
     def orders(self) -> list[TargetOrder]:
-        connection = self.connect()
-        whose = (self._fleet,)
-        found = connection.execute(self._sql["orders"], whose).fetchall()
+        found = self._rows("orders")
         if found:  # otherwise no write, which would block others
-            with transaction(connection):
-                found = connection.execute(self._sql["orders"], whose).fetchall()
-                connection.execute(self._sql["clear_orders"], whose)
+            with transaction(self.connect()):
+                found = self._rows("orders")
+                self._change("clear_orders")
         return [TargetOrder(*row) for row in found]
 
     def settings(self) -> dict[str, Any]:
-        rows = self.connect().execute(self._sql["settings"], (self._fleet,))
-        return {key: json.loads(value) for key, value in rows}
+        return {key: json.loads(value) for key, value in self._rows("settings")}
 
     def keep_settings(self, changes: Mapping[str, Any]) -> None:
-        connection = self.connect()
-        with transaction(connection):
+        with transaction(self.connect()):
             for key, value in changes.items():
                 if value is None:
-                    connection.execute(self._sql["remove_setting"], (self._fleet, key))
+                    self._change("remove_setting", key=key)
                 else:
-                    row = (self._fleet, key, json.dumps(value))
-                    connection.execute(self._sql["keep_setting"], row)
+                    self._change("keep_setting", key=key, value=json.dumps(value))
 
     def audit(self, entry: AuditEntry) -> None:
-        connection, now = self.connect(), time.time()
-        with transaction(connection):
-            connection.execute(self._sql["prune_audit"], (self._fleet, now - AUDIT_KEPT))
-            parts = (entry.who, entry.action, entry.what, entry.detail, entry.address)
-            connection.execute(self._sql["audit"], (self._fleet, now, *parts))
+        now = time.time()
+        with transaction(self.connect()):
+            self._change("prune_audit", before=now - AUDIT_KEPT)
+            self._change("audit", now=now, **asdict(entry))
 
     def list_audit(self, limit: int, before: int | None = None) -> list[AuditEntry]:
         newest = 2**63 - 1 if before is None else before
-        rows = self.connect().execute(self._sql["list_audit"], (self._fleet, newest, limit))
-        return [AuditEntry(*row) for row in rows]
+        return [AuditEntry(*row) for row in self._rows("list_audit", before=newest, limit=limit)]
 
 
 class SqliteFleetStore(FleetStore):
@@ -175,17 +159,13 @@ class SqliteFleetStore(FleetStore):
     enter_every: ClassVar[float | None] = SIGN_EVERY
 
     def __init__(self, path: str | Path, fleet: str = NAME, *, create: bool = True) -> None:
-        self.path = Path(path)
-        if self.path.name in ("", ".."):
-            raise ConfigError(f"path = {str(path)!r} is not a file name; give one like fleet.db")
+        self.path = file_path(path, "fleet.db")
         self.name = fleet
         self.url = f"sqlite:///{quote(str(self.path))}"
         if fleet != NAME:
             self.url += f"?fleet={quote(fleet, safe='')}"
         self._tables = _FleetTables(self.path, fleet, create=create)
-        self._thread = SqliteThread(
-            self._tables, name=f"pollwise-{self.path.name}", store=str(self.path)
-        )
+        self._thread = SqliteThread(self._tables, store=str(self.path))
 
     async def close(self) -> None:
         await self._thread.close()

@@ -1,3 +1,3 @@
 """The outbox in the user's own SQLite file: `store` is async, `calls` has the calls that its thread
-makes, `connection` opens and migrates the file.
+makes.
 """

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from pollwise.errors import SchemaError
 from pollwise.outbox.records import (
     RECORD_STATES,
     BlockedKey,
@@ -25,10 +28,10 @@ from pollwise.outbox.records import (
     stored_record,
 )
 from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
-from pollwise.outbox.stores.sqlite.connection import SqliteConnection
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.storage.ids import number_of, place_after
-from pollwise.storage.sqlite.file import snapshot, transaction
+from pollwise.storage.sql import migrations
+from pollwise.storage.sqlite.file import SqliteFile, snapshot, transaction
 
 #: The maximum number of new records that one claim reads, and that one prune deletes: limits the
 #: time that the write lock is held.
@@ -44,8 +47,44 @@ KeyOrRecord = tuple[str, int]
 _CODES = {state: code for code, state in enumerate(RECORD_STATES)}
 
 
-class SqliteCalls(SqliteConnection):
+class SqliteCalls(SqliteFile):
     """The calls of a store. A call is one transaction or only reads."""
+
+    package = __package__
+    version_table = "pollwise_outbox_schema"
+    holds = "outbox"
+    made_by = "pollwise outbox migrate URL"
+
+    def __init__(self, path: Path, outbox: str, timeout: float) -> None:
+        absolute = path.absolute()  # the working directory may change
+        super().__init__(absolute, synchronous=None, create=False, timeout=timeout, outbox=outbox)
+        self._outbox = outbox
+
+    # The connection and the tables
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """Check the tables. With a write-ahead log, do not wait for the disk.
+
+        A power cut can then undo a claim or a settlement, and records are handled once more.
+        Without a write-ahead log it could damage the file.
+        """
+        found, newest = self._version(connection), migrations(__package__)[-1][0]
+        if found < newest:
+            old = f"outbox tables of version {found}; this code needs {newest}"
+            has = old if found else "no outbox tables"
+            raise SchemaError(f"{self.path} has {has}. Run `{self.made_by}`.")
+        # SQLite accepts any bytes as text, and other programs put records too.
+        connection.text_factory = lambda text: str(text, "utf-8", "replace")
+        [(mode,)] = connection.execute("PRAGMA journal_mode")
+        if mode == "wal":
+            connection.execute("PRAGMA synchronous = NORMAL")
+
+    def migrate(self) -> list[int]:
+        connection = self._open(create=True)
+        try:
+            return self._migrate(connection)
+        finally:
+            connection.close()
 
     # For writers and relays
 
@@ -92,7 +131,7 @@ class SqliteCalls(SqliteConnection):
         last, read = 0, 0
         for seq, key, created_at in self._new(keys):
             if key and _REPLACED in key and not self._rows("readable", seq=seq, key=key):
-                read += self._run("unreadable", seq=seq, error=UNREADABLE, now=now)
+                read += self._change("unreadable", seq=seq, error=UNREADABLE, now=now)
                 continue
             while at <= _time(created_at) and len(chosen) < keys:
                 chosen.append(line)
@@ -110,7 +149,7 @@ class SqliteCalls(SqliteConnection):
             chosen.append(line)
             line, at = next(waiting)
         if last:
-            self._run("note", last=last)
+            self._change("note", last=last)
         return chosen, read >= ROWS_MAX and len(chosen) < keys
 
     def _new(self, keys: int) -> Iterator[tuple[int, str | None, float]]:
@@ -137,7 +176,7 @@ class SqliteCalls(SqliteConnection):
             else:
                 rows = _fitting(self._rows("of_key", key=key, limit=per_key))
             if not rows:  # another program deleted them
-                self._run("remove_key", key=key, record=record)
+                self._change("remove_key", key=key, record=record)
                 continue
             [(lapses,)] = self._rows(
                 "lease", key=key, record=record, until=until, token=token, relay=relay
@@ -170,7 +209,9 @@ class SqliteCalls(SqliteConnection):
                 number_of(one.record.id) for end in held for one in end.claim.records[: end.done]
             ]
             if done:
-                self._run("complete_kept" if keep else "complete", batch=json.dumps(done), now=now)
+                self._change(
+                    "complete_kept" if keep else "complete", batch=json.dumps(done), now=now
+                )
             for end in held:
                 more += self._leave(end, now, block=block)
         return lost, more
@@ -182,7 +223,7 @@ class SqliteCalls(SqliteConnection):
             seq = number_of(end.claim.records[end.done].record.id)
             dead = end.action == "dead"
             if dead or end.error is not None or end.progress is not None:
-                self._run(
+                self._change(
                     "leave_off",
                     seq=seq,
                     dead=dead,
@@ -191,14 +232,14 @@ class SqliteCalls(SqliteConnection):
                     now=now,
                 )
             if end.action == "retry":
-                self._run("wait", key=key, record=record, due=now + end.delay)
+                self._change("wait", key=key, record=record, due=now + end.delay)
                 return False
             if dead and block and key:
-                self._run("block", key=key, dead=seq)
+                self._change("block", key=key, dead=seq)
                 return False
         free = "free_alone" if record else "free"
-        if not self._run(free, key=key, record=record, now=now):
-            self._run("remove_key", key=key, record=record)
+        if not self._change(free, key=key, record=record, now=now):
+            self._change("remove_key", key=key, record=record)
             return False
         return end.done > 0
 
@@ -207,7 +248,9 @@ class SqliteCalls(SqliteConnection):
         with transaction(self.connect()):
             for claim in claims:
                 key, record = _claimed(claim)
-                if not self._run("renew", key=key, record=record, token=claim.token, until=until):
+                if not self._change(
+                    "renew", key=key, record=record, token=claim.token, until=until
+                ):
                     lost.append(claim)
         return lost
 
@@ -216,7 +259,7 @@ class SqliteCalls(SqliteConnection):
     ) -> list[RelayInfo]:
         gone, began = now - RELAY_LIVE, now - age
         with transaction(self.connect()):
-            self._run("withdraw", relay=relay, leaves=not handlers, gone=gone)
+            self._change("withdraw", relay=relay, leaves=not handlers, gone=gone)
             if handlers:
                 values = {"relay": relay, "handlers": json.dumps(handlers), "now": now}
                 [(began,)] = self._rows("announce", started_at=began, **values)
@@ -289,16 +332,16 @@ class SqliteCalls(SqliteConnection):
     def retry(self, now: float, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         with transaction(self.connect()):
             batch, count = self._dead(ids, keys)
-            self._run("revive", batch=batch, now=now)
-            self._run("unblock", batch=batch, now=now)
+            self._change("revive", batch=batch, now=now)
+            self._change("unblock", batch=batch, now=now)
         return count
 
     def drop(self, now: float, ids: Sequence[str] | None, keys: Sequence[str] | None) -> int:
         with transaction(self.connect()):
             batch, count = self._dead(ids, keys)
-            self._run("delete", batch=batch)
-            self._run("remove_empty_keys", batch=batch)
-            self._run("unblock", batch=batch, now=now)
+            self._change("delete", batch=batch)
+            self._change("remove_empty_keys", batch=batch)
+            self._change("unblock", batch=batch, now=now)
         return count
 
     def _dead(self, ids: Sequence[str] | None, keys: Sequence[str] | None) -> tuple[str, int]:

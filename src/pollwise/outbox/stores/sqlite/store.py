@@ -12,14 +12,14 @@ from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord, OutboxStats
+from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord
 from pollwise.outbox.stores.base import OnDead, OutboxStore
 from pollwise.outbox.stores.sqlite.calls import SqliteCalls
-from pollwise.outbox.stores.sqlite.connection import migration
 from pollwise.outbox.writers.common import OutboxTarget
 from pollwise.queues.base import MAX_PAYLOAD_BYTES
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
+from pollwise.storage.sqlite.file import file_path
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_database import WatchedDatabase
 
@@ -48,9 +48,7 @@ class SqliteOutboxStore(OutboxStore):
         on_dead: OnDead = "block",
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.path = Path(path)
-        if self.path.name in ("", ".."):
-            raise ConfigError(f"path = {str(path)!r} names no file; give one such as shop.db")
+        self.path = file_path(path, "shop.db")
         if str(path) == ":memory:":
             raise ConfigError(
                 "path = ':memory:' is visible to one connection only, so no relay can see it; give "
@@ -61,12 +59,7 @@ class SqliteOutboxStore(OutboxStore):
         super().__init__(
             name, clock=clock, keep=keep, on_dead=on_dead, max_payload_bytes=max_payload_bytes
         )
-        self._thread = SqliteThread(
-            self._calls,
-            name=f"pollwise-{self.path.name}",
-            store=self.url,
-            opened=self._hints.opened,
-        )
+        self._thread = SqliteThread(self._calls, store=self.url, opened=self._hints.opened)
         self._call = self._thread.call
 
     @property
@@ -83,7 +76,7 @@ class SqliteOutboxStore(OutboxStore):
         return await self._thread.call_alone(self._calls.migrate)
 
     def migration(self) -> str:
-        return migration()
+        return self._calls.migration()
 
     async def _put(self, records: list[NewRecord]) -> list[str]:
         now = self._epoch()
@@ -103,9 +96,7 @@ class SqliteOutboxStore(OutboxStore):
             self._more_behind(more)
         return lost
 
-    async def stats(self) -> OutboxStats:
-        return await self._call(self._calls.stats, self._epoch())
-
+    stats = in_thread_now(SqliteCalls.stats)
     _renew = in_thread_now(SqliteCalls.renew)
     _announce_handlers = in_thread_now(SqliteCalls.announce)
     _blocked = in_thread(SqliteCalls.blocked)
