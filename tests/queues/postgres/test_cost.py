@@ -45,7 +45,7 @@ def test_one_statement_a_call(dsn: str) -> None:
 
 
 def blocks_of(postgres: Postgres, backlog: int, keyed: bool) -> dict[str, int]:
-    """How many blocks of the table and its indexes a claim and a settlement look at."""
+    """How many blocks of the table and its indexes each call looks at."""
     dsn = migrated(postgres.create_database(f"cost{backlog}{keyed}"))
     key = "'k' || i % 1000" if keyed else "NULL"
     postgres.execute(
@@ -75,11 +75,17 @@ def blocks_of(postgres: Postgres, backlog: int, keyed: bool) -> dict[str, int]:
                 assert len(claims) == 20
                 spent["claim"] = await touched() - before
                 before = await touched()
+                assert len(await queue.jobs("leased", worker="w", newest=True)) == 20
+                spent["page"] = await touched() - before
+                before = await touched()
                 await queue.settle([Settlement.done(claim) for claim in claims])
                 spent["settle"] = await touched() - before
                 before = await touched()
-                await queue.put([NewJob("job", turn, key=f"k{n}") for n in range(20)])
+                put = await queue.put([NewJob("job", turn, key=f"k{n}") for n in range(20)])
                 spent["put"] = await touched() - before
+                before = await touched()
+                assert await queue.cancel(put) == dict.fromkeys(put, "cancelled")
+                spent["cancel"] = await touched() - before
 
     asyncio.run(main())
     return spent

@@ -31,14 +31,14 @@ async def behind_a_proxy(
 def test_a_settlement_whose_answer_is_lost_counts_once(dsn: str, postgres: Postgres) -> None:
     async def main() -> None:
         async with behind_a_proxy(dsn, postgres) as (queue, proxy):
-            await queue.put([NewJob("job", n) for n in range(4)])
+            await queue.put([NewJob("job", n) for n in range(5)])
             claims = await queue.claim("w", 10, 60)
-            ways = each_way(claims)
+            ways = [*each_way(claims[:4]), Settlement.cancelled(claims[4])]
             proxy.lose_answer(to=b"settle")
             await queue.settle(ways)
             views = [await queue.get(claim.job.id) for claim in claims]
             states = [view and (view.state, view.job.attempt) for view in views]
-            assert states == [None, ("ready", 1), ("dead", 1), ("ready", 0)]
+            assert states == [None, ("ready", 1), ("dead", 1), ("ready", 0), None]
             with pytest.raises(LeaseLost):
                 await queue.settle(ways)
 

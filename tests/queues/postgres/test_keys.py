@@ -210,6 +210,27 @@ def test_a_blocked_job_that_is_freed_meanwhile_is_cancelled(race: Callable[[Main
     race(main)
 
 
+@pytest.mark.parametrize("way", ["settle", "cancel"])
+def test_the_end_of_a_front_frees_the_job_behind_one_that_is_cancelled_meanwhile(
+    race: Callable[[Main], None], way: str
+) -> None:
+    async def main(queue: PostgresQueue, rival: Rival) -> None:
+        [first, second, _, _] = await queue.put([NewJob("job", n, key="k") for n in (1, 2, 3, 4)])
+        if way == "settle":
+            [claim] = await queue.claim("w", 1, 60)
+            await rival.cancel(second)
+            ending: asyncio.Task[Any] = asyncio.create_task(queue.settle([Settlement.done(claim)]))
+        else:
+            await rival.cancel(second)
+            ending = asyncio.create_task(queue.cancel([first]))
+        assert await waits(ending)
+        await rival.commit()
+        await ending
+        assert await states(queue) == {3: "ready", 4: "blocked"}
+
+    race(main)
+
+
 def test_a_settlement_beside_a_cancel_of_its_whole_key_is_no_deadlock(
     race: Callable[[Main], None], postgres: Postgres
 ) -> None:

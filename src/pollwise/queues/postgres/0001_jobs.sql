@@ -329,6 +329,8 @@ LANGUAGE plpgsql
 SET enable_seqscan = off SET jit = off SET plan_cache_mode = force_generic_plan
 SET enable_hashjoin = off SET enable_mergejoin = off SET enable_bitmapscan = off
 AS $$
+DECLARE
+    v_missed bigint;
 BEGIN
     PERFORM 1 FROM unnest(p_keys) AS k (key)
     CROSS JOIN LATERAL (
@@ -336,23 +338,29 @@ BEGIN
         WHERE f.queue = p_queue AND f.key = k.key AND f.key IS NOT NULL AND f.state IN (0, 1, 3)
         ORDER BY f.seq FOR SHARE
     ) AS front;
-    UPDATE {schema}.jobs AS j
-    SET state = CASE WHEN j.run_at > p_now THEN 1 ELSE 0 END
-    FROM (
-        SELECT b.seq FROM unnest(p_keys) AS k (key)
-        CROSS JOIN LATERAL (
-            SELECT b.seq FROM {schema}.jobs AS b
-            WHERE b.queue = p_queue AND b.key = k.key AND b.state = 2
-            ORDER BY b.seq LIMIT 1
-        ) AS b
-        WHERE NOT EXISTS (
-            SELECT 1 FROM {schema}.jobs AS f
-            WHERE f.queue = p_queue AND f.key = k.key AND f.key IS NOT NULL
-              AND f.state IN (0, 1, 3) AND f.seq < b.seq
+    LOOP
+        WITH first AS MATERIALIZED (
+            SELECT b.seq FROM unnest(p_keys) AS k (key)
+            CROSS JOIN LATERAL (
+                SELECT b.seq FROM {schema}.jobs AS b
+                WHERE b.queue = p_queue AND b.key = k.key AND b.state = 2
+                ORDER BY b.seq LIMIT 1
+            ) AS b
+            WHERE NOT EXISTS (
+                SELECT 1 FROM {schema}.jobs AS f
+                WHERE f.queue = p_queue AND f.key = k.key AND f.key IS NOT NULL
+                  AND f.state IN (0, 1, 3) AND f.seq < b.seq
+            )
+            ORDER BY b.seq
+        ), freed AS (
+            UPDATE {schema}.jobs AS j
+            SET state = CASE WHEN j.run_at > p_now THEN 1 ELSE 0 END
+            FROM first WHERE j.seq = first.seq AND j.state = 2
+            RETURNING 1
         )
-        ORDER BY b.seq
-    ) AS first
-    WHERE j.seq = first.seq AND j.state = 2;
+        SELECT (SELECT count(*) FROM first) - (SELECT count(*) FROM freed) INTO v_missed;
+        EXIT WHEN v_missed = 0;  -- else one was cancelled meanwhile: free the next of its key
+    END LOOP;
 END
 $$;
 

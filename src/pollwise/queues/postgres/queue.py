@@ -74,8 +74,8 @@ _NARROW = {
     "leased": "AND state IN (1, 3)",
     "blocked": "AND state = 2",
     "dead": "AND state = 4",
-    "done": "AND state IN (5, 6)",
-    "cancelled": "AND state IN (5, 6)",
+    "done": "AND state = 5",
+    "cancelled": "AND state = 6",
 }
 
 

@@ -32,7 +32,7 @@ WITH gone AS (
     DELETE FROM {schema}.jobs WHERE seq = ANY (ARRAY(
         SELECT seq FROM {schema}.jobs
         WHERE queue = $1 AND state IN (5, 6)
-          AND since <= {schema}.now_or($3::double precision) - $2::double precision
+          AND since <= (SELECT {schema}.now_or($3::double precision)) - $2::double precision
         ORDER BY since LIMIT 1000 FOR UPDATE SKIP LOCKED
     ))
     RETURNING seq
@@ -63,11 +63,13 @@ SELECT kind, CASE WHEN state IN (1, 3) AND since <= now THEN 0 ELSE state END AS
 FROM {schema}.jobs, clock WHERE queue = $1 GROUP BY kind, shown
 
 -- name: page
+-- The time is read once: with a volatile function in each row, no index would give the order.
+WITH clock AS MATERIALIZED (SELECT {schema}.now_or($8::double precision) AS now)
 SELECT seq, kind, payload, key, priority, attempt, created_at, run_at, "unique", headers, token,
        shown, since, worker, errors::text, claimed_at, progress::text, cancel, result
 FROM (
     SELECT *,
-        CASE WHEN state IN (1, 3) AND since <= {schema}.now_or($8::double precision)
+        CASE WHEN state IN (1, 3) AND since <= (SELECT now FROM clock)
              THEN 0 ELSE state END AS shown
     FROM {schema}.jobs
     WHERE queue = $1 AND seq > $2::bigint AND seq < $3::bigint {narrow}
