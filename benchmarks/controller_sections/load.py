@@ -20,7 +20,6 @@ from typing import Any
 
 sys.path[0] = str(Path(__file__).resolve().parents[2])
 
-import httpx  # noqa: E402
 import uvloop  # noqa: E402
 
 HOST = "127.0.0.1"

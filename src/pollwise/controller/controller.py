@@ -35,6 +35,7 @@ from pollwise.controller.opening import (
     state_of,
 )
 from pollwise.controller.options import ControllerOptions
+from pollwise.controller.retention import RETENTION_EVERY, retain
 from pollwise.controller.security.auth import Auth
 from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.state.base import ControllerState
@@ -73,15 +74,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("pollwise")
 
-#: Seconds between two turns of the retention chore, and how many rows a turn deletes at most.
-RETENTION_EVERY = 600.0
-RETENTION_LIMIT = 500
 #: The most puts that are remembered for the audit log while it cannot be written.
 PUTS_NOTED_MAX = 10_000
-#: How long silent workers, requirements without a job and the audit log are kept, in seconds.
-WORKERS_KEPT = 30 * 86400.0
-REQUIREMENTS_KEPT = 86400.0
-AUDIT_KEPT = 90 * 86400.0
 
 
 class Controller:
@@ -487,28 +481,7 @@ class Controller:
             self._chores.rest("ping")
 
     async def _retain(self) -> None:
-        state, queue = self.storage, self.queue
-        keep = queue.keep or self.options.span("keep")
-        await queue.prune()
-        oldest = self.clock.epoch() - keep
-        dead = await queue.jobs("dead", limit=RETENTION_LIMIT)
-        old = [info.job.id for info in dead if info.since <= oldest]
-        if old:
-            await queue.drop(old)
-        await self._forget_files(keep)
-        live = await queue.stats_by_kind()
-        used = {tuple(name.partition(MARK)[::2]) for name in live}
-        await state.prune_requirements(REQUIREMENTS_KEPT, used)  # type: ignore[arg-type]
-        await state.prune_workers(WORKERS_KEPT, RETENTION_LIMIT)
-        await state.prune_audit(AUDIT_KEPT, RETENTION_LIMIT)
+        keep = self.queue.keep or self.options.span("keep")
+        await retain(self.queue, self.storage, self.jobs, self.artefacts, keep)
         if not self.awake and self._chores is not None:
             self._chores.rest("retention")
-
-    async def _forget_files(self, keep: float) -> None:
-        """Delete files and logs whose job is gone, or was never put."""
-        for folder, owner in await self.storage.folders_before(keep, RETENTION_LIMIT):
-            job_id = self.jobs.job_of(owner)
-            if job_id is None and owner:
-                continue  # of another queue
-            if job_id is None or await self.queue.get(job_id) is None:
-                await self.artefacts.forget(folder)

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollwise.controller.options import ControllerOptions
-from pollwise.controller.workers.registry import SuggestedPace, WorkerGroup
+from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
 from pollwise.errors import ConfigError
 from pollwise.runtime.events import PollAnswered
 from tests.controller.farm import Agent, Farm, claims, virtually_on_farm

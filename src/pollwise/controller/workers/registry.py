@@ -22,6 +22,7 @@ from pollwise.controller.state.base import ControllerState, new_id
 from pollwise.controller.state.values import Requirement, WorkerRow, WorkerSeen
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
+from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
 from pollwise.errors import JobError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered
@@ -42,61 +43,6 @@ BATCH = 1000
 TOKEN_INVALID = "its token is no longer valid"  # noqa: S105
 #: The largest number of slots of a worker.
 SLOTS_MAX = 1000
-#: The longest suggested interval, as a fraction of the heartbeat timeout: with jitter and delayed
-#: writes, an agent that keeps to it must not look silent.
-SHARE_OF_TIMEOUT = 0.75
-
-
-class WorkerGroup:
-    """The workers that claim exactly these kinds, as far as this controller knows them.
-
-    idle: how many of them look for a job.
-    puts: counts puts; a claim that began before the last one says nothing about now.
-    """
-
-    __slots__ = ("_empty_until", "idle", "kinds", "members", "puts")
-
-    def __init__(self, kinds: frozenset[str]) -> None:
-        self.kinds = kinds
-        self.members = 0
-        self.idle = 0
-        self.puts = 0
-        self._empty_until = -1.0
-
-    def is_empty(self, now: float) -> bool:
-        """True if a claim is known to find nothing."""
-        return now < self._empty_until or not self.kinds
-
-    def found_nothing(self, puts: int, until: float) -> None:
-        """A claim that began when `puts` was the count found less than it asked for."""
-        if puts == self.puts:
-            self._empty_until = until
-
-    def notice_put(self) -> None:
-        """There may be jobs for this group."""
-        self.puts += 1
-        self._empty_until = -1.0
-
-
-class SuggestedPace:
-    """The interval suggested to a worker, so that its group together polls often enough."""
-
-    def __init__(self, options: ControllerOptions) -> None:
-        self._min = options.span("min_interval")
-        longest = SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
-        self._max = max(min(options.span("max_interval"), longest), self._min)
-        self._target = options.span("target_pickup")
-        self._last = (-1, 0.0)  # a number of idle workers, and what was suggested to each
-
-    def suggested(self, idle: int) -> float:
-        """Seconds until the next poll of one of `idle` workers.
-
-        Rounded to two digits, so that the answer to an empty poll seldom changes.
-        """
-        if idle != self._last[0]:
-            wanted = float(f"{self._target * max(idle, 1):.2g}")
-            self._last = (idle, min(max(wanted, self._min), self._max))
-        return self._last[1]
 
 
 class OpenSocket(Protocol):
