@@ -12,7 +12,7 @@ import pytest
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreError
 from pollwise.queues.memory import MemoryQueue
-from pollwise.runtime.clock import VirtualClock
+from pollwise.runtime.clock import VirtualClock, VirtualLoop
 from pollwise.runtime.events import (
     ChoreFailed,
     JobDead,
@@ -304,6 +304,30 @@ def test_what_waits_for_a_place_and_loses_its_lease_is_not_run() -> None:
             assert (await it.queue.stats()).leased == 2
 
     virtually(main)
+
+
+def test_after_a_standstill_leases_are_renewed_before_the_next_job_starts() -> None:
+    async def main(clock: VirtualClock) -> list[tuple[int, int]]:
+        queue, runs = CountedMemory(clock=clock), list[tuple[int, int]]()
+        worker = Worker(queue, name="w", events=Seen().events)
+
+        @worker.handle("x")
+        async def handler(job: Job) -> None:
+            runs.append((job.payload, queue.calls["renew"]))
+            if job.payload == 0:
+                loop = asyncio.get_running_loop()
+                assert isinstance(loop, VirtualLoop)
+                loop.jump(100.0)  # as after a suspend: no timer ran meanwhile
+
+        await queue.put([NewJob("x", n) for n in range(4)])
+        async with working(worker, options(lease="30s", concurrency=1, prefetch=3)):
+            await until_empty(queue)
+        return runs
+
+    first, *others = virtually(main)
+    assert first == (0, 0)
+    assert sorted(payload for payload, _ in others) == [1, 2, 3]
+    assert all(renewals for _, renewals in others), "started under a lease that may be over"
 
 
 def test_a_lease_that_is_lost_as_its_handler_is_about_to_begin_gives_its_place_free() -> None:

@@ -171,17 +171,15 @@ class WorkerRun:
             for wanted, most, held in calls:
                 most = min(most, limit - len(claims))
                 if most > 0 and not self._executor.stopping:
-                    claims += await self._ask(most, 0.0 if claims else held, wanted)
+                    held = 0.0 if claims else held
+                    call = self._queue.claim(self._name, most, self._executor.lease, held, wanted)
+                    claims += await (self._executor.unless_stopped(call) if held else call)
         except BaseException:  # what was claimed before the failure must not get lost
             self._executor.take([self._held(claim) for claim in claims])
             raise
         # How long jobs had been due, by the clock of the store: ours may be minutes off.
         waits = tuple([max(c.until - self._executor.lease - c.job.run_at, 0.0) for c in claims])
         return Batch(claims, self._executor.full_at(limit), waits)
-
-    async def _ask(self, limit: int, hold: float, kinds: list[str] | None) -> list[Claim]:
-        call = self._queue.claim(self._name, limit, self._executor.lease, hold, kinds)
-        return await (self._executor.unless_stopped(call) if hold else call)
 
     def _held(self, claim: Claim) -> HeldJob:
         """A claim to hold; with its settlement, if it is not to be run."""

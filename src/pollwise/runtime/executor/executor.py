@@ -272,7 +272,7 @@ class Executor(Generic[H, C]):
 
     def _end(self, held: H, reason: Literal["stop", "lost", "cancel"]) -> None:
         """Cancel a handler."""
-        held.ended = held.ended or reason
+        held.ended = reason if reason == "lost" else held.ended or reason
         if held.task is not None:
             held.task.cancel()
         if held.began is None:  # a task cancelled before its first step never runs
