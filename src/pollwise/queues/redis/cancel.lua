@@ -9,8 +9,8 @@ for n, job in ipairs(load(ids)) do
   else
     if job.state == STATE.leased and job.since > now then
       take_out(job)  -- first, so that a full server allows it
-      job.flags = bor(job.flags, FLAG.cancel)
-      add(LEASED, job.since, job.id)
+      job.flags = bit.bor(job.flags, FLAG.cancel)
+      add(KEY.leased, job.since, job.id)
       save(job)
     elseif job.state <= STATE.leased then
       take_out(job)

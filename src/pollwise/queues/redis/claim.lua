@@ -11,7 +11,7 @@ local until_ = now + tonumber(lease)
 
 -- Make due jobs ready: leased ones whose lease ran out, unless they were asked to cancel, and delayed
 -- ones, among them those that a cancelled one had blocked.
-for _, key in ipairs({LEASED, DELAYED}) do
+for _, key in ipairs({KEY.leased, KEY.delayed}) do
   local due = call('ZRANGEBYSCORE', key, '-inf', now, 'LIMIT', 0, most_due)
   if #due > 0 then
     for n, job in ipairs(load(due)) do
@@ -38,7 +38,7 @@ local kinds = {}
 if named == '1' then
   for n = 11, #ARGV do kinds[#kinds + 1] = ARGV[n] end
 else
-  kinds = call('SMEMBERS', KINDS)
+  kinds = call('SMEMBERS', KEY.kinds)
 end
 local piece = math.max(math.ceil(limit / math.max(#kinds, 1)), 8)
 if #kinds == 1 then piece = limit end
@@ -82,7 +82,7 @@ end
 
 local streams, exhausted = {}, {}
 for _, kind in ipairs(kinds) do
-  local stream = {key = READY .. kind, read = 0, taken = 0}
+  local stream = {key = KEY.ready .. kind, read = 0, taken = 0}
   read_on(stream)
   if look(stream) then
     heap[#heap + 1] = stream
@@ -91,8 +91,8 @@ for _, kind in ipairs(kinds) do
     exhausted[#exhausted + 1] = kind
   end
 end
-for at = floor(#heap / 2), 1, -1 do sink(at) end
-bulk('SREM', KINDS, exhausted)
+for at = math.floor(#heap / 2), 1, -1 do sink(at) end
+bulk('SREM', KEY.kinds, exhausted)
 
 local function next_ids(count)
   local ids, from = {}, {}
@@ -121,13 +121,13 @@ while more and count < limit do
         job.state, job.since, job.worker, job.claimed_at = STATE.leased, until_, worker, now
         job.attempt, job.token = job.attempt + 1, job.token + 1
         clear_part(job, FLAG.progress)
-        job.flags = bor(job.flags, FLAG.run)
+        job.flags = bit.bor(job.flags, FLAG.ran)
         local bytes = written(job)
         saved[#saved + 1] = job.id
         saved[#saved + 1] = bytes
-        add(LEASED, until_, job.id)
+        add(KEY.leased, until_, job.id)
         if string.byte(job.tail) % 2 == 1 then
-          bytes = bytes .. (call('HGET', PAYLOADS, job.id) or 'null')
+          bytes = bytes .. (call('HGET', KEY.payloads, job.id) or 'null')
         end
         answer[#answer + 1] = pack('>I8I4', tonumber(job.id), #bytes)
         answer[#answer + 1] = bytes
@@ -147,7 +147,7 @@ local due = ''
 if not more then
   due = '0'
 elseif count < limit then
-  for _, key in ipairs({DELAYED, LEASED}) do
+  for _, key in ipairs({KEY.delayed, KEY.leased}) do
     local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
     if first[1] then
       local left = math.max(tonumber(first[2]) - now, 0)

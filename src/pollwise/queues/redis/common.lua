@@ -2,46 +2,31 @@
 -- store.py describes the layout. Lua compares strings by the server's locale, so no string is
 -- compared here: order is decided by numbers, or by sorted sets, which compare bytes.
 
-local base = KEYS[1]
-local META, JOBS, PAYLOADS = base .. ':meta', base .. ':jobs', base .. ':payloads'
-local KINDS, READY = base .. ':kinds', base .. ':ready:'
-local DELAYED, LEASED = base .. ':delayed', base .. ':leased'
-local HEADS, BLOCKED = base .. ':heads', base .. ':blocked'
-local UNIQUE, PAGES = base .. ':unique', base .. ':pages'
-local DEAD, DONE, CANCELLED = base .. ':dead', base .. ':done', base .. ':cancelled'
+-- Every call of a script runs this file first, so it creates little. A local that functions use costs
+-- each of them a search among all such locals; therefore keys, states and flags are one table each,
+-- and only what is called for each job has a short name.
 
+local base = KEYS[1]
+local KEY = {
+  meta = base .. ':meta', jobs = base .. ':jobs', payloads = base .. ':payloads',
+  parts = base .. ':parts', kinds = base .. ':kinds', ready = base .. ':ready:',
+  delayed = base .. ':delayed', leased = base .. ':leased', heads = base .. ':heads',
+  blocked = base .. ':blocked', unique = base .. ':unique', dead = base .. ':dead',
+  done = base .. ':done', cancelled = base .. ':cancelled', pages = base .. ':pages',
+}
 local STATE = {ready = 0, delayed = 1, blocked = 2, leased = 3, dead = 4, done = 5, cancelled = 6}
--- The sets of the states that have one set of numbers.
-local SETS = {
-  [STATE.delayed] = DELAYED, [STATE.leased] = LEASED, [STATE.dead] = DEAD, [STATE.done] = DONE,
-  [STATE.cancelled] = CANCELLED,
-}
--- run: the job has been claimed or has ended, so RUN follows the head. cancel: it was asked to
--- cancel. The others: that part of the job exists, in the hash below.
-local FLAG = {run = 1, errors = 2, progress = 4, cancel = 8, result = 16}
-local PARTS = {
-  [FLAG.errors] = base .. ':errors', [FLAG.progress] = base .. ':progress',
-  [FLAG.result] = base .. ':results',
-}
--- state, flags, attempt, token, run_at, created_at
-local HEAD = '>BBI4I4dd'
--- since, claimed_at or 0, length of the worker; the worker follows
-local RUN = '>ddH'
-local HEAD_AND_RUN = '>BBI4I4ddddH'
--- form, priority, lengths of kind, key and unique; these follow, then the body. The form is 1 if
--- the body is separate, plus 2 if it has headers: their length and the headers, then the payload.
-local TAIL, TAIL_SIZE = '>BhHHH', 9
--- One error: when, attempt, length of the text; the text follows.
-local ERROR = '>dI4H'
-local ERRORS_KEPT = 5
+-- By state, the key of its jobs' numbers, if there is one.
+local SETS = {'delayed', false, 'leased', 'dead', 'done', 'cancelled'}
+-- ran: the job has been claimed or has ended, so it has the fields of a run. cancel: it was asked to
+-- cancel. The others: it has that part, which is in `parts` under its number and the flag.
+local FLAG = {ran = 1, errors = 2, progress = 4, cancel = 8, result = 16}
 -- A page is this many consecutive numbers: `pages` counts the jobs in each.
 local PAGE = 1024
 -- The maximum number of arguments that Lua can pass at once.
 local MOST_ARGUMENTS = 4000
 
-local call, floor = redis.call, math.floor
+local call = redis.call
 local pack, unpack_bytes, sub, format = struct.pack, struct.unpack, string.sub, string.format
-local band, bor = bit.band, bit.bor
 
 local function clock(imposed)
   if imposed ~= '' then return tonumber(imposed) end
@@ -68,13 +53,14 @@ end
 
 local function name_of(number) return format('%.0f', number) end
 
--- A job as a table; its tail is read only when needed.
+-- A job as a table. Its head is state, flags, attempt, token, run_at and created_at; that of a run
+-- since, claimed_at or 0, the length of the worker, and the worker. Its tail is read when needed.
 local function read(id, bytes)
   local job, at, size = {id = id}
   job.state, job.flags, job.attempt, job.token, job.run_at, job.created_at, at =
-    unpack_bytes(HEAD, bytes)
+    unpack_bytes('>BBI4I4dd', bytes)
   if job.flags % 2 == 1 then
-    job.since, job.claimed_at, size, at = unpack_bytes(RUN, bytes, at)
+    job.since, job.claimed_at, size, at = unpack_bytes('>ddH', bytes, at)
     job.worker = sub(bytes, at, at + size - 1)
     at = at + size
   else
@@ -84,11 +70,13 @@ local function read(id, bytes)
   return job
 end
 
+-- Read the tail of a job: form, priority, the lengths of kind, key and unique, these, and the body.
+-- The form is 1 if the body is separate, plus 2 if it has headers: their length and the headers,
+-- then the payload.
 local function names(job)
   if job.kind == nil then
-    local kind, key, unique
-    local tail, at = job.tail, TAIL_SIZE + 1
-    job.form, job.priority, kind, key, unique = unpack_bytes(TAIL, tail)
+    local tail, kind, key, unique, at = job.tail
+    job.form, job.priority, kind, key, unique, at = unpack_bytes('>BhHHH', tail)
     job.kind = sub(tail, at, at + kind - 1)
     at = at + kind
     if key > 0 then job.key = sub(tail, at, at + key - 1) end
@@ -101,15 +89,15 @@ end
 
 local function written(job)
   if job.flags % 2 == 1 then
-    return pack(HEAD_AND_RUN, job.state, job.flags, job.attempt, job.token, job.run_at,
+    return pack('>BBI4I4ddddH', job.state, job.flags, job.attempt, job.token, job.run_at,
       job.created_at, job.since, job.claimed_at, #job.worker) .. job.worker .. job.tail
   end
-  return pack(HEAD, job.state, job.flags, job.attempt, job.token, job.run_at,
+  return pack('>BBI4I4dd', job.state, job.flags, job.attempt, job.token, job.run_at,
     job.created_at) .. job.tail
 end
 
 local function load(ids)
-  local found, jobs = fetch(JOBS, ids), {}
+  local found, jobs = fetch(KEY.jobs, ids), {}
   for n, id in ipairs(ids) do
     if found[n] then jobs[n] = read(id, found[n]) else jobs[n] = false end
   end
@@ -124,21 +112,26 @@ local function place_in_line(key, id) return key .. '\0' .. pack('>I8', tonumber
 -- Changes are gathered and written in bulk, because each call has a cost. Removals come first: they
 -- need no memory, and after its first write a script may continue on a full server, so that a full
 -- server can be emptied.
-local removed, added, saved, parts_saved, parts_removed = {}, {}, {}, {}, {}
+local removed, added, saved = {}, {}, {}
+-- Lists that few scripts need: kinds that have ready jobs, parts_removed, parts_saved, jobs that are
+-- gone, keys that are freed.
+local others = {}
 
-local function gather(lists, key)
-  local list = lists[key]
-  if not list then list = {}; lists[key] = list end
-  return list
+local function note(name, value)
+  local list = others[name]
+  if not list then list = {}; others[name] = list end
+  list[#list + 1] = value
 end
 
 local function remove(key, member)
-  local set = gather(removed, key)
+  local set = removed[key]
+  if not set then set = {}; removed[key] = set end
   set[#set + 1] = member
 end
 
 local function add(key, score, member)
-  local set = gather(added, key)
+  local set = added[key]
+  if not set then set = {}; added[key] = set end
   set[#set + 1] = score
   set[#set + 1] = member
 end
@@ -148,53 +141,51 @@ local function save(job)
   saved[#saved + 1] = written(job)
   if job.parts then
     for flag, bytes in pairs(job.parts) do
-      local list = gather(parts_saved, PARTS[flag])
-      list[#list + 1] = job.id
-      list[#list + 1] = bytes
+      note('parts_saved', job.id .. ':' .. flag)
+      note('parts_saved', bytes)
     end
   end
 end
 
-local function has(job, flag) return band(job.flags, flag) ~= 0 end
+local function has(job, flag) return bit.band(job.flags, flag) ~= 0 end
 
 -- Set a part of a job; `save` writes it.
 local function set_part(job, flag, bytes)
-  job.flags = bor(job.flags, flag)
+  job.flags = bit.bor(job.flags, flag)
   job.parts = job.parts or {}
   job.parts[flag] = bytes
 end
 
 local function part_of(job, flag)
   if not has(job, flag) then return '' end
-  return job.parts and job.parts[flag] or call('HGET', PARTS[flag], job.id) or ''
+  return job.parts and job.parts[flag] or redis.call('HGET', KEY.parts, job.id .. ':' .. flag) or ''
 end
 
 local function clear_part(job, flag)
   if has(job, flag) then
     job.flags = job.flags - flag
-    local list = gather(parts_removed, PARTS[flag])
-    list[#list + 1] = job.id
+    note('parts_removed', job.id .. ':' .. flag)
   end
 end
 
--- Add an error to those of a job, without the oldest if there are enough.
+-- Add an error (when, attempt, length, text) to those of a job, without the oldest of them if there
+-- are enough.
 local function note_error(job, at, text)
   local kept, starts, place = part_of(job, FLAG.errors), {}, 1
   while place <= #kept do
     starts[#starts + 1] = place
-    local _, _, size, text_at = unpack_bytes(ERROR, kept, place)
+    local _, _, size, text_at = struct.unpack('>dI4H', kept, place)
     place = text_at + size
   end
-  if #starts >= ERRORS_KEPT then kept = sub(kept, starts[#starts - ERRORS_KEPT + 2]) end
-  set_part(job, FLAG.errors, kept .. pack(ERROR, at, job.attempt, #text) .. text)
+  if #starts >= 5 then kept = string.sub(kept, starts[#starts - 3]) end  -- ERRORS_KEPT
+  set_part(job, FLAG.errors, kept .. struct.pack('>dI4H', at, job.attempt, #text) .. text)
 end
-
-local ready_kinds = {}
 
 local function add_ready(job)
   names(job)
-  ready_kinds[job.kind] = true
-  add(READY .. job.kind, -job.priority, place(job))
+  local key = KEY.ready .. job.kind
+  if not added[key] then note('kinds', job.kind) end
+  add(key, -job.priority, place(job))
 end
 
 -- Make a job delayed until it is due, or ready.
@@ -202,7 +193,7 @@ local function await_due(job, now)
   job.since = job.run_at
   if job.run_at > now then
     job.state = STATE.delayed
-    add(DELAYED, job.run_at, job.id)
+    add(KEY.delayed, job.run_at, job.id)
   else
     job.state = STATE.ready
     add_ready(job)
@@ -213,9 +204,9 @@ end
 -- Enter a job: blocked behind its key, delayed until it is due, or ready.
 local function enter(job, now)
   names(job)
-  if job.key and call('HSETNX', HEADS, job.key, job.id) == 0 then
+  if job.key and redis.call('HSETNX', KEY.heads, job.key, job.id) == 0 then
     job.state, job.since = STATE.blocked, job.run_at
-    add(BLOCKED, 0, place_in_line(job.key, job.id))
+    add(KEY.blocked, 0, place_in_line(job.key, job.id))
     save(job)
   else
     await_due(job, now)
@@ -224,31 +215,32 @@ end
 
 -- The head of a key ended: its successor waits only for its own time.
 local function free(key)
-  local line = call('ZRANGEBYLEX', BLOCKED, '[' .. key .. '\0', '(' .. key .. '\1', 'LIMIT', 0, 1)
+  local low, high = '[' .. key .. '\0', '(' .. key .. '\1'
+  local line = redis.call('ZRANGEBYLEX', KEY.blocked, low, high, 'LIMIT', 0, 1)
   if not line[1] then
-    call('HDEL', HEADS, key)
+    redis.call('HDEL', KEY.heads, key)
     return
   end
-  call('ZREM', BLOCKED, line[1])
-  local id = name_of(unpack_bytes('>I8', line[1], #key + 2))
-  call('HSET', HEADS, key, id)
-  local bytes = call('HGET', JOBS, id)
+  redis.call('ZREM', KEY.blocked, line[1])
+  local id = name_of(struct.unpack('>I8', line[1], #key + 2))
+  redis.call('HSET', KEY.heads, key, id)
+  local bytes = redis.call('HGET', KEY.jobs, id)
   if not bytes then return free(key) end
   local job = read(id, bytes)
   job.state, job.since = STATE.delayed, job.run_at
-  add(DELAYED, job.run_at, id)
+  add(KEY.delayed, job.run_at, id)
   save(job)
 end
 
 local function count_pages(numbers, sign)
-  local counts = {}
+  local counts, floor = {}, math.floor
   for _, number in ipairs(numbers) do
     local page = floor(number / PAGE)
     counts[page] = (counts[page] or 0) + sign
   end
   for page, count in pairs(counts) do
-    if call('HINCRBY', PAGES, name_of(page), count) <= 0 then
-      call('HDEL', PAGES, name_of(page))
+    if redis.call('HINCRBY', KEY.pages, name_of(page), count) <= 0 then
+      redis.call('HDEL', KEY.pages, name_of(page))
     end
   end
 end
@@ -261,39 +253,31 @@ local function forget(jobs)
     ids[n], numbers[n] = job.id, tonumber(job.id)
     if job.form % 2 == 1 then separate[#separate + 1] = job.id end
     if job.unique then uniques[#uniques + 1] = job.unique end
-    if job.flags > FLAG.run then
-      for flag, key in pairs(PARTS) do
-        if has(job, flag) then
-          local list = gather(parts, key)
-          list[#list + 1] = job.id
-        end
+    if job.flags > FLAG.ran then
+      for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
+        if has(job, flag) then parts[#parts + 1] = job.id .. ':' .. flag end
       end
     end
   end
-  bulk('HDEL', JOBS, ids)
-  bulk('HDEL', PAYLOADS, separate)
-  bulk('HDEL', UNIQUE, uniques)
-  for key, list in pairs(parts) do bulk('HDEL', key, list) end
+  bulk('HDEL', KEY.jobs, ids)
+  bulk('HDEL', KEY.payloads, separate)
+  bulk('HDEL', KEY.unique, uniques)
+  bulk('HDEL', KEY.parts, parts)
   count_pages(numbers, -1)
 end
 
-local gone, freed = {}, {}
-
 local function flush()
-  if #gone > 0 then forget(gone) end
-  for key, ids in pairs(parts_removed) do bulk('HDEL', key, ids) end
+  local noted = others
+  if noted.gone then forget(noted.gone) end
+  if noted.parts_removed then bulk('HDEL', KEY.parts, noted.parts_removed) end
   for key, members in pairs(removed) do bulk('ZREM', key, members) end
   for key, pairs_of in pairs(added) do bulk('ZADD', key, pairs_of) end
-  bulk('HSET', JOBS, saved)
-  for key, pairs_of in pairs(parts_saved) do bulk('HSET', key, pairs_of) end
-  local kinds = {}
-  for kind in pairs(ready_kinds) do kinds[#kinds + 1] = kind end
-  bulk('SADD', KINDS, kinds)
-  removed, added, saved, parts_saved, parts_removed, ready_kinds = {}, {}, {}, {}, {}, {}
-  local keys = freed
-  gone, freed = {}, {}
-  if #keys > 0 then
-    for _, key in ipairs(keys) do free(key) end
+  bulk('HSET', KEY.jobs, saved)
+  if noted.parts_saved then bulk('HSET', KEY.parts, noted.parts_saved) end
+  if noted.kinds then bulk('SADD', KEY.kinds, noted.kinds) end
+  removed, added, saved, others = {}, {}, {}, {}
+  if noted.freed then
+    for _, key in ipairs(noted.freed) do free(key) end
     flush()
   end
 end
@@ -307,29 +291,29 @@ end
 local function take_out(job)
   local set = SETS[job.state]
   if set then
-    remove(set, job.id)
+    remove(KEY[set], job.id)
     return
   end
   names(job)
   if job.state == STATE.ready then
-    remove(READY .. job.kind, place(job))
+    remove(KEY.ready .. job.kind, place(job))
   else
-    remove(BLOCKED, place_in_line(job.key, job.id))
+    remove(KEY.blocked, place_in_line(job.key, job.id))
   end
 end
 
 -- End a job that was taken out; delete it unless ended jobs are kept. A blocked one frees no key.
 local function finish(job, state, now, keep)
   names(job)
-  if job.key and job.state ~= STATE.blocked then freed[#freed + 1] = job.key end
+  if job.key and job.state ~= STATE.blocked then note('freed', job.key) end
   job.state, job.since = state, now
-  job.flags = bor(band(job.flags, 255 - FLAG.cancel), FLAG.run)
+  job.flags = bit.bor(bit.band(job.flags, 255 - FLAG.cancel), FLAG.ran)
   if state == STATE.dead then
-    add(DEAD, tonumber(job.id), job.id)
+    add(KEY.dead, tonumber(job.id), job.id)
   elseif keep == '1' then
-    add(SETS[state], now, job.id)
+    add(KEY[SETS[state]], now, job.id)
   else
-    gone[#gone + 1] = job
+    note('gone', job)
     return
   end
   save(job)
@@ -339,16 +323,16 @@ end
 -- answer of each caller is kept for a while: the second call gets the same answer and does nothing,
 -- and a call that arrives after its caller has made the next one does nothing either.
 local function answer_of(key, number)
-  local kept = call('GET', key)
+  local kept = redis.call('GET', key)
   if not kept then return nil end
   local at = string.find(kept, ':', 1, true)
-  local newest = tonumber(sub(kept, 1, at - 1))
-  if newest == tonumber(number) then return sub(kept, at + 1) end
+  local newest = tonumber(string.sub(kept, 1, at - 1))
+  if newest == tonumber(number) then return string.sub(kept, at + 1) end
   if newest > tonumber(number) then return '' end
 end
 
 local function keep_answer(key, number, milliseconds, answer)
-  call('SET', key, number .. ':' .. answer, 'PX', milliseconds)
+  redis.call('SET', key, number .. ':' .. answer, 'PX', milliseconds)
 end
 
 -- Nothing after this line of a script may fail: hints are not worth a job.

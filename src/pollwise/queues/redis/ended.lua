@@ -6,7 +6,7 @@ local now, what, after, most = clock(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4
 local ids, go_on = {}, ''
 if what == 'prune' then
   local before = now - tonumber(after)
-  for _, key in ipairs({DONE, CANCELLED}) do
+  for _, key in ipairs({KEY.done, KEY.cancelled}) do
     for _, id in ipairs(call('ZRANGEBYSCORE', key, '-inf', before, 'LIMIT', 0, most - #ids)) do
       ids[#ids + 1] = id
       remove(key, id)
@@ -15,7 +15,7 @@ if what == 'prune' then
 elseif #ARGV > 4 then
   for at = 5, #ARGV do ids[#ids + 1] = ARGV[at] end
 else
-  ids = call('ZRANGEBYSCORE', DEAD, '(' .. after, '+inf', 'LIMIT', 0, most)
+  ids = call('ZRANGEBYSCORE', KEY.dead, '(' .. after, '+inf', 'LIMIT', 0, most)
   if #ids == most then go_on = ids[most] end
 end
 local count = 0
@@ -27,10 +27,10 @@ for _, job in ipairs(load(ids)) do
       job.attempt, job.token, job.run_at = 0, job.token + 1, now
       clear_part(job, FLAG.progress)
       clear_part(job, FLAG.result)
-      job.flags = band(job.flags, FLAG.errors)  -- never claimed, for all that follows
+      job.flags = bit.band(job.flags, FLAG.errors)  -- never claimed, for all that follows
       enter(job, now)
     else
-      gone[#gone + 1] = job
+      note('gone', job)
     end
   end
 end

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pollwise.runtime.jobs import (
@@ -40,11 +40,11 @@ _HEAD = struct.Struct(">BBIIdd")
 _RUN = struct.Struct(">ddH")
 _CLAIMED = struct.Struct(">QIBBIIddddH")  # an entry, a head and a run
 _TAIL = struct.Struct(">BhHHH")
+_PUT = struct.Struct(">BdBhHHH")  # when it is due, and a tail
 _SIZE_OF_HEADERS = struct.Struct(">H")
 _SIZE_OF_PART = struct.Struct(">I")
 _ERROR = struct.Struct(">dIH")
 _TIME = struct.Struct(">d")
-_DUE = struct.Struct(">Bd")
 _SETTLEMENT = struct.Struct(">QIBBBdH")
 _RENEWAL = struct.Struct(">QIHH")
 _FLAG_RUN, _FLAG_ERRORS, _FLAG_PROGRESS, _FLAG_CANCEL, _FLAG_RESULT = 1, 2, 4, 8, 16
@@ -54,48 +54,42 @@ _CODES = {action: code for code, action in enumerate(ACTIONS)}
 
 def packed_job(job: NewJob, encoded: str) -> list[bytes]:
     """A job as put.lua takes it, and its body if that is stored separately."""
-    if job.run_at is not None:
-        due = _DUE.pack(2, job.run_at)
-    else:
-        due = _DUE.pack(1, job.delay) if job.delay else _NOW
+    how, due = (1 if job.delay else 0, job.delay) if job.run_at is None else (2, job.run_at)
     kind = job.kind.encode()
     key = job.key.encode() if job.key is not None else b""
     unique = job.unique.encode() if job.unique is not None else b""
     body, form = encoded.encode(), 0
-    if (text := job.encoded_headers) is not None:
-        headers = text.encode()
+    if job.headers:
+        headers = (job.encoded_headers or "").encode()
         body, form = _SIZE_OF_HEADERS.pack(len(headers)) + headers + body, _WITH_HEADERS
-    if len(body) > INLINE_MAX:
-        tail = _TAIL.pack(form + _SEPARATE, job.priority, len(kind), len(key), len(unique))
-        return [b"".join((due, tail, kind, key, unique)), body]
-    tail = _TAIL.pack(form, job.priority, len(kind), len(key), len(unique))
-    return [b"".join((due, tail, kind, key, unique, body))]
-
-
-_NOW = _DUE.pack(0, 0.0)
+    separate = len(body) > INLINE_MAX
+    if separate:
+        form += _SEPARATE
+    head = _PUT.pack(how, due, form, job.priority, len(kind), len(key), len(unique))
+    if separate:
+        return [b"".join((head, kind, key, unique)), body]
+    return [b"".join((head, kind, key, unique, body))]
 
 
 def packed_settlement(settlement: Settlement, with_result: bool) -> bytes:
     claim = settlement.claim
     error = b"" if settlement.error is None else settlement.error.encode()
+    token = claim.token if 0 <= claim.token < 2**32 else 0
     head = _SETTLEMENT.pack(
-        number_of(claim.job.id), _token(claim), _CODES[settlement.action],
+        number_of(claim.job.id), token, _CODES[settlement.action],
         settlement.error is not None, with_result, settlement.delay, len(error),
     )  # fmt: skip
     return head + error
 
 
-def packed_renewal(claim: Claim, reports: Mapping[str, Progress]) -> bytes:
-    """A claim as renew.lua takes it, with the progress of its run if there is a report."""
+def packed_renewal(claim: Claim, progress: Progress | None) -> bytes:
+    """A claim as renew.lua takes it, with the progress of its run."""
     worker, text = claim.worker.encode(), b""
-    if (progress := reports.get(claim.job.id)) is not None:
+    if progress is not None:
         text = json.dumps([progress.fraction, progress.note], ensure_ascii=False).encode()
-    head = _RENEWAL.pack(number_of(claim.job.id), _token(claim), len(worker), len(text))
+    token = claim.token if 0 <= claim.token < 2**32 else 0
+    head = _RENEWAL.pack(number_of(claim.job.id), token, len(worker), len(text))
     return b"".join((head, worker, text))
-
-
-def _token(claim: Claim) -> int:
-    return claim.token if 0 <= claim.token < 2**32 else 0
 
 
 def claims_in(blob: bytes, queue: str, worker: str, until: float) -> Iterator[Claim]:

@@ -29,13 +29,15 @@ end
 -- Add the jobs that match; returns '' if there are enough, the number of the last one if the answer
 -- is large enough, or nothing if all were read.
 local function show(ids)
-  local found = fetch(JOBS, ids)
+  local found = fetch(KEY.jobs, ids)
   for n, id in ipairs(ids) do
     local job = found[n] and read(id, found[n])
     if job and (state == nil or state == state_of(job)) and (worker == '' or worker == job.worker)
         and (kinds == nil or kinds[names(job).kind]) then
       local bytes = found[n]
-      if names(job).form % 2 == 1 then bytes = bytes .. (call('HGET', PAYLOADS, id) or 'null') end
+      if names(job).form % 2 == 1 then
+        bytes = bytes .. (call('HGET', KEY.payloads, id) or 'null')
+      end
       append(pack('>I8I4', tonumber(id), #bytes))
       append(bytes)
       for _, flag in ipairs({FLAG.errors, FLAG.progress, FLAG.result}) do
@@ -55,14 +57,14 @@ end
 local counts = {}
 
 local function tally(ids)
-  local found = fetch(JOBS, ids)
+  local found = fetch(KEY.jobs, ids)
   for n, id in ipairs(ids) do
     if found[n] then
       local job = names(read(id, found[n]))
-      local by_state = gather(counts, job.kind)
-      local entry = gather(by_state, state_of(job))
-      entry.count = (entry.count or 0) + 1
-      entry.first = math.min(entry.first or job.run_at, job.run_at)
+      local shown, by_state = state_of(job), counts[job.kind] or {}
+      local entry = by_state[shown] or {count = 0, first = job.run_at}
+      entry.count, entry.first = entry.count + 1, math.min(entry.first, job.run_at)
+      counts[job.kind], by_state[shown] = by_state, entry
     end
   end
 end
@@ -77,7 +79,7 @@ local function through_dead()
   for _ = 1, most_pages do
     local command, from, to = 'ZRANGEBYSCORE', first, last
     if newest then command, from, to = 'ZREVRANGEBYSCORE', last, first end
-    local ids = call(command, DEAD, name_of(from), name_of(to), 'LIMIT', 0, PAGE)
+    local ids = call(command, KEY.dead, name_of(from), name_of(to), 'LIMIT', 0, PAGE)
     if #ids == 0 then return '' end
     local stopped = visit(ids)
     if stopped then return stopped end
@@ -89,7 +91,7 @@ end
 
 local function through_pages()
   local pages = {}
-  for _, page in ipairs(call('HKEYS', PAGES)) do
+  for _, page in ipairs(call('HKEYS', KEY.pages)) do
     page = tonumber(page)
     if (page + 1) * PAGE > first and page * PAGE <= last then pages[#pages + 1] = page end
   end
@@ -119,8 +121,8 @@ end
 local set, go_on = SETS[state], nil
 if state == STATE.dead then
   go_on = through_dead()
-elseif set and call('ZCARD', set) <= most_pages * PAGE then
-  go_on = through_set(set)
+elseif set and call('ZCARD', KEY[set]) <= most_pages * PAGE then
+  go_on = through_set(KEY[set])
 else
   go_on = through_pages()
 end

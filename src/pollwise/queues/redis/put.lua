@@ -36,12 +36,12 @@ local function payload_of(job)
 end
 
 local twins, differing = {}, {}
-for n, id in ipairs(fetch(UNIQUE, uniques)) do
-  local bytes = id and call('HGET', JOBS, id)
+for n, id in ipairs(fetch(KEY.unique, uniques)) do
+  local bytes = id and call('HGET', KEY.jobs, id)
   if bytes then
     local place_in_batch = with_unique[n]
     local job, twin = jobs[place_in_batch], names(read(id, bytes))
-    if twin.form % 2 == 1 then twin.body = call('HGET', PAYLOADS, id) or '' end
+    if twin.form % 2 == 1 then twin.body = call('HGET', KEY.payloads, id) or '' end
     local payload = payload_of(twin)
     if twin.kind == job.kind and payload == payload_of(job) then
       twins[place_in_batch] = id
@@ -60,11 +60,11 @@ for n, job in ipairs(jobs) do
 end
 local first = 0
 if #fresh > 0 then
-  local last = call('HINCRBY', META, 'last', #fresh)
+  local last = call('HINCRBY', KEY.meta, 'last', #fresh)
   first = last - #fresh + 1
-  if first == 1 then call('HSET', META, 'layout', layout) end
+  if first == 1 then call('HSET', KEY.meta, 'layout', layout) end
   -- Tokens start at random, so that a claim from before the server lost its data is not valid.
-  local token = floor(now * 1000) % 2147483648
+  local token = math.floor(now * 1000) % 2147483648
   local payloads, unique_ids, numbers = {}, {}, {}
   for n, job in ipairs(fresh) do
     numbers[n] = first + n - 1
@@ -80,8 +80,8 @@ if #fresh > 0 then
     end
   end
   flush()
-  bulk('HSET', PAYLOADS, payloads)
-  bulk('HSET', UNIQUE, unique_ids)
+  bulk('HSET', KEY.payloads, payloads)
+  bulk('HSET', KEY.unique, unique_ids)
   count_pages(numbers, 1)
 end
 

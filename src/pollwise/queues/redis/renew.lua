@@ -4,32 +4,31 @@
 -- Returns the refused ones and those to cancel: their places in the batch, as "3,7;2".
 local now, batch = clock(ARGV[1]), ARGV[3]
 local until_ = now + tonumber(ARGV[2])
-local claims, ids = {}, {}
-local at, size = 1, #batch
+local ids, tokens, workers, reports = {}, {}, {}, {}
+local at, size, count = 1, #batch, 0
 while at <= size do
-  local claim, number, worker, progress = {}
-  number, claim.token, worker, progress, at = unpack_bytes('>I8I4HH', batch, at)
-  claim.worker = sub(batch, at, at + worker - 1)
+  local number, worker, progress
+  count = count + 1
+  number, tokens[count], worker, progress, at = unpack_bytes('>I8I4HH', batch, at)
+  ids[count] = name_of(number)
+  workers[count] = sub(batch, at, at + worker - 1)
   at = at + worker
-  if progress > 0 then claim.progress = sub(batch, at, at + progress - 1) end
+  if progress > 0 then reports[count] = sub(batch, at, at + progress - 1) end
   at = at + progress
-  claims[#claims + 1] = claim
-  ids[#ids + 1] = name_of(number)
 end
 
 local refused, to_cancel, by_id = {}, {}, {}
 for n, job in ipairs(load(ids)) do
-  local claim = claims[n]
   job = by_id[ids[n]] or job
   by_id[ids[n]] = job
-  if not held(job, claim.token) then
+  if not held(job, tokens[n]) then
     refused[#refused + 1] = n - 1
   else
     take_out(job)  -- first, so that a full server allows it
-    job.state, job.since, job.worker = STATE.leased, until_, claim.worker
-    if claim.progress then set_part(job, FLAG.progress, pack('>d', now) .. claim.progress) end
+    job.state, job.since, job.worker = STATE.leased, until_, workers[n]
+    if reports[n] then set_part(job, FLAG.progress, pack('>d', now) .. reports[n]) end
     if has(job, FLAG.cancel) then to_cancel[#to_cancel + 1] = n - 1 end
-    add(LEASED, until_, job.id)
+    add(KEY.leased, until_, job.id)
     save(job)
   end
 end

@@ -6,8 +6,8 @@ local ready, oldest = 0, nil
 
 local function older(run_at) if not oldest or run_at < oldest then oldest = run_at end end
 
-for _, kind in ipairs(call('SMEMBERS', KINDS)) do
-  local key = READY .. kind
+for _, kind in ipairs(call('SMEMBERS', KEY.kinds)) do
+  local key = KEY.ready .. kind
   ready = ready + call('ZCARD', key)
   -- The first of each priority is its oldest.
   local first = call('ZRANGE', key, 0, 0, 'WITHSCORES')
@@ -17,7 +17,7 @@ for _, kind in ipairs(call('SMEMBERS', KINDS)) do
   end
 end
 local counts = {}
-for _, key in ipairs({DELAYED, LEASED}) do
+for _, key in ipairs({KEY.delayed, KEY.leased}) do
   local over = call('ZCOUNT', key, '-inf', now)
   counts[key] = call('ZCARD', key) - over
   ready = ready + over
@@ -26,10 +26,11 @@ for _, key in ipairs({DELAYED, LEASED}) do
     for _, job in ipairs(load(call('ZRANGE', key, at, math.min(at + 999, over - 1)))) do
       if job then older(job.run_at) end
     end
-    at = key == DELAYED and over or at + 1000  -- delayed ones are sorted by time
+    at = key == KEY.delayed and over or at + 1000  -- delayed ones are sorted by time
   end
 end
 return {
-  ready, counts[DELAYED], call('ZCARD', BLOCKED), counts[LEASED], call('ZCARD', DEAD),
-  call('ZCARD', DONE), call('ZCARD', CANCELLED), oldest and format('%.17g', math.max(now - oldest, 0)) or '',
+  ready, counts[KEY.delayed], call('ZCARD', KEY.blocked), counts[KEY.leased],
+  call('ZCARD', KEY.dead), call('ZCARD', KEY.done), call('ZCARD', KEY.cancelled),
+  oldest and format('%.17g', math.max(now - oldest, 0)) or '',
 }

@@ -7,9 +7,8 @@ name are written as %25, %3A, %7B and %7D, so that no two queues share a key.)
     …:meta       hash    last: the number of the newest job; layout: the version of this layout
     …:jobs       hash    number -> the job as bytes (see layout.py)
     …:payloads   hash    number -> its headers and payload, if they are larger than INLINE_MAX
-    …:errors     hash    number -> the errors of its last attempts
-    …:progress   hash    number -> when, and the fraction and the note as JSON
-    …:results    hash    number -> the result as JSON
+    …:parts      hash    number:flag -> the errors of its last attempts (2), its progress (4) or its
+                         result (16)
     …:kinds      set     the kinds that may have ready jobs
     …:ready:KIND zset    jobs that may run: score -priority, member run_at and number as bytes that
                          sort as the numbers do, so that ties are in put order
@@ -191,33 +190,19 @@ class RedisStore:
         """
         refused: list[Settlement] = []
         with self._in_doubt.unless_answered(settlements):
-            for part in self._in_parts(settlements):
-                results = [result for _, result in part if result is not None]
-                heads = [packed_settlement(s, result is not None) for s, result in part]
+            for part in _in_parts(settlements):
+                stored = {n: s.result for n, s in enumerate(part) if s.result is not None}
+                if not self._keep:
+                    stored = {n: r for n, r in stored.items() if part[n].action == "dead"}
+                heads = [packed_settlement(s, n in stored) for n, s in enumerate(part)]
+                results = [result.encode() for result in stored.values()]
                 answer = await self._kept(
                     "settle", [_time(now), int(self._keep)], [b"".join(heads), *results]
                 )
-                refused += [part[n][0] for n in _places(answer)]
+                refused += [part[n] for n in _places(answer)]
             refused = [s for s in refused if not await self._settled_before(s, now)]
         self._in_doubt.answered(settlements)
         return [s.claim.job.id for s in refused]
-
-    def _in_parts(
-        self, settlements: Sequence[Settlement]
-    ) -> Iterator[list[tuple[Settlement, bytes | None]]]:
-        """One part, or several if the results are large; each settlement with what is stored."""
-        part: list[tuple[Settlement, bytes | None]] = []
-        size = 0
-        for settlement in settlements:
-            result = None
-            if settlement.result is not None and (self._keep or settlement.action == "dead"):
-                result = settlement.result.encode()
-                if part and size + len(result) > MOST_BYTES:
-                    yield part
-                    part, size = [], 0
-                size += len(result)
-            part.append((settlement, result))
-        yield part
 
     async def _settled_before(self, settlement: Settlement, now: float | None) -> bool:
         """True if a call whose answer was lost had settled this claim.
@@ -238,7 +223,7 @@ class RedisStore:
         progress: Mapping[str, Progress],
         now: float | None,
     ) -> Renewal:
-        batch = b"".join(packed_renewal(claim, progress) for claim in claims)
+        batch = b"".join([packed_renewal(claim, progress.get(claim.job.id)) for claim in claims])
         answer = await self._run("renew", _time(now), repr(lease), batch)
         lost, cancel = (_places(part) for part in answer.split(b";"))
         return Renewal(
@@ -442,6 +427,19 @@ def _beyond(number: int, numbers: _Numbers, newest: bool) -> _Numbers:
 
 def _in_fours(parts: list[Any]) -> Iterator[tuple[Any, ...]]:
     return zip(*[iter(parts)] * 4, strict=True)
+
+
+def _in_parts(settlements: Sequence[Settlement]) -> Iterator[Sequence[Settlement]]:
+    """The whole batch, or parts of it if its results are large."""
+    first = size = 0
+    for n, settlement in enumerate(settlements):
+        if settlement.result is not None:
+            more = len(settlement.result.encode())
+            if n > first and size + more > MOST_BYTES:
+                yield settlements[first:n]
+                first, size = n, 0
+            size += more
+    yield settlements[first:]
 
 
 def _places(answer: bytes) -> list[int]:
