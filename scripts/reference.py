@@ -106,7 +106,7 @@ worker renews the lease while the handler runs. If the worker dies, the lease en
 ready again. A job that failed is retried after a delay; once it has no attempts left it is *dead*,
 and the next job of its key can run. Dead jobs stay until you retry them (`pollwise queue retry`) or
 delete them (`pollwise queue drop`). `cancel` ends a job that waits at once, as *cancelled*. A job
-that runs stays leased; its worker learns of it with the next renewal of the lease, stops the handler
+that runs stays leased; its worker learns of it with the next renewal, stops the handler
 and settles the job as cancelled. Done and cancelled jobs are deleted, or kept for the `keep` of the
 queue, with their results."""
 OUTBOX_NOTE = """The tables of an outbox are in your own database. `pollwise.Outbox` and
