@@ -229,9 +229,10 @@ class Queue(WorkStore[Claim]):
             return
         if not self.capabilities.results and any(s.result is not None for s in batch):
             raise self._cannot("keep results")
-        once, again = once_each(batch, claim_of)
+        once, again = (batch, []) if len(batch) == 1 else once_each(batch, claim_of)
         lost = [*await self._settle(once), *(settlement.claim.job.id for settlement in again)]
-        self._hint_after(batch)
+        if any(s.action != "done" or s.claim.job.key is not None for s in batch):
+            self._hint_after(batch)
         if lost:
             raise LeaseLost(lost)
 
@@ -378,7 +379,7 @@ class Queue(WorkStore[Claim]):
 
     def check_jobs(self, jobs: NewJob | Iterable[NewJob]) -> list[NewJob]:
         """Refuse what a put would refuse before it asks the store; return the jobs as a list."""
-        batch = checked_batch([jobs] if isinstance(jobs, NewJob) else jobs, "put")
+        batch = [jobs] if isinstance(jobs, NewJob) else checked_batch(jobs, "put")
         for job in batch:
             self._check(job)
         return batch

@@ -63,8 +63,8 @@ class NewJob:
     """
 
     __slots__ = (
-        "delay", "encoded", "headers", "key", "kind", "payload", "priority", "run_at", "size",
-        "unique",
+        "delay", "encoded", "encoded_headers", "headers", "key", "kind", "payload", "priority",
+        "run_at", "size", "unique",
     )  # fmt: skip
 
     def __init__(
@@ -89,17 +89,13 @@ class NewJob:
         self.delay = _checked_delay(delay)
         self.run_at = None if run_at is None else _checked_moment(run_at)
         self.headers = {} if not headers else _checked_headers(headers)
+        self.encoded_headers = _encoded(self.headers) if headers else None
         if self.run_at is not None and self.delay:
             raise JobError(f"give delay = {delay!r} or run_at = {run_at!r}, not both")
 
     def due_at(self, now: float) -> float:
         """When it may run, in seconds since 1970; never in the past."""
         return max(self.run_at, now) if self.run_at is not None else now + self.delay
-
-    @property
-    def encoded_headers(self) -> str | None:
-        """The headers as JSON text; None for a job without headers."""
-        return json.dumps(self.headers, ensure_ascii=False) if self.headers else None
 
     def __repr__(self) -> str:
         return f"NewJob({self.kind!r}, {self.payload!r})"
@@ -309,7 +305,7 @@ def _checked_headers(headers: object) -> dict[str, str]:
             raise JobError(f"the header {name!r} = {value!r} must be text without zero bytes")
     checked = dict(headers)
     try:
-        size = len(json.dumps(checked, ensure_ascii=False).encode())
+        size = len(_encoded(checked).encode())
     except UnicodeEncodeError:
         raise JobError("a header has half of a surrogate pair, which is not text") from None
     if size > MAX_HEADER_BYTES:
@@ -318,6 +314,10 @@ def _checked_headers(headers: object) -> dict[str, str]:
             "into the payload"
         )
     return checked
+
+
+def _encoded(headers: Mapping[str, str]) -> str:
+    return json.dumps(headers, ensure_ascii=False)
 
 
 def _checked_delay(value: Duration) -> float:

@@ -36,7 +36,7 @@ MOST_AT_ONCE = 1000
 MOST_KINDS = 400
 
 _SEQ_MAX = 2**63 - 1
-_CODES = {state: code for code, state in enumerate(STATES)}
+_CODES: dict[str, int] = {state: code for code, state in enumerate(STATES)}
 _CANCELLED = _CODES["cancelled"]
 #: For a page of one state, the condition of the index that holds such jobs.
 _NARROW = {"leased": "AND state IN (1, 3)"} | dict.fromkeys(
@@ -176,12 +176,12 @@ class SqliteStore(SqliteFile):
         by_statement: dict[str, list[list[Any]]] = {}
         for s in settlements:
             row: list[Any] = [number_of(s.claim.job.id), s.claim.token]
-            if s.comes_back:
+            if s.action in ("retry", "give_back"):
                 name = "settle_again"
                 row += [s.delay, s.error, s.action == "retry"]
             elif s.action == "dead" or self._keep:
                 name = "settle_end"
-                row += [_CODES[s.action], s.error, s.result]  # type: ignore[index]
+                row += [_CODES[s.action], s.error, s.result]
             else:
                 name = "settle_done"
             by_statement.setdefault(name, []).append(row)
@@ -192,6 +192,8 @@ class SqliteStore(SqliteFile):
                 settled |= {row[:2] for row in rows}
                 if name == "settle_again":
                     self._forget_unless_kept(row[0] for row in rows if row[2] == _CANCELLED)
+        if len(settled) == len(settlements):
+            return []
         return [s.claim.job.id for s in settlements if _place(s.claim) not in settled]
 
     def renew(
