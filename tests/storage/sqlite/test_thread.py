@@ -51,6 +51,10 @@ class Notes(SqliteFile):
             )
             return int(row.fetchone()[0])
 
+    def add_outside(self, text: str) -> None:
+        """A write that is not in `transaction()`."""
+        self.connect().execute("INSERT INTO notes (text) VALUES (?)", (text,))
+
     def add_then_fail(self, text: str) -> None:
         with transaction(self.connect()):
             self.add(text)
@@ -120,6 +124,27 @@ def test_waiting_calls_are_one_commit_in_order(path: Path) -> None:
 
     assert with_notes(path, main) == (list(range(1, 21)), 1)
     assert stored(path) == [str(n) for n in range(20)]
+
+
+def test_single_statements_are_committed_together_too(path: Path) -> None:
+    async def main(opened: Opened) -> int:
+        notes = opened.notes
+        with opened.held_up():
+            calls: list[asyncio.Future[Any]] = [
+                opened.call(notes.add_outside, "a"),
+                opened.call(notes.add_then_fail, "fails"),
+                opened.call(notes.add_outside, "b"),
+                opened.call(notes.add, "c"),
+                opened.call(notes.add_outside, "d"),
+            ]
+        await asyncio.gather(*calls, return_exceptions=True)
+        together = opened.commits()
+        await opened.call(notes.add_outside, "alone")
+        assert stored(path)[-1] == "alone"
+        return together
+
+    assert with_notes(path, main) == 1
+    assert stored(path) == ["a", "b", "c", "d", "alone"]
 
 
 def test_groups_are_bounded(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,6 +203,7 @@ def _make_together(
     answers: list[_CallAnswer] = []
     until = time.monotonic() + JOIN_FOR
     connection.grouped = True
+    connection.isolation_level = "IMMEDIATE"  # so that a write outside of transaction() begins one
     try:
         while waiting and len(answers) < CALLS_AT_ONCE and time.monotonic() < until:
             call = waiting[0]
@@ -225,6 +226,7 @@ def _make_together(
         return [_CallAnswer(each.future, error=error) for each in answers]
     finally:
         connection.grouped = False
+        connection.isolation_level = None
     return answers
 
 
