@@ -14,7 +14,7 @@ from pollwise.queues.objects.queue import ObjectQueue
 from pollwise.queues.objects.store import Store
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.hints import Hint
-from pollwise.runtime.jobs import Job, NewJob, Settlement
+from pollwise.runtime.jobs import Job, NewJob, Progress, Settlement
 from pollwise.worker import Worker
 from tests.queues.objects.stores import Counting, VirtualStore, Wrapped
 from tests.support.kit import options, virtually
@@ -128,6 +128,65 @@ def test_other_settlements() -> None:
         await clock.advance(2)
         [claim] = await queue.claim("w", 1, 30)
         assert await cost(Settlement.dead(claim, "broken")) == {"create": 2, "delete": 2}
+
+    virtually(main)
+
+
+def test_the_record_of_a_job_adds_no_requests() -> None:
+    """Headers, progress, results and errors travel with requests that are made anyway."""
+
+    async def main(clock: VirtualClock) -> None:
+        bucket = VirtualStore(clock)
+        costs = []
+        for full in (False, True):
+            store = Counting(bucket)
+            queue = ObjectQueue(store, name=f"{full}", clock=clock, keep=600)
+            await queue.claim("w", 1, 30)
+            store.take()
+            headers = {"traceparent": "00-1"} if full else None
+            [job_id] = await queue.put(NewJob("job", 1, headers=headers))
+            error, result = ("x" * 1000, {"sum": 1}) if full else (None, None)
+            for last in (False, False, True):
+                [claim] = await queue.claim("w", 1, 30)
+                await queue.renew([claim], 30, {job_id: Progress(0.5, "half")} if full else None)
+                again = Settlement.retry(claim, error=error)
+                await queue.settle([Settlement.done(claim, result) if last else again])
+            await at_rest(queue)
+            costs.append(store.take())
+            info = await queue.get(job_id)
+            assert info is not None
+            assert (len(info.errors), info.result) == ((2, {"sum": 1}) if full else (0, None))
+        assert costs[0] == costs[1]
+        assert costs[0] == {"list": 3, "create": 11, "head": 3, "delete": 2}
+
+    virtually(main)
+
+
+def test_what_a_cancel_costs() -> None:
+    async def main(clock: VirtualClock) -> None:
+        queue, store = counted(clock)
+        cancels = Counting(store.inner)
+        canceller = ObjectQueue(cancels, clock=clock)
+        await canceller.stats()
+        put = await queue.put([NewJob("job", n) for n in range(16)])
+        cancels.take()
+        assert await canceller.cancel(put[:2]) == dict.fromkeys(put[:2], "cancelled")
+        assert cancels.take() == {"list": 1, "get": 1, "create": 1, "head": 1}
+        claims = await queue.claim("w", 16, 30)
+        assert len(claims) == 14
+        # The holder pays once, when it meets the request; the next renewal costs what it did.
+        assert await canceller.cancel(put[2:4]) == dict.fromkeys(put[2:4], "leased")
+        assert cancels.take() == {"list": 1, "create": 1, "head": 1}
+        assert await canceller.cancel(put[2:4]) == dict.fromkeys(put[2:4], "leased")
+        assert cancels.take() == {"list": 1, "get": 1}
+        store.take()
+        assert sorted((await queue.renew(claims, 30)).cancel) == sorted(put[2:4])
+        assert store.take() == {"create": 2, "lost": 1, "list": 1, "get": 1}
+        assert sorted((await queue.renew(claims, 30)).cancel) == sorted(put[2:4])
+        assert store.take() == {"create": 1}
+        await queue.settle([Settlement.retry(claim) for claim in claims])
+        assert store.take() == {"create": 2}
+        assert (await queue.stats()).ready == 12
 
     virtually(main)
 

@@ -242,8 +242,9 @@ class Core:
             return unit.unread
         if unit.jobs(self.cache.content) is None:
             return unit.masked
-        unknown = unit.asking is not None and self.cache.content(unit.asking) is None
-        return unit.asking if unknown else None
+        if unit.ended or unit.asking is None or self.cache.content(unit.asking) is not None:
+            return None
+        return unit.asking
 
     # In the background
 

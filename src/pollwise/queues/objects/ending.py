@@ -29,7 +29,7 @@ class AskedToCancel(Exception):
     """A job that was to come back was asked to cancel meanwhile; nothing was written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one for each settlement, and frozen ones are slow to make
 class Ending:
     """How a job ends. counted: its last attempt counts. result: JSON text."""
 
@@ -108,7 +108,7 @@ class UnitEnder:
             if made:
                 held.top += 1
                 held.names.append(name)
-                if content:
+                if content or meaning.kind in BACKS:
                     core.cache.add_content(name, content)
                 live = core.clock.now() < held.until and not held.unsure
                 if live or await core.head(held.root.path) is not None:

@@ -128,10 +128,8 @@ def read_id(job_id: str) -> tuple[PutName, int] | None:
     return put, int(index)
 
 
-def place_after(job_id: str | None) -> tuple[int, str, int]:
-    """The position after which a page begins; before all jobs when None."""
-    if job_id is None:
-        return (-1, "", 0)
+def place_after(job_id: str) -> tuple[int, str, int]:
+    """The position after which a page begins."""
     found = read_id(job_id)
     if found is None:
         raise ConfigError(

@@ -199,6 +199,8 @@ class UnitSettler:
         self, held: HeldUnit, indexes: set[int], progress: Mapping[str, Progress]
     ) -> dict[str, list[Any]]:
         """The progress of the jobs left, with what is reported now about some of them."""
+        if not progress and not held.progress:
+            return {}
         now = self._core.time.now()
         kept = {n: said for n, said in held.progress.items() if int(n) in held.left}
         return kept | {
@@ -300,7 +302,6 @@ class UnitSettler:
 
 def _ending(settlement: Settlement) -> Ending:
     """How a settlement ends a job; one that would come back was asked to cancel."""
-    ways: dict[str, State] = {"done": "done", "dead": "dead"}
-    state = ways.get(settlement.action, "cancelled")
-    counted = settlement.action != "give_back"
-    return Ending(state, settlement.error, settlement.result, counted)
+    action = settlement.action
+    state: State = action if action in ("done", "dead") else "cancelled"
+    return Ending(state, settlement.error, settlement.result, action != "give_back")
