@@ -53,7 +53,7 @@ def test_a_job_is_run_and_reported(tmp_path: Path) -> None:
         async with at_work(hand):
             done = await ended(farm, job["id"], within=5)
         assert seen == [{"ref": "main"}]
-        assert (done["result"], done["exit_code"], done["attempt"]) == ({"size": 7}, 0, 1)
+        assert (done["result"], done["error"], done["attempt"]) == ({"size": 7}, None, 1)
         files = (await farm.call("GET", f"/api/jobs/{job['id']}/artefacts"))["artefacts"]
         assert [(file["name"], file["size"]) for file in files] == [("deep/app.bin", 100_000)]
         log = await farm.http.get(f"/api/jobs/{job['id']}/logs", headers=farm.admin)
@@ -79,7 +79,7 @@ def test_failures_are_retried_and_then_dead(tmp_path: Path) -> None:
         async with at_work(hand):
             dead = await ended(farm, job["id"], "dead")
         assert attempts == [1, 2]
-        assert (dead["exit_code"], dead["error"]) == (3, "the command ended with exit code 3")
+        assert dead["error"] == "the command ended with exit code 3"
 
     on_farm(main, tmp_path)
 
@@ -434,6 +434,7 @@ def test_two_agents_do_not_share_a_folder(tmp_path: Path) -> None:
 # Many
 
 
+@pytest.mark.timeout(180)
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 def test_200_agents_race_for_1000_jobs_and_each_runs_once(tmp_path: Path, store: str) -> None:
     async def main(farm: Farm) -> None:
@@ -459,7 +460,7 @@ def test_200_agents_race_for_1000_jobs_and_each_runs_once(tmp_path: Path, store:
         reported = [event for hand in hands for event in hand.seen.of(JobReported)]
         assert {event.result for event in reported} == {"done"}
         stats = await farm.call("GET", "/api/stats")
-        assert "1000" in json.dumps(stats)
+        assert stats["jobs"]["done"] == 1000
 
     on_farm(main, tmp_path, store)
 

@@ -407,7 +407,7 @@ def test_results_survive_and_what_is_half_written_does_not(tmp_path: Path) -> No
     again.close()
 
 
-@pytest.mark.parametrize("job_id", ["", "../x", "a/b", "a.b", "x" * 101, None, 7])
+@pytest.mark.parametrize("job_id", ["", "../x", "a/b", ".b", "x" * 201, None, 7])
 def test_what_is_no_id(job_id: object) -> None:
     assert not is_id(job_id)
 
