@@ -13,11 +13,12 @@ from urllib.parse import quote
 
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError
-from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue, Stats
+from pollwise.queues.base import MAX_PAYLOAD_BYTES, Capabilities, Queue
 from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hints
-from pollwise.runtime.jobs import Claim, JobInfo
+from pollwise.runtime.jobs import Claim
+from pollwise.storage.sqlite.file import file_path
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread, in_thread_now
 from pollwise.storage.sqlite.watched_file import WatchedFile
 
@@ -49,9 +50,7 @@ class SqliteQueue(Queue):
         keep: Duration | None = None,
         max_payload_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
-        self.path = Path(path)
-        if self.path.name in ("", ".."):
-            raise ConfigError(f"path = {str(path)!r} is not a file name; give one such as jobs.db")
+        self.path = file_path(path, "jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(
                 f"synchronous = {synchronous!r} is not one of {', '.join(SYNCHRONOUS)}"
@@ -62,13 +61,7 @@ class SqliteQueue(Queue):
         self._store = SqliteStore(
             self.path, name, synchronous=synchronous, create=create, keep=keep is not None
         )
-        self._thread = SqliteThread(
-            self._store,
-            name=f"pollwise-{self.path.name}",
-            store=self.url,
-            opened=self._hints.opened,
-        )
-        self._call = self._thread.call
+        self._thread = SqliteThread(self._store, store=self.url, opened=self._hints.opened)
 
     @property
     def url(self) -> str:
@@ -77,21 +70,14 @@ class SqliteQueue(Queue):
     async def _claim(
         self, worker: str, limit: int, lease: float, hold: float, kinds: Sequence[str] | None
     ) -> list[Claim]:
-        claims, due = await self._call(
-            self._store.claim, worker, limit, lease, kinds, self._epoch()
-        )
+        now = self.clock.epoch()
+        claims, due = await self._thread.call(self._store.claim, worker, limit, lease, kinds, now)
         self._hint_when_due(due)
         return claims
 
-    async def stats(self) -> Stats:
-        return await self._call(self._store.stats, self._epoch())
-
-    async def stats_by_kind(self) -> dict[str, Stats]:
-        return await self._call(self._store.stats_by_kind, self._epoch())
-
-    async def get(self, job_id: str) -> JobInfo | None:
-        return await self._call(self._store.get, self._epoch(), job_id)
-
+    get = in_thread_now(SqliteStore.get)
+    stats = in_thread_now(SqliteStore.stats)
+    stats_by_kind = in_thread_now(SqliteStore.stats_by_kind)
     _put = in_thread_now(SqliteStore.put)
     _settle = in_thread_now(SqliteStore.settle)
     _renew = in_thread_now(SqliteStore.renew)
@@ -105,9 +91,6 @@ class SqliteQueue(Queue):
         if not self._thread.closed:
             await super().close()
             await self._thread.close()
-
-    def _epoch(self) -> float:
-        return self.clock.epoch()
 
     def _make_hints(self) -> Hints:
         return WatchedFile(self.path, self._watch)

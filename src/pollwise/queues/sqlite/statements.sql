@@ -60,13 +60,6 @@ WHERE seq IN (
 )
 RETURNING seq, state;
 
--- name: ready_kind
-SELECT wanted.value FROM json_each(:kinds) AS wanted
-WHERE EXISTS (
-    SELECT 1 FROM pollwise_jobs WHERE queue = :queue AND state = 0 AND kind = wanted.value
-)
-LIMIT 1;
-
 -- name: ready_kinds
 -- The kinds that have ready jobs: skips through the index instead of scanning it.
 WITH RECURSIVE kinds (kind) AS (

@@ -6,7 +6,7 @@ A batch is one transaction and, for claims and settlements, one statement.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +106,8 @@ class SqliteStore(SqliteFile):
         lease: float,
         kinds: Sequence[str] | None,
         now: float,
-        within: Callable[[Sequence[Claim]], None] | None = None,
     ) -> tuple[list[Claim], float | None]:
-        """The claims; and, if no more are ready, when the next job is due.
-
-        within: called with the claims inside their transaction.
-        """
+        """The claims; and, if no more are ready, when the next job is due."""
         anything, due = self._glance(kinds)
         if not anything and (due is None or due > now):
             return [], due
@@ -123,13 +119,9 @@ class SqliteStore(SqliteFile):
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 until = now + lease
                 claims = [Claim(self._job(row[:10]), row[10], worker, until) for row in rows]
-                if claims and within is not None:
-                    within(claims)
-            if claims:
-                return claims, self._glance(kinds)[1] if len(rows) < limit else None
-            _, due = self._glance(kinds)
-            if due is None or due > now:
-                return [], due
+                due = self._glance(kinds)[1] if len(rows) < limit else None
+            if claims or due is None or due > now:
+                return claims, due
 
     def _promote(self, now: float) -> None:
         moved = self._rows("promote", now=now, most=MOST_AT_ONCE, errors_kept=ERRORS_KEPT)
@@ -146,11 +138,6 @@ class SqliteStore(SqliteFile):
         else:
             anything, due = self._rows("glance_kinds", kinds=json.dumps(kinds))[0]
         return anything, due
-
-    def left(self, kinds: Sequence[str]) -> tuple[str | None, float | None]:
-        """One of these kinds that has a ready job, or None and when the next job is due."""
-        found = self._rows("ready_kind", kinds=json.dumps(kinds))
-        return (found[0][0], None) if found else (None, self._glance(kinds)[1])
 
     def _claim(
         self, kinds: Sequence[str] | None, worker: str, limit: int, now: float, until: float

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
 from pollwise.storage.sql import incomplete_record, migrations, statements
@@ -74,7 +74,7 @@ class SqliteFile:
         self._timeout = timeout
         self._bound = bound
         self._sql = statements(self.package)
-        self._connection: sqlite3.Connection | None = None
+        self.connection: FileConnection | None = None
         self._sharing = [self]
 
     def share(self, other: SqliteFile) -> None:
@@ -88,13 +88,9 @@ class SqliteFile:
         self._sharing = other._sharing
         self._sharing.append(self)
 
-    @property
-    def connection(self) -> FileConnection | None:
-        return cast("FileConnection | None", self._connection)
-
-    def connect(self) -> sqlite3.Connection:
+    def connect(self) -> FileConnection:
         """The connection; opened, checked and migrated at the first call."""
-        if self._connection is None:
+        if self.connection is None:
             connection = self._shared() or self._open(create=self._create)
             try:
                 self._prepare(connection)
@@ -102,14 +98,14 @@ class SqliteFile:
                 if connection is not self._shared():
                     connection.close()
                 raise
-            self._connection = connection
-        return self._connection
+            self.connection = connection
+        return self.connection
 
-    def _shared(self) -> sqlite3.Connection | None:
-        found = (each._connection for each in self._sharing)
+    def _shared(self) -> FileConnection | None:
+        found = (each.connection for each in self._sharing)
         return next((each for each in found if each is not None), None)
 
-    def _open(self, *, create: bool) -> sqlite3.Connection:
+    def _open(self, *, create: bool) -> FileConnection:
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
             oldest = ".".join(map(str, OLDEST_SQLITE))
             raise StoreError(
@@ -137,22 +133,21 @@ class SqliteFile:
             factory=FileConnection,
         )
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _prepare(self, connection: FileConnection) -> None:
         found = self._version(connection)  # first, so that a foreign file stays untouched
         if not found and not self._create:
             raise SchemaError(f"{self.path} holds no {self.holds}; check the path in the URL")
-        if not connection.in_transaction:  # else another store shares it, and has set them
-            [(mode,)] = connection.execute("PRAGMA journal_mode = WAL")
-            if mode != "wal":
-                raise StoreError(
-                    f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
-                    "put the database on a local disk"
-                )
-            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        [(mode,)] = connection.execute("PRAGMA journal_mode = WAL")
+        if mode != "wal":
+            raise StoreError(
+                f"{self.path} cannot use a write-ahead log (journal mode {mode}); "
+                "put the database on a local disk"
+            )
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         self._migrate(connection)
 
     def close(self) -> None:
-        connection, self._connection = self._connection, None
+        connection, self.connection = self.connection, None
         if connection is not None and connection is not self._shared():
             connection.close()
 
@@ -197,7 +192,7 @@ class SqliteFile:
         ]
         return "\n".join([_VERSION_TABLE.format(table=table), *steps])
 
-    def _migrate(self, connection: sqlite3.Connection) -> list[int]:
+    def _migrate(self, connection: FileConnection) -> list[int]:
         """Upgrade the tables; return the versions that were missing."""
         if self._version(connection) >= migrations(self.package)[-1][0]:
             return []  # also for tables of a newer version: migrations only add
@@ -214,10 +209,10 @@ class SqliteFile:
                 raise SchemaError(f"{self.path}: {error}. {lacking}") from None
         return [version for version, _ in migrations(self.package) if version > found]
 
-    def _version(self, connection: sqlite3.Connection) -> int:
+    def _version(self, connection: FileConnection) -> int:
         return max(self._versions(connection) or [0])
 
-    def _versions(self, connection: sqlite3.Connection) -> list[int] | None:
+    def _versions(self, connection: FileConnection) -> list[int] | None:
         """The versions that were applied; None if their table does not exist."""
         table = self.version_table
         known = connection.execute(
@@ -279,36 +274,33 @@ def explained(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 @contextmanager
-def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def transaction(connection: FileConnection) -> Iterator[None]:
     """Commit all of it or nothing; inside another transaction, join that one.
 
     On a grouped connection the thread commits; an error undoes this part of the transaction only.
     """
-    group = connection if isinstance(connection, FileConnection) and connection.grouped else None
     begun = connection.in_transaction
-    if begun and (group is None or group.inside):
+    if begun and (connection.inside or not connection.grouped):
         yield
         return
     connection.execute("SAVEPOINT part" if begun else "BEGIN IMMEDIATE")
+    connection.inside = True
     try:
-        if group is not None:
-            group.inside = True
         yield
         if begun:
             connection.execute("RELEASE part")
-        elif group is None:
+        elif not connection.grouped:
             connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:
             connection.execute("ROLLBACK TO part" if begun else "ROLLBACK")
         raise
     finally:
-        if group is not None:
-            group.inside = False
+        connection.inside = False
 
 
 @contextmanager
-def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+def snapshot(connection: FileConnection) -> Iterator[None]:
     """Read one state of the file, whatever others commit meanwhile."""
     if connection.in_transaction:
         yield

@@ -71,7 +71,7 @@ async def exercise(path: Path, clock: VirtualClock, at: int, *, after: bool) -> 
     keys = ["a", "b", "c"]
     await store.put([NewRecord("e", number, key) for number in range(3) for key in keys])
     flaky = Flaky(store._calls.connect(), at, after=after)
-    store._calls._connection = flaky  # type: ignore[assignment]
+    store._calls.connection = flaky  # type: ignore[assignment]
     log: list[tuple[str, int]] = []
     rng = random.Random(1)
     left = True

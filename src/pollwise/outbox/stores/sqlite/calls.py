@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sql import migrations
-from pollwise.storage.sqlite.file import SqliteFile, snapshot, transaction
+from pollwise.storage.sqlite.file import FileConnection, SqliteFile, snapshot, transaction
 
 #: The maximum number of new records that one claim reads, and that one prune deletes: limits the
 #: time that the write lock is held.
@@ -62,7 +61,7 @@ class SqliteCalls(SqliteFile):
 
     # The connection and the tables
 
-    def _prepare(self, connection: sqlite3.Connection) -> None:
+    def _prepare(self, connection: FileConnection) -> None:
         """Check the tables. With a write-ahead log, do not wait for the disk.
 
         A power cut can then undo a claim or a settlement, and records are handled once more.
