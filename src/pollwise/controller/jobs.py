@@ -147,14 +147,16 @@ class Jobs:
             await self._discard(terms.inputs)
             raise
         self._registry.notice_put(job.kind)
-        if not fresh:
-            await self._discard(terms.inputs)
-        elif terms.inputs is not None:
-            await self._artefacts.attach(terms.inputs, self.folder_of(job_id))
         if fresh:
             self._events.emit(JobPut(self._queue.name, job_id, terms.kind))
-        info = None if fresh and job.key is None else await self._queue.get(job_id)
-        return info or self._new(job_id, job), bool(fresh)
+        else:
+            await self._discard(terms.inputs)
+        known = None if fresh and job.key is None else await self._queue.get(job_id)
+        info = known or self._new(job_id, job)
+        inputs = None if files is None else JobTerms.of(info.job).inputs
+        if inputs is not None:  # also those of an earlier put, which may have failed before this
+            await self._artefacts.attach(inputs, self.folder_of(job_id))
+        return info, bool(fresh)
 
     def _new(self, job_id: str, job: NewJob) -> JobInfo:
         """A job that was just put, without asking the store."""
