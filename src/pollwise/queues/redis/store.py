@@ -75,6 +75,8 @@ MOST_BYTES = 16 * 1024 * 1024
 MOST_PUT_BYTES = 64 * 1024 * 1024
 #: The maximum number of pages of 1,024 numbers that one script reads.
 MOST_PAGES = 8
+#: The same for a count by kind, which looks at every job.
+MOST_PAGES_COUNTED = 1
 #: How often a put compares its jobs with those that have their uniques, if these keep changing.
 TWIN_LOOKS_MAX = 10
 
@@ -289,8 +291,9 @@ class RedisStore:
     ) -> tuple[Any, float, _Numbers | None]:
         """The answer of page.lua, the time, and the numbers that it has not read, if any."""
         state = "" if chosen.state is None else STATES.index(chosen.state)
+        pages = MOST_PAGES_COUNTED if what == "count" else MOST_PAGES
         answer, time, last = await self._run(
-            "page", _time(now), what, *numbers, int(chosen.newest), limit, MOST_PAGES, MOST_BYTES,
+            "page", _time(now), what, *numbers, int(chosen.newest), limit, pages, MOST_BYTES,
             state, chosen.worker or "", *(chosen.kinds or ()),
         )  # fmt: skip
         left = _beyond(int(last), numbers, chosen.newest) if last else None
