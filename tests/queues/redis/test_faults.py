@@ -166,6 +166,29 @@ def test_settling_again_after_all_answers_were_lost_succeeds(
     asyncio.run(main())
 
 
+def test_settling_again_when_the_job_was_deleted_succeeds(
+    redis: Redis, proxy: Proxy, name: str
+) -> None:
+    """Without `keep`, a job that is done or cancelled is gone; that is no lost lease."""
+
+    async def main() -> None:
+        async with RedisQueue(proxy.through(redis.url()), name, timeout="5s") as queue:
+            await warm_up(queue)
+            await queue.put([NewJob("job", n) for n in range(2)])
+            first, second = await queue.claim("w", 10, 60)
+            ways = [Settlement.done(first, "result"), Settlement.cancelled(second)]
+            proxy.lose_answer(call("settle"))
+            proxy.lose_answer(call("settle"))
+            with pytest.raises(StoreUnavailable):
+                await queue.settle(ways)
+            assert await queue.jobs() == []
+            await queue.settle(ways)
+            with pytest.raises(LeaseLost):
+                await queue.settle(ways)
+
+    asyncio.run(main())
+
+
 def test_a_claim_whose_answer_is_lost_comes_back_when_its_lease_ends(
     queue: RedisQueue, proxy: Proxy
 ) -> None:
