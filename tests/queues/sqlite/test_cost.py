@@ -14,25 +14,28 @@ from typing import Any
 import pytest
 
 from pollwise.queues.sqlite.queue import SqliteQueue
+from pollwise.queues.sqlite.store import SqliteStore
 from pollwise.runtime.jobs import NewJob, Settlement
-from pollwise.storage.sql import statements
 from pollwise.testing import VirtualClock
 from tests.support.sqlite_cost import Meter, plan_of
 
-STATEMENTS = statements("pollwise.queues.sqlite")
+STATEMENTS = SqliteStore(Path("jobs.db"), "default", synchronous="off", create=False)._sql
+#: Parts of statements, and what operators ask rarely.
+NO_STATEMENTS = ("claim_arm", "with_error")
+READS_ALL = ("stats_by_kind",)
 
 
 def sql_of(name: str) -> str:
     """A statement as it is run: the claims are put together from parts."""
     if name not in ("claim", "claim_arm", "claim_arm_many"):
-        return STATEMENTS[name]
+        return STATEMENTS[name].replace("{narrow}", "").replace("{order}", "")
     arm = STATEMENTS["claim_arm_many"]
     if name != "claim_arm_many":
         arm = " UNION ALL ".join(STATEMENTS["claim_arm"].replace("{n}", n) for n in "012")
     return STATEMENTS["claim"].replace("{arms}", arm)
 
 
-@pytest.mark.parametrize("name", [name for name in STATEMENTS if name != "claim_arm"])
+@pytest.mark.parametrize("name", sorted({*STATEMENTS} - {*NO_STATEMENTS, *READS_ALL}))
 def test_statements_use_an_index(name: str) -> None:
     plan = plan_of("pollwise.queues.sqlite", sql_of(name))
     scans = [step for step in plan if re.search(r"SCAN (pollwise_jobs|other)", step)]
