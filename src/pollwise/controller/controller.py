@@ -126,7 +126,7 @@ class Controller:
         self.runs = Runs(self.queue, self.registry, *common)
         self.jobs = Jobs(self.queue, self.registry, self.artefacts, self.clock, self.events)
         self.logs = Logs(self.storage, self.options.log_limit, self.jobs.folder_of, self._has_ended)
-        self._puts_to_note: list[AuditEntry] = []
+        self._puts_to_note: list[tuple[AuditEntry, float]] = []
         self.poller = Poller(
             self.registry, self.runs, hints, self.options, self.clock, self._append_log
         )
@@ -391,13 +391,16 @@ class Controller:
         """
         entry = AuditEntry.of(who, "job.put", job_id, kind, address)
         entry.log()
-        self._puts_to_note.append(entry)
+        self._puts_to_note.append((entry, self.clock.now()))
         self.began()
 
     async def _note_puts(self) -> None:
         entries, self._puts_to_note = self._puts_to_note, []
         try:
-            await self.storage.audit(entries)
+            now = self.clock.now()
+            await self.storage.audit(
+                [entry for entry, _ in entries], [now - at for _, at in entries]
+            )
         except BaseException:
             self._puts_to_note = entries[-PUTS_NOTED_MAX:] + self._puts_to_note
             raise

@@ -264,8 +264,10 @@ def test_audit(on_state: On) -> None:
         now = s.clock.epoch()
         await s.state.audit([AuditEntry("root", "token.add", "t1", "scope=put", "127.0.0.1")])
         await s.clock.advance(10)
-        await s.state.audit([AuditEntry("ci", "job.cancel", f"j{n}") for n in range(3)])
+        cancels = [AuditEntry("ci", "job.cancel", f"j{n}") for n in range(3)]
+        await s.state.audit(cancels, [8.5, 2.0, 0.0])
         whole = await s.state.list_audit()
+        assert [entry.at - now for entry in whole] == pytest.approx([10, 8, 1.5, 0], abs=1e-3)
         assert [entry.what for entry in whole] == ["j2", "j1", "j0", "t1"]
         assert whole[-1] == AuditEntry(
             "root", "token.add", "t1", "scope=put", "127.0.0.1", whole[-1].id, now

@@ -95,8 +95,7 @@ def test_a_file_that_is_missing_newer_or_nothing_of_ours(tmp_path: Path) -> None
             connection.execute("UPDATE pollwise_controller_schema SET version = 99")
         connection.close()
         async with SqliteState(tmp_path / "new.db") as state:
-            with pytest.raises(SchemaError, match="version 99"):
-                await state.ping()
+            await state.ping()  # migrations only add
         (tmp_path / "text.db").write_text("no database" * 100)
         async with SqliteState(tmp_path / "text.db") as state:
             with pytest.raises(StoreError, match="not a SQLite database"):
@@ -229,8 +228,7 @@ def test_tables_are_made_only_when_told_to(postgres: Postgres, schema: str) -> N
             assert await state.migrate() == []
             await state.ping()
             postgres.execute(f"INSERT INTO {schema}.controller_migrations VALUES (99)")
-            with pytest.raises(SchemaError, match="have version 99"):
-                await state.ping()
+            await state.ping()  # migrations only add
 
     asyncio.run(main())
 

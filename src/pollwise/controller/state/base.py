@@ -174,7 +174,8 @@ class ControllerState(ABC):
     # Audit
 
     @abstractmethod
-    async def audit(self, entries: Sequence[AuditEntry]) -> None: ...
+    async def audit(self, entries: Sequence[AuditEntry], ago_s: Sequence[float] = ()) -> None:
+        """Write entries; `ago_s` says for each how long ago it happened, if not now."""
 
     async def note(
         self, who: str, action: str, what: str = "", detail: str = "", address: str = ""

@@ -87,9 +87,9 @@ def new_token(token: Token) -> dict[str, Any]:
     }
 
 
-def new_audit(entry: AuditEntry) -> dict[str, str]:
+def new_audit(entry: AuditEntry, ago_s: float) -> dict[str, Any]:
     names = ("who", "action", "what", "detail", "address")
-    return {name: text(getattr(entry, name)) for name in names}
+    return {"ago_s": ago_s, **{name: text(getattr(entry, name)) for name in names}}
 
 
 def new_artefact(row: ArtefactRow) -> dict[str, Any]:

@@ -154,9 +154,12 @@ class SqlState(ControllerState):
 
     # Audit
 
-    async def audit(self, entries: Sequence[AuditEntry]) -> None:
+    async def audit(self, entries: Sequence[AuditEntry], ago_s: Sequence[float] = ()) -> None:
         if entries:
-            batch = json.dumps([encoding.new_audit(entry) for entry in entries])
+            ages = ago_s or [0.0] * len(entries)
+            batch = json.dumps(
+                [encoding.new_audit(*each) for each in zip(entries, ages, strict=True)]
+            )
             await self._rows("audit", batch=batch)
 
     async def list_audit(

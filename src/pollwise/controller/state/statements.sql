@@ -100,8 +100,8 @@ WHERE id = used_id;
 
 -- name: audit
 INSERT INTO {controller}_audit (at, who, action, what, detail, address)
-SELECT {now}, value ->> 'who', value ->> 'action', value ->> 'what', value ->> 'detail',
-    value ->> 'address'
+SELECT {now} - CAST(value ->> 'ago_s' AS double precision), value ->> 'who', value ->> 'action',
+    value ->> 'what', value ->> 'detail', value ->> 'address'
 FROM {items}(:batch);
 
 -- name: list_audit
