@@ -262,7 +262,10 @@ class Queue(WorkStore[Claim]):
         """
         if not self.capabilities.cancel:
             raise self._cannot("cancel jobs")
-        return await self._cancel(distinct(ids, "ids") or [])
+        states = await self._cancel(distinct(ids, "ids") or [])
+        if "cancelled" in states.values():
+            self._hints.send()  # a job that it blocked may run now
+        return states
 
     @abstractmethod
     async def stats(self) -> Stats:
