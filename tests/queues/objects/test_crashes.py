@@ -402,3 +402,42 @@ def test_what_another_handle_settles_shows_at_once() -> None:
         await one.close()
 
     virtually(main)
+
+
+def test_a_late_settlement_of_some_jobs_shows_at_once() -> None:
+    """Nobody holds the others, and they can be claimed as soon as the dead one is moved."""
+
+    async def main(clock: VirtualClock) -> None:
+        bucket = VirtualStore(clock)
+        one, other = (ObjectQueue(bucket, clock=clock) for _ in range(2))
+        await one.put([NewJob("job", n) for n in range(3)])
+        claims = await one.claim("w", 3, LEASE)
+        await clock.advance(LEASE + 1)
+        await one.settle([Settlement.dead(claims[1], "broken")])
+        assert [view.job.payload for view in await other.jobs("dead")] == [1]
+        assert [claim.job.payload for claim in await other.claim("w", 3, LEASE)] == [0, 2]
+        await other.close()
+        await one.close()
+
+    virtually(main)
+
+
+def test_a_late_settlement_counts_for_what_nobody_else_claimed() -> None:
+    """Jobs were claimed together, their lease ran out, and another handle claimed one of them."""
+
+    async def main(clock: VirtualClock) -> None:
+        bucket = VirtualStore(clock)
+        one, other = (ObjectQueue(bucket, clock=clock) for _ in range(2))
+        put = await one.put([NewJob("job", n) for n in range(3)])
+        claims = await one.claim("w", 3, LEASE)
+        await clock.advance(LEASE + 1)
+        assert [claim.job.payload for claim in await other.claim("w", 1, LEASE)] == [0]
+        assert (await one.renew(claims, LEASE)).lost == (put[0],)
+        with pytest.raises(LeaseLost) as error:
+            await one.settle([Settlement.done(claim) for claim in claims])
+        assert error.value.lost == (put[0],)
+        assert [view.job.payload for view in await other.jobs()] == [0]
+        await other.close()
+        await one.close()
+
+    virtually(main)

@@ -109,8 +109,12 @@ class ClaimUnit:
     path: list[ChainEntry] = field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
-        return self.masked is None
+    def guarded_at(self) -> float | None:
+        """Since when nobody may claim it, because its ended jobs are being moved."""
+        moving = self.moving
+        if moving is None or moving.meaning.kind is not EntryKind.REST_GUARD:
+            return None
+        return moving.written
 
     @property
     def token(self) -> int:
@@ -211,12 +215,9 @@ def _walk(unit: ClaimUnit, contents: Contents, grain: float) -> Iterator[ClaimUn
                 unit.free_at = entry.written + grain + meaning.duration
             case EntryKind.CANCEL:
                 unit.asking = entry.name
-            case EntryKind.REST | EntryKind.REST_MOVE:
+            case EntryKind.REST | EntryKind.REST_MOVE | EntryKind.REST_GUARD:
                 unit.left, unit.masked = meaning.count, entry.name
-                if meaning.kind is EntryKind.REST_MOVE:
-                    unit.moving = entry
-                else:
-                    unit.moving = None
+                unit.moving = None if meaning.kind is EntryKind.REST else entry
             case EntryKind.BACK | EntryKind.BACK_FREE | EntryKind.SUM:
                 if meaning.kind is EntryKind.SUM:
                     content = contents(entry.name)

@@ -247,8 +247,8 @@ class UnitClaimer:
                 opens, over = self.opens(unit, now, surely)
                 if over and unit.asked(core.cache.content):
                     continue
-                if over and unit.moving is not None and self._visited(unit):
-                    opens = unit.moving.written + core.time.grain + GRACE
+                if over and unit.guarded_at is not None:
+                    opens = unit.guarded_at + core.time.grain + GRACE
                     over = opens <= surely
                 if over:
                     listing.units.append(unit)
@@ -265,12 +265,6 @@ class UnitClaimer:
                     return []  # it is being deleted
             units = core.seen_units(root) or []
         return units
-
-    @staticmethod
-    def _visited(unit: ClaimUnit) -> bool:
-        """True if its jobs were ended by a guest, who moves them before anybody claims the rest."""
-        moving = unit.moving
-        return moving is not None and (not unit.claim or moving.written >= (unit.free_at or 0.0))
 
     def opens(self, unit: ClaimUnit, now: float, surely: float) -> tuple[float, bool]:
         """When a unit may be claimed, by the store's clock, and whether that is now."""

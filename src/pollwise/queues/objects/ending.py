@@ -151,7 +151,8 @@ class UnitEnder:
         if held.pending:
             content["before"] = held.pending
         sent = core.clock.now()
-        if not await self.append(held, _ending(len(left), moving=moving), content):
+        guard = held.guest or sent >= held.until  # nobody else may be moving them meanwhile
+        if not await self.append(held, _ending(len(left), moving=moving, guard=guard), content):
             return False
         held.left = left
         self._claiming.forget(held, endings)
@@ -160,9 +161,10 @@ class UnitEnder:
             # of any handle finishes it.
             held.pending = duties(content)
             try:
-                # While jobs are left, another handle may take the duty when the lease ends.
+                # While jobs are left, another handle may take the duty when the lease ends,
+                # unless a guard keeps it away.
                 deadline = sent + ACT_WITHIN
-                if left and not held.guest:
+                if left and not guard:
                     deadline = min(deadline, held.until)
                 if core.clock.now() >= deadline:
                     return True
@@ -426,7 +428,7 @@ class UnitEnder:
             left = unit.jobs(core.cache.content) or []
         # The creator of the next entry has the duty, for the same time as the one before.
         content = {**pending[0], "left": left, "before": pending[1:]}
-        duty = write_entry(_ending(unit.left, moving=True), content)
+        duty = write_entry(_ending(unit.left, moving=True, guard=True), content)
         sent = core.clock.now()
         if not await core.create(root.entry_name(unit.start, unit.top + 1), duty):
             return
@@ -442,7 +444,8 @@ class UnitEnder:
             await task
 
 
-def _ending(left: int, *, moving: bool = False) -> EntryMeaning:
-    if left:
-        return EntryMeaning(EntryKind.REST_MOVE if moving else EntryKind.REST, count=left)
-    return EntryMeaning(EntryKind.MOVE if moving else EntryKind.END)
+def _ending(left: int, *, moving: bool = False, guard: bool = False) -> EntryMeaning:
+    if not left:
+        return EntryMeaning(EntryKind.MOVE if moving else EntryKind.END)
+    kind = EntryKind.REST_GUARD if guard else EntryKind.REST_MOVE
+    return EntryMeaning(kind if moving else EntryKind.REST, count=left)

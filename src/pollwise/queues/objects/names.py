@@ -165,6 +165,7 @@ class EntryKind(Enum):
     CANCEL = "cancel"  # its content says which of the leased jobs are asked to cancel
     REST = "rest"  # some of the jobs ended, `count` are left under the same lease
     REST_MOVE = "rest, with moves"  # as REST, and the ended jobs have to be moved
+    REST_GUARD = "rest, guarded"  # as REST_MOVE, and nobody claims the rest before they are moved
     BURST = "burst"  # from here each job left has a chain of its own, under the same lease
     BACK = "back"  # free again after `duration`; the attempt counts
     BACK_FREE = "back, not counted"  # without errors
@@ -204,7 +205,8 @@ _SINGLE = {
         )
     )
 }
-_REST, _REST_MOVE, _RENEW, _BACK, _BACK_FREE, _SUM, _REPORT = 64, 81, 128, 4480, 5470, 6460, 7450
+_REST, _REST_MOVE, _REST_GUARD, _RENEW = 64, 81, 105, 128
+_BACK, _BACK_FREE, _SUM, _REPORT = 4480, 5470, 6460, 7450
 
 
 def rounded_lease(lease: float) -> float:
@@ -223,6 +225,7 @@ def _meanings() -> dict[int, EntryMeaning]:
     for left in range(SLICE + 1):
         table[_REST + left] = EntryMeaning(EntryKind.REST, count=left)
         table[_REST_MOVE + left] = EntryMeaning(EntryKind.REST_MOVE, count=left)
+        table[_REST_GUARD + left] = EntryMeaning(EntryKind.REST_GUARD, count=left)
     for step, lease in enumerate(LEASES):
         table[_RENEW + step] = EntryMeaning(EntryKind.RENEW, lease)
         table[_REPORT + step] = EntryMeaning(EntryKind.REPORT, lease)

@@ -61,7 +61,9 @@ What a crash leaves, and who cleans it up:
 - after the end of jobs that have to be moved (dead jobs, kept jobs, a `unique` to be freed): the
   entry says so (MOVE, REST_MOVE) and holds all that is needed. Its writer moves them at once. If it
   crashes, the next handle that ends a job of the unit, or any later claim after GRACE, appends an
-  entry that takes the duty over, and does it. All of this is idempotent.
+  entry that takes the duty over, and does it. All of this is idempotent. An entry that ends some
+  jobs of a unit which nobody holds (REST_GUARD: a cancel, a late settlement) keeps claims away
+  from the others until the ended ones are moved, for GRACE at most.
 - during a retry: the job is in both places; the next retry finds it where the first one put it.
 
 Why nothing is lost: a job leaves its root only when an entry says done, or when its record in

@@ -90,7 +90,7 @@ class UnitSettler:
         for claim in claims:
             held = self._claiming.held.get((claim.job.id, claim.token))
             place = read_id(claim.job.id)
-            if held is not None and place is not None:
+            if held is not None and place is not None and not self._may_be_cut(held):
                 found.setdefault(id(held), (held, []))[1].append(place[1])
             elif place is None:
                 lost.append(claim.job.id)
@@ -103,7 +103,15 @@ class UnitSettler:
                 else:
                     index = int(claim.job.id.rpartition(".")[2])
                     found.setdefault(id(held), (held, []))[1].append(index)
+                    if (key := (claim.job.id, claim.token)) in self._claiming.held:
+                        self._claiming.held[key] = held
+                        held.unsure = False
         return list(found.values()), lost
+
+    def _may_be_cut(self, held: HeldUnit) -> bool:
+        """True if another handle may have cut the unit into single jobs, to claim some of them."""
+        late = self._core.clock.now() >= held.until and len(held.left) > 1
+        return late and held.doubt is None and not held.lost and not held.lock.locked()
 
     async def _adopt(self, folder: str, claims: list[Claim]) -> list[tuple[HeldUnit | None, Claim]]:
         """Find claims that this handle did not make, or has settled, by asking the store."""
