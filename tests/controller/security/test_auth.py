@@ -84,7 +84,7 @@ def test_the_first_admin_token_is_written_for_its_owner_alone(tmp_path: Path) ->
         path, tokens = tmp_path / "admin.token", Tokens(s.state)
         assert await tokens.first_admin(path) == path
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-        caller = await Auth(s.state).caller_of(path.read_text().strip())
+        caller = await Auth(s.state).caller(f"Bearer {path.read_text().strip()}")
         assert (caller.role, caller.name) == ("admin", "first admin")
         assert await tokens.first_admin(tmp_path / "other") is None, "there is one"
         assert not (tmp_path / "other").exists()
@@ -157,7 +157,7 @@ def test_tokens_expire(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
         auth = Auth(s.state)
         _, secret = await Tokens(s.state).make("admin", "root", expires_in=2)
-        await auth.caller_of(secret)
+        await auth.caller(f"Bearer {secret}")
         await s.clock.advance(2)
         told = await refused(auth, f"Bearer {secret}")
         assert "expired" in told.message
@@ -176,11 +176,11 @@ def test_a_revoked_token_is_void_here_at_once_and_elsewhere_soon(tmp_path: Path)
         here, there, tokens = Auth(s.state), Auth(s.state), Tokens(s.state)
         token, secret = await tokens.make("admin", "root")
         for auth in (here, there):
-            await auth.caller_of(secret)
+            await auth.caller(f"Bearer {secret}")
         await tokens.revoke(token.id)
         here.forget(token.hash)
         assert "revoked" in (await refused(here, f"Bearer {secret}")).message
-        await there.caller_of(secret)
+        await there.caller(f"Bearer {secret}")
         await s.clock.advance(REMEMBERED)
         assert "revoked" in (await refused(there, f"Bearer {secret}")).message
 
@@ -191,7 +191,7 @@ def test_rotating_makes_the_old_one_void(on_state: On) -> None:
     async def main(s: Stand) -> None:
         auth, tokens = Auth(s.state), Tokens(s.state)
         token, old = await tokens.make("put", "ci", expires_in=100)
-        await auth.caller_of(old)
+        await auth.caller(f"Bearer {old}")
         await s.clock.advance(60)
         rotated = await tokens.rotate(token.id)
         assert rotated is not None
@@ -199,7 +199,7 @@ def test_rotating_makes_the_old_one_void(on_state: On) -> None:
         assert row.expires_at == s.clock.epoch() + 100, "as long as it was made for, from now"
         auth.forget(token.hash)
         await refused(auth, f"Bearer {old}")
-        assert (await auth.caller_of(new)).id == token.id
+        assert (await auth.caller(f"Bearer {new}")).id == token.id
         assert await tokens.rotate("gone") is None
         await tokens.revoke(token.id)
         assert await tokens.rotate(token.id) is None
@@ -211,12 +211,12 @@ def test_a_known_token_costs_no_look_at_the_state(tmp_path: Path) -> None:
     async def main(s: Stand) -> None:
         auth = Auth(s.state)
         token, secret = await Tokens(s.state).make("admin", "root")
-        await auth.caller_of(secret)
+        await auth.caller(f"Bearer {secret}")
         await s.clock.advance(1)
         await refused(auth, "Bearer nobody")
         await s.state.close()
         for _ in range(10):
-            await auth.caller_of(secret)
+            await auth.caller(f"Bearer {secret}")
             await refused(auth, "Bearer nobody")
         s.state = s.make()
         auth._state = s.state
@@ -239,7 +239,7 @@ def test_what_is_remembered_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
         auth = Auth(s.state)
         for n in range(10):
             _, secret = await Tokens(s.state).make("admin", f"n{n}")
-            await auth.caller_of(secret)
+            await auth.caller(f"Bearer {secret}")
             await refused(auth, f"Bearer nobody{n}")
         assert len(auth._known) == len(auth._invalid) == 3
         auth.forget()

@@ -15,9 +15,9 @@ import re
 import secrets
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -325,51 +325,46 @@ class ObjectBlobs(Blobs):
         # One request per part: a slow reader keeps no connection to the store.
         name = self._name(folder, blob)
         for first in range(start, stop, PART):
-            try:
+            with self._explained():
                 part = self._store.get_range(name, start=first, end=min(first + PART, stop))
-            except FileNotFoundError:
-                raise
-            except Exception as error:
-                raise self._explained(error) from None
             whole = memoryview(part)
             for at in range(0, len(whole), PIECE):
                 yield bytes(whole[at : at + PIECE])
 
     def _delete(self, folder: str, blob: str) -> None:
-        self._delete_names([self._name(folder, blob)])
+        with suppress(FileNotFoundError), self._explained():
+            self._store.delete(self._name(folder, blob))
 
     def _delete_all(self, folder: str) -> None:
-        try:
+        names: list[str] = []
+        with suppress(FileNotFoundError), self._explained():
             pages = self._store.list(self._name(folder, ""), chunk_size=1000)
             names = [meta["path"] for page in pages for meta in page]
-        except FileNotFoundError:
-            return
-        except Exception as error:
-            raise self._explained(error) from None
-        self._delete_names(names)
-
-    def _delete_names(self, names: list[str]) -> None:
         for name in names:
-            try:
+            with suppress(FileNotFoundError), self._explained():
                 self._store.delete(name)
-            except FileNotFoundError:
-                continue
-            except Exception as error:
-                raise self._explained(error) from None
 
     def _name(self, folder: str, blob: str) -> str:
         return "/".join(part for part in (self._prefix, folder, blob) if part)
 
-    def _explained(self, error: Exception) -> StoreError:
-        """The store's error without obstore's debug dump, which may contain secrets."""
-        said = without_secrets(str(error).partition("\n\nDebug source")[0])
-        return StoreUnavailable(f"{self.url}: {' '.join(said.split())[:300]}")
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        """Raise errors of the store without obstore's debug dump, which may contain secrets."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except Exception as error:
+            said = without_secrets(str(error).partition("\n\nDebug source")[0])
+            raise StoreUnavailable(f"{self.url}: {' '.join(said.split())[:300]}") from None
 
 
 class _ObjectWriter(BlobWriter):
     """Sends the object in parts; it exists when the last one has arrived."""
 
-    def __init__(self, store: Any, name: str, explained: Callable[[Exception], StoreError]) -> None:
+    def __init__(
+        self, store: Any, name: str, explained: Callable[[], AbstractContextManager[None]]
+    ) -> None:
         self._store = store
         self._name = name
         self._explained = explained
@@ -382,17 +377,13 @@ class _ObjectWriter(BlobWriter):
         self._writer = open_writer(self._store, self._name, buffer_size=PART, max_concurrency=2)
 
     def write(self, data: bytes) -> None:
-        try:
+        with self._explained():
             self._writer.write(data)
-        except Exception as error:
-            raise self._explained(error) from None
 
     def finish(self) -> None:
         self._finishing = True
-        try:
+        with self._explained():
             self._writer.close()
-        except Exception as error:
-            raise self._explained(error) from None
 
     def abandon(self) -> None:
         self._writer = None  # the store discards parts that were sent

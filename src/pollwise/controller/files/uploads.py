@@ -12,14 +12,8 @@ from starlette.requests import ClientDisconnect, Request
 
 from pollwise.controller.files.artefacts import Artefacts, checked_name
 from pollwise.controller.files.blobs import is_no_room, no_room
-from pollwise.controller.http.answers import HttpError
-from pollwise.controller.http.requests import (
-    declared_length,
-    invalid,
-    pieces,
-    plain_only,
-    too_large,
-)
+from pollwise.controller.http.answers import HttpError, invalid
+from pollwise.controller.http.requests import declared_length, pieces, plain_only, too_large
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller

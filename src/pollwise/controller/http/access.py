@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
-from pollwise.controller.http.answers import HttpError, lease_lost
-from pollwise.controller.http.requests import is_job_id
+from pollwise.controller.http.answers import HttpError, error_for, lease_lost, no_such
+from pollwise.controller.http.requests import is_id, is_job_id
 from pollwise.controller.security.auth import Caller
 from pollwise.controller.workers.registry import HeldRun, KnownWorker
 from pollwise.runtime.jobs import JobInfo
@@ -42,10 +43,8 @@ class Access:
         token: given where it came in no header.
         """
         await self._controller.start()
-        if token is None:
-            who = await self._controller.auth.caller(connection.headers.get("authorization"))
-        else:
-            who = await self._controller.auth.caller_of(token)
+        header = connection.headers.get("authorization") if token is None else f"Bearer {token}"
+        who = await self._controller.auth.caller(header)
         self._controller.began()
         if who.role == "own" and worker is not None:
             who.must_be_worker(worker)
@@ -72,7 +71,24 @@ class Access:
         self, request: HTTPConnection, who: Caller, action: str, what: str = "", detail: str = ""
     ) -> None:
         """Write into the audit log what a caller did."""
-        await self._controller.storage.note(who.who, action, what, detail, address_of(request))
+        await self._controller.storage.note(
+            who.who, action, what, detail, address_of(request.scope)
+        )
+
+    def explained(self, error: Exception) -> HttpError:
+        """The error to answer; what it hides from the client is logged."""
+        answer = error_for(error)
+        if answer is not error and answer.status >= 500:
+            self._controller.log_failure(error)
+        return answer
+
+    async def worker_of(self, who: Caller, worker_id: str) -> KnownWorker:
+        """The worker of this id, for its own token or an admin's."""
+        who.must_be_worker(worker_id)
+        known = await self._controller.registry.get(worker_id) if is_id(worker_id) else None
+        if known is None:
+            raise no_such("worker", worker_id)
+        return known
 
     async def job_for(self, request: HTTPConnection, job_id: str) -> JobInfo:
         """A job, if the caller may see it; else `HttpError`."""
@@ -92,12 +108,13 @@ class Access:
             await runs.adopt(known, [job_id])
             if job_id in known.runs:
                 if who.role == "own":
-                    registry.seen(known, address_of(request))
+                    registry.seen(known, address_of(request.scope))
                 return known, known.runs[job_id]
         await self.job_for(request, job_id)  # it does not exist, or is of no concern to the caller
         raise lease_lost((job_id,))
 
 
-def address_of(connection: HTTPConnection) -> str:
+def address_of(scope: Scope) -> str:
     """The client's address; behind a trusted proxy, the one that the proxy forwarded."""
-    return connection.client.host if connection.client else ""
+    client = scope.get("client")
+    return client[0] if client else ""

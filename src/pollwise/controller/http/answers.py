@@ -18,7 +18,6 @@ from pollwise.errors import (
     ConfigError,
     JobError,
     LeaseLost,
-    PollwiseError,
     StoreError,
     StoreUnavailable,
     UniqueConflict,
@@ -48,16 +47,15 @@ class HttpError(Exception):
         self.headers = dict(headers or {})
 
     def body(self) -> bytes:
-        return encoded(error_body(self.code, self.message, self.what_to_do))
+        detail = {"code": self.code, "message": self.message, "what_to_do": self.what_to_do}
+        return encoded({"error": detail})
 
 
-def error_body(code: str, message: str, what_to_do: str) -> dict[str, Any]:
-    return {"error": {"code": code, "message": message, "what_to_do": what_to_do}}
-
-
-def error_for(error: PollwiseError) -> HttpError:
-    """The HTTP error for an error of ours."""
+def error_for(error: Exception) -> HttpError:
+    """The HTTP error for any error."""
     message = str(error)
+    if isinstance(error, HttpError):
+        return error
     if isinstance(error, UniqueConflict):
         return HttpError(
             409, "unique_conflict", message, "Choose another `unique`, or send the same job."
@@ -65,7 +63,7 @@ def error_for(error: PollwiseError) -> HttpError:
     if isinstance(error, Unsupported):
         return HttpError(422, "unsupported", message, "Leave it out, or use another store.")
     if isinstance(error, (JobError, ConfigError)):
-        return HttpError(422, "invalid", message, "Correct the request and send it again.")
+        return invalid(message)
     if isinstance(error, LeaseLost):
         return lease_lost(error.lost)
     if isinstance(error, MissingStorage):  # it does not go away by itself
@@ -84,11 +82,12 @@ def error_for(error: PollwiseError) -> HttpError:
             "Try again in a few seconds; the controller's log says more.",
             {"Retry-After": "5"},
         )
-    return unexpected("the store refused") if isinstance(error, StoreError) else unexpected()
-
-
-def unexpected(what: str = "the controller failed") -> HttpError:
+    what = "the store refused" if isinstance(error, StoreError) else "the controller failed"
     return HttpError(500, "internal", what, "Tell an admin; the controller's log says why.")
+
+
+def invalid(message: str) -> HttpError:
+    return HttpError(422, "invalid", message, "Correct the request and send it again.")
 
 
 def lease_lost(ids: tuple[str, ...]) -> HttpError:
@@ -141,7 +140,8 @@ def moment(at: float | None) -> str | None:
     return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def quoted(text: str) -> str:
-    """A client's text for an answer or a log: short and printable."""
-    cut = text if len(text) <= QUOTED_MAX else f"{text[:QUOTED_MAX]}…"
-    return repr(cut)
+def quoted(value: object) -> str:
+    """A client's value for an answer or a log: short and printable."""
+    if isinstance(value, str) and len(value) > QUOTED_MAX:
+        return repr(f"{value[:QUOTED_MAX]}…")
+    return repr(value)[: QUOTED_MAX + 10]

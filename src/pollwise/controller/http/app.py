@@ -11,9 +11,10 @@ from fastapi.openapi.utils import get_openapi
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
 
-from pollwise.controller.http.answers import HttpError, encoded, error_for, unexpected
+from pollwise.controller.http.answers import HttpError, encoded
+from pollwise.controller.http.requests import error_response, invalid_value
 from pollwise.controller.http.routes import admin, files, health, jobs, logs, workers
-from pollwise.controller.http.routes.poll import PollRoute
+from pollwise.controller.http.routes.poll import PollRoute, description
 from pollwise.controller.http.routes.push import PushRoute
 from pollwise.controller.http.schema import complete
 from pollwise.errors import PollwiseError
@@ -125,57 +126,35 @@ def application(controller: Controller) -> ControllerApp:
 
 
 def _handle_errors(app: FastAPI, controller: Controller) -> None:
-    async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HttpError)  # noqa: S101
-        return _answer(error)
+    async def answered(_: Request, error: Exception) -> Response:
+        return error_response(controller.access.explained(_as_ours(error)))
 
-    async def ours(_: Request, error: Exception) -> Response:
-        assert isinstance(error, PollwiseError)  # noqa: S101
-        answer = error_for(error)
-        if answer.status >= 500:
-            controller.log_failure(error)
-        return _answer(answer)
+    for kind in (Exception, HttpError, PollwiseError, HTTPException, RequestValidationError):
+        app.add_exception_handler(kind, answered)
 
-    async def theirs(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)  # noqa: S101
+
+def _as_ours(error: Exception) -> Exception:
+    """An error of FastAPI as one of ours."""
+    if isinstance(error, RequestValidationError):
+        first = error.errors()[0]
+        return invalid_value(first, first["loc"][1:])
+    if isinstance(error, HTTPException):
         codes = {404: "no_such_route", 405: "no_such_method"}
         code = codes.get(error.status_code, "bad_request")
         advice = "GET /openapi.json lists every route and method."
-        answer = HttpError(error.status_code, code, str(error.detail), advice, error.headers)
-        return _answer(answer)
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)  # noqa: S101
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][1:])
-        return _answer(
-            HttpError(
-                422, "invalid", f"{where}: {first['msg']}", "Correct the request and send it again."
-            )
-        )
-
-    async def failed(_: Request, error: Exception) -> Response:
-        controller.log_failure(error)
-        return _answer(unexpected())
-
-    app.add_exception_handler(Exception, failed)
-    app.add_exception_handler(HttpError, refused)
-    app.add_exception_handler(PollwiseError, ours)
-    app.add_exception_handler(HTTPException, theirs)
-    app.add_exception_handler(RequestValidationError, invalid)
-
-
-def _answer(refused: HttpError) -> Response:
-    return Response(refused.body(), refused.status, refused.headers, media_type="application/json")
+        return HttpError(error.status_code, code, str(error.detail), advice, error.headers)
+    return error
 
 
 def _describe(app: ControllerApp) -> None:
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            described = get_openapi(
-                title=app.title, version=app.version, description=app.description, routes=app.routes
+            routes = [*description.routes, *app.routes]
+            app.openapi_schema = complete(
+                get_openapi(
+                    title=app.title, version=app.version, description=app.description, routes=routes
+                )
             )
-            app.openapi_schema = complete(described)
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]

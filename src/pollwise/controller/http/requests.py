@@ -5,14 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable
-from typing import Annotated, Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request, Response
+from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
+from starlette.responses import StreamingResponse
+from starlette.types import Receive
 
-from pollwise.controller.http.answers import HttpError, encoded, no_such
+from pollwise.controller.files.artefacts import byte_range
+from pollwise.controller.http.answers import HttpError, encoded, invalid, no_such, quoted
+from pollwise.controller.http.schema import JobId
 from pollwise.controller.state.base import PAGE_MAX
+
+M = TypeVar("M", bound=BaseModel)
 
 #: How long a client may take to send a small body, in seconds.
 BODY_WITHIN = 30.0
@@ -24,18 +31,10 @@ PAGE = 100
 _ID = re.compile(r"[0-9a-f]{32}\Z")
 _JOB_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 #: The parameters of pages, with their descriptions.
-Limit = Annotated[int | None, Query(ge=1, le=PAGE_MAX, description="The most entries of a page.")]
-After = Annotated[
-    str | None,
-    Query(pattern="^[0-9a-f]{32}$", description="The `next` of the previous page."),
-]
-AfterJob = Annotated[
-    str | None,
-    Query(
-        pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$",
-        description="The `next` of the previous page.",
-    ),
-]
+Limit = Annotated[int, Query(ge=1, le=PAGE_MAX, description="The most entries of a page.")]
+_NEXT = "The `next` of the previous page."
+After = Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description=_NEXT)]
+AfterJob = Annotated[JobId | None, Query(description=_NEXT)]
 
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
@@ -45,6 +44,38 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
     return Response(
         encoded(value), status, {**HEADERS, **(headers or {})}, media_type="application/json"
     )
+
+
+async def range_answer(
+    request: Request,
+    size: int,
+    read: Callable[[int, int], AsyncIterator[bytes]],
+    media_type: str,
+    headers: Mapping[str, str],
+) -> Response:
+    """The bytes that the Range header asks for, in pieces; `read` takes where to start and stop."""
+    asked = byte_range(request.headers.get("range"), size)
+    start, stop = asked or (0, size)
+    ranged = {"Accept-Ranges": "bytes", "Content-Length": str(stop - start)}
+    if asked:
+        ranged["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+    # Read first, so that a file that cannot be read is answered with an error.
+    rest = read(start, stop)
+    first = await anext(rest, b"")
+
+    async def everything() -> AsyncIterator[bytes]:
+        yield first
+        async for piece in rest:
+            yield piece
+
+    return StreamingResponse(
+        everything(), 206 if asked else 200, {**headers, **ranged}, media_type=media_type
+    )
+
+
+def error_response(refused: HttpError, headers: dict[str, str] | None = None) -> Response:
+    all_headers = {**(headers or {}), **refused.headers}
+    return Response(refused.body(), refused.status, all_headers, media_type="application/json")
 
 
 def is_id(text: str) -> bool:
@@ -83,14 +114,6 @@ async def read_body(request: Request, limit: int, within: float = BODY_WITHIN) -
     return bytes(body)
 
 
-async def read_json(request: Request, limit: int, *, empty: Any = None) -> Any:
-    """The body as JSON; `empty` if there is none."""
-    body = await read_body(request, limit)
-    if not body.strip():
-        return empty
-    return parsed(body)
-
-
 def parsed(body: bytes | str) -> Any:
     try:
         return json.loads(body)
@@ -100,17 +123,30 @@ def parsed(body: bytes | str) -> Any:
         ) from None
 
 
-async def read_object(request: Request, limit: int, known: tuple[str, ...]) -> dict[str, Any]:
-    """The body as an object with only these fields."""
-    given = await read_json(request, limit, empty={})
-    if not isinstance(given, dict):
-        raise invalid("the body must be an object")
-    for name in given:
-        if name not in known:
-            raise invalid(
-                f"there is no field {str(name)[:40]!r}; the fields are {', '.join(known)}"
-            )
-    return given
+def checked(model: type[M], given: object, *, strict: bool = True) -> M:
+    """A model from what a client sent; strict: text is not a number."""
+    try:
+        return model.model_validate(given, strict=strict)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "extra_forbidden":
+            name, fields = str(first["loc"][-1])[:40], ", ".join(model.model_fields)
+            raise invalid(f"there is no field {name!r}; the fields are {fields}") from None
+        raise invalid_value(first, first["loc"]) from None
+
+
+def invalid_value(problem: Mapping[str, Any], path: Sequence[object]) -> HttpError:
+    """The error for a value that does not fit its description, as pydantic reports it."""
+    where = ".".join(map(str, path)) or "the body"
+    absent = problem["type"] == "missing"
+    given = "" if absent else f" = {quoted(problem['input'])}"
+    return invalid(f"{where}{given}: {problem['msg']}")
+
+
+async def read_model(request: Request, limit: int, model: type[M]) -> M:
+    """The body as a model; an empty body is an empty object."""
+    body = await read_body(request, limit)
+    return checked(model, parsed(body) if body.strip() else {})
 
 
 def too_large(limit: int) -> HttpError:
@@ -133,22 +169,10 @@ def gone() -> HttpError:
     return HttpError(400, "gone", "the request ended early", "Send it again.")
 
 
-def invalid(message: str) -> HttpError:
-    return HttpError(422, "invalid", message, "Correct the request and send it again.")
-
-
-def page_limit(limit: int | None) -> int:
-    if limit is None:
-        return PAGE
-    if not 1 <= limit <= PAGE_MAX:
-        raise invalid(f"limit = {limit} must be from 1 to {PAGE_MAX}")
-    return limit
-
-
-def page_after(after: str | None, fits: Callable[[str], bool] = is_id) -> str | None:
-    if after is not None and not fits(after):
-        raise invalid("after must be the `next` of the previous page")
-    return after
+async def disconnected(receive: Receive) -> None:
+    """Returns when the client has disconnected."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def plain_only(encoding: str | None) -> None:

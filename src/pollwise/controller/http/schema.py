@@ -1,21 +1,42 @@
-"""The OpenAPI schema: models for documentation, and the poll route, which FastAPI does not know.
-
-Requests are checked by the code that uses them, with errors of our own. These models describe what
-that code takes and returns, and a test compares the two.
+"""The models of requests and answers, and the OpenAPI schema. Bodies are checked by their models,
+except those of jobs and workers, which programs can also put and register without HTTP.
 """
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic.json_schema import models_json_schema
 
+from pollwise.controller.security.tokens import EXPIRES_MAX
+from pollwise.controller.state.values import Scope
+from pollwise.runtime.jobs import Progress
+
 _ID = "0198c5b2f3a14e6f9d0a7c2b5e8f1d34"
-_PATTERN = "^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$"
 _REF = "#/components/schemas/{model}"
+#: The most entries of `running` and of `finished` in one poll.
+REPORTS_MAX = 1000
+
+
+def _cleaned(value: object) -> object:
+    """Text that every store can keep, and not too long."""
+    if not isinstance(value, str):
+        return value
+    return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:2000]
+
+
+def _separated(value: object) -> object:
+    return [each for each in value.split(",") if each] if isinstance(value, str) else value
+
+
 JobState = Literal["ready", "delayed", "blocked", "leased", "done", "dead", "cancelled"]
+WorkerState = Literal["online", "draining", "offline"]
 Value = str | int | float | bool
+JobId = Annotated[str, Field(pattern="^[A-Za-z0-9][A-Za-z0-9._-]{0,199}$")]
+JobIds = Annotated[list[JobId], BeforeValidator(_separated), WithJsonSchema({"type": "string"})]
+Message = Annotated[str, BeforeValidator(_cleaned)]
+ExpiresIn = Annotated[float, Field(gt=0, le=EXPIRES_MAX)]
 
 
 class _Model(BaseModel):
@@ -70,30 +91,33 @@ class JobFailureView(_Model):
     error: str
 
 
-class JobView(_Model):
-    """A job."""
-
+class WorkBase(_Model):
     id: str = Field(examples=["42"])
     kind: str
     payload: Any
     headers: dict[str, str]
-    payload_bytes: int | None = Field(None, description="In lists, if the payload is left out.")
     requires: dict[str, Any]
     state: JobState
     attempt: int
     attempts: int
     priority: int
     key: str | None
-    unique: str | None
+    created_at: str | None = Field(examples=["2026-01-27T09:30:00.000Z"])
     timeout_s: float | None
     inputs: list[str]
+    cancel: bool = Field(description="True if it runs and was asked to cancel.")
+
+
+class JobView(WorkBase):
+    """A job."""
+
+    unique: str | None
+    payload_bytes: int | None = Field(None, description="In lists, if the payload is left out.")
     progress: float | None = Field(description="From 0 to 1.")
     message: str | None
     worker_id: str | None = Field(
         description="The worker that runs it, or ran it last; null while it waits."
     )
-    cancel: bool = Field(description="True if it runs and was asked to cancel.")
-    created_at: str | None = Field(examples=["2026-01-27T09:30:00.000Z"])
     created_by: str | None = Field(description="Who put it.")
     run_at: str | None = Field(description="When it may run, or could have run first.")
     started_at: str | None = Field(description="When the current or last run began.")
@@ -111,24 +135,10 @@ class JobView(_Model):
     result_bytes: int | None = Field(None, description="In lists, if the result is left out.")
 
 
-class WorkView(_Model):
+class WorkView(WorkBase):
     """A job as its worker receives it."""
 
-    id: str = Field(examples=["42"])
-    kind: str
-    payload: Any
-    headers: dict[str, str]
-    requires: dict[str, Any]
-    state: JobState
-    attempt: int
-    attempts: int
-    priority: int
-    key: str | None
-    created_at: str | None
-    timeout_s: float | None
     lease_s: float = Field(description="Send a request within this many seconds to keep the job.")
-    inputs: list[str]
-    cancel: bool
 
 
 class JobPage(_Model):
@@ -162,7 +172,7 @@ class WorkerView(_Model):
     name: str
     capabilities: dict[str, Any]
     slots: int
-    state: Literal["online", "draining", "offline"]
+    state: WorkerState
     drain: bool
     registered_at: str | None
     last_seen_at: str | None
@@ -194,35 +204,59 @@ class LogPiece(_Model):
     text: str
 
 
-class RunningReport(_Model):
-    job_id: str = Field(pattern=_PATTERN)
-    progress: float | None = Field(None, ge=0, le=100)
-    message: str | None = None
+class Heartbeat(_Model):
+    progress: float | None = Field(None, ge=0, le=100, description="Above 1, a percentage.")
+    message: Message | None = None
+
+    def news(self) -> Progress | None:
+        """The progress and the message; None if there is neither."""
+        if self.progress is None:
+            return None if self.message is None else Progress(None, self.message)
+        fraction = self.progress / 100 if self.progress > 1 else self.progress
+        return Progress(fraction, self.message)
+
+
+class RunningReport(Heartbeat):
+    model_config = ConfigDict(extra="ignore")
+
+    job_id: JobId
     log: LogPiece | None = None
 
 
-class FinishedReport(_Model):
-    job_id: str = Field(pattern=_PATTERN)
+class FinishedReport(Heartbeat):
+    model_config = ConfigDict(extra="ignore")
+
+    job_id: JobId
     state: Literal["done", "failed", "cancelled"]
     result: Any = None
-    error: str | None = None
+    error: Message | None = None
     exit_code: int | None = Field(None, gt=-(2**31), lt=2**31)
-    progress: float | None = Field(None, ge=0, le=100)
-    message: str | None = None
 
 
-class PollBody(_Model):
-    """A poll that carries reports."""
-
-    worker_id: str = Field(min_length=1, examples=[_ID])
+class PollBase(_Model):
+    worker_id: Message = Field(min_length=1, description="From the registration.", examples=[_ID])
     max: int = Field(1, ge=0, le=100, description="The most jobs to hand out.")
     wait: float = Field(
-        0, ge=0, description="Hold the answer for up to this many seconds; at most 60."
+        0,
+        ge=0,
+        allow_inf_nan=False,
+        description="Hold the answer until there is a job, up to this many seconds; at most 60.",
     )
+
+
+class PollQuery(PollBase):
+    running: JobIds | None = Field(
+        None, max_length=REPORTS_MAX, description="The ids of the jobs it runs, with commas."
+    )
+
+
+class PollBody(PollBase):
+    """A poll that carries reports."""
+
     running: list[RunningReport] | None = Field(
-        None, max_length=1000, description="The jobs that it runs; null if not reported."
+        None, max_length=REPORTS_MAX, description="The jobs that it runs; null if not reported."
     )
-    finished: list[FinishedReport] = Field(default_factory=list, max_length=1000)
+    finished: list[FinishedReport] = Field(default_factory=list, max_length=REPORTS_MAX)
 
 
 class PollAnswer(_Model):
@@ -234,11 +268,6 @@ class PollAnswer(_Model):
     cancel: list[str] = Field(description="Jobs of this worker to stop.")
     drain: bool = Field(description="It gets no more jobs for now, and finishes what it runs.")
     lost: list[str] | None = Field(None, description="Jobs that this worker has lost.")
-
-
-class Heartbeat(_Model):
-    progress: float | None = Field(None, ge=0, le=100)
-    message: str | None = None
 
 
 class HeartbeatAnswer(_Model):
@@ -265,15 +294,15 @@ class ArtefactList(_Model):
 
 
 class NewToken(_Model):
-    scope: Literal["read", "put", "operate", "worker", "admin"]
+    scope: Scope
     name: str = Field(min_length=1, max_length=200, examples=["ci"])
-    expires_in_s: float | None = Field(None, gt=0, le=315360000)
+    expires_in_s: ExpiresIn | None = None
 
 
 class TokenView(_Model):
     id: str
     name: str
-    scope: Literal["read", "put", "operate", "worker", "admin"]
+    scope: Scope
     created_at: str | None
     created_by: str
     expires_at: str | None
@@ -328,13 +357,11 @@ class Health(_Model):
 
 
 class RotateToken(_Model):
-    expires_in_s: float | None = Field(None, gt=0, le=315360000)
+    expires_in_s: ExpiresIn | None = None
 
 
-#: Models that no FastAPI route names: request bodies, and the answer of the poll route.
-EXTRA = (
-    Drain, Error, Heartbeat, NewJobBody, NewToken, PollBody, PollAnswer, Registration, RotateToken,
-)  # fmt: skip
+#: Request bodies, which our routes read themselves.
+BODIES = (Drain, Heartbeat, NewJobBody, NewToken, Registration, RotateToken)
 
 ERRORS: dict[int, str] = {
     400: "The request cannot be read.",
@@ -368,102 +395,41 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
     }
 
 
-def body_of(
-    model: type[BaseModel], *, required: bool = True, also: dict[str, Any] | None = None
+def described(
+    summary: str,
+    model: type[BaseModel],
+    *failures: int,
+    status: int = 200,
+    body: type[BaseModel] | None = None,
+    **also: Any,
 ) -> dict[str, Any]:
-    """The request body of a route, for `openapi_extra`; `also` are other content types."""
-    content = {"application/json": {"schema": {"$ref": _REF.format(model=model.__name__)}}}
-    return {"requestBody": {"required": required, "content": {**content, **(also or {})}}}
+    """How FastAPI describes a route: what it answers, how it fails, and the body that it reads."""
+    if body is not None:
+        required = any(each.is_required() for each in body.model_fields.values())
+        content = {"application/json": {"schema": {"$ref": _REF.format(model=body.__name__)}}}
+        also["openapi_extra"] = {"requestBody": {"required": required, "content": content}}
+        failures = (*failures, 400, 413, 422)
+    responses = {status: {"model": model}, **errors(*failures)}
+    return {"summary": summary, "status_code": status, "responses": responses, **also}
 
 
-def complete(openapi: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Add what FastAPI does not know: the poll route, the token, the request bodies."""
-    components = openapi.setdefault("components", {})
-    schemas = components.setdefault("schemas", {})
-    _, extra = models_json_schema([(each, "validation") for each in EXTRA], ref_template=_REF)
-    schemas |= {name: value for name, value in extra["$defs"].items() if name not in schemas}
+def complete(openapi: dict[str, Any]) -> dict[str, Any]:
+    """Add what FastAPI does not know: the token, and the request bodies."""
+    components = openapi["components"]
+    schemas = components["schemas"]
+    _, bodies = models_json_schema([(each, "validation") for each in BODIES], ref_template=_REF)
+    components["schemas"] = {**bodies["$defs"], **schemas}
     for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
+        components["schemas"].pop(unused, None)
     components["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "A token of this controller."}
     }
     openapi["security"] = [{"bearer": []}]
-    openapi["paths"] = {f"{prefix}/api/workers/poll": _poll_path(), **openapi["paths"]}
     for path, operations in openapi["paths"].items():
         for operation in operations.values():
-            operation.get("responses", {}).pop("422", None) if _no_422(operation) else None
-            if path.endswith(("/livez", "/readyz")):
+            # FastAPI adds a 422 of its own to routes with parameters.
+            if "HTTPValidationError" in str(operation["responses"].get("422")):
+                del operation["responses"]["422"]
+            if path in ("/livez", "/readyz"):
                 operation["security"] = []
     return openapi
-
-
-def _no_422(operation: dict[str, Any]) -> bool:
-    """True for the 422 that FastAPI adds to routes with parameters, in its own form."""
-    content = operation.get("responses", {}).get("422", {}).get("content", {})
-    schema = content.get("application/json", {}).get("schema", {})
-    return bool(schema.get("$ref", "").endswith("HTTPValidationError"))
-
-
-def _poll_path() -> dict[str, Any]:
-    answers: dict[str, Any] = {
-        "200": {
-            "description": "A job, or none.",
-            "headers": {"ETag": {"schema": {"type": "string"}}},
-            "content": _json("PollAnswer"),
-        },
-        "304": {"description": "Still no job (If-None-Match)."},
-    }
-    failures = {
-        str(status): {"description": ERRORS[status], "content": _json("Error")}
-        for status in (400, 401, 403, 404, 408, 413, 415, 422, 429, 503)
-    }
-    failures["429"]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
-
-    def parameter(name: str, schema: dict[str, Any], about: str, **also: Any) -> dict[str, Any]:
-        return {"name": name, "in": "query", "schema": schema, "description": about, **also}
-
-    parameters = [
-        parameter(
-            "worker_id", {"type": "string"}, "From the registration.", required=True,
-            example=_ID,
-        ),
-        parameter(
-            "max", {"type": "integer", "minimum": 0, "maximum": 100, "default": 1},
-            "How many jobs it would take.",
-        ),
-        parameter(
-            "wait", {"type": "number", "minimum": 0, "default": 0},
-            "Hold the answer until there is a job, up to this many seconds; at most 60.",
-        ),
-        parameter("running", {"type": "string"}, "The ids of the jobs it runs, with commas."),
-        {
-            "name": "If-None-Match", "in": "header", "schema": {"type": "string"},
-            "description": "The ETag of the previous answer.",
-        },
-    ]  # fmt: skip
-    common = {"tags": ["workers"]}
-    return {
-        "get": {
-            **common,
-            "operationId": "poll",
-            "summary": "Ask for a job",
-            "description": "After a poll that found nothing, wait at least min_interval_s; the "
-            "answer suggests when to poll again.",
-            "parameters": parameters,
-            "responses": {
-                **answers,
-                **{k: v for k, v in failures.items() if k not in ("408", "413", "415")},
-            },
-        },
-        "post": {
-            **common,
-            "operationId": "poll_and_report",
-            "summary": "Report, and ask for a job",
-            "requestBody": {"required": True, "content": _json("PollBody")},
-            "responses": {"200": answers["200"], **failures},
-        },
-    }
-
-
-def _json(model: str) -> dict[str, Any]:
-    return {"application/json": {"schema": {"$ref": _REF.format(model=model)}}}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
+from pydantic import BaseModel
+
 from pollwise.controller.http.answers import encoded, moment
-from pollwise.controller.state.values import ArtefactRow, Token, WorkerRow
+from pollwise.controller.http.schema import JobFailureView
+from pollwise.controller.state.values import WorkerRow
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.registry import HeldRun
-from pollwise.runtime.audit import AuditEntry
-from pollwise.runtime.jobs import ENDED, JobInfo
+from pollwise.runtime.jobs import ENDED, Job, JobInfo
 
 #: Payloads and results longer than this, in bytes of JSON, are left out of lists.
 BRIEF = 4096
@@ -33,36 +34,21 @@ def job_view(
     job, ended = info.job, info.state in ENDED
     waits = not ended and info.state != "leased"
     progress = None if waits else info.progress
-    view: dict[str, Any] = {
-        "id": job.id,
-        "kind": terms.kind,
-        "payload": job.payload,
-        "headers": dict(terms.headers),
-        "requires": dict(terms.requires),
-        "state": info.state,
+    view = {
+        **_common(job, terms, inputs, info.state, info.cancel),
         # A claim counts as an attempt, also the one that found none left.
         "attempt": min(job.attempt, terms.attempts),
-        "attempts": terms.attempts,
-        "priority": job.priority,
-        "key": job.key,
         "unique": job.unique,
-        "timeout_s": terms.timeout_s,
-        "inputs": list(inputs),
         "progress": None if progress is None else progress.fraction,
         "message": None if progress is None else progress.note,
         "worker_id": None if waits else info.worker,
-        "cancel": info.cancel,
-        "created_at": moment(job.created_at),
         "created_by": terms.created_by or None,
         "run_at": moment(job.run_at),
         "started_at": None if waits else moment(info.claimed_at),
         "finished_at": moment(info.since) if ended else None,
         "error": info.error if ended and info.state != "done" else None,
         "last_error": None if ended else info.error,
-        "errors": [
-            {"at": moment(each.at), "attempt": each.attempt, "error": each.error}
-            for each in info.errors
-        ],
+        "errors": [row_view(each, JobFailureView) for each in info.errors],
         "waiting_for": waiting_for,
         "result": info.result,
     }
@@ -77,23 +63,28 @@ def job_view(
 
 def work_view(run: HeldRun, lease_s: float, inputs: Sequence[str]) -> dict[str, Any]:
     """A job as its worker receives it."""
-    job, terms = run.claim.job, run.terms
+    common = _common(run.claim.job, run.terms, inputs, "leased", run.cancel)
+    return {**common, "lease_s": lease_s}
+
+
+def _common(
+    job: Job, terms: JobTerms, inputs: Sequence[str], state: str, cancel: bool
+) -> dict[str, Any]:
     return {
         "id": job.id,
         "kind": terms.kind,
         "payload": job.payload,
         "headers": dict(terms.headers),
         "requires": dict(terms.requires),
-        "state": "leased",
+        "state": state,
         "attempt": job.attempt,
         "attempts": terms.attempts,
         "priority": job.priority,
         "key": job.key,
         "created_at": moment(job.created_at),
         "timeout_s": terms.timeout_s,
-        "lease_s": lease_s,
         "inputs": list(inputs),
-        "cancel": run.cancel,
+        "cancel": cancel,
     }
 
 
@@ -113,21 +104,7 @@ def worker_view(row: WorkerRow, *, online: bool, last_seen: float) -> dict[str, 
     }
 
 
-def token_view(token: Token) -> dict[str, Any]:
-    return _shown(token, without=("hash",))
-
-
-def artefact_view(row: ArtefactRow) -> dict[str, Any]:
-    return _shown(row, without=("folder", "blob", "input", "created_by"))
-
-
-def audit_view(entry: AuditEntry) -> dict[str, Any]:
-    return _shown(entry)
-
-
-def _shown(row: Any, without: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a row, with times as text."""
-    values = {
-        each.name: getattr(row, each.name) for each in fields(row) if each.name not in without
-    }
+def row_view(row: object, model: type[BaseModel]) -> dict[str, Any]:
+    """The fields of a row that a model has, with times as text."""
+    values = {name: getattr(row, name) for name in model.model_fields}
     return {k: moment(v) if k == "at" or k.endswith("_at") else v for k, v in values.items()}

@@ -104,7 +104,7 @@ class Auth:
         self._state = state
         self._clock = clock or state.clock
         self._known: OrderedDict[str, tuple[Caller, float, float | None]] = OrderedDict()
-        self._invalid: OrderedDict[str, tuple[_InvalidToken, float]] = OrderedDict()
+        self._invalid: OrderedDict[str, tuple[str, str, float]] = OrderedDict()
         self._registrars: OrderedDict[str, tuple[Token | None, float]] = OrderedDict()
         self._used: dict[str, float] = {}
 
@@ -117,10 +117,6 @@ class Auth:
         if found.role != "own":
             self._used[found.id] = self._clock.now()
         return found
-
-    async def caller_of(self, secret: str) -> Caller:
-        """Who has this token, where it came in no header but as a WebSocket's first message."""
-        return await self.caller(f"Bearer {secret}")
 
     def forget(self, token_hash: str | None = None) -> None:
         """Forget a token that was revoked or rotated; None for all, those of workers included."""
@@ -149,21 +145,17 @@ class Auth:
             del self._known[digest]
             return None
         invalid = self._invalid.get(digest)
-        if invalid is not None and now < invalid[1]:
-            raise invalid[0].error()
+        if invalid is not None and now < invalid[2]:
+            raise InvalidToken(*invalid[:2])
         return None
 
     async def _look_up(self, digest: str) -> Caller:
         try:
             caller, expires_at = await self._found(digest)
-        except _InvalidToken as invalid:
-            _put(
-                self._invalid,
-                digest,
-                (invalid, self._clock.now() + UNKNOWN_REMEMBERED),
-                UNKNOWN_MAX,
-            )
-            raise invalid.error() from None
+        except InvalidToken as invalid:
+            until = self._clock.now() + UNKNOWN_REMEMBERED
+            _put(self._invalid, digest, (invalid.message, invalid.what_to_do, until), UNKNOWN_MAX)
+            raise
         until = self._clock.now() + REMEMBERED
         _put(self._known, digest, (caller, until, expires_at), REMEMBERED_MAX)
         return caller
@@ -173,31 +165,31 @@ class Auth:
         token = await self._state.token_by_hash(digest)
         if token is not None and hmac.compare_digest(token.hash, digest):
             if token.revoked_at is not None:
-                raise _InvalidToken("the token was revoked", "Ask an admin for another.")
+                raise InvalidToken("the token was revoked", "Ask an admin for another.")
             if self._is_over(token.expires_at):
-                raise _InvalidToken("the token has expired", "Have it rotated, or ask for another.")
+                raise InvalidToken("the token has expired", "Have it rotated, or ask for another.")
             return Caller(token.id, token.name, token.scope), token.expires_at
         worker = await self._state.worker_by_token(digest)
         if worker is not None and hmac.compare_digest(worker.token_hash, digest):
             return await self._worker(worker)
-        raise _InvalidToken(
+        raise InvalidToken(
             "the token is not known", "Check it; a rotated token is invalid at once."
         )
 
     async def _worker(self, worker: WorkerRow) -> tuple[Caller, float | None]:
         by = await self._registrar(worker.registered_by)
         if by is not None and by.revoked_at is not None:
-            raise _InvalidToken(
+            raise InvalidToken(
                 "the token that this worker registered with was revoked",
                 "Register again with another token of the scope worker, which an admin can make.",
             )
         if by is not None and self._is_over(by.expires_at):
-            raise _InvalidToken(
+            raise InvalidToken(
                 "the token that this worker registered with has expired",
                 "Have it rotated, or ask an admin for another, and register again with that.",
             )
         if self._is_over(worker.token_expires_at):
-            raise _InvalidToken("the token has expired", "Register again.")
+            raise InvalidToken("the token has expired", "Register again.")
         ends = [worker.token_expires_at, None if by is None else by.expires_at]
         expires_at = min((each for each in ends if each is not None), default=None)
         return Caller(worker.id, worker.name, "own", worker.id), expires_at
@@ -218,16 +210,12 @@ class Auth:
         return expires_at is not None and expires_at <= self._clock.epoch()
 
 
-class _InvalidToken(Exception):
-    """A token is not valid: why, and what to do about it."""
+class InvalidToken(HttpError):
+    """A token is missing or not valid (401)."""
 
     def __init__(self, message: str, what_to_do: str) -> None:
-        super().__init__(message)
-        self.message = message
-        self.what_to_do = what_to_do
-
-    def error(self) -> HttpError:
-        return _unauthorized(self.message, self.what_to_do)
+        headers = {"WWW-Authenticate": "Bearer"}
+        super().__init__(401, "unauthorized", message, what_to_do, headers)
 
 
 def _put(kept: OrderedDict[str, T], key: str, value: T, most: int) -> None:
@@ -240,9 +228,7 @@ def _put(kept: OrderedDict[str, T], key: str, value: T, most: int) -> None:
 def _digest(authorization: str | bytes | None) -> str:
     """The hash of the token in a header."""
     if not authorization:
-        raise _unauthorized(
-            "this needs a token", "Send the header `Authorization: Bearer <token>`."
-        )
+        raise InvalidToken("this needs a token", "Send the header `Authorization: Bearer <token>`.")
     header = (
         authorization
         if isinstance(authorization, bytes)
@@ -250,14 +236,10 @@ def _digest(authorization: str | bytes | None) -> str:
     )
     secret = header[len(_BEARER) :].strip()
     if header[: len(_BEARER)].lower() != _BEARER or not 0 < len(secret) <= LENGTH_MAX:
-        raise _unauthorized(
+        raise InvalidToken(
             "the Authorization header holds no bearer token", "Write `Bearer <token>`."
         )
     return hash_of(secret)
-
-
-def _unauthorized(message: str, what_to_do: str) -> HttpError:
-    return HttpError(401, "unauthorized", message, what_to_do, {"WWW-Authenticate": "Bearer"})
 
 
 def fleet_tokens(auth: Auth) -> Authorise:

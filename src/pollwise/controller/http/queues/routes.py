@@ -43,7 +43,8 @@ from starlette.websockets import WebSocket
 from pollwise.controller.http.answers import HttpError, encoded, error_for
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer, lasting
 from pollwise.controller.http.queues.hints import MESSAGE_MAX, HintExchange, client_sends_hints
-from pollwise.controller.http.requests import parsed, read_body
+from pollwise.controller.http.requests import disconnected, error_response, parsed, read_body
+from pollwise.controller.http.routes.push import refuse_socket
 from pollwise.controller.workers.polling import pause_held
 from pollwise.durations import seconds
 from pollwise.errors import (
@@ -178,10 +179,9 @@ class QueueApi:
                 with client_sends_hints(body):
                     content = await work(queue, request, body, who)
             except (HttpError, PollwiseError) as error:
-                told = error if isinstance(error, HttpError) else _explained(error)
-                return _json_answer(told.status, told.body(), {**headers, **told.headers})
+                return error_response(_explained(error), headers)
             data = content if isinstance(content, bytes) else encoded(content)
-            return _json_answer(200, data, headers)
+            return Response(data, 200, headers, "application/json")
 
         return route
 
@@ -295,7 +295,7 @@ class QueueApi:
 
     async def _answer_while_there(self, queue: Queue, request: Request, held: HeldAnswer) -> bytes:
         """The answer to a held claim; if the client is gone first, nothing stays claimed."""
-        gone = asyncio.ensure_future(_gone(request))
+        gone = asyncio.ensure_future(disconnected(request.receive))
         try:
             await asyncio.wait([held.task, gone], return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -411,11 +411,8 @@ class QueueApi:
             queue = self._queue(socket)
             if self._listening >= LISTENERS_MAX:
                 raise HttpError(503, "too_many_listeners", "too many listeners", "Poll instead.")
-        except HttpError as error:
-            await _refuse(socket, error)
-            return
-        except PollwiseError as error:
-            await _refuse(socket, _explained(error))
+        except (HttpError, PollwiseError) as error:
+            await refuse_socket(socket, _explained(error))
             return
         await socket.accept()
         end = asyncio.Event()
@@ -426,21 +423,6 @@ class QueueApi:
         finally:
             self._listening -= 1
             self._ends.discard(end)
-
-
-async def _refuse(socket: WebSocket, refused: HttpError) -> None:
-    """Answer the handshake of a WebSocket with an error."""
-    response = _json_answer(refused.status, refused.body(), refused.headers)
-    if "websocket.http.response" in socket.scope.get("extensions", {}):
-        await socket.send_denial_response(response)
-    else:
-        await socket.close(4000 + refused.status, refused.code)
-
-
-async def _gone(request: Request) -> None:
-    """Ends when the client is gone."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
 
 
 # Bodies
@@ -454,11 +436,7 @@ async def _read_body(request: Request) -> dict[str, Any]:
     return given
 
 
-def _json_answer(status: int, body: bytes, headers: Mapping[str, str]) -> Response:
-    return Response(body, status, dict(headers), "application/json")
-
-
-def _explained(error: PollwiseError) -> HttpError:
+def _explained(error: Exception) -> HttpError:
     """The HTTP error for an error of ours, from which the client can raise the same one."""
     explained = error_for(error)
     if isinstance(error, PayloadError):

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from functools import partial
 from typing import Any
 from urllib.parse import quote
 
 from fastapi import APIRouter, Request, Response
-from starlette.responses import StreamingResponse
 
 from pollwise.controller.controller import Controller
-from pollwise.controller.files.artefacts import byte_range
 from pollwise.controller.http import schema
 from pollwise.controller.http.answers import no_such
-from pollwise.controller.http.requests import HEADERS, answer, declared_length, pieces, plain_only
-from pollwise.controller.http.schema import errors
-from pollwise.controller.http.views import artefact_view
+from pollwise.controller.http.requests import (
+    HEADERS,
+    answer,
+    declared_length,
+    pieces,
+    plain_only,
+    range_answer,
+)
+from pollwise.controller.http.schema import described, errors
+from pollwise.controller.http.views import row_view
 from pollwise.controller.state.values import ArtefactRow
 from pollwise.controller.terms import JobTerms
 from pollwise.runtime.jobs import JobInfo
@@ -31,25 +36,24 @@ def routes(controller: Controller) -> APIRouter:
         inputs = JobTerms.of(info.job).inputs or ""
         return inputs if input else controller.jobs.folder_of(info.job.id)
 
+    async def listed(request: Request, job_id: str, *, input: bool) -> Response:
+        info = await controller.access.job_for(request, job_id)
+        found = await artefacts.list(folder(info, input=input), input=input)
+        return answer({"artefacts": [row_view(each, schema.ArtefactView) for each in found]})
+
     @router.get(
         "/api/jobs/{job_id}/artefacts",
-        summary="List the artefacts of a job",
-        responses={200: {"model": schema.ArtefactList}, **errors(404)},
+        **described("List the artefacts of a job", schema.ArtefactList, 404),
     )
     async def list_artefacts(request: Request, job_id: str) -> Response:
-        info = await controller.access.job_for(request, job_id)
-        found = await artefacts.list(folder(info, input=False))
-        return answer({"artefacts": [artefact_view(each) for each in found]})
+        return await listed(request, job_id, input=False)
 
     @router.get(
         "/api/jobs/{job_id}/inputs",
-        summary="List the inputs of a job",
-        responses={200: {"model": schema.ArtefactList}, **errors(404)},
+        **described("List the inputs of a job", schema.ArtefactList, 404),
     )
     async def list_inputs(request: Request, job_id: str) -> Response:
-        info = await controller.access.job_for(request, job_id)
-        found = await artefacts.list(folder(info, input=True), input=True)
-        return answer({"artefacts": [artefact_view(each) for each in found]})
+        return await listed(request, job_id, input=True)
 
     sent: dict[int | str, dict[str, Any]] = {
         200: {"content": _BYTES},
@@ -97,30 +101,17 @@ def routes(controller: Controller) -> APIRouter:
         headers = {**HEADERS, **_headers(found), "ETag": etag}
         if request.headers.get("if-none-match") == etag:
             return Response(b"", 304, headers)
-        asked = byte_range(request.headers.get("range"), found.size)
-        start, stop = asked or (0, found.size)
-        headers["Content-Length"] = str(stop - start)
-        if asked:
-            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{found.size}"
         if request.method == "HEAD":
             headers["Content-Length"] = str(found.size)
             return Response(None, 200, headers, media_type=found.content_type)
-        # Read first, so that a file that cannot be read is answered with an error.
-        rest = artefacts.read(found, start, stop)
-        first = await anext(rest, b"")
-        return StreamingResponse(
-            _all_of(first, rest),
-            206 if asked else 200,
-            headers,
-            media_type=found.content_type,
+        return await range_answer(
+            request, found.size, partial(artefacts.read, found), found.content_type, headers
         )
 
     @router.put(
         "/api/jobs/{job_id}/artefacts/{name:path}",
-        status_code=201,
-        summary="Upload an artefact",
+        **described("Upload an artefact", schema.ArtefactView, 404, 409, 413, 422, 507, status=201),
         description="By the worker that has the job. `X-Checksum-SHA256` is checked if it is sent.",
-        responses={201: {"model": schema.ArtefactView}, **errors(404, 409, 413, 422, 507)},
         openapi_extra={"requestBody": {"required": True, "content": _BYTES}},
     )
     async def put_artefact(request: Request, job_id: str, name: str) -> Response:
@@ -136,22 +127,15 @@ def routes(controller: Controller) -> APIRouter:
             length=declared_length(request),
             by=f"worker:{known.id}",
         )
-        return answer(artefact_view(kept), 201)
+        return answer(row_view(kept, schema.ArtefactView), 201)
 
     return router
-
-
-async def _all_of(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield first
-    async for piece in rest:
-        yield piece
 
 
 def _headers(row: ArtefactRow) -> dict[str, str]:
     """Headers that make a browser save the file, and never run it."""
     name = quote(row.name.rpartition("/")[2], safe="")
     return {
-        "Accept-Ranges": "bytes",
         "X-Checksum-SHA256": row.sha256,
         "Content-Disposition": f"attachment; filename*=UTF-8''{name}",
         "Content-Security-Policy": "sandbox",

@@ -10,28 +10,25 @@ from pollwise.controller.controller import Controller
 from pollwise.controller.files.uploads import UploadedFiles, receive_multipart
 from pollwise.controller.http import schema
 from pollwise.controller.http.access import SEE, STEER, address_of
-from pollwise.controller.http.answers import HttpError, lease_lost, no_such
+from pollwise.controller.http.answers import HttpError, invalid, lease_lost, no_such
 from pollwise.controller.http.requests import (
+    PAGE,
     AfterJob,
     Limit,
     answer,
-    invalid,
     is_id,
     is_job_id,
-    page_after,
-    page_limit,
     parsed,
     read_body,
-    read_object,
+    read_model,
 )
-from pollwise.controller.http.routes.poll import progress_of
-from pollwise.controller.http.schema import body_of, errors
+from pollwise.controller.http.schema import described
 from pollwise.controller.http.views import job_view
 from pollwise.controller.jobs import job_spec
 from pollwise.controller.security.auth import Caller
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.matching import MARK, checked_kind
-from pollwise.runtime.jobs import STATES, JobInfo
+from pollwise.runtime.jobs import JobInfo
 
 _MULTIPART: dict[str, Any] = {
     "schema": {
@@ -65,18 +62,15 @@ def routes(controller: Controller) -> APIRouter:
             raise no_such("job", job_id)
         return job_id
 
+    about_put = described("Put a job", schema.JobView, 409, 507, status=201, body=schema.NewJobBody)
+    about_put["responses"][200] = {"model": schema.JobView, "description": "It was put before."}
+    about_put["openapi_extra"]["requestBody"]["content"]["multipart/form-data"] = _MULTIPART
+
     @router.post(
         "/api/jobs",
-        status_code=201,
-        summary="Put a job",
+        **about_put,
         description="JSON; or multipart, with the JSON in the part `job` and files as inputs. "
         "A job whose `unique` exists already is answered with 200.",
-        responses={
-            201: {"model": schema.JobView},
-            200: {"model": schema.JobView, "description": "It was put before."},
-            **errors(400, 409, 413, 422, 507),
-        },
-        openapi_extra=body_of(schema.NewJobBody, also={"multipart/form-data": _MULTIPART}),
     )
     async def put(request: Request) -> Response:
         who = await controller.access.caller(request, "put")
@@ -95,25 +89,19 @@ def routes(controller: Controller) -> APIRouter:
         info, fresh = await controller.jobs.put(spec, None if files is None else files.store)
         job = info.job
         if fresh:
-            controller.note_put(who.who, job.id, spec.terms.kind, address_of(request))
+            controller.note_put(who.who, job.id, spec.terms.kind, address_of(request.scope))
         return answer(await view(info), 201 if fresh else 200, {"Location": f"/api/jobs/{job.id}"})
 
-    @router.get(
-        "/api/jobs",
-        summary="List jobs, newest first",
-        responses={200: {"model": schema.JobPage}, **errors(422)},
-    )
+    @router.get("/api/jobs", **described("List jobs, newest first", schema.JobPage, 422))
     async def list_jobs(
         request: Request,
-        state: str | None = None,
+        state: schema.JobState | None = None,
         kind: str | None = None,
         worker: str | None = None,
-        limit: Limit = None,
+        limit: Limit = PAGE,
         after: AfterJob = None,
     ) -> Response:
         who = await controller.access.caller(request, *SEE, "own")
-        if state is not None and state not in STATES:
-            raise invalid(f"state = {state[:40]!r} is none of {', '.join(STATES)}")
         kinds: list[str] | None = None
         if kind is not None:
             checked_kind(kind)
@@ -123,30 +111,20 @@ def routes(controller: Controller) -> APIRouter:
             worker = who.worker_id  # a worker sees only its own jobs
         elif worker is not None and not is_id(worker):
             raise invalid("worker must be the id of a worker")
-        size = page_limit(limit)
         page = await queue.jobs(
-            state,
-            kind=kinds,
-            worker=worker,
-            newest=True,
-            limit=size,
-            after=page_after(after, is_job_id),
+            state, kind=kinds, worker=worker, newest=True, limit=limit, after=after
         )
         views = [await view(info, brief=True) for info in page]
-        return answer({"jobs": views, "next": page[-1].job.id if len(page) == size else None})
+        return answer({"jobs": views, "next": page[-1].job.id if len(page) == limit else None})
 
-    @router.get(
-        "/api/jobs/{job_id}",
-        summary="Show a job",
-        responses={200: {"model": schema.JobView}, **errors(404)},
-    )
+    @router.get("/api/jobs/{job_id}", **described("Show a job", schema.JobView, 404))
     async def get_job(request: Request, job_id: str) -> Response:
         return answer(await view(await controller.access.job_for(request, job_id)))
 
     @router.get(
         "/api/jobs/{job_id}/result",
         summary="The result of a job",
-        responses={200: {"description": "The result, as JSON."}, **errors(404, 409)},
+        responses={200: {"description": "The result, as JSON."}, **schema.errors(404, 409)},
     )
     async def result(request: Request, job_id: str) -> Response:
         info = await controller.access.job_for(request, job_id)
@@ -161,9 +139,8 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/jobs/{job_id}/cancel",
-        summary="Cancel a job",
+        **described("Cancel a job", schema.JobView, 404, 409),
         description="At once if it waits; by its worker if it runs (`cancel` is true until then).",
-        responses={200: {"model": schema.JobView}, **errors(404, 409)},
     )
     async def cancel(request: Request, job_id: str) -> Response:
         who = await controller.access.caller(request, *STEER)
@@ -181,8 +158,7 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/jobs/{job_id}/retry",
-        summary="Run a job again that is done, dead or cancelled",
-        responses={200: {"model": schema.JobView}, **errors(404, 409)},
+        **described("Run a job again that is done, dead or cancelled", schema.JobView, 404, 409),
     )
     async def retry(request: Request, job_id: str) -> Response:
         who = await controller.access.caller(request, *STEER)
@@ -201,14 +177,18 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/jobs/{job_id}/heartbeat",
-        summary="Keep a job that one runs, and report progress",
-        responses={200: {"model": schema.HeartbeatAnswer}, **errors(400, 404, 409, 413, 422)},
-        openapi_extra=body_of(schema.Heartbeat, required=False),
+        **described(
+            "Keep a job that one runs, and report progress",
+            schema.HeartbeatAnswer,
+            404,
+            409,
+            body=schema.Heartbeat,
+        ),
     )
     async def heartbeat(request: Request, job_id: str) -> Response:
         known, run = await controller.access.run_for(request, job_id)
-        given = await read_object(request, options.body_limit, ("progress", "message"))
-        heard = await controller.runs.keep(known, {job_id: progress_of(given)}, complete=False)
+        given = await read_model(request, options.body_limit, schema.Heartbeat)
+        heard = await controller.runs.keep(known, {job_id: given.news()}, complete=False)
         if job_id in heard.lost:
             raise lease_lost((job_id,))
         left = round(controller.runs.left(run), 3)

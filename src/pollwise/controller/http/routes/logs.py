@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 from starlette.responses import StreamingResponse
 
 from pollwise.controller.controller import Controller
-from pollwise.controller.files.artefacts import byte_range
 from pollwise.controller.files.logs import APPEND_MAX, LogsStop
 from pollwise.controller.http import schema
-from pollwise.controller.http.answers import HttpError, lease_lost
-from pollwise.controller.http.requests import (
-    HEADERS,
-    answer,
-    invalid,
-    read_body,
-)
-from pollwise.controller.http.schema import errors
+from pollwise.controller.http.answers import HttpError, invalid, lease_lost
+from pollwise.controller.http.requests import HEADERS, answer, range_answer, read_body
+from pollwise.controller.http.schema import described, errors
+from pollwise.controller.http.views import row_view
 
 #: Sent to a follower when nothing came for a while, so that proxies keep the connection.
 COMMENT = b": still there\n\n"
@@ -47,17 +43,9 @@ def routes(controller: Controller) -> APIRouter:
         await controller.access.job_for(request, job_id)
         if follow:
             return await followed(request, job_id)
-        place = await logs.place(job_id)
-        asked = byte_range(request.headers.get("range"), place.size)
-        start, stop = asked or (0, place.size)
-        headers = {**HEADERS, "Accept-Ranges": "bytes", "Content-Length": str(stop - start)}
-        if asked:
-            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{place.size}"
-        return StreamingResponse(
-            logs.read(job_id, start, stop),
-            206 if asked else 200,
-            headers,
-            media_type="text/plain; charset=utf-8",
+        size = (await logs.place(job_id)).size
+        return await range_answer(
+            request, size, partial(logs.read, job_id), "text/plain; charset=utf-8", HEADERS
         )
 
     async def followed(request: Request, job_id: str) -> Response:
@@ -93,10 +81,11 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/jobs/{job_id}/logs",
-        summary="Append to the log of a job that one runs",
+        **described(
+            "Append to the log of a job that one runs", schema.LogAnswer, 404, 409, 413, 422
+        ),
         description="`offset` counts the bytes of this run, from 0; repeated bytes are ignored. "
         "A gap is refused (409); `X-Log-Offset` says from where to send.",
-        responses={200: {"model": schema.LogAnswer}, **errors(404, 409, 413, 422)},
         openapi_extra={"requestBody": {"required": True, "content": _TEXT}},
     )
     async def append(
@@ -108,7 +97,7 @@ def routes(controller: Controller) -> APIRouter:
         if place is None:
             raise lease_lost((job_id,))
         await controller.runs.keep(known, {job_id: None}, complete=False)
-        return answer({"received": place.received, "size": place.size, "cut": place.cut})
+        return answer(row_view(place, schema.LogAnswer))
 
     return router
 

@@ -1,51 +1,43 @@
 """The poll route: `GET` and `POST /api/workers/poll`, as a plain ASGI endpoint.
 
-A FastAPI route takes three times as long, and most requests are polls that find nothing. The schema
-of the route is in `schema`.
+A FastAPI route takes three times as long, and most requests are polls that find nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hmac
-import math
 import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import parse_qsl
 
-from pollwise.controller.http.answers import HttpError, encoded, error_for, no_such, unexpected
+from fastapi import APIRouter, Header, Query
+from starlette.requests import Request
+from starlette.types import Receive, Scope, Send
+
+from pollwise.controller.http import schema
+from pollwise.controller.http.access import address_of
+from pollwise.controller.http.answers import HttpError, encoded
 from pollwise.controller.http.requests import (
-    BODY_WITHIN,
-    gone,
-    invalid,
-    is_id,
-    is_job_id,
+    checked,
+    disconnected,
+    error_response,
     parsed,
-    plain_only,
-    too_large,
-    too_slow,
+    read_body,
 )
+from pollwise.controller.http.schema import errors
 from pollwise.controller.http.views import work_view
-from pollwise.controller.security.auth import Caller
-from pollwise.controller.workers.polling import LogText, PollRequest, PollResult, checked_max
+from pollwise.controller.workers.polling import LogText, PollRequest, PollResult
 from pollwise.controller.workers.registry import HeldRun, KnownWorker
 from pollwise.controller.workers.runs import RunReport
-from pollwise.errors import PollwiseError
 from pollwise.runtime.events import PollAnswered
-from pollwise.runtime.jobs import Progress, encode
+from pollwise.runtime.jobs import encode
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-#: The most entries of `running` and of `finished` in one poll.
-REPORTS_MAX = 1000
 #: How many encoded answers to empty polls are cached.
 READY_MAX = 500
 
@@ -73,47 +65,47 @@ class PollRoute:
                     authorization = value
                 elif name == b"if-none-match":
                     if_none_match = value
-            if scope["method"] != "POST":
-                asked = _query(scope["query_string"])
-                known = self._known_at_once(asked[0], authorization)
+            posted = scope["method"] == "POST"
+            if not posted:
+                worker_id, ask = _from_query(scope["query_string"])
+                known = self._known_at_once(worker_id, authorization)
                 if known is None:
                     await controller.start()
-                    known = await self._known(asked[0], await controller.auth.caller(authorization))
+                    who = await controller.auth.caller(authorization)
+                    known = await controller.access.worker_of(who, worker_id)
                     began = controller.clock.now()  # reading the state may have taken time
-                max_jobs, wait, running = asked[1:]
-                controller.registry.seen(known, _address(scope), began)
-                if running is None:
-                    answer = controller.poller.quick(known, max_jobs, wait, began)
+                controller.registry.seen(known, address_of(scope), began)
+                if ask.running is None:
+                    answer = controller.poller.quick(known, ask.max_jobs, ask.wait, began)
                     if answer is not None:
-                        await self._answer_empty(answer, max_jobs, if_none_match, send)
+                        await self._answer_empty(answer, ask.max_jobs, if_none_match, send)
                         if not controller.awake:
                             controller.began()
                         self._emit(known, "empty", 0, began)
                         return
-                ask = PollRequest(max_jobs, wait, running)
             else:
                 await controller.start()
                 who = await controller.auth.caller(authorization)  # before anything is read
-                body = await _body(scope, receive, controller.options.body_limit)
-                worker_id, ask = _ask_from(body, controller.options.body_limit)
-                known = await self._known(worker_id, who)
-                controller.registry.seen(known, _address(scope))
+                body = await read_body(Request(scope, receive), controller.options.body_limit)
+                worker_id, ask = _from_body(parsed(body or b"null"))
+                known = await controller.access.worker_of(who, worker_id)
+                controller.registry.seen(known, address_of(scope))
             controller.began()
-            answer = await controller.poller.answer(known, ask, lambda: _gone(receive))
-            await self._answer(answer, ask, scope["method"] == "POST", if_none_match, send)
+            answer = await controller.poller.answer(known, ask, lambda: disconnected(receive))
+            if answer.is_empty and not answer.drain and not posted:
+                await self._answer_empty(answer, ask.max_jobs, if_none_match, send)
+            else:
+                body = encoded(await self._said(answer, ask, posted))
+                head = [_JSON, (b"content-length", b"%d" % len(body)), _NOT_STORED]
+                await _send(200, head, body, send)
             self._emit(known, "job" if answer.jobs else "empty", len(answer.jobs), began)
-        except HttpError as refused:
-            if known is None:
+        except Exception as error:
+            refused = controller.access.explained(error)
+            if known is None and refused.status < 500:
                 refused = await self._error_to_show(refused, authorization)
-            await _refuse(refused, send)
+            await error_response(refused)(scope, receive, send)
             if refused.code == "too_soon" and known is not None:
                 self._emit(known, "too_soon", 0, began)
-        except PollwiseError as error:
-            controller.log_failure(error)
-            await _refuse(error_for(error), send)
-        except Exception as error:
-            controller.log_failure(error)
-            await _refuse(unexpected(), send)
 
     def _known_at_once(self, worker_id: str, authorization: bytes) -> KnownWorker | None:
         """The worker, if it is in memory and the token is its own and valid."""
@@ -129,24 +121,13 @@ class PollRoute:
             return None
         return known
 
-    async def _known(self, worker_id: str, who: Caller) -> KnownWorker:
-        who.must_be_worker(worker_id)
-        registry = self._controller.registry
-        known = await registry.get(worker_id) if is_id(worker_id) else None
-        if known is None:
-            raise no_such("worker", worker_id)
-        return known
-
     async def _error_to_show(self, refused: HttpError, authorization: bytes) -> HttpError:
         """The error to answer: without a valid token, only that the token is invalid."""
         try:
             await self._controller.start()
             await self._controller.auth.caller(authorization)
-        except HttpError as unauthorized:
-            return unauthorized
-        except PollwiseError as error:
-            self._controller.log_failure(error)
-            return error_for(error)
+        except Exception as error:
+            return self._controller.access.explained(error)
         return refused
 
     async def _answer_empty(
@@ -160,30 +141,21 @@ class PollRoute:
             ready = self._ready[place] = _empty(answer.next_poll_s, max_jobs > 1)
         etag, head, body, unchanged = ready
         if if_none_match == etag:
-            await send({"type": "http.response.start", "status": 304, "headers": unchanged})
-            await send({"type": "http.response.body", "body": b""})
+            await _send(304, unchanged, b"", send)
         else:
-            await send({"type": "http.response.start", "status": 200, "headers": head})
-            await send({"type": "http.response.body", "body": body})
+            await _send(200, head, body, send)
 
-    async def _answer(
-        self, answer: PollResult, ask: PollRequest, posted: bool, if_none_match: bytes, send: Send
-    ) -> None:
-        if answer.is_empty and not answer.drain and not posted:
-            await self._answer_empty(answer, ask.max_jobs, if_none_match, send)
-            return
+    async def _said(self, answer: PollResult, ask: PollRequest, posted: bool) -> dict[str, Any]:
         jobs = [await self._work(run) for run in answer.jobs]
         said: dict[str, Any] = {"job": jobs[0] if jobs else None}
         if ask.max_jobs > 1:
             said["jobs"] = jobs
-        said |= {
-            "next_poll_s": answer.next_poll_s,
-            "cancel": list(answer.cancel),
-            "drain": answer.drain,
-        }
+        said["next_poll_s"] = answer.next_poll_s
+        said["cancel"] = list(answer.cancel)
+        said["drain"] = answer.drain
         if posted:
             said["lost"] = answer.lost
-        await _json(200, encoded(said), [_NOT_STORED], send)
+        return said
 
     async def _work(self, run: HeldRun) -> dict[str, Any]:
         """A job as its worker receives it; files that came with it are listed."""
@@ -213,193 +185,89 @@ def _empty(next_poll_s: float, several: bool) -> tuple[bytes, Headers, bytes, He
     return etag, [_JSON, (b"content-length", b"%d" % len(body)), *unchanged], body, unchanged
 
 
-# Reading
+async def _send(status: int, headers: Headers, body: bytes, send: Send) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-def _query(query: bytes) -> tuple[str, int, float, dict[str, Progress | None] | None]:
-    """The parameters of a GET: the worker, how many jobs, how long to wait, what runs."""
-    worker_id, max_jobs, wait, running = "", 1, 0.0, None
+def _from_query(query: bytes) -> tuple[str, PollRequest]:
+    """The worker and what it asks for, from the query of a GET."""
     if plain := _PLAIN_QUERY.match(query):  # nearly all polls
-        return plain[1].decode(), max_jobs, wait, running
+        return plain[1].decode(), PollRequest()
     try:
         given = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=20)
     except ValueError:
         raise HttpError(
             400, "bad_query", "the query cannot be read", "Encode it as in a URL."
         ) from None
-    for name, value in given:
-        if name == "worker_id":
-            worker_id = value
-        elif name == "max":
-            max_jobs = checked_max(_whole(name, value))
-        elif name == "wait":
-            wait = _seconds(name, value)
-        elif name == "running":
-            ids = [each for each in value.split(",") if each]
-            if len(ids) > REPORTS_MAX:
-                raise invalid(f"running lists more than {REPORTS_MAX} jobs")
-            if not all(map(is_job_id, ids)):
-                raise invalid("running must be ids of jobs, separated by commas")
-            running = dict.fromkeys(ids)
-        else:
-            raise invalid(
-                f"a poll has no parameter {name[:40]!r}; it has worker_id, max, wait and running"
-            )
-    if not worker_id:
-        raise invalid("a poll needs the worker_id from the registration")
-    return worker_id, max_jobs, wait, running
+    asked = checked(schema.PollQuery, dict(given), strict=False)
+    running = None if asked.running is None else dict.fromkeys(asked.running)
+    return asked.worker_id, PollRequest(asked.max, asked.wait, running)
 
 
-async def _body(scope: Scope, receive: Receive, limit: int) -> bytes:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise too_large(limit)
-        if name == b"content-encoding":
-            plain_only(value.decode("latin-1"))
-    body = bytearray()
-    try:
-        async with asyncio.timeout(BODY_WITHIN):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise gone()
-                body += message.get("body", b"")
-                if len(body) > limit:
-                    raise too_large(limit)
-                if not message.get("more_body"):
-                    return bytes(body)
-    except TimeoutError:
-        raise too_slow(BODY_WITHIN) from None
-
-
-def _ask_from(body: bytes, limit: int) -> tuple[str, PollRequest]:
-    """The worker and the checked body of a POST."""
-    given = parsed(body or b"null")
-    if not isinstance(given, dict):
-        raise invalid("the body must be an object with worker_id")
-    unknown = given.keys() - {"worker_id", "max", "wait", "running", "finished"}
-    if unknown:
-        raise invalid(
-            f"a poll has no field {min(map(str, unknown))[:40]!r}; the fields are worker_id, "
-            "max, wait, running and finished"
-        )
-    worker_id = given.get("worker_id")
-    if not isinstance(worker_id, str) or not worker_id:
-        raise invalid("worker_id must be the text from the registration")
-    max_jobs, wait = given.get("max", 1), given.get("wait", 0)
-    if isinstance(max_jobs, bool) or not isinstance(max_jobs, int):
-        raise invalid("max must be a whole number")
-    running = given.get("running")
-    reports = None if running is None else _reports(running, "running")
-    logs = [log for each in reports or () if (log := _log(each)) is not None]
+def _from_body(body: object) -> tuple[str, PollRequest]:
+    """The worker and what it asks for and reports, from the body of a POST."""
+    asked = checked(schema.PollBody, body)
     ask = PollRequest(
-        checked_max(max_jobs),
-        _seconds("wait", wait),
-        None if reports is None else {each["job_id"]: progress_of(each) for each in reports},
-        [_finished(each, limit) for each in _reports(given.get("finished") or [], "finished")],
-        logs,
+        asked.max,
+        asked.wait,
+        None if asked.running is None else {each.job_id: each.news() for each in asked.running},
+        [_finished(each) for each in asked.finished],
+        [
+            LogText(each.job_id, each.log.offset, each.log.text)
+            for each in asked.running or ()
+            if each.log is not None
+        ],
     )
-    return worker_id, ask
+    return asked.worker_id, ask
 
 
-def _reports(given: object, name: str) -> list[dict[str, Any]]:
-    if not isinstance(given, list) or len(given) > REPORTS_MAX:
-        raise invalid(f"{name} must be a list of at most {REPORTS_MAX} objects")
-    for each in given:
-        job_id = each.get("job_id") if isinstance(each, dict) else None
-        if not isinstance(job_id, str) or not is_job_id(job_id):
-            raise invalid(f"{name} must be a list of objects with the job_id of a job")
-    return given
+def _finished(given: schema.FinishedReport) -> RunReport:
+    result = None if given.result is None else encode(given.result, "job", "result")
+    error = given.error
+    if error is None and given.state == "failed" and given.exit_code is not None:
+        error = f"it ended with exit code {given.exit_code}"
+    return RunReport(given.job_id, given.state, result, error, given.news())
 
 
-def _log(given: dict[str, Any]) -> LogText | None:
-    log = given.get("log")
-    if log is None:
-        return None
-    offset, text = (log.get("offset"), log.get("text")) if isinstance(log, dict) else (None, None)
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-        raise invalid("log.offset must be a whole number of bytes, 0 or more")
-    if not isinstance(text, str):
-        raise invalid("log.text must be text")
-    return LogText(given["job_id"], offset, text)
+#: Describes the route for the schema; it is never called.
+description = APIRouter(tags=["workers"])
+_FOUND: dict[str, Any] = {
+    "model": schema.PollAnswer,
+    "description": "A job, or none.",
+    "headers": {"ETag": {"schema": {"type": "string"}}},
+}
+_TOO_SOON: dict[str, Any] = {
+    **errors(429)[429],
+    "headers": {"Retry-After": {"schema": {"type": "integer"}}},
+}
 
 
-def _finished(given: dict[str, Any], limit: int) -> RunReport:
-    state = given.get("state")
-    if state not in ("done", "failed", "cancelled"):
-        raise invalid(f"state = {str(state)[:40]!r} must be done, failed or cancelled")
-    exit_code = given.get("exit_code")
-    if exit_code is not None and (
-        isinstance(exit_code, bool) or not isinstance(exit_code, int) or abs(exit_code) >= 2**31
-    ):
-        raise invalid("exit_code must be a whole number")
-    result, error = given.get("result"), text_of(given, "error")
-    if error is None and state == "failed" and exit_code is not None:
-        error = f"it ended with exit code {exit_code}"
-    return RunReport(
-        given["job_id"],
-        state,
-        None if result is None else encode(result, "job", "result"),
-        error,
-        progress_of(given),
-    )
+@description.get(
+    "/api/workers/poll",
+    operation_id="poll",
+    summary="Ask for a job",
+    description="After a poll that found nothing, wait at least min_interval_s; the answer "
+    "suggests when to poll again.",
+    responses={
+        200: _FOUND,
+        304: {"description": "Still no job (If-None-Match)."},
+        **errors(400, 404, 422),
+        429: _TOO_SOON,
+    },
+)
+def _get(
+    asked: Annotated[schema.PollQuery, Query()],
+    if_none_match: Annotated[
+        str | None, Header(alias="If-None-Match", description="The ETag of the previous answer.")
+    ] = None,
+) -> None: ...
 
 
-def progress_of(given: dict[str, Any]) -> Progress | None:
-    """The progress and the message of a report. Above 1, the progress is a percentage."""
-    value, note = given.get("progress"), text_of(given, "message")
-    if value is None:
-        return None if note is None else Progress(None, note)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 100:
-        raise invalid("progress must be a number from 0 to 1, or a percentage up to 100")
-    return Progress(value / 100 if value > 1 else float(value), note)
-
-
-def text_of(given: dict[str, Any], name: str) -> str | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str):
-        raise invalid(f"{name} must be text")
-    return value.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:2000]
-
-
-def _whole(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or len(value) > 9:
-        raise invalid(f"{name} = {value[:40]!r} must be a whole number, 0 or more")
-    return int(value)
-
-
-def _seconds(name: str, value: object) -> float:
-    try:
-        number = float(value) if isinstance(value, (str, int, float)) else math.nan
-    except (ValueError, OverflowError):
-        number = math.nan
-    if isinstance(value, bool) or not 0 <= number < math.inf:
-        raise invalid(f"{name} = {str(value)[:40]!r} must be a number of seconds, 0 or more")
-    return number
-
-
-# Answering
-
-
-async def _gone(receive: Receive) -> None:
-    """Returns when the client has disconnected."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _refuse(refused: HttpError, send: Send) -> None:
-    extra = [(k.lower().encode(), v.encode("latin-1")) for k, v in refused.headers.items()]
-    await _json(refused.status, refused.body(), extra, send)
-
-
-async def _json(status: int, body: bytes, extra: Headers, send: Send) -> None:
-    headers = [_JSON, (b"content-length", b"%d" % len(body)), *extra]
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-def _address(scope: Scope) -> str:
-    client = scope.get("client")
-    return client[0] if client else ""
+@description.post(
+    "/api/workers/poll",
+    operation_id="poll_and_report",
+    summary="Report, and ask for a job",
+    responses={200: _FOUND, **errors(400, 404, 413, 422), 429: _TOO_SOON},
+)
+def _post(body: schema.PollBody) -> None: ...

@@ -11,12 +11,11 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from starlette.responses import Response
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from pollwise.controller.http.answers import HttpError, encoded, error_for, no_such
-from pollwise.controller.http.requests import is_id
-from pollwise.controller.security.auth import Caller
+from pollwise.controller.http.access import address_of
+from pollwise.controller.http.answers import HttpError, encoded
+from pollwise.controller.http.requests import error_response
 from pollwise.controller.workers.registry import KnownWorker
 from pollwise.errors import PollwiseError
 
@@ -27,10 +26,7 @@ if TYPE_CHECKING:
 TOKEN_WITHIN = 10.0
 #: The longest message that is read, in characters.
 MESSAGE_MAX = 4096
-#: Close codes.
-REFUSED = 4400
-UNAUTHORIZED = 4401
-NOT_FOUND = 4404
+#: Close codes; others are 4000 and the status of the error.
 AGAIN_LATER = 1013
 STOPPING = 1012
 
@@ -45,12 +41,8 @@ class PushRoute:
         socket = WebSocket(scope, receive, send)
         try:
             known = await self._accepted(socket)
-        except HttpError as refused:
-            await self._refuse(socket, refused)
-            return
-        except PollwiseError as error:
-            self._controller.log_failure(error)
-            await self._refuse(socket, error_for(error))
+        except (HttpError, PollwiseError) as error:
+            await refuse_socket(socket, self._controller.access.explained(error))
             return
         except (WebSocketDisconnect, RuntimeError):
             return
@@ -63,20 +55,18 @@ class PushRoute:
         if controller.sockets.full:
             raise HttpError(503, "full", "too many WebSockets are open", "Poll instead.")
         if "authorization" in socket.headers:
-            known = await self._known(socket, await controller.access.caller(socket))
+            known = await self._known(socket, None)
             await socket.accept()
             return known
         await socket.accept()
-        token = await self._first_token(socket)
-        return await self._known(socket, await controller.access.caller(socket, token=token))
+        return await self._known(socket, await self._first_token(socket))
 
-    async def _known(self, socket: WebSocket, who: Caller) -> KnownWorker:
-        worker_id = socket.query_params.get("worker_id", who.worker_id or "")
-        who.must_be_worker(worker_id)
-        known = await self._controller.registry.get(worker_id) if is_id(worker_id) else None
-        if known is None:
-            raise no_such("worker", worker_id)
-        return known
+    async def _known(self, socket: WebSocket, token: str | None) -> KnownWorker:
+        access = self._controller.access
+        who = await access.caller(socket, token=token)
+        return await access.worker_of(
+            who, socket.query_params.get("worker_id", who.worker_id or "")
+        )
 
     async def _first_token(self, socket: WebSocket) -> str:
         try:
@@ -98,7 +88,7 @@ class PushRoute:
         async def send(message: Mapping[str, Any]) -> None:
             await socket.send_text(encoded(message).decode())
 
-        controller.registry.seen(known, socket.client.host if socket.client else "")
+        controller.registry.seen(known, address_of(socket.scope))
         push = controller.sockets.connect(known, send)
         controller.connected()
         reading = asyncio.ensure_future(self._read(socket, known))
@@ -123,15 +113,15 @@ class PushRoute:
                 return
             self._controller.registry.seen(known)
 
-    async def _refuse(self, socket: WebSocket, refused: HttpError) -> None:
-        """Answer the handshake with an error; with a close code if it is over."""
-        answers = "websocket.http.response" in socket.scope.get("extensions", {})
-        if socket.application_state is WebSocketState.CONNECTING and answers:
-            headers = {**refused.headers, "Content-Type": "application/json"}
-            await socket.send_denial_response(Response(refused.body(), refused.status, headers))
-            return
-        codes = {401: UNAUTHORIZED, 403: UNAUTHORIZED, 404: NOT_FOUND, 503: AGAIN_LATER}
-        await _close(socket, codes.get(refused.status, REFUSED), refused.code)
+
+async def refuse_socket(socket: WebSocket, refused: HttpError) -> None:
+    """Answer the handshake of a WebSocket with an error; with a close code if it is over."""
+    answers = "websocket.http.response" in socket.scope.get("extensions", {})
+    if socket.application_state is WebSocketState.CONNECTING and answers:
+        await socket.send_denial_response(error_response(refused))
+    else:
+        code = AGAIN_LATER if refused.status == 503 else 4000 + refused.status
+        await _close(socket, code, refused.code)
 
 
 async def _close(socket: WebSocket, code: int, reason: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from fastapi import APIRouter, Request, Response
 
 from pollwise.controller.controller import Controller
@@ -9,21 +11,17 @@ from pollwise.controller.http import schema
 from pollwise.controller.http.access import SEE, address_of
 from pollwise.controller.http.answers import moment, no_such
 from pollwise.controller.http.requests import (
+    PAGE,
     After,
     Limit,
     answer,
     checked_id,
-    invalid,
-    page_after,
-    page_limit,
-    read_object,
+    read_model,
 )
-from pollwise.controller.http.schema import body_of, errors
+from pollwise.controller.http.schema import described
 from pollwise.controller.http.views import worker_view
 from pollwise.controller.security.tokens import hash_of, new_secret
 from pollwise.controller.state.values import WorkerRow
-
-STATES = ("online", "draining", "offline")
 
 
 def routes(controller: Controller) -> APIRouter:
@@ -32,14 +30,13 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/workers/register",
-        status_code=201,
-        summary="Register a worker",
-        responses={201: {"model": schema.RegisteredBody}, **errors(400, 413, 422)},
-        openapi_extra=body_of(schema.Registration),
+        **described(
+            "Register a worker", schema.RegisteredBody, status=201, body=schema.Registration
+        ),
     )
     async def register(request: Request) -> Response:
         who = await controller.access.caller(request, "worker")
-        given = await read_object(request, options.body_limit, ("name", "capabilities", "slots"))
+        given = await read_model(request, options.body_limit, schema.Registration)
         secret = new_secret()
         by = await controller.storage.token(who.id)
         if by is not None and by.revoked_at is not None:  # at another controller, a moment ago
@@ -49,13 +46,13 @@ def routes(controller: Controller) -> APIRouter:
         # Not longer than the token that it registers with.
         expires_at = until if by is None or by.expires_at is None else min(until, by.expires_at)
         row = await registry.register(
-            given.get("name"),
-            given.get("capabilities"),
-            given.get("slots", 1),
+            given.name,
+            given.capabilities,
+            given.slots,
             token_hash=hash_of(secret),
             expires_at=expires_at,
             who=who.who,
-            address=address_of(request),
+            address=address_of(request.scope),
         )
         await controller.access.note(request, who, "worker.register", row.id, row.name)
         registered = {
@@ -70,52 +67,39 @@ def routes(controller: Controller) -> APIRouter:
         }
         return answer(registered, 201)
 
-    @router.get(
-        "/api/workers",
-        summary="List workers",
-        responses={200: {"model": schema.WorkerPage}, **errors(422)},
-    )
+    def view(row: WorkerRow) -> dict[str, Any]:
+        return worker_view(row, online=registry.is_online(row), last_seen=registry.last_seen(row))
+
+    @router.get("/api/workers", **described("List workers", schema.WorkerPage, 422))
     async def list_workers(
         request: Request,
-        state: str | None = None,
-        limit: Limit = None,
+        state: schema.WorkerState | None = None,
+        limit: Limit = PAGE,
         after: After = None,
     ) -> Response:
         await controller.access.caller(request, *SEE)
-        if state is not None and state not in STATES:
-            raise invalid(f"state = {state[:40]!r} is none of {', '.join(STATES)}")
-        size = page_limit(limit)
         await registry.write_down()  # so that a worker seen just now is online
         rows = await controller.storage.list_workers(
             live=None if state is None else state != "offline",
             live_s=options.span("heartbeat_timeout"),
             drain=None if state in (None, "offline") else state == "draining",
-            limit=size,
-            after=page_after(after),
+            limit=limit,
+            after=after,
         )
-        views = [
-            worker_view(row, online=registry.is_online(row), last_seen=registry.last_seen(row))
-            for row in rows
-        ]
-        return answer({"workers": views, "next": rows[-1].id if len(rows) == size else None})
+        following = rows[-1].id if len(rows) == limit else None
+        return answer({"workers": [view(row) for row in rows], "next": following})
 
-    @router.get(
-        "/api/workers/{worker_id}",
-        summary="Show a worker",
-        responses={200: {"model": schema.WorkerView}, **errors(404)},
-    )
+    @router.get("/api/workers/{worker_id}", **described("Show a worker", schema.WorkerView, 404))
     async def get_worker(request: Request, worker_id: str) -> Response:
         await controller.access.caller(request, *SEE, worker=worker_id)
         row = await controller.storage.worker(checked_id(worker_id, "worker"))
         if row is None:
             raise no_such("worker", worker_id)
-        online, last_seen = registry.is_online(row), registry.last_seen(row)
-        return answer(worker_view(row, online=online, last_seen=last_seen))
+        return answer(view(row))
 
     @router.post(
         "/api/workers/{worker_id}/unregister",
-        summary="Unregister a worker; its jobs go to others",
-        responses={200: {"model": schema.Unregistered}, **errors(404)},
+        **described("Unregister a worker; its jobs go to others", schema.Unregistered, 404),
     )
     async def unregister(request: Request, worker_id: str) -> Response:
         who = await controller.access.caller(request, "admin", worker=worker_id)
@@ -131,28 +115,26 @@ def routes(controller: Controller) -> APIRouter:
 
     @router.post(
         "/api/workers/{worker_id}/drain",
-        summary="Give a worker no more jobs, or give it some again",
+        **described(
+            "Give a worker no more jobs, or give it some again",
+            schema.DrainedView,
+            404,
+            body=schema.Drain,
+        ),
         description="It finishes what it runs, goes on polling and stays registered, but gets no "
         'more jobs until `{"drain": false}` undoes it. A worker that registers again, as after a '
         "restart, gets jobs again.",
-        responses={200: {"model": schema.DrainedView}, **errors(400, 404, 413, 422)},
-        openapi_extra=body_of(schema.Drain, required=False),
     )
     async def drain(request: Request, worker_id: str) -> Response:
         who = await controller.access.caller(request, "operate", worker=worker_id)
-        given = await read_object(request, options.body_limit, ("drain",))
-        wanted = given.get("drain", True)
-        if not isinstance(wanted, bool):
-            raise invalid("drain must be true or false")
+        wanted = (await read_model(request, options.body_limit, schema.Drain)).drain
         row = await registry.drain(checked_id(worker_id, "worker"), wanted)
         if row is None:
             raise no_such("worker", worker_id)
         await controller.access.note(
             request, who, "worker.drain", worker_id, "on" if wanted else "off"
         )
-        online, last_seen = registry.is_online(row), registry.last_seen(row)
-        view = worker_view(row, online=online, last_seen=last_seen)
-        return answer({**view, "what_follows": _what_follows(row)})
+        return answer({**view(row), "what_follows": _what_follows(row)})
 
     return router
 
