@@ -19,7 +19,7 @@ CACHE_BYTES = 32 * 1024 * 1024
 CACHE_CONTENTS = 4096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one for each job, and frozen ones are slow to make
 class StoredJob:
     """A job as stored in a body. errors: those it had before an operator retried it."""
 

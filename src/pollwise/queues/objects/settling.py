@@ -87,10 +87,13 @@ class UnitSettler:
         found: dict[int, tuple[HeldUnit, list[int]]] = {}
         lost: list[str] = []
         strangers: dict[str, list[Claim]] = {}
+        now = self._core.clock.now()
         for claim in claims:
             held = self._claiming.held.get((claim.job.id, claim.token))
+            if held is not None and now >= held.until and _may_be_cut(held):
+                held = None
             place = read_id(claim.job.id)
-            if held is not None and place is not None and not self._may_be_cut(held):
+            if held is not None and place is not None:
                 found.setdefault(id(held), (held, []))[1].append(place[1])
             elif place is None:
                 lost.append(claim.job.id)
@@ -107,11 +110,6 @@ class UnitSettler:
                         self._claiming.held[key] = held
                         held.unsure = False
         return list(found.values()), lost
-
-    def _may_be_cut(self, held: HeldUnit) -> bool:
-        """True if another handle may have cut the unit into single jobs, to claim some of them."""
-        late = self._core.clock.now() >= held.until and len(held.left) > 1
-        return late and held.doubt is None and not held.lost and not held.lock.locked()
 
     async def _adopt(self, folder: str, claims: list[Claim]) -> list[tuple[HeldUnit | None, Claim]]:
         """Find claims that this handle did not make, or has settled, by asking the store."""
@@ -306,6 +304,12 @@ class UnitSettler:
                 self._claiming.held[key] = part
         held.left = set()
         return parts
+
+
+def _may_be_cut(held: HeldUnit) -> bool:
+    """True for an expired unit that another handle may have cut up, to claim some of its jobs."""
+    cut = len(held.left) > 1 and not held.lost
+    return cut and held.doubt is None and not held.lock.locked()
 
 
 def _ending(settlement: Settlement) -> Ending:
