@@ -359,8 +359,9 @@ class Controller:
         self._requests += 1
         if not self.awake and self._chores is not None and not self._closed:
             self.awake = True
-            for name in ("seen", "sweep", "requirements", "retention"):
+            for name in ("seen", "sweep", "requirements", "kinds", "retention"):
                 self._chores.wake(name)
+            self._chores.hasten("kinds", REQUIREMENTS_EVERY)
 
     def connected(self) -> None:
         """A WebSocket was opened."""
@@ -460,6 +461,7 @@ class Controller:
         chores.add("seen", WRITE_EVERY, self._write_down)
         chores.add("sweep", WRITE_EVERY, self.runs.sweep)
         chores.add("requirements", REQUIREMENTS_EVERY, self.registry.read_requirements)
+        chores.add("kinds", RETENTION_EVERY, self._learn_kinds)
         chores.add("retention", RETENTION_EVERY, self._retain)
         chores.add("ping", self.options.span("idle_ping") / 4, self._ping)
         return chores
@@ -476,8 +478,11 @@ class Controller:
         """No request came since the last turn: do nothing until one does."""
         self.awake = False
         if self._chores is not None:
-            for name in ("seen", "sweep", "requirements"):
+            for name in ("seen", "sweep", "requirements", "kinds"):
                 self._chores.rest(name)
+
+    async def _learn_kinds(self) -> None:
+        await self.registry.learn_kinds(self.queue)
 
     async def _ping(self) -> None:
         if not await self.sockets.ping() and self._chores is not None:

@@ -24,6 +24,7 @@ from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.groups import SuggestedPace, WorkerGroup
 from pollwise.errors import JobError
+from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered
 from pollwise.runtime.hints import Hint
@@ -350,6 +351,17 @@ class WorkerRegistry:
         if place not in self._requirements:
             self._requirements[place] = Requirement(place[1], kind, requires)
             self._renew_waiting()
+
+    async def learn_kinds(self, queue: Queue) -> None:
+        """Note the requirements of all jobs in the queue.
+
+        Some may be missing: the state was lost or replaced, another controller has deleted what
+        its own queue did not use, or the job was put without a controller.
+        """
+        for name in await queue.stats_by_kind():
+            for info in await queue.jobs(kind=name, limit=1):
+                terms = JobTerms.of(info.job)
+                await self.require(terms.kind, terms.requires)
 
     def required(self, kind: str) -> list[Requirement]:
         """The known requirements of jobs of a kind."""
