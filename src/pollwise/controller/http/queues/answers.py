@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
 
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import Claim
-
-T = TypeVar("T")
 
 #: How long an answer is kept, in seconds; the most answers, and the most bytes of them.
 KEPT_FOR = 60.0
@@ -50,7 +47,7 @@ class Answers:
         async def done() -> tuple[bytes, Sequence[Claim]]:
             return await work(), ()
 
-        return await lasting(self.hold(place, done).task)
+        return await asyncio.shield(self.hold(place, done).task)
 
     def hold(
         self, place: Place, work: Callable[[], Awaitable[tuple[bytes, Sequence[Claim]]]]
@@ -93,10 +90,8 @@ class Answers:
     def _ended(self, held: HeldAnswer) -> None:
         self._working.discard(held.task)
         if held.task.cancelled() or held.task.exception() is not None:
-            if self._held.get(held.place) is held:
-                del self._held[held.place]
-            return
-        if self._held.get(held.place) is held:
+            self.forget(held)  # its size is 0
+        elif self._held.get(held.place) is held:
             self._bytes += held.size
             self._drop_old()
 
@@ -108,8 +103,3 @@ class Answers:
                 break
             if held.task.done():
                 self.forget(held)
-
-
-async def lasting(task: asyncio.Task[T]) -> T:
-    """Wait for a task that goes on if the caller is cancelled."""
-    return await asyncio.shield(task)

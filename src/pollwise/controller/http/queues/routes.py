@@ -41,7 +41,7 @@ from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
 from pollwise.controller.http.answers import HttpError, encoded, error_for
-from pollwise.controller.http.queues.answers import Answers, HeldAnswer, lasting
+from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.hints import MESSAGE_MAX, HintExchange, client_sends_hints
 from pollwise.controller.http.requests import disconnected, error_response, parsed, read_body
 from pollwise.controller.http.routes.push import refuse_socket
@@ -255,7 +255,7 @@ class QueueApi:
 
         held = self._answers.hold((who, queue.name, _nonce_from(body)), claim)
         if not hold:
-            return await lasting(held.task)
+            return await asyncio.shield(held.task)
         return await self._answer_while_there(queue, request, held)
 
     async def _hold(
@@ -305,7 +305,7 @@ class QueueApi:
                 await self._give_back(queue, held)
         if over:
             raise HttpError(400, "gone", "the client is gone", "Try again.")
-        return await lasting(held.task)
+        return await asyncio.shield(held.task)
 
     async def _abandon(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         """End a claim that the client no longer wants; nothing stays claimed."""
