@@ -17,7 +17,7 @@ from pollwise.controller.files.logs import LogChunk, Logs, whole_characters
 from pollwise.controller.http.answers import HttpError
 from pollwise.controller.state.base import new_id
 from pollwise.controller.state.encoding import appended
-from pollwise.controller.state.values import LogPlace
+from pollwise.controller.state.values import LogPiece, LogPlace
 from pollwise.errors import StoreUnavailable
 from pollwise.runtime.jobs import Claim, Job
 from tests.controller.state.states import Main, Stand, run_on_sqlite
@@ -245,7 +245,8 @@ def test_whatever_is_repeated_the_log_is_what_was_sent(
     place, kept = LogPlace(), b""
     for start, length in sends:
         before = place
-        place, fresh = appended(place, 1, start, data[start : start + length], limit, b"|")
+        piece = LogPiece(1, start, data[start : start + length], limit, b"|")
+        place, fresh = appended(place, piece)
         kept += fresh
         assert place.size == len(kept)
         assert place.received >= before.received

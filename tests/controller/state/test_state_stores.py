@@ -15,8 +15,8 @@ import pytest
 
 from pollwise.controller.opening import state_at
 from pollwise.controller.state.base import new_id
+from pollwise.controller.state.encoding import all_statements
 from pollwise.controller.state.postgres.state import PostgresState
-from pollwise.controller.state.sql import all_statements
 from pollwise.controller.state.sqlite.state import DIALECT, SqliteState
 from pollwise.controller.state.values import ArtefactRow, Token, WorkerRow
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable

@@ -1,4 +1,4 @@
 """What the controller keeps beside the queue: workers, tokens, audit log, files and logs.
 
-`base` has the contract, `sql` the calls that all stores share, with `statements.sql`.
+`base` has the calls, `encoding` what goes in and out of the statements in `statements.sql`.
 """

@@ -1,8 +1,9 @@
-"""What a controller keeps beside its queue: the contract of a `ControllerState`.
+"""What a controller keeps beside its queue: workers, tokens, requirements, audit, files and logs.
 
-Jobs are in the queue alone. The state has the registered workers, the tokens, the requirements that
-jobs came with, the audit log, the logs of jobs and the names of their files. Two controllers may
-work on one state at once.
+Jobs are in the queue alone. Two controllers may work on one state at once. Each call is one
+statement of `statements.sql`, beside this file or beside the store's own. The words in which the
+stores differ are placeholders: `{controller}` begins the name of a table, `{now}` is the time,
+`{items}` and `{texts}` give the rows of a JSON array of objects or of texts.
 
 The store's clock decides: durations go in ("seen 3 s ago", "kept for a day"), times come out. All
 calls are bounded: batches by the caller, pages by `PAGE_MAX`, sweeps by their `limit`.
@@ -11,20 +12,24 @@ Errors are those of queues: `StoreUnavailable` for what may work later, else `St
 
 from __future__ import annotations
 
+import json
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Self
 
+from pollwise.controller.state import encoding
 from pollwise.controller.state.values import (
     ArtefactRow,
+    LogPiece,
     LogPlace,
     Requirement,
     Token,
     WorkerRow,
     WorkerSeen,
 )
-from pollwise.errors import ConfigError
+from pollwise.errors import ConfigError, JobError
 from pollwise.runtime.audit import AuditEntry, write_down
 from pollwise.runtime.clock import Clock
 
@@ -32,6 +37,11 @@ from pollwise.runtime.clock import Clock
 PAGE_MAX = 1000
 #: The most bytes that one read of a log returns.
 LOG_READ_MAX = 1024 * 1024
+#: A requirement is written at most once in this many seconds. A process that saw it written skips
+#: it for as long again, so it is kept for at least twice as long.
+REQUIREMENT_REST = 3600.0
+#: How many written requirements a process remembers.
+REQUIREMENTS_REMEMBERED = 10_000
 
 
 def new_id(clock: Clock) -> str:
@@ -42,15 +52,17 @@ def new_id(clock: Clock) -> str:
 class ControllerState(ABC):
     """Workers, tokens, requirements, audit, files and logs; the same for every store.
 
-    `clock` is the system's unless a test gives a virtual one, by which the store then goes too.
+    url: where it is, fit to be printed.
+    clock: the system's, unless a test gives a virtual one, by which the store then goes too.
     """
 
+    url: str
     clock: Clock
 
-    @property
-    @abstractmethod
-    def url(self) -> str:
-        """Where it is, fit to be printed."""
+    def __init__(self) -> None:
+        self._required: dict[tuple[str, str], float] = {}
+
+    # What a store implements
 
     async def migrate(self) -> list[int]:
         """Make the tables that are missing; the versions that were applied.
@@ -70,6 +82,17 @@ class ControllerState(ABC):
     @abstractmethod
     async def close(self) -> None: ...
 
+    @abstractmethod
+    async def _rows(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
+        """The rows of a statement. The store gives it the time; text is made fit to be kept."""
+
+    @abstractmethod
+    async def _put_artefact(self, row: ArtefactRow, most: int) -> tuple[bool, ArtefactRow | None]:
+        """False if there would be more than `most`; and the row that was replaced."""
+
+    @abstractmethod
+    async def _append_log(self, folder: str, piece: LogPiece) -> LogPlace | None: ...
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -78,34 +101,46 @@ class ControllerState(ABC):
 
     # Requirements
 
-    @abstractmethod
     async def require(self, kind: str, requires_hash: str, requires: Mapping[str, Any]) -> None:
         """Note that a job of this kind came with this requirement ("" and {} for none)."""
+        key, now = (kind, requires_hash), self.clock.now()
+        written = self._required.get(key)
+        if written is not None and now - written < REQUIREMENT_REST:
+            return
+        given = {"kind": kind, "hash": requires_hash, "requires": json.dumps(requires)}
+        await self._rows("require", **given, rest_s=REQUIREMENT_REST)
+        if len(self._required) >= REQUIREMENTS_REMEMBERED:
+            self._required.clear()
+        self._required[key] = now
 
-    @abstractmethod
     async def requirements(self) -> list[Requirement]:
         """Every (kind, requires) that jobs came with, those without any requirement included."""
+        found = await self._rows("requirements")
+        return [Requirement(digest, kind, json.loads(asked)) for digest, kind, asked in found]
 
-    @abstractmethod
     async def prune_requirements(self, unused_s: float, used: Collection[tuple[str, str]]) -> int:
         """Delete those that no new job came with for so long, except `used` (kind, hash)."""
+        kept = json.dumps([[encoding.plain(kind), digest] for kind, digest in used])
+        unused_s = max(unused_s, 2 * REQUIREMENT_REST)
+        return len(await self._rows("prune_requirements", unused_s=unused_s, used=kept))
 
     # Workers
 
-    @abstractmethod
     async def add_worker(self, row: WorkerRow) -> WorkerRow:
         """Keep a new worker; its times are filled in. `token_expires_at` is kept as given."""
+        [kept] = await self._rows("add_worker", **encoding.new_worker(row))
+        return encoding.worker_of(kept)
 
-    @abstractmethod
-    async def workers(self, ids: Sequence[str]) -> dict[str, WorkerRow]: ...
+    async def workers(self, ids: Sequence[str]) -> dict[str, WorkerRow]:
+        found = map(encoding.worker_of, await self._rows("workers", ids=_json_texts(ids)))
+        return {row.id: row for row in found}
 
     async def worker(self, worker_id: str) -> WorkerRow | None:
         return (await self.workers([worker_id])).get(worker_id)
 
-    @abstractmethod
-    async def worker_by_token(self, token_hash: str) -> WorkerRow | None: ...
+    async def worker_by_token(self, token_hash: str) -> WorkerRow | None:
+        return _worker(await self._rows("worker_by_token", hash=token_hash))
 
-    @abstractmethod
     async def list_workers(
         self,
         *,
@@ -116,66 +151,91 @@ class ControllerState(ABC):
         after: str | None = None,
     ) -> list[WorkerRow]:
         """A page in the order of ids; `live` (True, False) filters by who was seen lately."""
+        asked = {"live": live, "live_s": live_s, "drain": drain, "after": after}
+        found = await self._rows("list_workers", **asked, limit=checked_limit(limit))
+        return list(map(encoding.worker_of, found))
 
-    @abstractmethod
     async def seen(self, batch: Sequence[WorkerSeen]) -> list[str]:
         """Note when workers were last seen, in one statement; the ids that are not known.
 
         What another controller wrote and is newer stays.
         """
+        if not batch:
+            return []
+        # Of several for one worker the latest. By id, so that two controllers lock in one order.
+        latest = {each.worker_id: each for each in sorted(batch, key=lambda each: -each.ago_s)}
+        given = [
+            {"id": encoding.plain(id_), "ago_s": each.ago_s, "address": encoding.text(each.address)}
+            for id_, each in sorted(latest.items())
+        ]
+        known = {id_ for (id_,) in await self._rows("seen", batch=json.dumps(given))}
+        return [each.worker_id for each in batch if each.worker_id not in known]
 
-    @abstractmethod
-    async def set_drain(self, worker_id: str, drain: bool) -> WorkerRow | None: ...
+    async def set_drain(self, worker_id: str, drain: bool) -> WorkerRow | None:
+        return _worker(await self._rows("set_drain", id=worker_id, drain=drain))
 
-    @abstractmethod
     async def remove_worker(self, worker_id: str) -> bool:
         """Forget a worker, and its token with it; False if there is no such worker."""
+        return bool(await self._rows("remove_worker", id=worker_id))
 
-    @abstractmethod
     async def prune_workers(self, unseen_s: float, limit: int) -> int:
         """Forget workers that were not seen for so long."""
+        limit = checked_limit(limit)
+        return len(await self._rows("prune_workers", unseen_s=unseen_s, limit=limit))
 
-    @abstractmethod
     async def count_workers(self, live_s: float) -> tuple[int, int]:
         """How many workers there are, and how many of them were seen within `live_s`."""
+        [(workers, live)] = await self._rows("count_workers", live_s=live_s)
+        return workers, live
 
     # Tokens
 
-    @abstractmethod
-    async def add_token(self, token: Token) -> Token: ...
+    async def add_token(self, token: Token) -> Token:
+        given = {**asdict(token), "name": encoding.text(token.name)}
+        return Token(*(await self._rows("add_token", **given))[0])
 
-    @abstractmethod
+    async def token(self, token_id: str) -> Token | None:
+        return _token(await self._rows("token", id=token_id))
+
     async def token_by_hash(self, token_hash: str) -> Token | None:
         """Also one that expired or was revoked."""
+        return _token(await self._rows("token_by_hash", hash=token_hash))
 
-    @abstractmethod
-    async def list_tokens(self, *, limit: int = 100, after: str | None = None) -> list[Token]: ...
+    async def list_tokens(self, *, limit: int = 100, after: str | None = None) -> list[Token]:
+        found = await self._rows("list_tokens", limit=checked_limit(limit), after=after)
+        return [Token(*row) for row in found]
 
-    @abstractmethod
-    async def token(self, token_id: str) -> Token | None: ...
-
-    @abstractmethod
     async def revoke_token(self, token_id: str) -> Token | None:
         """Revoked from now on, or as long as it was before; None if there is no such token.
 
         The tokens of the workers that registered with it hold no longer either.
         """
+        return _token(await self._rows("revoke_token", id=token_id))
 
-    @abstractmethod
     async def rotate_token(
         self, token_id: str, old_hash: str, new_hash: str, expires_at: float | None
     ) -> Token | None:
         """Another token under the same id and name; None if it is not `old_hash` or was revoked."""
+        given = {"old": old_hash, "new": new_hash, "expires_at": expires_at}
+        return _token(await self._rows("rotate_token", id=token_id, **given))
 
-    @abstractmethod
     async def tokens_used(self, used: Mapping[str, float]) -> None:
         """Token id -> how many seconds ago it was used."""
+        if used:
+            batch = [{"id": id_, "ago_s": ago_s} for id_, ago_s in sorted(used.items())]
+            await self._rows("tokens_used", batch=json.dumps(batch))
 
     # Audit
 
-    @abstractmethod
     async def audit(self, entries: Sequence[AuditEntry], ago_s: Sequence[float] = ()) -> None:
         """Write entries; `ago_s` says for each how long ago it happened, if not now."""
+        if entries:
+            texts = ("who", "action", "what", "detail", "address")
+            batch = [
+                {"ago_s": ago, **{name: encoding.text(getattr(entry, name)) for name in texts}}
+                for entry, ago in zip(entries, ago_s or [0.0] * len(entries), strict=True)
+            ]
+            await self._rows("audit", batch=json.dumps(batch))
 
     async def note(
         self, who: str, action: str, what: str = "", detail: str = "", address: str = ""
@@ -184,7 +244,6 @@ class ControllerState(ABC):
         entry = AuditEntry.of(who, action, what, detail, address)
         await write_down(entry, lambda kept: self.audit([kept]))
 
-    @abstractmethod
     async def list_audit(
         self,
         *,
@@ -195,31 +254,37 @@ class ControllerState(ABC):
         before: int | None = None,
     ) -> list[AuditEntry]:
         """A page, newest first; `before` is the last id of the page before."""
+        asked = {"who": who, "action": action, "what": what, "before": before}
+        found = await self._rows("list_audit", **asked, limit=checked_limit(limit))
+        return [AuditEntry(*row) for row in found]
 
-    @abstractmethod
-    async def prune_audit(self, keep_s: float, limit: int) -> int: ...
+    async def prune_audit(self, keep_s: float, limit: int) -> int:
+        return len(await self._rows("prune_audit", keep_s=keep_s, limit=checked_limit(limit)))
 
     # Artefacts: their rows; their bytes are elsewhere (see `artefacts`)
 
-    @abstractmethod
     async def put_artefact(self, row: ArtefactRow, most: int) -> ArtefactRow | None:
         """Keep a row; the one that it replaced, whose blob may be deleted.
 
         `JobError` if its folder would have more than `most`.
         """
+        kept, before = await self._put_artefact(row, most)
+        if not kept:
+            what = "inputs" if row.input else "artefacts"
+            raise JobError(f"the job has {most} {what} already, which is the maximum")
+        return before if before is not None and before.blob != row.blob else None
 
-    @abstractmethod
     async def artefacts(self, folder: str, *, input: bool = False) -> list[ArtefactRow]:
         """All of a folder, by name."""
+        found = await self._rows("artefacts", folder=folder, input=input)
+        return list(map(encoding.artefact_of, found))
 
-    @abstractmethod
-    async def artefact(
-        self, folder: str, name: str, *, input: bool = False
-    ) -> ArtefactRow | None: ...
+    async def artefact(self, folder: str, name: str, *, input: bool = False) -> ArtefactRow | None:
+        found = await self._rows("artefact", folder=folder, input=input, name=name)
+        return encoding.artefact_of(found[0]) if found else None
 
     # Logs: see `logs`, which checks and bounds
 
-    @abstractmethod
     async def append_log(
         self,
         folder: str,
@@ -237,22 +302,29 @@ class ControllerState(ABC):
         and nothing is changed, where a newer run wrote; a gap (an offset above what was received)
         changes nothing either: the answer's `received` tells.
         """
+        piece = LogPiece(part, offset, data, limit, end_mark, begin_mark)
+        return await self._append_log(folder, piece)
 
-    @abstractmethod
     async def log_place(self, folder: str) -> LogPlace:
         """How far the log is."""
+        found = await self._rows("log_place", folder=folder)
+        return encoding.place_of(found[0]) if found else LogPlace()
 
-    @abstractmethod
     async def read_log(self, folder: str, start: int, length: int) -> bytes:
         """The bytes from `start` on: up to `length` and `LOG_READ_MAX`, fewer at the end."""
+        stop = start + min(length, LOG_READ_MAX)
+        pieces = await self._rows("read_log", folder=folder, start=start, stop=stop)
+        if not pieces:
+            return b""
+        first, whole = pieces[0][0], b"".join(data for _, data in pieces)
+        return whole[max(start - first, 0) : max(stop - first, 0)]
 
     # Retention of both
 
-    @abstractmethod
     async def attach(self, folder: str, job: str) -> None:
         """Note whose files a folder of inputs has, once their job was put."""
+        await self._rows("attach", folder=folder, job=job)
 
-    @abstractmethod
     async def folders_before(
         self, keep_s: float, limit: int, after: str | None = None
     ) -> list[tuple[str, str]]:
@@ -260,13 +332,16 @@ class ControllerState(ABC):
 
         job: as `attach` noted it for inputs, None as "" if it never did; for others the folder.
         """
+        asked = {"keep_s": keep_s, "limit": checked_limit(limit), "after": after}
+        return [(folder, job) for folder, job in await self._rows("folders_before", **asked)]
 
-    @abstractmethod
     async def forget(self, folders: Sequence[str]) -> None:
         """Delete the logs and the rows of the files of these folders.
 
         Delete the files' bytes before.
         """
+        if folders:
+            await self._rows("forget", folders=_json_texts(folders))
 
 
 def checked_limit(limit: object) -> int:
@@ -274,3 +349,15 @@ def checked_limit(limit: object) -> int:
     if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= PAGE_MAX:
         raise ConfigError(f"limit = {limit!r} must be a whole number from 1 to {PAGE_MAX}")
     return limit
+
+
+def _worker(found: Sequence[Sequence[Any]]) -> WorkerRow | None:
+    return encoding.worker_of(found[0]) if found else None
+
+
+def _token(found: Sequence[Sequence[Any]]) -> Token | None:
+    return Token(*found[0]) if found else None
+
+
+def _json_texts(values: Sequence[str]) -> str:
+    return json.dumps([encoding.plain(value) for value in values])

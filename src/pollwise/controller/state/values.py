@@ -98,3 +98,15 @@ class LogPlace:
     part: int = 0
     received: int = 0
     cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogPiece:
+    """What a run sent for its log, as `ControllerState.append_log` has it."""
+
+    part: int
+    offset: int
+    data: bytes
+    limit: int
+    end_mark: bytes
+    begin_mark: bytes = b""

@@ -36,8 +36,6 @@ WRITE_EVERY = 10.0
 REQUIREMENTS_EVERY = 5.0
 #: How long the capabilities of live workers are remembered, in seconds.
 LIVE_FOR = 2.0
-#: How often the requirement of jobs that keep coming is written again, in seconds.
-REQUIRE_EVERY = 1800.0
 #: The most workers in one statement.
 BATCH = 1000
 #: Why a worker is gone whose token was revoked.
@@ -160,7 +158,6 @@ class WorkerRegistry:
         self._groups: dict[frozenset[str], WorkerGroup] = {}
         self._nobody = WorkerGroup(frozenset())
         self._requirements: dict[tuple[str, str], Requirement] = {}
-        self._required_at: dict[tuple[str, str], float] = {}
         self._version = 0
         self._read_at = -REQUIREMENTS_EVERY
         self._live: list[Mapping[str, Any]] = []
@@ -344,10 +341,7 @@ class WorkerRegistry:
     async def require(self, kind: str, requires: Mapping[str, Any]) -> None:
         """Note the requirement of a job that is put here, so that every controller knows it."""
         place = (kind, matching.hash_of(requires) if requires else "")
-        now = self._clock.now()
-        if now - self._required_at.get(place, -math.inf) >= REQUIRE_EVERY:
-            await self._state.require(*place, requires)
-            self._required_at[place] = now
+        await self._state.require(*place, requires)
         if place not in self._requirements:
             self._requirements[place] = Requirement(place[1], kind, requires)
             self._renew_waiting()

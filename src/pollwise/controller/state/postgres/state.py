@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import asdict
 from typing import Any
 
 from pollwise.controller.state import encoding
-from pollwise.controller.state.sql import SqlState, all_statements
-from pollwise.controller.state.values import ArtefactRow, LogPlace
+from pollwise.controller.state.base import ControllerState
+from pollwise.controller.state.values import ArtefactRow, LogPiece, LogPlace
 from pollwise.durations import Duration
 from pollwise.errors import MissingExtra
 from pollwise.runtime.clock import Clock
@@ -44,7 +45,7 @@ _NOT_REPEATED = ("audit", "remove_worker")
 _PARAMETER = re.compile(r"(?<!:):(\w+)")
 
 
-class PostgresState(SqlState):
+class PostgresState(ControllerState):
     """The state in a Postgres database. `await state.migrate()` makes its tables.
 
     conninfo, schema, timeout, connections: as a `PostgresQueue` has them.
@@ -62,7 +63,7 @@ class PostgresState(SqlState):
         super().__init__()
         sql: dict[str, str] = {}
         self._names: dict[str, list[str]] = {}
-        for name, statement in all_statements(TABLES.package, DIALECT).items():
+        for name, statement in encoding.all_statements(TABLES.package, DIALECT).items():
             sql[name], self._names[name] = _numbered(statement)
         self.database = Database(
             conninfo,
@@ -76,10 +77,7 @@ class PostgresState(SqlState):
             sql=sql,
         )
         self.schema, self.clock = self.database.schema, self.database.clock
-
-    @property
-    def url(self) -> str:
-        return self.database.url
+        self.url = self.database.url
 
     async def migrate(self) -> list[int]:
         return await self.database.migrate()
@@ -93,40 +91,13 @@ class PostgresState(SqlState):
     async def close(self) -> None:
         await self.database.close()
 
-    async def put_artefact(self, row: ArtefactRow, most: int) -> ArtefactRow | None:
-        given = {
-            name: encoding.plain(value) if isinstance(value, str) else value
-            for name, value in encoding.new_artefact(row).items()
-        }
-        job = encoding.folder_job(row)
-        [(kept, before)] = await self._rows(
-            "put_artefact", row=json.dumps(given), job=job, most=most
-        )
-        if not kept:
-            raise encoding.too_many(row, most)
-        replaced = None if before is None else ArtefactRow(**json.loads(before))
-        return replaced if replaced is not None and replaced.blob != row.blob else None
+    async def _put_artefact(self, row: ArtefactRow, most: int) -> tuple[bool, ArtefactRow | None]:
+        given, job = json.dumps(encoding.plain_values(asdict(row))), encoding.folder_job(row)
+        [(kept, before)] = await self._rows("put_artefact", row=given, job=job, most=most)
+        return kept, None if before is None else ArtefactRow(**json.loads(before))
 
-    async def append_log(
-        self,
-        folder: str,
-        part: int,
-        offset: int,
-        data: bytes,
-        limit: int,
-        end_mark: bytes,
-        begin_mark: bytes = b"",
-    ) -> LogPlace | None:
-        found = await self._rows(
-            "append_log",
-            folder=folder,
-            part=part,
-            offset=offset,
-            data=data,
-            limit=limit,
-            end_mark=end_mark,
-            begin_mark=begin_mark,
-        )
+    async def _append_log(self, folder: str, piece: LogPiece) -> LogPlace | None:
+        found = await self._rows("append_log", folder=folder, **asdict(piece))
         return encoding.place_of(found[0]) if found else None
 
     async def _rows(self, name: str, /, **values: Any) -> list[tuple[Any, ...]]:

@@ -13,8 +13,8 @@ from typing import Any
 from urllib.parse import quote
 
 from pollwise.controller.state import encoding
-from pollwise.controller.state.sql import SqlState, all_statements
-from pollwise.controller.state.values import ArtefactRow, LogPlace
+from pollwise.controller.state.base import ControllerState
+from pollwise.controller.state.values import ArtefactRow, LogPiece, LogPlace
 from pollwise.errors import ConfigError
 from pollwise.queues.sqlite.queue import SYNCHRONOUS
 from pollwise.runtime.clock import Clock
@@ -39,44 +39,32 @@ class StateFile(SqliteFile):
 
     def __init__(self, path: Path, *, synchronous: str, create: bool) -> None:
         super().__init__(path, synchronous=synchronous, create=create)
-        self._sql = all_statements(self.package, DIALECT)
+        self._sql = encoding.all_statements(self.package, DIALECT)
 
     def rows(self, now: float, name: str, /, **values: Any) -> list[tuple[Any, ...]]:
-        kept = {
-            each: encoding.plain(value) if isinstance(value, str) else value
-            for each, value in values.items()
-        }
-        return self.connect().execute(self._sql[name], kept | {"now": now}).fetchall()
+        kept = encoding.plain_values(values) | {"now": now}
+        return self.connect().execute(self._sql[name], kept).fetchall()
 
-    def put_artefact(self, now: float, row: ArtefactRow, most: int) -> ArtefactRow | None:
-        values = encoding.new_artefact(row)
+    def put_artefact(
+        self, now: float, row: ArtefactRow, most: int
+    ) -> tuple[bool, ArtefactRow | None]:
+        values = asdict(row)
         with transaction(self.connect()):
             [(others,)] = self.rows(now, "count_artefacts", **values)
             if others >= most:
-                raise encoding.too_many(row, most)
+                return False, None
             before = self.rows(now, "artefact", **values)
             self.rows(now, "put_folder", folder=row.folder, job=encoding.folder_job(row))
             self.rows(now, "put_artefact", **values)
-        replaced = encoding.artefact_of(before[0]) if before else None
-        return replaced if replaced is not None and replaced.blob != row.blob else None
+        return True, encoding.artefact_of(before[0]) if before else None
 
-    def append_log(
-        self,
-        now: float,
-        folder: str,
-        part: int,
-        offset: int,
-        data: bytes,
-        limit: int,
-        end_mark: bytes,
-        begin_mark: bytes = b"",
-    ) -> LogPlace | None:
+    def append_log(self, now: float, folder: str, piece: LogPiece) -> LogPlace | None:
         with transaction(self.connect()):
             found = self.rows(now, "log_place", folder=folder)
             place = encoding.place_of(found[0]) if found else LogPlace()
-            if part < place.part:
+            if piece.part < place.part:
                 return None
-            after, kept = encoding.appended(place, part, offset, data, limit, end_mark, begin_mark)
+            after, kept = encoding.appended(place, piece)
             if after != place:
                 self.rows(now, "put_log_place", folder=folder, **asdict(after))
             if kept:
@@ -84,7 +72,7 @@ class StateFile(SqliteFile):
         return after
 
 
-class SqliteState(SqlState):
+class SqliteState(ControllerState):
     """The state in a file; its tables are made when it is first used.
 
     path: the database; made when missing, unless `create` is off.
@@ -107,6 +95,7 @@ class SqliteState(SqlState):
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
         self.clock = clock or Clock()
+        self.url = f"sqlite:///{quote(str(self.path))}"
         self._folder: str | None = None
         file = StateFile(self.path, synchronous=synchronous, create=create)
         self._thread = SqliteThread(file, name=f"pollwise-state-{self.path.name}", store=self.url)
@@ -118,10 +107,6 @@ class SqliteState(SqlState):
         state = cls(Path(folder) / "state.db", synchronous="off", clock=clock)
         state._folder = folder
         return state
-
-    @property
-    def url(self) -> str:
-        return f"sqlite:///{quote(str(self.path))}"
 
     async def ping(self) -> None:
         await self._rows("token", id="")
@@ -136,5 +121,5 @@ class SqliteState(SqlState):
                 shutil.rmtree(self._folder, ignore_errors=True)
 
     _rows = in_thread_now(StateFile.rows)
-    put_artefact = in_thread_now(StateFile.put_artefact)
-    append_log = in_thread_now(StateFile.append_log)
+    _put_artefact = in_thread_now(StateFile.put_artefact)
+    _append_log = in_thread_now(StateFile.append_log)
