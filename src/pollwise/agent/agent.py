@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from pollwise.agent.folder import AgentFolder, is_id
+from pollwise.agent.folder import AgentFolder
 from pollwise.agent.job import AgentJob, AgentRun, Execute
-from pollwise.agent.link import ControllerLink, NotRegistered, RegisteredWorker
+from pollwise.agent.link import ControllerLink, NotRegistered
 from pollwise.agent.options import AgentOptions
-from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, Suggested, Suggestion
+from pollwise.agent.pace import BUSY_SHARE, IDLE_SHARE, Suggested
 from pollwise.agent.push import AgentHints
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.errors import ConfigError, PollwiseError, StoreUnavailable
@@ -72,29 +71,18 @@ class Agent:
         self._clock = clock or Clock()
         self._execute = execute
         client = ControllerClient(
-            options.controller,
-            self._clock,
-            ca_file=options.ca_file,
-            transport=transport,
-            dial=dial,
+            options.controller, self._clock, ca_file=options.ca_file, transport=transport, dial=dial
         )
         self._link = ControllerLink(client, TokenSource(options.token_file), self._clock)
         self._push = AgentHints(self._link, self._clock, self.events, options.name, self._cancel)
-        self._suggestion = Suggestion()
-        low, high = options.span("poll_interval"), options.span("max_interval")
+        self._pace = Suggested(Adaptive(options.poll_interval, options.max_interval))
         self._loop: PollLoop[AgentJob] = PollLoop(
             self._poll,
-            Suggested(Adaptive(low, high), self._suggestion),
+            self._pace,
             options.name,
-            LoopOptions(
-                clock=self._clock,
-                random=random.Random(),
-                events=self.events,
-                hints=self._push,
-                spread=False,
-            ),
+            LoopOptions(clock=self._clock, events=self.events, hints=self._push, spread=False),
         )
-        self._root: AgentFolder | None = None
+        self._root: AgentFolder  # opened by `run`
         self._runs: dict[str, tuple[AgentRun, asyncio.Task[None]]] = {}
         self._reports: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, tuple[str, int]] = {}  # their kinds and attempts
@@ -184,8 +172,7 @@ class Agent:
                     await self._report_and_poll(0)
                 await self._link.unregister()
         await self._link.close()
-        if self._root is not None:
-            self._root.close()
+        self._root.close()
         if self._was_registered:
             self.events.emit(WorkerStopped(self.options.name, self.options.name, given_back))
 
@@ -210,10 +197,8 @@ class Agent:
         except Busy as busy:
             if busy.status != 429:
                 raise
-            self._suggestion.next_poll = None
-            self._loop.poll_by(
-                self._clock.now() + (busy.retry_after or self._suggestion.min_interval or 1.0)
-            )
+            self._pace.next_poll = None
+            self._loop.poll_by(self._clock.now() + (busy.retry_after or self._pace.least or 1.0))
             return Batch(())
 
     async def _report_and_poll(self, free: int) -> Batch[AgentJob]:
@@ -231,33 +216,27 @@ class Agent:
         self._answered(began, {str(each) for each in answer.get("lost") or ()}, reports)
         for job_id in answer.get("cancel") or ():
             self._cancel(job_id)
-        jobs = answer.get("jobs")
-        if jobs is None:
-            jobs = [answer["job"]] if answer.get("job") else []
         next_poll = answer.get("next_poll_s")
-        self._suggestion.next_poll = (
-            float(next_poll) if isinstance(next_poll, (int, float)) else None
-        )
-        fresh = [work for work in self._works(jobs) if not self._has(work.id)]
-        self._pace(bool(self._runs or fresh))
+        self._pace.next_poll = float(next_poll) if isinstance(next_poll, (int, float)) else None
+        fresh = list(self._fresh(answer))
+        self._set_pace(busy=bool(self._runs or fresh))
         return Batch(fresh, free or None)
 
-    def _works(self, jobs: Iterable[Any]) -> Iterable[AgentJob]:
-        for given in jobs:
+    def _fresh(self, answer: Mapping[str, Any]) -> Iterable[AgentJob]:
+        """The new jobs of an answer. One is handed out again if an answer was late, not lost."""
+        jobs = answer.get("jobs")
+        for given in [answer.get("job")] if jobs is None else jobs:
             with suppress(LookupError, TypeError, ValueError):
-                if isinstance(given, dict) and is_id(given.get("id")):
-                    yield AgentJob.of(given)
+                job = AgentJob.of(given)
+                if job.id not in self._runs and job.id not in self._reports:
+                    yield job
 
-    def _has(self, job_id: str) -> bool:
-        """True for a job that was handed out again because an answer was late, not lost."""
-        return job_id in self._runs or job_id in self._reports
-
-    def _pace(self, busy: bool) -> None:
+    def _set_pace(self, *, busy: bool) -> None:
         worker = self._link.worker
         if worker is not None:
             share = BUSY_SHARE if busy else IDLE_SHARE
-            self._suggestion.min_interval = worker.min_interval
-            self._suggestion.max_interval = share * worker.heartbeat_timeout
+            self._pace.least = worker.min_interval
+            self._pace.most = share * worker.heartbeat_timeout
 
     def _next_reports(self) -> Iterable[dict[str, Any]]:
         room = REPORT_BYTES_MAX
@@ -299,8 +278,7 @@ class Agent:
         self._reports.pop(job_id, None)
         self._ended.pop(job_id, None)
         self._stripped.discard(job_id)
-        if self._root is not None:
-            self._root.remove(job_id)
+        self._root.remove(job_id)
 
     def _cut_off(self) -> None:
         """No answer for as long as a lease: the controller has given our jobs to others."""
@@ -326,12 +304,9 @@ class Agent:
             # It worked before, so it may work again: a token is being rotated, or a proxy repaired.
             raise StoreUnavailable(str(error)) from error
         self._was_registered = True
-        self._begin_as(worker)
-
-    def _begin_as(self, worker: RegisteredWorker) -> None:
-        self._pace(False)
-        self.events.emit(WorkerRegistered(self.options.name, worker.worker_id, self.options.name))
-        if self.options.push:
+        self._set_pace(busy=False)
+        self.events.emit(WorkerRegistered(options.name, worker.worker_id, options.name))
+        if options.push:
             self._push.begin()
 
     def _forget(self) -> None:
@@ -344,10 +319,8 @@ class Agent:
     # Working
 
     def _start(self, work: AgentJob) -> None:
-        assert self._root is not None  # noqa: S101
         run = AgentRun(work, self.options, self._root, self._link, self._clock, self._execute)
-        task = asyncio.ensure_future(self._work(run))
-        self._runs[work.id] = (run, task)
+        self._runs[work.id] = (run, asyncio.ensure_future(self._work(run)))
 
     async def _work(self, run: AgentRun) -> None:
         work, name = run.work, self.options.name
@@ -360,7 +333,8 @@ class Agent:
             if report is not None:
                 self._reports[work.id] = report
                 self._ended[work.id] = (work.kind, work.attempt)
-                self._save(report)
+                with suppress(OSError):  # a full disk: the report is still in memory
+                    self._root.save(report)
             self._runs.pop(work.id, None)
             self._loop.hint()
         took = self._clock.now() - run.began
@@ -371,8 +345,3 @@ class Agent:
                 self.events.emit(JobLost(*job))
         else:
             self.events.emit(JobReported(*job, report["state"], took, report.get("error") or ""))
-
-    def _save(self, report: dict[str, Any]) -> None:
-        with suppress(OSError):  # a full disk: the report is still in memory
-            if self._root is not None:
-                self._root.save(report)

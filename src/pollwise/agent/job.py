@@ -15,7 +15,7 @@ from random import random
 from typing import Any, TypeVar
 
 from pollwise.agent.command import Command, CommandResult, Stop
-from pollwise.agent.folder import AgentFolder
+from pollwise.agent.folder import AgentFolder, is_id
 from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.agent.log import RETRY, Log
 from pollwise.agent.options import AgentOptions
@@ -51,10 +51,13 @@ class AgentJob:
     inputs: tuple[str, ...]
 
     @classmethod
-    def of(cls, given: dict[str, Any]) -> AgentJob:
+    def of(cls, given: Any) -> AgentJob:
+        """Raises `LookupError`, `TypeError` or `ValueError` for something else."""
+        if not isinstance(given, dict) or not is_id(given["id"]):
+            raise ValueError("this is not a job")
         timeout = given.get("timeout_s")
         return cls(
-            id=str(given["id"]),
+            id=given["id"],
             kind=str(given.get("kind", "")),
             payload=given.get("payload"),
             attempt=int(given.get("attempt", 1)),
@@ -180,7 +183,6 @@ class AgentRun:
         for name in self.work.inputs:
             await self._unless_stopped(self._fetched(name))
         self._log = Log(self.folder / "log", self._link, self.work.id, self._clock)
-        self._log.begin()
         ended = await self._execute(self)
         if ended.why in ("lost", "given back"):
             return ended
@@ -236,17 +238,14 @@ class AgentRun:
             except StoreUnavailable as error:
                 failures += 1
                 cuts += isinstance(error, NoAnswer) and error.sent
-                self._log_failure(what, failures, error)
+                fields = {"job": self.work.id, "failures": failures, "error": str(error)}
+                logger.warning(
+                    "job %s: %s (try %d): %s", self.work.id, what, failures, error,
+                    extra={"action": "transfer_failed", "fields": fields},
+                )  # fmt: skip
                 if cuts_max is not None and cuts >= cuts_max:
                     raise CannotRun(f"{what} in {cuts} tries: {error}") from None
                 await self._clock.sleep(RETRY.delay(failures, random()))
-
-    def _log_failure(self, what: str, failures: int, error: Exception) -> None:
-        fields = {"job": self.work.id, "failures": failures, "error": str(error)}
-        logger.warning(
-            "job %s: %s (try %d): %s", self.work.id, what, failures, error,
-            extra={"action": "transfer_failed", "fields": fields},
-        )  # fmt: skip
 
     async def _unless_stopped(
         self, work: Coroutine[Any, Any, T], *, cancel_too: bool = True

@@ -6,7 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -40,19 +40,18 @@ class JobNotOurs(StoreError):
 
 @dataclass(frozen=True)
 class RegisteredWorker:
-    """The registration of an agent. The token is in memory only."""
+    """The registration of an agent. The token is in memory only.
+
+    artefact_limit: the largest artefact that the controller accepts, in bytes; None if it does not
+        say.
+    """
 
     worker_id: str
-    token: str
+    token: str = field(repr=False)
     min_interval: float
     heartbeat_timeout: float
     renew_at: float
-    socket: str
-    #: The largest artefact that the controller accepts, in bytes; None if it does not say.
     artefact_limit: int | None = None
-
-    def __repr__(self) -> str:
-        return f"RegisteredWorker({self.worker_id!r})"
 
 
 class ControllerLink:
@@ -86,7 +85,6 @@ class ControllerLink:
                 min_interval=float(told["min_interval_s"]),
                 heartbeat_timeout=float(told["heartbeat_timeout_s"]),
                 renew_at=now + RENEW_AT * self._left(told.get("expires_at")),
-                socket="/api/workers/ws",
                 artefact_limit=None if limit is None else int(limit),
             )
         except (LookupError, TypeError, ValueError):
@@ -176,7 +174,7 @@ class ControllerLink:
     async def dial(self) -> Socket:
         worker = self._me()
         return await self._client.dial(
-            f"{worker.socket}?worker_id={quote(worker.worker_id)}", worker.token
+            f"/api/workers/ws?worker_id={quote(worker.worker_id)}", worker.token
         )
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ import asyncio
 from pathlib import Path
 from random import random
 
-from pollwise.agent.link import ControllerLink, JobNotOurs, NotRegistered
+from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreUnavailable
 from pollwise.queues.http.client import RequestRefused
@@ -39,9 +39,6 @@ class Log:
         self._wanted = True
         self._written = asyncio.Event()
         self._ended = False
-        self._sending: asyncio.Task[None] | None = None
-
-    def begin(self) -> None:
         self._sending = asyncio.ensure_future(self._send_all())
 
     def write(self, data: bytes) -> None:
@@ -70,15 +67,13 @@ class Log:
             self._append(f"\n[pollwise: {self._dropped} bytes of output were left out]\n".encode())
         self._ended = True
         self._written.set()
-        if self._sending is not None:
-            await self._sending
+        await self._sending
 
     async def close(self) -> None:
         """Stop, even if something was not sent."""
         self._file.close()
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
+        self._sending.cancel()
+        await asyncio.gather(self._sending, return_exceptions=True)
 
     async def _send_all(self) -> None:
         failures = 0
@@ -96,7 +91,7 @@ class Log:
                 failures = 0
             except (JobNotOurs, RequestRefused):
                 return  # the job is over, or its log is refused
-            except (StoreUnavailable, NotRegistered):
+            except StoreUnavailable:
                 failures += 1
                 await self._clock.sleep(RETRY.delay(failures, random()))
             if not self._wanted:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 from pollwise.core.outcome import Outcome, Pause, Plain
@@ -15,63 +13,43 @@ BUSY_SHARE = 0.25
 IDLE_SHARE = 0.75
 
 
-@dataclass
-class Suggestion:
-    """What the controller suggested last, and the limits from the registration.
-
-    next_poll: seconds until the next poll; None if it did not say.
-    min_interval: the minimum interval of an idle worker.
-    max_interval: the longest time between two requests.
-    """
-
-    next_poll: float | None = None
-    min_interval: float = 0.0
-    max_interval: float = float("inf")
-
-
-@dataclass(frozen=True)
-class Suggested(Strategy):
+class Suggested(Strategy, Pacer):
     """Polls when the controller suggests; as `Adaptive` if it suggests nothing.
 
-    told: the suggestions to one agent.
+    It is for one agent, which keeps these up to date, so it is its own pacer:
+
+    next_poll: seconds until the next poll, as the controller suggested last; None if it did not.
+    least: the minimum interval of an idle worker. most: the longest time between two requests.
     """
 
-    otherwise: Adaptive
-    told: Suggestion = field(compare=False)
-
     name: ClassVar[str] = "suggested"
-    settings: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, otherwise: Adaptive) -> None:
+        self._otherwise = otherwise
+        self._pacer = otherwise.pacer()
+        self.next_poll: float | None = None
+        self.least = 0.0
+        self.most = float("inf")
 
     @property
     def min_interval(self) -> float:
-        return min(self.told.min_interval, self.otherwise.min_interval)
+        return min(self.least, self._otherwise.min_interval)
 
     @property
     def max_interval(self) -> float:
-        return max(self.otherwise.max_interval, self.told.next_poll or 0.0)
+        return max(self._otherwise.max_interval, self.next_poll or 0.0)
 
-    @property
-    def longest_hold(self) -> float:
-        return 0.0
-
-    def pacer(self) -> SuggestedPacer:
-        return SuggestedPacer(self)
-
-
-class SuggestedPacer(Pacer):
-    def __init__(self, strategy: Suggested) -> None:
-        self._strategy = strategy
-        self._otherwise = strategy.otherwise.pacer()
+    def pacer(self) -> Pacer:
+        return self
 
     def first(self) -> Pause:
-        return self._otherwise.first()
+        return self._pacer.first()
 
     def after(self, outcome: Outcome) -> Pause:
-        pause = self._otherwise.after(outcome)
-        told = self._strategy.told
-        delay = pause.delay if told.next_poll is None else told.next_poll
-        delay = max(min(delay, told.max_interval), self._strategy.min_interval)
-        return Pause(delay, 0.0, pause.changes if told.next_poll is None else ())
+        pause = self._pacer.after(outcome)
+        delay = pause.delay if self.next_poll is None else self.next_poll
+        delay = max(min(delay, self.most), self.min_interval)
+        return Pause(delay, 0.0, pause.changes if self.next_poll is None else ())
 
     def state(self) -> dict[str, Plain]:
-        return {**self._otherwise.state(), "suggested": self._strategy.told.next_poll}
+        return {**self._pacer.state(), "suggested": self.next_poll}
