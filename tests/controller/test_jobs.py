@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from pollwise.controller import ControllerOptions
-from pollwise.controller.jobs import job_spec
+from pollwise.controller.jobs import new_job
+from pollwise.controller.terms import JobTerms
 from pollwise.runtime.events import JobGivenUp, JobLapsed
 from pollwise.testing import VirtualClock
 from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
@@ -482,7 +483,7 @@ def test_what_is_old_is_forgotten_with_its_files(tmp_path: Path) -> None:
 
 
 def test_the_spec_of_a_job_has_defaults() -> None:
-    assert job_spec({"kind": "build"}, ControllerOptions()).terms.attempts == 3
+    assert JobTerms.of(new_job({"kind": "build"}, ControllerOptions())).attempts == 3
 
 
 def test_claims_are_counted(tmp_path: Path) -> None:

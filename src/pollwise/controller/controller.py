@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pollwise.controller.files.artefacts import Artefacts
 from pollwise.controller.files.blobs import open_blobs
 from pollwise.controller.files.logs import Logs
-from pollwise.controller.jobs import Jobs, job_spec
+from pollwise.controller.jobs import Jobs, new_job
 from pollwise.controller.missing_files import BlobsMissing, MissingStorage, OpenFiles
 from pollwise.controller.opening import (
     AGENTS,
@@ -41,14 +41,9 @@ from pollwise.controller.security.tokens import Tokens
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.sqlite.state import SqliteState
 from pollwise.controller.workers.matching import MARK, waiting_for
-from pollwise.controller.workers.polling import LogText, Poller
+from pollwise.controller.workers.polling import Poller
 from pollwise.controller.workers.push import WorkerSockets
-from pollwise.controller.workers.registry import (
-    REQUIREMENTS_EVERY,
-    WRITE_EVERY,
-    KnownWorker,
-    WorkerRegistry,
-)
+from pollwise.controller.workers.registry import REQUIREMENTS_EVERY, WRITE_EVERY, WorkerRegistry
 from pollwise.controller.workers.runs import Runs
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, MissingExtra, PollwiseError
@@ -58,7 +53,7 @@ from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ControllerCounted, Events
-from pollwise.runtime.jobs import ENDED, STATES
+from pollwise.runtime.jobs import ENDED, STATES, Job
 from pollwise.runtime.signals import stopping_on_signals
 
 try:
@@ -76,6 +71,8 @@ logger = logging.getLogger("pollwise")
 
 #: The most puts that are remembered for the audit log while it cannot be written.
 PUTS_NOTED_MAX = 10_000
+#: The chores that rest while no request comes.
+WHILE_AWAKE = ("seen", "sweep", "requirements", "kinds")
 
 
 class Controller:
@@ -127,9 +124,7 @@ class Controller:
         self.jobs = Jobs(self.queue, self.registry, self.artefacts, self.clock, self.events)
         self.logs = Logs(self.storage, self.options.log_limit, self.jobs.folder_of, self._has_ended)
         self._puts_to_note: list[tuple[AuditEntry, float]] = []
-        self.poller = Poller(
-            self.registry, self.runs, hints, self.options, self.clock, self._append_log
-        )
+        self.poller = Poller(self.registry, self.runs, self.logs, hints, self.options, self.clock)
         self.sockets = WorkerSockets(self.registry, self.runs, hints, *common, self.source)
         #: The queues of the store over HTTP; None if the store was given as an open queue.
         self.queue_api: QueueApi | None = None
@@ -154,7 +149,8 @@ class Controller:
         self._requests = 0
         self._requests_before = 0
         self._metrics: PrometheusSink | None = None
-        self._chores: Chores | None = None
+        self._chores = self._planned()
+        self._started = False
         self._starting = asyncio.Lock()
         self._server: ControllerServer | None = None
         self._closed = False
@@ -216,16 +212,16 @@ class Controller:
 
     async def start(self) -> None:
         """Read what is stored. The first request does it, if nobody did."""
-        if self._chores is not None:
+        if self._started:
             return
         async with self._starting:
-            if self._chores is None:
+            if not self._started:
                 await self.registry.read_requirements(force=True)
                 # Jobs without files need no place for them; /readyz reports it.
                 with suppress(BlobsMissing):
                     await self.artefacts.blobs.check()
                 await self._files.check()
-                self._chores = self._planned()
+                self._started = True
 
     async def close(self) -> None:
         """End held requests, save when workers were seen, and close what was opened."""
@@ -237,19 +233,22 @@ class Controller:
             for each in self._owned:
                 stack.push_async_callback(each.close)
             stack.push_async_callback(self.artefacts.close)
-            if self._chores is not None:
-                stack.push_async_callback(self._save_contacts)
+            if self._started:
+                stack.push_async_callback(self._save_last)
                 stack.push_async_callback(self._chores.close)
             if self.queue_api is not None:
                 await self.queue_api.close()
 
-    async def _save_contacts(self) -> None:
+    async def _save_last(self) -> None:
         try:
-            await self.registry.write_down()
-            await self.auth.write_down()
-            await self._note_puts()
+            await self._save()
         except Exception as error:
             self.log_failure(error)
+
+    async def _save(self) -> None:
+        await self.registry.write_down()
+        await self.auth.write_down()
+        await self._note_puts()
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -277,8 +276,7 @@ class Controller:
 
     async def stats(self) -> dict[str, Any]:
         """Counts of jobs and workers in the store, held polls and WebSockets, as plain values."""
-        await self.registry.write_down()
-        workers, online = await self.storage.count_workers(self.options.span("heartbeat_timeout"))
+        workers, online = await self._count_workers()
         live = await self.registry.live()
         required = {
             (each.kind, each.hash): dict(each.requires)
@@ -310,6 +308,10 @@ class Controller:
             "held_polls": self.poller.held,
             "pushes": len(self.sockets),
         }
+
+    async def _count_workers(self) -> tuple[int, int]:
+        await self.registry.write_down()
+        return await self.storage.count_workers(self.options.span("heartbeat_timeout"))
 
     async def put(
         self,
@@ -347,9 +349,9 @@ class Controller:
         }
         await self.start()
         await self.check_files()
-        info, fresh = await self.jobs.put(job_spec(given, self.options, by))
+        info, fresh = await self.jobs.put(new_job(given, self.options, by))
         if fresh:
-            self.note_put(by, info.job.id, kind)
+            self.note_put(by, info.job)
         return info.job.id
 
     # Requests
@@ -357,17 +359,16 @@ class Controller:
     def began(self) -> None:
         """A request came in: schedule the chores."""
         self._requests += 1
-        if not self.awake and self._chores is not None and not self._closed:
+        if not self.awake and self._started and not self._closed:
             self.awake = True
-            for name in ("seen", "sweep", "requirements", "kinds", "retention"):
+            for name in (*WHILE_AWAKE, "retention"):
                 self._chores.wake(name)
             self._chores.hasten("kinds", REQUIREMENTS_EVERY)
 
     def connected(self) -> None:
         """A WebSocket was opened."""
         self.began()
-        if self._chores is not None:
-            self._chores.wake("ping")
+        self._chores.wake("ping")
 
     def log_failure(self, error: BaseException) -> None:
         """Log the details that are hidden from the client."""
@@ -385,12 +386,12 @@ class Controller:
             extra={"action": "request_failed", "fields": fields},
         )
 
-    def note_put(self, who: str, job_id: str, kind: str, address: str = "") -> None:
+    def note_put(self, who: str, job: Job, address: str = "") -> None:
         """Note a put for the audit log, where it is written within WRITE_EVERY.
 
         It is not written with the put: the job itself says who put it.
         """
-        entry = AuditEntry.of(who, "job.put", job_id, kind, address)
+        entry = AuditEntry.of(who, "job.put", job.id, job.kind.partition(MARK)[0], address)
         entry.log()
         self._puts_to_note.append((entry, self.clock.now()))
         self.began()
@@ -425,8 +426,7 @@ class Controller:
     async def metrics(self) -> tuple[bytes, str]:
         """The text that Prometheus scrapes, and its content type."""
         sink = self._sink()
-        await self.registry.write_down()
-        workers, online = await self.storage.count_workers(self.options.span("heartbeat_timeout"))
+        workers, online = await self._count_workers()
         counted = await self.queue.stats()
         self.events.emit(
             ControllerCounted(
@@ -447,13 +447,6 @@ class Controller:
             self._metrics.subscribe(self.events)
         return self._metrics
 
-    async def _append_log(self, known: KnownWorker, log: LogText) -> bool:
-        await self.runs.adopt(known, [log.job_id])
-        run = known.runs.get(log.job_id)
-        if run is None:
-            return False
-        return await self.logs.append(run.claim, log.offset, log.text.encode()) is not None
-
     # Chores
 
     def _planned(self) -> Chores:
@@ -467,29 +460,22 @@ class Controller:
         return chores
 
     async def _write_down(self) -> None:
-        await self.registry.write_down()
-        await self.auth.write_down()
-        await self._note_puts()
+        await self._save()
         if self._requests == self._requests_before and not len(self.sockets):
-            self._rest()
-        self._requests_before = self._requests
-
-    def _rest(self) -> None:
-        """No request came since the last turn: do nothing until one does."""
-        self.awake = False
-        if self._chores is not None:
-            for name in ("seen", "sweep", "requirements", "kinds"):
+            self.awake = False  # no request came since the last turn: rest until one does
+            for name in WHILE_AWAKE:
                 self._chores.rest(name)
+        self._requests_before = self._requests
 
     async def _learn_kinds(self) -> None:
         await self.registry.learn_kinds(self.queue)
 
     async def _ping(self) -> None:
-        if not await self.sockets.ping() and self._chores is not None:
+        if not await self.sockets.ping():
             self._chores.rest("ping")
 
     async def _retain(self) -> None:
         keep = self.queue.keep or self.options.span("keep")
         await retain(self.queue, self.storage, self.jobs, self.artefacts, keep)
-        if not self.awake and self._chores is not None:
+        if not self.awake:
             self._chores.rest("retention")

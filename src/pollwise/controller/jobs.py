@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import Any
 
 from pollwise.controller.files.artefacts import Artefacts
 from pollwise.controller.options import ATTEMPTS_MAX, ControllerOptions
-from pollwise.controller.state.base import new_id
 from pollwise.controller.terms import OURS, JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.registry import WorkerRegistry
@@ -33,31 +30,13 @@ FIELDS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
-    """A job to put: its terms, and what the queue has fields for. It passed all checks."""
+def new_job(
+    given: object, options: ControllerOptions, by: str = "", inputs: str | None = None
+) -> NewJob:
+    """The job of the queue for what came in, checked; raises `JobError`.
 
-    terms: JobTerms
-    payload: Any = None
-    priority: int = 0
-    key: str | None = None
-    unique: str | None = None
-    delay_s: float = 0.0
-
-    def new_job(self) -> NewJob:
-        return NewJob(
-            matching.queue_kind(self.terms.kind, self.terms.requires),
-            self.payload,
-            key=self.key,
-            priority=self.priority,
-            delay=self.delay_s,
-            unique=self.unique,
-            headers=self.terms.all_headers(),
-        )
-
-
-def job_spec(given: object, options: ControllerOptions, by: str = "") -> JobSpec:
-    """Check a job that came in; raises `JobError`."""
+    inputs: the folder of the files that come with it.
+    """
     if not isinstance(given, dict):
         raise JobError('a job is an object, such as {"kind": "build", "payload": {"ref": "main"}}')
     unknown = [name for name in given if name not in FIELDS]
@@ -79,22 +58,24 @@ def job_spec(given: object, options: ControllerOptions, by: str = "") -> JobSpec
         _number(given.get("timeout_s"), "timeout_s", 0.001, TIMEOUT_MAX),
         _whole(given.get("attempts"), "attempts", options.attempts, 1, ATTEMPTS_MAX),
         by,
-        headers=headers,
+        inputs,
+        headers,
     )
-    spec = JobSpec(
-        terms,
+    job = NewJob(
+        matching.queue_kind(terms.kind, requires),
         given.get("payload"),
-        _whole(given.get("priority"), "priority", 0, -1000, 1000),
-        given.get("key"),
-        given.get("unique"),
-        _number(given.get("delay_s"), "delay_s", 0.0, DELAY_MAX) or 0.0,
+        key=given.get("key"),
+        priority=_whole(given.get("priority"), "priority", 0, -1000, 1000),
+        delay=_number(given.get("delay_s"), "delay_s", 0.0, DELAY_MAX) or 0.0,
+        unique=given.get("unique"),
+        headers=terms.all_headers(),
     )
-    if spec.new_job().size > options.body_limit:
+    if job.size > options.body_limit:
         raise PayloadError(
             f"the payload has more than {options.body_limit} bytes of JSON; send large data as "
             "files (multipart)"
         )
-    return spec
+    return job
 
 
 #: Stores files in a folder.
@@ -127,18 +108,21 @@ class Jobs:
         """The id of the job whose folder this is; None for another queue's."""
         return folder.removeprefix(self._prefix) if folder.startswith(self._prefix) else None
 
-    async def put(self, spec: JobSpec, files: StoreFiles | None = None) -> tuple[JobInfo, bool]:
+    async def put(self, job: NewJob, files: StoreFiles | None = None) -> tuple[JobInfo, bool]:
         """Put a job; return it, and whether it is new.
 
         With the `unique` of an existing job, the answer is that job; `UniqueConflict` if its kind,
         payload or requirement differs.
         files: stores the files that come with it, before it is put.
         """
-        self._queue.check_jobs(spec.new_job())  # before files are stored for a job that is refused
-        terms = spec.terms
-        if files is not None:
-            terms = replace(terms, inputs=await self._stored(files))
-        job = replace(spec, terms=terms).new_job()
+        self._queue.check_jobs(job)  # before files are stored for a job that is refused
+        terms = JobTerms.of(job)
+        if files is not None and terms.inputs is not None:
+            try:
+                await files(terms.inputs)
+            except BaseException:
+                await self._discard(terms.inputs)
+                raise
         await self._registry.require(terms.kind, terms.requires)
         self._registry.notice_put(job.kind)  # a poll may come during the put
         try:
@@ -183,15 +167,6 @@ class Jobs:
         retried = await self._queue.retry([job_id])
         self._registry.notice_put(info.job.kind)
         return bool(retried)
-
-    async def _stored(self, files: StoreFiles) -> str:
-        folder = new_id(self._clock)
-        try:
-            await files(folder)
-        except BaseException:
-            await self._discard(folder)
-            raise
-        return folder
 
     async def _discard(self, folder: str | None) -> None:
         """Delete files of a job that was not put. If this fails, the retention chore does it."""

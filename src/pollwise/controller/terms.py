@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pollwise.controller.workers import matching
-from pollwise.runtime.jobs import Job
+from pollwise.runtime.jobs import Job, NewJob
 
 OURS = "pollwise-"
 REQUIRES = "pollwise-requires"
@@ -40,7 +40,7 @@ class JobTerms:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, job: Job, attempts: int = 3) -> JobTerms:
+    def of(cls, job: Job | NewJob, attempts: int = 3) -> JobTerms:
         """The terms of a job in the queue. `attempts` is for one that was not put here."""
         given = job.headers
         timeout = given.get(TIMEOUT)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from typing import Any
 
-from pollwise.errors import JobError, PollwiseError
+from pollwise.errors import JobError
 from pollwise.runtime.jobs import NAME_LENGTH_MAX, checked_name
 
 #: The most entries of `requires`, and the longest name or value in it, in characters.
@@ -65,18 +65,18 @@ def checked_kind(kind: object) -> str:
 
 def checked_requires(requires: object) -> dict[str, Any]:
     """Check what a job requires; raises `JobError`."""
-    entries = _entries(requires, "requires", REQUIRES_MAX, JobError)
+    entries = _entries(requires, "requires", REQUIRES_MAX)
     for name, value in entries.items():
-        for each in _values(value, f"requires.{name}", JobError):
+        for each in _values(value, f"requires.{name}"):
             _check_expression(name, each)
     return entries
 
 
 def checked_capabilities(capabilities: object) -> dict[str, Any]:
     """Check the capabilities of a worker; raises `JobError`."""
-    entries = _entries(capabilities, "capabilities", CAPABILITIES_MAX, JobError)
+    entries = _entries(capabilities, "capabilities", CAPABILITIES_MAX)
     for name, value in entries.items():
-        _values(value, f"capabilities.{name}", JobError, limit=VALUES_MAX)
+        _values(value, f"capabilities.{name}", VALUES_MAX)
     return entries
 
 
@@ -136,35 +136,33 @@ def waiting_for(kind: str, requires: Requires, live: list[Capabilities]) -> str 
     return f"no live worker of kind {kind!r} has all of {together}"
 
 
-def _entries(given: object, what: str, limit: int, error: type[PollwiseError]) -> dict[str, Any]:
+def _entries(given: object, what: str, limit: int) -> dict[str, Any]:
     if given is None:
         return {}
     if not isinstance(given, Mapping):
-        raise error(f'{what} must be an object, such as {{"platform": "ios"}}')
+        raise JobError(f'{what} must be an object, such as {{"platform": "ios"}}')
     if len(given) > limit:
-        raise error(f"{what} has {len(given)} entries; at most {limit}")
+        raise JobError(f"{what} has {len(given)} entries; at most {limit}")
     for name in given:
         if not isinstance(name, str) or len(name) > WORD_LENGTH_MAX or not _NAME.match(name):
-            raise error(
+            raise JobError(
                 f"{what} has the name {str(name)[:40]!r}; a name has 1 to {WORD_LENGTH_MAX} "
                 "letters, digits or any of _.:/-"
             )
     return dict(given)
 
 
-def _values(
-    value: object, what: str, error: type[PollwiseError], limit: int = REQUIRES_MAX
-) -> list[Plain]:
+def _values(value: object, what: str, limit: int = REQUIRES_MAX) -> list[Plain]:
     values: list[Any] = value if isinstance(value, list) else [value]
     if not 1 <= len(values) <= limit:
-        raise error(f"{what} lists {len(values)} values; give 1 to {limit}")
+        raise JobError(f"{what} lists {len(values)} values; give 1 to {limit}")
     for each in values:
         if isinstance(each, str):
             fine = 1 <= len(each) <= WORD_LENGTH_MAX and each.isprintable()
         else:
             fine = isinstance(each, (int, float)) and abs(each) < 1e15
         if not fine:
-            raise error(
+            raise JobError(
                 f"{what} = {str(each)[:40]!r} must be a number, true, false or 1 to "
                 f"{WORD_LENGTH_MAX} printable characters"
             )

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from pollwise.controller.files.logs import Logs
 from pollwise.controller.http.answers import HttpError, too_soon
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerRegistry
@@ -66,8 +66,6 @@ class PollResult:
         return not (self.jobs or self.cancel or self.lost)
 
 
-#: Appends a piece of log; False if the worker does not have the job.
-AppendLog = Callable[[KnownWorker, LogText], Awaitable[bool]]
 #: Ends when the client is gone.
 Gone = Callable[[], Awaitable[None]]
 
@@ -79,23 +77,22 @@ class Poller:
         self,
         registry: WorkerRegistry,
         runs: Runs,
+        logs: Logs,
         hints: Hints,
         options: ControllerOptions,
         clock: Clock,
-        append_log: AppendLog,
     ) -> None:
         self._registry = registry
         self._runs = runs
+        self._logs = logs
         self._hints = hints
         self._clock = clock
-        self._append_log = append_log
         self._min_interval = options.span("min_interval")
         self._longest = min(
             options.span("max_wait"), SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
         )
         self._held_max = options.waiting_max
         self._held = 0
-        self._locks: dict[str, tuple[asyncio.Lock, list[None]]] = {}
         self._closing = False
 
     @property
@@ -124,7 +121,7 @@ class Poller:
         began = self._clock.now()
         if not ask.finished:
             self._refuse_too_soon(known, began, ask.max_jobs, ask.wait)
-        async with self._alone(known):
+        async with known.polling:
             answer = await self._answer(known, ask)
         if answer.is_empty and ask.wait > 0 and ask.max_jobs and not known.row.drain:
             answer.jobs, answer.cancel = await self._hold(known, ask, gone, began)
@@ -159,16 +156,16 @@ class Poller:
         await self._runs.read(known)
         if ask.finished:
             plain = not (ask.logs or ask.running or known.row.drain)
-            lost, answer.jobs = await self._runs.finish(
+            answer.lost, answer.jobs = await self._runs.finish(
                 known, ask.finished, ask.max_jobs if plain else 0
             )
-            answer.lost += lost
-        for each in ask.logs:
-            if not await self._append_log(known, each):
-                answer.lost.append(each.job_id)
-        heard = await self._runs.keep(known, ask.running)
-        answer.lost = list(dict.fromkeys([*answer.lost, *heard.lost]))
-        answer.cancel = heard.cancel
+        for log in ask.logs:
+            await self._runs.adopt(known, [log.job_id])
+            run = known.runs.get(log.job_id)
+            if not run or await self._logs.append(run.claim, log.offset, log.text.encode()) is None:
+                answer.lost.append(log.job_id)
+        lost, answer.cancel = await self._runs.keep(known, ask.running)
+        answer.lost = list(dict.fromkeys([*answer.lost, *lost]))
         if ask.max_jobs and not answer.jobs:
             answer.jobs = await self._take(known, ask)
         return answer
@@ -211,7 +208,7 @@ class Poller:
                 if known.waiting is not hint or left.done() or self._closing:
                     break
                 hint.polling = True
-                async with self._alone(known):
+                async with known.polling:
                     cancel = [run.job_id for run in known.runs.values() if run.cancel]
                     jobs = await self._take(known, ask, hinted=hinted)
                 hint.polling = False
@@ -224,19 +221,6 @@ class Poller:
             if known.waiting is hint:
                 known.waiting = None
         return (), ()
-
-    @asynccontextmanager
-    async def _alone(self, known: KnownWorker) -> AsyncIterator[None]:
-        """One poll of a worker at a time: the second must see what the first took."""
-        lock, users = self._locks.setdefault(known.id, (asyncio.Lock(), []))
-        users.append(None)
-        try:
-            async with lock:
-                yield
-        finally:
-            users.pop()
-            if not users:
-                self._locks.pop(known.id, None)
 
 
 async def pause_held(hints: Hints, hint: Hint, clock: Clock, rest: float) -> bool:

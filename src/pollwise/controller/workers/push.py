@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.workers.registry import KnownWorker, WorkerRegistry
 from pollwise.controller.workers.runs import Runs
+from pollwise.errors import StoreError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HintPushed, PushChanged
 from pollwise.runtime.hints import Hint, Hints
@@ -44,9 +46,7 @@ class WorkerSocket(Hint):
         self.sent_at = sockets.clock.now()
         self._send = send
         self._sockets = sockets
-        self._hint = False
-        self._ping = False
-        self._cancels: dict[str, None] = {}
+        self._pending: dict[str, Mapping[str, Any]] = {}  # by its text: a repeated one is sent once
         self._sending: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -54,23 +54,20 @@ class WorkerSocket(Hint):
         """Send a hint to this worker; to another one if it does not poll soon."""
         if self.closed.is_set():
             return False
-        self._hint = True
         self.known.hinted = True
         self.known.group.notice_put()
         self._sockets.sent(self)
-        self._send_soon()
+        self._send_soon({"hint": True})
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(ANSWER_WITHIN, self._no_answer)
         return True
 
     def cancel(self, job_id: str) -> None:
-        self._cancels[job_id] = None
-        self._send_soon()
+        self._send_soon({"cancel": job_id})
 
     def ping(self) -> None:
-        self._ping = True
-        self._send_soon()
+        self._send_soon({"ping": True})
 
     def polled(self, idle: bool) -> None:
         """Its worker polled: wait for hints if it is idle, and for none if it is busy."""
@@ -101,22 +98,15 @@ class WorkerSocket(Hint):
             self._timer.cancel()
             self._timer = None
 
-    def _send_soon(self) -> None:
+    def _send_soon(self, message: Mapping[str, Any]) -> None:
+        self._pending[str(message)] = message
         if self._sending is None and not self.closed.is_set():
             self._sending = asyncio.get_running_loop().create_task(self._send_all())
 
     async def _send_all(self) -> None:
-        """Send what is pending, one message at a time; a repeated one is sent once."""
         try:
-            while self._hint or self._cancels or self._ping:
-                if self._cancels:
-                    job_id = next(iter(self._cancels))
-                    del self._cancels[job_id]
-                    message: Mapping[str, Any] = {"cancel": job_id}
-                elif self._hint:
-                    self._hint, message = False, {"hint": True}
-                else:
-                    self._ping, message = False, {"ping": True}
+            while self._pending:
+                message = self._pending.pop(next(iter(self._pending)))
                 self.sent_at = self._sockets.clock.now()
                 await self._send(message)
         except Exception:  # any error: the connection is gone
@@ -148,7 +138,6 @@ class WorkerSockets:
         self._silent_for = options.span("idle_ping")
         self._open: set[WorkerSocket] = set()
         self._cancels_elsewhere = _CancelListener(self._read_cancels_soon)
-        self._rest: asyncio.TimerHandle | None = None
         self._reading: asyncio.Task[None] | None = None
         self._again = False
 
@@ -191,7 +180,7 @@ class WorkerSockets:
                 known.runs[job_id].cancel = True
             if known.waiting is not None:
                 known.waiting.give()
-            if isinstance(known.socket, WorkerSocket):
+            if known.socket is not None:
                 known.socket.cancel(job_id)
                 return
         self.hints.send_to_others(EVERYBODY, {CANCELS})
@@ -209,8 +198,8 @@ class WorkerSockets:
 
     def close(self) -> None:
         """Close all, because the controller stops."""
-        if self._rest is not None:
-            self._rest.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
         for socket in list(self._open):
             socket.close_soon()
 
@@ -226,28 +215,20 @@ class WorkerSockets:
         """Read the runs now, or as soon as the last read is long enough ago."""
         if self._open:
             self.hints.asleep(self._cancels_elsewhere)
-        if self._rest is None:
-            self._begin()
-        else:
-            self._again = True
-
-    def _begin(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._again = False
-        self._reading = loop.create_task(self._read_cancels())
-        self._rest = loop.call_later(READ_EVERY, self._rested)
-
-    def _rested(self) -> None:
-        self._rest = None
-        if self._again:
-            self._begin()
+        self._again = True
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.ensure_future(self._read_cancels())
 
     async def _read_cancels(self) -> None:
-        await self._runs.read_all()
-        for socket in list(self._open):
-            for run in socket.known.runs.values():
-                if run.cancel:
-                    socket.cancel(run.job_id)
+        while self._again:
+            self._again = False
+            with suppress(StoreError):  # a poll brings the cancel too
+                await self._runs.read_all()
+            for socket in list(self._open):
+                for run in socket.known.runs.values():
+                    if run.cancel:
+                        socket.cancel(run.job_id)
+            await self.clock.sleep(READ_EVERY)
 
 
 class _CancelListener(Hint):

@@ -11,11 +11,11 @@ interval follows from the number of idle workers in the group.
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.state.base import ControllerState, new_id
@@ -29,6 +29,9 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, WorkerGone, WorkerRegistered
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import Claim, checked_name
+
+if TYPE_CHECKING:
+    from pollwise.controller.workers.push import WorkerSocket
 
 #: How often the times of contacts are saved, and changes by others read, in seconds.
 WRITE_EVERY = 10.0
@@ -44,18 +47,7 @@ TOKEN_INVALID = "its token is no longer valid"  # noqa: S105
 SLOTS_MAX = 1000
 
 
-class OpenSocket(Protocol):
-    """The open WebSocket of a worker, as the registry sees it."""
-
-    wants: frozenset[str] | None
-
-    def polled(self, idle: bool) -> None:
-        """Its worker polled; idle if it still looks for a job."""
-
-    def close_soon(self) -> None:
-        """Its worker is gone."""
-
-
+@dataclass(slots=True, eq=False)
 class HeldRun:
     """A job that a worker has, under its claim on the queue, and its terms.
 
@@ -65,23 +57,12 @@ class HeldRun:
     cancel: it was asked to cancel.
     """
 
-    __slots__ = ("cancel", "claim", "heard", "renewed_at", "since", "terms")
-
-    def __init__(
-        self,
-        claim: Claim,
-        terms: JobTerms,
-        now: float,
-        renewed_at: float | None = None,
-        *,
-        cancel: bool = False,
-    ) -> None:
-        self.claim = claim
-        self.terms = terms
-        self.since = now
-        self.renewed_at = now if renewed_at is None else renewed_at
-        self.heard = False
-        self.cancel = cancel
+    claim: Claim
+    terms: JobTerms
+    since: float
+    renewed_at: float
+    cancel: bool = False
+    heard: bool = False
 
     @property
     def job_id(self) -> str:
@@ -94,10 +75,15 @@ class HeldRun:
             self.claim = replace(self.claim, job=replace(self.claim.job, payload=None))
 
 
+_NO_RUNS: Mapping[str, HeldRun] = {}
+
+
+@dataclass(slots=True, eq=False)
 class KnownWorker:
     """A worker in the memory of this controller.
 
-    seen_at: when it last sent a request, in the event loop's time.
+    group: as of `version` of the requirements.
+    seen_at: when it last sent a request, in the event loop's time, and from which address.
     empty_at: when its last poll came back empty; None if it found something.
     puts: the count of its group when that poll came back.
     hinted: it got a hint, so its next poll is not too soon.
@@ -105,34 +91,27 @@ class KnownWorker:
     runs: what it runs, as read at `runs_at`.
     waiting: the hint of its held poll, if one is held.
     socket: its open WebSocket, if any.
+    polling: one poll of a worker at a time: the second must see what the first took.
     """
 
-    __slots__ = (
-        "address", "empty_at", "group", "hinted", "idle", "puts", "row", "runs", "runs_at",
-        "seen_at", "socket", "version", "waiting",
-    )  # fmt: skip
-
-    def __init__(self, row: WorkerRow, group: WorkerGroup, now: float) -> None:
-        self.row = row
-        self.group = group
-        self.version = -1
-        self.seen_at = now
-        self.empty_at: float | None = None
-        self.puts = -1
-        self.hinted = False
-        self.idle = False
-        self.address = row.address
-        self.runs: Mapping[str, HeldRun] = _NO_RUNS
-        self.runs_at = -math.inf
-        self.waiting: Hint | None = None
-        self.socket: OpenSocket | None = None
+    row: WorkerRow
+    group: WorkerGroup
+    seen_at: float
+    address: str
+    version: int = -1
+    empty_at: float | None = None
+    puts: int = -1
+    hinted: bool = False
+    idle: bool = False
+    runs: Mapping[str, HeldRun] = field(default_factory=lambda: _NO_RUNS)
+    runs_at: float = -math.inf
+    waiting: Hint | None = None
+    socket: WorkerSocket | None = None
+    polling: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
     def id(self) -> str:
         return self.row.id
-
-
-_NO_RUNS: Mapping[str, HeldRun] = {}
 
 
 class WorkerRegistry:
@@ -282,36 +261,35 @@ class WorkerRegistry:
     async def write_down(self) -> bool:
         """Save when workers were seen, and read what others changed; False if none was seen."""
         batch, self._unwritten = self._unwritten, {}
-        for ids in _batches(batch):
+        for start in range(0, len(batch), BATCH):
             now = self._clock.now()
+            seen = [
+                WorkerSeen(known.id, max(now - known.seen_at, 0.0), known.address)
+                for known in list(batch.values())[start : start + BATCH]
+            ]
             try:
-                gone = await self._state.seen(
-                    [
-                        WorkerSeen(each, max(now - batch[each].seen_at, 0.0), batch[each].address)
-                        for each in ids
-                    ]
-                )
+                gone = await self._state.seen(seen)
             except BaseException:
                 self._unwritten = {**batch, **self._unwritten}
                 raise
             for worker_id in gone:
                 self._forget(worker_id, "unregistered elsewhere")
-            for row in (await self._state.workers(ids)).values():
+            for row in (await self._state.workers([each.worker_id for each in seen])).values():
                 known = self._known.get(row.id)
-                if known is not None and _ends_sooner(row, known.row):
-                    self._forget(
-                        row.id, TOKEN_INVALID
-                    )  # its next request is refused with the reason
-                elif known is not None:
-                    if row.capabilities == known.row.capabilities:  # shared by thousands of workers
-                        row = replace(row, capabilities=known.row.capabilities)
-                    known.row = row
+                if known is None:
+                    continue
+                if _ends_sooner(row, known.row):  # its next request is refused with the reason
+                    self._forget(row.id, TOKEN_INVALID)
+                    continue
+                if row.capabilities == known.row.capabilities:  # shared by thousands of workers
+                    row = replace(row, capabilities=known.row.capabilities)
+                known.row = row
         self._drop_silent()
         return bool(batch)
 
     def _drop_silent(self) -> None:
         now = self._clock.now()
-        for known in list(self._known.values()):
+        for known in self:
             silent = now - known.seen_at
             if silent > self._timeout and known.idle:
                 known.idle = False
@@ -428,7 +406,9 @@ class WorkerRegistry:
     def _remember(self, row: WorkerRow) -> KnownWorker:
         known = self._known.get(row.id)
         if known is None:
-            known = self._known[row.id] = KnownWorker(row, self._nobody, self._clock.now())
+            known = self._known[row.id] = KnownWorker(
+                row, self._nobody, self._clock.now(), row.address
+            )
             self._nobody.members += 1
         return known
 
@@ -446,12 +426,6 @@ class WorkerRegistry:
         if known.socket is not None:
             known.socket.close_soon()
         self._events.emit(WorkerGone(self._source, worker_id, why))
-
-
-def _batches(known: Mapping[str, KnownWorker]) -> Iterable[Sequence[str]]:
-    ids = iter(known)
-    while batch := list(itertools.islice(ids, BATCH)):
-        yield batch
 
 
 def _ends_sooner(row: WorkerRow, before: WorkerRow) -> bool:

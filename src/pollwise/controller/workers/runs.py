@@ -10,10 +10,10 @@ silent, they end, and the queue hands the job to another worker, as the next att
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.terms import JobTerms
@@ -22,6 +22,7 @@ from pollwise.errors import LeaseLost
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, JobDelivered, JobGivenUp, JobLapsed, JobReported
+from pollwise.runtime.events.controller import AgentJobEvent
 from pollwise.runtime.jobs import ENDED, Claim, JobInfo, Progress, Settlement
 
 #: A lease is renewed after this fraction of it, not with each request.
@@ -35,6 +36,7 @@ LOOKUPS_MAX = 100
 #: How long after its lease a run counts as lapsed, in seconds.
 LAPSED_AFTER = 1.0
 _PAGE = 500
+_NO_NEWS: Mapping[str, Progress] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +51,6 @@ class RunReport:
     result: str | None = None
     error: str | None = None
     last: Progress | None = None
-
-
-@dataclass(slots=True)
-class ContactResult:
-    """What a worker is answered: the ids of jobs that it lost, and of those to cancel."""
-
-    lost: list[str] = field(default_factory=list)
-    cancel: list[str] = field(default_factory=list)
 
 
 class Runs:
@@ -75,26 +69,25 @@ class Runs:
         self._options = options
         self._clock = clock
         self._events = events
+        self._random = Random()
+        self.lease_s = options.span("heartbeat_timeout")
+        self._fresh_for = min(RUNS_FRESH, RENEW_AFTER * self.lease_s)
         self._read_at = -RUNS_FRESH
-        self._reading: asyncio.Future[None] | None = None
+        self._reading = asyncio.Lock()
         self._unknown: dict[str, list[JobInfo]] = {}  # runs of workers that were not seen yet
 
-    @cached_property
-    def lease_s(self) -> float:
-        return self._options.span("heartbeat_timeout")
-
-    @cached_property
-    def fresh_for(self) -> float:
-        """How long a read of all runs counts as fresh, in seconds."""
-        return min(RUNS_FRESH, RENEW_AFTER * self.lease_s)
-
-    @cached_property
-    def _random(self) -> Random:
-        return Random()
-
     def _run(self, claim: Claim, renewed_at: float | None = None, cancel: bool = False) -> HeldRun:
-        terms = JobTerms.of(claim.job, self._options.attempts)
-        return HeldRun(claim, terms, self._clock.now(), renewed_at, cancel=cancel)
+        terms, now = JobTerms.of(claim.job, self._options.attempts), self._clock.now()
+        return HeldRun(claim, terms, now, now if renewed_at is None else renewed_at, cancel)
+
+    def _emit(
+        self, event: Callable[..., AgentJobEvent], run: HeldRun, *rest: Any, attempt: int = 0
+    ) -> None:
+        job = run.claim.job
+        attempt = attempt or job.attempt
+        self._events.emit(
+            event(self._queue.name, run.claim.worker, job.id, run.terms.kind, attempt, *rest)
+        )
 
     # Handing out
 
@@ -128,7 +121,7 @@ class Runs:
         for run in handed:
             if run.claim.job.attempt > 1:
                 self._note_lapsed(run)
-            self._emit_delivered(run, max(epoch - run.claim.job.run_at, 0.0))
+            self._emit(JobDelivered, run, max(epoch - run.claim.job.run_at, 0.0))
         for run in used_up:  # its last lease ran out, as its newest error says
             info = await self._queue.get(run.job_id)
             lapse = (info and info.error) or "its last lease ran out"
@@ -146,10 +139,7 @@ class Runs:
     def _forget_lapsed(self, known: KnownWorker, runs: Sequence[HeldRun]) -> None:
         self._forget(known, [run.job_id for run in runs])
         for run in runs:
-            job = run.claim.job
-            self._events.emit(
-                JobLapsed(self._queue.name, known.id, job.id, run.terms.kind, job.attempt)
-            )
+            self._emit(JobLapsed, run)
 
     async def unheard(
         self, known: KnownWorker, running: Collection[str], limit: int
@@ -163,32 +153,26 @@ class Runs:
         lost = await self._renew(known, missed)  # the answer promises the whole lease
         again = [run for run in missed if run.job_id not in lost]
         for run in again:
-            self._emit_delivered(run, 0.0, again=True)
+            self._emit(JobDelivered, run, 0.0, True)
         return again
 
     # Reading what other controllers handed out
 
     async def read(self, known: KnownWorker) -> None:
         """Read what workers have, unless that was done lately."""
-        if self._clock.now() - self._read_at >= self.fresh_for:
-            await self.read_all()
+        if not self.is_fresh(self._clock.now()):
+            async with self._reading:
+                if not self.is_fresh(self._clock.now()):
+                    await self._read_all()
         if known.runs_at < self._read_at:
             self._merge(known, self._unknown.pop(known.id, []), self._read_at)
 
     def is_fresh(self, now: float) -> bool:
-        return now - self._read_at < self.fresh_for
+        return now - self._read_at < self._fresh_for
 
     async def read_all(self) -> None:
-        """Read all runs; calls at the same time share one read."""
-        if self._reading is None:
-            self._reading = asyncio.ensure_future(self._read_all())
-            self._reading.add_done_callback(self._read_done)
-        await asyncio.shield(self._reading)
-
-    def _read_done(self, reading: asyncio.Future[None]) -> None:
-        self._reading = None
-        if not reading.cancelled():
-            reading.exception()  # those who wait raise it
+        async with self._reading:
+            await self._read_all()
 
     async def _read_all(self) -> None:
         began = self._clock.now()
@@ -253,19 +237,18 @@ class Runs:
         running: dict[str, Progress | None] | None,
         *,
         complete: bool = True,
-    ) -> ContactResult:
-        """Renew the leases of a worker that sent a request.
+    ) -> tuple[list[str], list[str]]:
+        """Renew the leases of a worker that sent a request; the jobs that it lost, or must cancel.
 
         running: the jobs that it runs, with news of their progress; None if it does not say.
         complete: `running` lists them all: a run that it reported before and leaves out now is not
             renewed, because the worker has lost it.
         """
-        heard = ContactResult()
         if not known.runs and not running:
-            return heard
+            return [], []
         spoken = running or {}
         await self.adopt(known, spoken)
-        heard.lost = [job_id for job_id in spoken if job_id not in known.runs]
+        lost = [job_id for job_id in spoken if job_id not in known.runs]
         kept = [
             run
             for run in known.runs.values()
@@ -279,13 +262,11 @@ class Runs:
             if run.job_id in news or now - run.renewed_at >= RENEW_AFTER * self.lease_s
         ]
         if due:
-            lost = await self._renew(known, due, news)
-            heard.lost += [job_id for job_id in lost if job_id in spoken]
+            lost += [job_id for job_id in await self._renew(known, due, news) if job_id in spoken]
         for job_id in spoken:
             if job_id in known.runs:
                 known.runs[job_id].note_heard()
-        heard.cancel = [run.job_id for run in known.runs.values() if run.cancel]
-        return heard
+        return lost, [run.job_id for run in known.runs.values() if run.cancel]
 
     def left(self, run: HeldRun) -> float:
         """Seconds left of a lease, as far as this controller knows."""
@@ -295,18 +276,18 @@ class Runs:
         self,
         known: KnownWorker,
         runs: Sequence[HeldRun],
-        news: dict[str, Progress] | None = None,
-    ) -> list[str]:
+        news: Mapping[str, Progress] = _NO_NEWS,
+    ) -> Sequence[str]:
         """Renew leases and store progress, in one call; return the ids of those that are lost."""
         now = self._clock.now()
         ids = {run.job_id for run in runs}
-        said = {job_id: each for job_id, each in (news or {}).items() if job_id in ids}
+        said = {job_id: each for job_id, each in news.items() if job_id in ids}
         renewal = await self._queue.renew([run.claim for run in runs], self.lease_s, said)
         for run in runs:
             run.renewed_at = now
             run.cancel = run.cancel or run.job_id in renewal.cancel
         self._forget(known, renewal.lost)
-        return list(renewal.lost)
+        return renewal.lost
 
     @staticmethod
     def _forget(known: KnownWorker, ids: Collection[str]) -> None:
@@ -344,7 +325,10 @@ class Runs:
         self._forget(known, [i for i in runs if known.runs.get(i) is runs[i]])
         for job_id, end in ends.items():
             if job_id not in refused:
-                self._emit_reported(known, runs[job_id], reports[job_id], end)
+                result = "failed" if end.comes_back else end.action
+                took = max(self._clock.now() - runs[job_id].since, 0.0)
+                error = reports[job_id].error or ""
+                self._emit(JobReported, runs[job_id], result, took, error)
         doubtful = [job_id for job_id in reports if job_id not in runs or job_id in refused]
         return [i for i in doubtful if not await self._ended_by(known, i)], handed
 
@@ -405,35 +389,9 @@ class Runs:
 
     async def _give_up(self, run: HeldRun, lapse: str, attempt: int) -> None:
         """End a job whose last worker was silent in this attempt."""
-        claim, terms = run.claim, run.terms
         error = (
-            f"{lapse}: it was silent for {self.lease_s:g} s, in the last of {terms.attempts} "
+            f"{lapse}: it was silent for {self.lease_s:g} s, in the last of {run.terms.attempts} "
             "attempts"
         )
-        if not await self._settle([Settlement.dead(claim, error)]):
-            self._events.emit(
-                JobGivenUp(self._queue.name, claim.worker, run.job_id, terms.kind, attempt, error)
-            )
-
-    # Events
-
-    def _emit_reported(
-        self, known: KnownWorker, run: HeldRun, report: RunReport, end: Settlement
-    ) -> None:
-        result = "failed" if end.comes_back else end.action
-        took = max(self._clock.now() - run.since, 0.0)
-        job = run.claim.job
-        self._events.emit(
-            JobReported(
-                self._queue.name, known.id, job.id, run.terms.kind, job.attempt, result, took,
-                report.error or "",
-            )
-        )  # fmt: skip
-
-    def _emit_delivered(self, run: HeldRun, waited: float, again: bool = False) -> None:
-        job, worker = run.claim.job, run.claim.worker
-        self._events.emit(
-            JobDelivered(
-                self._queue.name, worker, job.id, run.terms.kind, job.attempt, waited, again
-            )
-        )
+        if not await self._settle([Settlement.dead(run.claim, error)]):
+            self._emit(JobGivenUp, run, error, attempt=attempt)

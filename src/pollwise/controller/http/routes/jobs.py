@@ -24,8 +24,9 @@ from pollwise.controller.http.requests import (
 )
 from pollwise.controller.http.schema import described
 from pollwise.controller.http.views import job_view
-from pollwise.controller.jobs import job_spec
+from pollwise.controller.jobs import new_job
 from pollwise.controller.security.auth import Caller
+from pollwise.controller.state.base import new_id
 from pollwise.controller.terms import JobTerms
 from pollwise.controller.workers.matching import MARK, checked_kind
 from pollwise.runtime.jobs import JobInfo
@@ -84,12 +85,13 @@ def routes(controller: Controller) -> APIRouter:
     async def put_job(
         request: Request, who: Caller, given: Any, files: UploadedFiles | None
     ) -> Response:
-        spec = job_spec(given, options, who.who)
+        inputs = None if files is None else new_id(controller.clock)
+        new = new_job(given, options, who.who, inputs)
         await controller.check_files()
-        info, fresh = await controller.jobs.put(spec, None if files is None else files.store)
+        info, fresh = await controller.jobs.put(new, None if files is None else files.store)
         job = info.job
         if fresh:
-            controller.note_put(who.who, job.id, spec.terms.kind, address_of(request.scope))
+            controller.note_put(who.who, job, address_of(request.scope))
         return answer(await view(info), 201 if fresh else 200, {"Location": f"/api/jobs/{job.id}"})
 
     @router.get("/api/jobs", **described("List jobs, newest first", schema.JobPage, 422))
@@ -188,10 +190,10 @@ def routes(controller: Controller) -> APIRouter:
     async def heartbeat(request: Request, job_id: str) -> Response:
         known, run = await controller.access.run_for(request, job_id)
         given = await read_model(request, options.body_limit, schema.Heartbeat)
-        heard = await controller.runs.keep(known, {job_id: given.news()}, complete=False)
-        if job_id in heard.lost:
+        lost, cancel = await controller.runs.keep(known, {job_id: given.news()}, complete=False)
+        if job_id in lost:
             raise lease_lost((job_id,))
         left = round(controller.runs.left(run), 3)
-        return answer({"cancel": job_id in heard.cancel, "lease_s": left})
+        return answer({"cancel": job_id in cancel, "lease_s": left})
 
     return router
