@@ -108,7 +108,7 @@ def test_a_file_that_is_missing_newer_or_nothing_of_ours(tmp_path: Path) -> None
 
 
 def test_wrong_arguments(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="names no file"):
+    with pytest.raises(ConfigError, match="not a file name"):
         SqliteState("..")
     with pytest.raises(ConfigError, match="synchronous"):
         SqliteState(tmp_path / "x.db", synchronous="maybe")
@@ -128,8 +128,7 @@ def test_it_makes_its_own_tables(tmp_path: Path) -> None:
     async def main() -> None:
         async with SqliteState(tmp_path / "x.db") as state:
             assert await state.migrate() == []
-            with pytest.raises(ConfigError, match="by itself"):
-                state.migration()
+            await state.ping()
 
     asyncio.run(main())
 
@@ -223,7 +222,6 @@ def test_tables_are_made_only_when_told_to(postgres: Postgres, schema: str) -> N
                 await state.ping()
             with pytest.raises(SchemaError, match="does not exist"):
                 await state.token("x")
-            assert "CREATE TABLE" in state.migration()
             assert await state.migrate() == [1]
             assert await state.migrate() == []
             await state.ping()

@@ -71,10 +71,6 @@ class ControllerState(ABC):
         """
         return []
 
-    def migration(self) -> str:
-        """The SQL that `migrate` runs, for who wants to read it first."""
-        raise ConfigError(f"{self.url} makes its tables by itself; there is nothing to print")
-
     @abstractmethod
     async def ping(self) -> None:
         """Is it there, with tables that fit? Raises when not."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from pollwise.controller.options import ControllerOptions
 
 #: The longest suggested interval, as a fraction of the heartbeat timeout: with jitter and delayed
@@ -9,6 +11,7 @@ from pollwise.controller.options import ControllerOptions
 SHARE_OF_TIMEOUT = 0.75
 
 
+@dataclass(slots=True, eq=False)
 class WorkerGroup:
     """The workers that claim exactly these kinds, as far as this controller knows them.
 
@@ -16,14 +19,11 @@ class WorkerGroup:
     puts: counts puts; a claim that began before the last one says nothing about now.
     """
 
-    __slots__ = ("_empty_until", "idle", "kinds", "members", "puts")
-
-    def __init__(self, kinds: frozenset[str]) -> None:
-        self.kinds = kinds
-        self.members = 0
-        self.idle = 0
-        self.puts = 0
-        self._empty_until = -1.0
+    kinds: frozenset[str]
+    members: int = 0
+    idle: int = 0
+    puts: int = 0
+    _empty_until: float = -1.0
 
     def is_empty(self, now: float) -> bool:
         """True if a claim is known to find nothing."""

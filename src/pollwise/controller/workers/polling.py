@@ -92,13 +92,8 @@ class Poller:
             options.span("max_wait"), SHARE_OF_TIMEOUT * options.span("heartbeat_timeout")
         )
         self._held_max = options.waiting_max
-        self._held = 0
+        self.held = 0  # polls
         self._closing = False
-
-    @property
-    def held(self) -> int:
-        """The number of held polls."""
-        return self._held
 
     def quick(
         self, known: KnownWorker, max_jobs: int, wait: float, now: float
@@ -144,7 +139,7 @@ class Poller:
         """Unless it got a hint, asks for no job, or will be held for long enough."""
         if known.empty_at is None or not max_jobs or known.hinted:
             return
-        if wait >= self._min_interval > 0 and self._held < self._held_max and not self._closing:
+        if wait >= self._min_interval > 0 and self.held < self._held_max and not self._closing:
             return
         left = known.empty_at + self._min_interval - now
         if left > 0 and known.puts == known.group.puts:
@@ -188,7 +183,7 @@ class Poller:
         self, known: KnownWorker, ask: PollRequest, gone: Gone, began: float
     ) -> tuple[Sequence[HeldRun], Sequence[str]]:
         """Wait until there is something for this worker, or the time is over."""
-        if self._held >= self._held_max or self._closing:
+        if self.held >= self._held_max or self._closing:
             return (), ()
         hint = Hint(known.group.kinds)
         if known.waiting is not None:
@@ -197,7 +192,7 @@ class Poller:
         until = began + min(ask.wait, self._longest)
         left = asyncio.ensure_future(gone())
         left.add_done_callback(lambda _: hint.give())
-        self._held += 1
+        self.held += 1
         self._hints.join(hint)
         try:
             while known.waiting is hint and not left.done() and not self._closing:
@@ -215,7 +210,7 @@ class Poller:
                 if jobs or cancel:
                     return jobs, cancel
         finally:
-            self._held -= 1
+            self.held -= 1
             self._hints.leave(hint)
             left.cancel()
             if known.waiting is hint:

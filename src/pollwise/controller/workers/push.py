@@ -32,6 +32,8 @@ CANCELS = "#cancel"
 EVERYBODY = 1000
 #: Cancels at other controllers are read at most once in this many seconds.
 READ_EVERY = 1.0
+#: How long one wait for a hint of theirs is, in seconds.
+HINT_WAIT = 3600.0
 
 Send = Callable[[Mapping[str, Any]], Awaitable[None]]
 
@@ -137,9 +139,7 @@ class WorkerSockets:
         self._most = options.waiting_max
         self._silent_for = options.span("idle_ping")
         self._open: set[WorkerSocket] = set()
-        self._cancels_elsewhere = _CancelListener(self._read_cancels_soon)
         self._reading: asyncio.Task[None] | None = None
-        self._again = False
 
     def __len__(self) -> int:
         return len(self._open)
@@ -156,9 +156,8 @@ class WorkerSockets:
         socket = WorkerSocket(known, send, self)
         known.socket = socket
         self._open.add(socket)
-        if len(self._open) == 1:
-            self.hints.join(self._cancels_elsewhere)
-            self.hints.asleep(self._cancels_elsewhere)
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._read_cancels())
         self._events.emit(PushChanged(self._source, known.id, len(self._open)))
         socket.give()  # a job may have been put before it was opened
         return socket
@@ -168,8 +167,9 @@ class WorkerSockets:
         self._open.discard(socket)
         if socket.known.socket is socket:
             socket.known.socket = None
-        if not self._open:
-            self.hints.leave(self._cancels_elsewhere)
+        if self._reading is not None and not self._open:
+            self._reading.cancel()
+            self._reading = None
         self._events.emit(PushChanged(self._source, socket.known.id, len(self._open)))
 
     def cancel(self, worker_id: str | None, job_id: str) -> None:
@@ -198,8 +198,6 @@ class WorkerSockets:
 
     def close(self) -> None:
         """Close all, because the controller stops."""
-        if self._reading is not None:
-            self._reading.cancel()
         for socket in list(self._open):
             socket.close_soon()
 
@@ -209,35 +207,21 @@ class WorkerSockets:
     def pass_on(self, socket: WorkerSocket) -> None:
         self.hints.send(1, socket.wants)
 
-    # Cancels at other controllers
-
-    def _read_cancels_soon(self) -> None:
-        """Read the runs now, or as soon as the last read is long enough ago."""
-        if self._open:
-            self.hints.asleep(self._cancels_elsewhere)
-        self._again = True
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.ensure_future(self._read_cancels())
-
     async def _read_cancels(self) -> None:
-        while self._again:
-            self._again = False
-            with suppress(StoreError):  # a poll brings the cancel too
-                await self._runs.read_all()
-            for socket in list(self._open):
-                for run in socket.known.runs.values():
-                    if run.cancel:
-                        socket.cancel(run.job_id)
-            await self.clock.sleep(READ_EVERY)
-
-
-class _CancelListener(Hint):
-    """Gets the hint that some job was cancelled at another controller."""
-
-    def __init__(self, got: Callable[[], None]) -> None:
-        super().__init__(frozenset({CANCELS}))
-        self._got = got
-
-    def give(self) -> bool:
-        asyncio.get_running_loop().call_soon(self._got)
-        return True
+        """Tell workers of jobs that were cancelled at other controllers, when a hint says so."""
+        hint = Hint(frozenset({CANCELS}))
+        self.hints.join(hint)
+        try:
+            while True:
+                self.hints.asleep(hint)
+                if not await self.clock.sleep(HINT_WAIT, hint):
+                    continue
+                with suppress(StoreError):  # a poll brings the cancel too
+                    await self._runs.read_all()
+                for socket in list(self._open):
+                    for run in socket.known.runs.values():
+                        if run.cancel:
+                            socket.cancel(run.job_id)
+                await self.clock.sleep(READ_EVERY)
+        finally:
+            self.hints.leave(hint)

@@ -225,10 +225,7 @@ class WorkerRegistry:
 
     def is_online(self, row: WorkerRow) -> bool:
         """True if it was seen within the timeout, here or by another controller."""
-        known = self._known.get(row.id)
-        if known is not None and self._clock.now() - known.seen_at < self._timeout:
-            return True
-        return self._clock.epoch() - row.last_seen < self._timeout
+        return self._clock.epoch() - self.last_seen(row) < self._timeout
 
     def last_seen(self, row: WorkerRow) -> float:
         known = self._known.get(row.id)
@@ -406,9 +403,8 @@ class WorkerRegistry:
     def _remember(self, row: WorkerRow) -> KnownWorker:
         known = self._known.get(row.id)
         if known is None:
-            known = self._known[row.id] = KnownWorker(
-                row, self._nobody, self._clock.now(), row.address
-            )
+            known = KnownWorker(row, self._nobody, self._clock.now(), row.address)
+            self._known[row.id] = known
             self._nobody.members += 1
         return known
 

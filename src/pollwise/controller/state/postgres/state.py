@@ -14,7 +14,6 @@ from typing import Any
 from pollwise.controller.state import encoding
 from pollwise.controller.state.base import ControllerState
 from pollwise.controller.state.values import ArtefactRow, LogPiece, LogPlace
-from pollwise.durations import Duration
 from pollwise.errors import MissingExtra
 from pollwise.runtime.clock import Clock
 
@@ -48,17 +47,11 @@ _PARAMETER = re.compile(r"(?<!:):(\w+)")
 class PostgresState(ControllerState):
     """The state in a Postgres database. `await state.migrate()` makes its tables.
 
-    conninfo, schema, timeout, connections: as a `PostgresQueue` has them.
+    conninfo, schema: as a `PostgresQueue` has them.
     """
 
     def __init__(
-        self,
-        conninfo: str,
-        *,
-        schema: str = "pollwise",
-        timeout: Duration = "30s",
-        connections: int = 4,
-        clock: Clock | None = None,
+        self, conninfo: str, *, schema: str = "pollwise", clock: Clock | None = None
     ) -> None:
         super().__init__()
         sql: dict[str, str] = {}
@@ -70,8 +63,8 @@ class PostgresState(ControllerState):
             TABLES,
             "agents",
             schema=schema,
-            timeout=timeout,
-            connections=connections,
+            timeout="30s",
+            connections=4,
             clock=clock,
             what="queue",
             sql=sql,
@@ -81,9 +74,6 @@ class PostgresState(ControllerState):
 
     async def migrate(self) -> list[int]:
         return await self.database.migrate()
-
-    def migration(self) -> str:
-        return self.database.migration()
 
     async def ping(self) -> None:
         await self.database.check()

@@ -18,7 +18,7 @@ from pollwise.controller.state.values import ArtefactRow, LogPiece, LogPlace
 from pollwise.errors import ConfigError
 from pollwise.queues.sqlite.queue import SYNCHRONOUS
 from pollwise.runtime.clock import Clock
-from pollwise.storage.sqlite.file import SqliteFile, transaction
+from pollwise.storage.sqlite.file import SqliteFile, file_path, transaction
 from pollwise.storage.sqlite.thread import SqliteThread, in_thread_now
 
 #: What a statement calls things here.
@@ -88,9 +88,7 @@ class SqliteState(ControllerState):
         clock: Clock | None = None,
     ) -> None:
         super().__init__()
-        self.path = Path(path)
-        if self.path.name in ("", ".."):
-            raise ConfigError(f"path = {str(path)!r} names no file; give one such as jobs.db")
+        self.path = file_path(path, "jobs.db")
         if synchronous not in SYNCHRONOUS:
             raise ConfigError(f"synchronous = {synchronous!r} is none of {', '.join(SYNCHRONOUS)}")
         self.synchronous = synchronous
