@@ -161,8 +161,7 @@ class Agent:
             self._grace.cancel()
             await asyncio.gather(self._grace, return_exceptions=True)
         given_back = len(self._runs)
-        for run, _ in self._runs.values():
-            run.stop.ask("given back")
+        self._stop_all("given back")
         if self._runs:
             await asyncio.wait([task for _, task in self._runs.values()])
         await self._push.aclose()
@@ -283,8 +282,11 @@ class Agent:
     def _cut_off(self) -> None:
         """No answer for as long as a lease: the controller has given our jobs to others."""
         self._watch = None
+        self._stop_all("lost")
+
+    def _stop_all(self, why: str) -> None:
         for run, _ in self._runs.values():
-            run.stop.ask("lost")
+            run.stop.ask(why)
 
     def _cancel(self, job_id: object) -> None:
         if isinstance(job_id, str) and job_id in self._runs:
@@ -313,8 +315,7 @@ class Agent:
         """The controller does not know us: our jobs are lost."""
         self._link.forget()
         self._push.end()
-        for run, _ in self._runs.values():
-            run.stop.ask("lost")
+        self._stop_all("lost")
 
     # Working
 

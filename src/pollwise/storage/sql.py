@@ -11,6 +11,8 @@ from functools import cache
 from importlib import resources
 
 _NAME = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+#: A value in a statement: `:name`.
+VALUE = re.compile(r"(?<!:):(\w+)")
 
 
 @cache
@@ -29,6 +31,13 @@ def migrations(package: str) -> tuple[tuple[int, str], ...]:
     folder = resources.files(package)
     files = sorted(f.name for f in folder.iterdir() if re.match(r"\d{4}_\w+\.sql$", f.name))
     return tuple((int(name[:4]), (folder / name).read_text("utf-8")) for name in files)
+
+
+@cache
+def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
+    """The statement with `$1` for the values, as Postgres wants it; and their names in order."""
+    names = tuple(dict.fromkeys(VALUE.findall(statement)))
+    return VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
 
 
 def incomplete_record(table: str, found: Sequence[int], package: str) -> str:

@@ -11,7 +11,7 @@ from pollwise.controller.options import ControllerOptions
 SHARE_OF_TIMEOUT = 0.75
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class WorkerGroup:
     """The workers that claim exactly these kinds, as far as this controller knows them.
 
@@ -20,7 +20,6 @@ class WorkerGroup:
     """
 
     kinds: frozenset[str]
-    members: int = 0
     idle: int = 0
     puts: int = 0
     _empty_until: float = -1.0

@@ -86,14 +86,14 @@ class WorkerSocket(Hint):
         self.closed.set()
         self._sockets.hints.leave(self)
         if unanswered:
-            self._sockets.pass_on(self)
+            self._sockets.hints.send(1, self.wants)
 
     def _no_answer(self) -> None:
         """It did not poll, so its connection may be dead: the next worker gets the hint."""
         self._timer = None
         if self.known.hinted:
             self._sockets.hints.leave(self)
-            self._sockets.pass_on(self)
+            self._sockets.hints.send(1, self.wants)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
@@ -203,9 +203,6 @@ class WorkerSockets:
 
     def sent(self, socket: WorkerSocket) -> None:
         self._events.emit(HintPushed(self._source, socket.known.id))
-
-    def pass_on(self, socket: WorkerSocket) -> None:
-        self.hints.send(1, socket.wants)
 
     async def _read_cancels(self) -> None:
         """Tell workers of jobs that were cancelled at other controllers, when a hint says so."""

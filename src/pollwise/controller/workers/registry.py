@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.state.base import ControllerState, new_id
@@ -134,7 +135,8 @@ class WorkerRegistry:
         self._pace = SuggestedPace(options)
         self._known: dict[str, KnownWorker] = {}
         self._unwritten: dict[str, KnownWorker] = {}
-        self._groups: dict[frozenset[str], WorkerGroup] = {}
+        #: By their kinds; a group without a worker is dropped.
+        self._groups: WeakValueDictionary[frozenset[str], WorkerGroup] = WeakValueDictionary()
         self._nobody = WorkerGroup(frozenset())
         self._requirements: dict[tuple[str, str], Requirement] = {}
         self._version = 0
@@ -338,7 +340,7 @@ class WorkerRegistry:
 
     def notice_put(self, kind: str | None = None) -> None:
         """A job of this kind in the queue (None: of any kind) was put here."""
-        for group in self._groups.values():
+        for group in list(self._groups.values()):
             if kind is None or kind in group.kinds:
                 group.notice_put()
 
@@ -385,18 +387,10 @@ class WorkerRegistry:
             group = self._groups[kinds] = WorkerGroup(kinds)
         known.version = self._version
         if group is not known.group:
-            self._leave_group(known)
+            known.group.idle -= known.idle
             known.group = group
             known.empty_at = None  # its new group may have jobs
-            group.members += 1
             group.idle += known.idle
-
-    def _leave_group(self, known: KnownWorker) -> None:
-        group = known.group
-        group.members -= 1
-        group.idle -= known.idle
-        if group.members <= 0 and group is not self._nobody:
-            self._groups.pop(group.kinds, None)
 
     # Remembering
 
@@ -405,7 +399,6 @@ class WorkerRegistry:
         if known is None:
             known = KnownWorker(row, self._nobody, self._clock.now(), row.address)
             self._known[row.id] = known
-            self._nobody.members += 1
         return known
 
     def _forget(self, worker_id: str, why: str) -> None:
@@ -414,7 +407,7 @@ class WorkerRegistry:
         self._live_at = -LIVE_FOR
         if known is None:
             return
-        self._leave_group(known)
+        known.group.idle -= known.idle
         known.group = WorkerGroup(frozenset())  # a poll under way must not count in a real group
         if known.waiting is not None:
             waiting, known.waiting = known.waiting, None

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 from pollwise.errors import OutboxError, SchemaError, StoreError
 from pollwise.outbox.records import NewRecord
 from pollwise.storage.postgres.schema import quoted
-from pollwise.storage.sql import statements
+from pollwise.storage.sql import VALUE, statements
 
 Dialect = Literal["sqlite", "postgresql"]
 Rows = list[tuple[Any, ...]]
@@ -209,20 +209,10 @@ def _batch(records: Sequence[NewRecord]) -> str:
     return json.dumps(rows, ensure_ascii=False)
 
 
-_VALUE = re.compile(r"(?<!:):(\w+)")
-
-
 @cache
 def pyformat(statement: str) -> str:
     """The statement with `%(name)s` for the values, for psycopg and Django."""
-    return _VALUE.sub(r"%(\1)s", statement.replace("%", "%%"))
-
-
-@cache
-def numbered(statement: str) -> tuple[str, tuple[str, ...]]:
-    """The statement with `$1` for the values, for asyncpg; and their names in order."""
-    names = tuple(dict.fromkeys(_VALUE.findall(statement)))
-    return _VALUE.sub(lambda found: f"${names.index(found[1]) + 1}", statement), names
+    return VALUE.sub(r"%(\1)s", statement.replace("%", "%%"))
 
 
 MIGRATE = "Run `pollwise outbox migrate URL`"

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pollwise.outbox.writers.common import AsyncWriter, PlainWriter, Rows, numbered, pyformat
+from pollwise.outbox.writers.common import AsyncWriter, PlainWriter, Rows, pyformat
+from pollwise.storage.sql import numbered
 
 #: libpq's status of a connection without an open transaction, in psycopg and psycopg2.
 IDLE = 0

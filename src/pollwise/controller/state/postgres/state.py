@@ -7,7 +7,6 @@ may be repeated when a connection broke in the middle: their second run changes 
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import asdict
 from typing import Any
 
@@ -24,6 +23,7 @@ except ImportError as error:  # also where it is installed without the library t
 
 from pollwise.storage.postgres.params import Param, flag, number, text
 from pollwise.storage.postgres.schema import TableSet
+from pollwise.storage.sql import numbered
 
 #: The tables of the controller.
 TABLES = TableSet(
@@ -41,7 +41,6 @@ DIALECT = {
 }
 #: The statements that do something else when they are run again.
 _NOT_REPEATED = ("audit", "remove_worker")
-_PARAMETER = re.compile(r"(?<!:):(\w+)")
 
 
 class PostgresState(ControllerState):
@@ -54,10 +53,11 @@ class PostgresState(ControllerState):
         self, conninfo: str, *, schema: str = "pollwise", clock: Clock | None = None
     ) -> None:
         super().__init__()
-        sql: dict[str, str] = {}
-        self._names: dict[str, list[str]] = {}
-        for name, statement in encoding.all_statements(TABLES.package, DIALECT).items():
-            sql[name], self._names[name] = _numbered(statement)
+        made = {
+            name: numbered(statement)
+            for name, statement in encoding.all_statements(TABLES.package, DIALECT).items()
+        }
+        self._names = {name: names for name, (_, names) in made.items()}
         self.database = Database(
             conninfo,
             TABLES,
@@ -67,7 +67,7 @@ class PostgresState(ControllerState):
             connections=4,
             clock=clock,
             what="queue",
-            sql=sql,
+            sql={name: statement for name, (statement, _) in made.items()},
         )
         self.schema, self.clock = self.database.schema, self.database.clock
         self.url = self.database.url
@@ -94,18 +94,6 @@ class PostgresState(ControllerState):
         now = self.database.now()
         params = [now if each == "now" else _param(values[each]) for each in self._names[name]]
         return await self.database.rows(name, params, safe=name not in _NOT_REPEATED)
-
-
-def _numbered(statement: str) -> tuple[str, list[str]]:
-    """A statement with $1, $2, … for its named parameters, and their names in that order."""
-    names: list[str] = []
-
-    def number_of(found: re.Match[str]) -> str:
-        if found[1] not in names:
-            names.append(found[1])
-        return f"${names.index(found[1]) + 1}"
-
-    return _PARAMETER.sub(number_of, statement), names
 
 
 def _param(value: Any) -> Param:
