@@ -13,14 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from pollwise.agent.link import ControllerLink, NotRegistered
-from pollwise.core.retry import Retry
 from pollwise.errors import PollwiseError
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, HintsLost, HintsProven
 from pollwise.runtime.hints import Hints
+from pollwise.runtime.loop import POLL_RETRY
 
-#: How often the WebSocket is opened again.
-RETRY = Retry.exponential("1s", max_delay="60s", attempts=None)
 ADVICE = (
     "Check whether the proxy in front of the controller forwards WebSockets (nginx: "
     "proxy_http_version 1.1 and the headers Upgrade and Connection); until then the agent polls."
@@ -44,7 +42,6 @@ class AgentHints(Hints):
         self._events = events
         self._source = source
         self._cancel = cancel
-        self._random = random.Random()
         self._listening: asyncio.Task[None] | None = None
         self._lost: bool | None = None
         self.connected = False
@@ -72,13 +69,14 @@ class AgentHints(Hints):
             began = self._clock.now()
             try:
                 await self._listen(began)
-            except NotRegistered as error:
-                self._note_lost(error)
-                self.send()  # the next poll registers again, and calls `begin`
             except PollwiseError as error:
-                self._note_lost(error)
-            failures = 1 if self._clock.now() - began > RETRY.max_delay else failures + 1
-            await self._clock.sleep(RETRY.delay(failures, self._random.random()))
+                if not self._lost:
+                    self._lost = True
+                    self._events.emit(HintsLost(self._source, str(error), ADVICE))
+                if isinstance(error, NotRegistered):
+                    self.send()  # the next poll registers again, and calls `begin`
+            failures = 1 if self._clock.now() - began > POLL_RETRY.max_delay else failures + 1
+            await self._clock.sleep(POLL_RETRY.delay(failures, random.random()))
 
     async def _listen(self, began: float) -> None:
         socket = await self._link.dial()
@@ -87,7 +85,9 @@ class AgentHints(Hints):
                 message = await socket.receive()
                 if not self.connected:  # a first message proves the channel
                     self.connected = True
-                    self._note_proven(self._clock.now() - began)
+                    if self._lost is not False:
+                        self._lost = False
+                        self._events.emit(HintsProven(self._source, self._clock.now() - began))
                 self._handle(message)
         finally:
             self.connected = False
@@ -106,13 +106,3 @@ class AgentHints(Hints):
         job_id = message.get("cancel")
         if isinstance(job_id, str):
             self._cancel(job_id)
-
-    def _note_proven(self, took: float) -> None:
-        if self._lost is not False:
-            self._lost = False
-            self._events.emit(HintsProven(self._source, took))
-
-    def _note_lost(self, error: PollwiseError) -> None:
-        if not self._lost:
-            self._lost = True
-            self._events.emit(HintsLost(self._source, str(error), ADVICE))
