@@ -1,10 +1,53 @@
-"""The optional parts of a job's record as JSON text, as the stores with columns keep them."""
+"""A job's record as a row of columns, as SQLite and Postgres return it: the same for both."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
+from typing import Any
 
-from pollwise.runtime.jobs import JobFailure, Progress
+from pollwise.queues.base import Stats
+from pollwise.runtime.jobs import STATES, Claim, Job, JobFailure, JobInfo, Progress
+
+
+def job_from(row: Sequence[Any], queue: str) -> Job:
+    """From the first ten columns of a claim or a page."""
+    seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row[:10]
+    # SQLite's RETURNING returns whole REALs as int.
+    return Job(
+        str(seq), queue, kind, json.loads(payload), key, priority, attempt, float(created_at),
+        float(run_at), unique, json.loads(headers) if headers else {},
+    )  # fmt: skip
+
+
+def info_from(row: Sequence[Any], queue: str) -> JobInfo:
+    """From a row of a page: a job, its token, and the rest of its record."""
+    job, token = job_from(row, queue), row[10]
+    code, since, worker, errors, claimed_at, progress, cancel, result = row[11:]
+    state = STATES[code]
+    return JobInfo(
+        job,
+        state,
+        since,
+        worker,
+        errors_from(errors),
+        claimed_at,
+        progress_from(progress),
+        bool(cancel),
+        None if result is None else json.loads(result),
+        Claim(job, token, worker, since) if state == "leased" else None,
+    )
+
+
+def stats_from(rows: Iterable[Sequence[Any]]) -> Stats:
+    """From rows of a state, a number of jobs and how long the first of them has been ready."""
+    counts = dict.fromkeys(STATES, 0)
+    ages = []
+    for code, count, age in rows:
+        counts[STATES[code]] += count
+        if age is not None:
+            ages.append(max(age, 0.0))
+    return Stats(**counts, oldest_age=max(ages, default=None))
 
 
 def encoded_progress(progress: Progress | None, now: float) -> str | None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from pollwise.controller.files.logs import Logs
-from pollwise.controller.http.answers import HttpError, too_soon
+from pollwise.controller.http.answers import too_soon
 from pollwise.controller.options import ControllerOptions
 from pollwise.controller.workers.registry import HeldRun, KnownWorker, WorkerRegistry
 from pollwise.controller.workers.runs import RunReport, Runs
@@ -20,8 +20,6 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.hints import Hint, Hints
 from pollwise.runtime.jobs import Progress
 
-#: The most jobs that one poll may ask for.
-MAX_JOBS = 100
 #: A held poll claims again after this many seconds while hints are not proven.
 CLAIM_EVERY = 5.0
 #: The longest time that a poll is held, as a fraction of the heartbeat timeout.
@@ -229,11 +227,3 @@ async def pause_held(hints: Hints, hint: Hint, clock: Clock, rest: float) -> boo
         return await clock.sleep(rest if proven else min(rest, CLAIM_EVERY), hint)
     finally:
         hints.awake(hint)
-
-
-def checked_max(max_jobs: int) -> int:
-    if not 0 <= max_jobs <= MAX_JOBS:
-        raise HttpError(
-            422, "invalid", f"max = {max_jobs} must be from 0 to {MAX_JOBS}", "Ask for fewer jobs."
-        )
-    return max_jobs

@@ -22,14 +22,13 @@ from pollwise.queues.base import (
     Stats,
     claim_of,
 )
-from pollwise.queues.record import errors_from, progress_from
+from pollwise.queues.record import info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.jobs import (
     ACTIONS,
     STATES,
     Claim,
-    Job,
     JobInfo,
     NewJob,
     Progress,
@@ -217,7 +216,7 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             ],
         )
         rows.sort(key=_in_order)
-        return [Claim(self._job(row), row[10], worker, row[11]) for row in rows]
+        return [Claim(job_from(row, self.name), row[10], worker, row[11]) for row in rows]
 
     async def _settle(self, settlements: list[Settlement]) -> list[str]:
         # In the order of the rows, as all calls lock them, so that there is no deadlock.
@@ -307,14 +306,14 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
 
     async def stats(self) -> Stats:
         params = [text(self.name), self.database.now()]
-        return _stats(await self.database.rows("stats", params, safe=True))
+        return stats_from(await self.database.rows("stats", params, safe=True))
 
     async def stats_by_kind(self) -> dict[str, Stats]:
         params = [text(self.name), self.database.now()]
         kinds: dict[str, list[tuple[Any, ...]]] = {}
         for kind, code, count, age in await self.database.rows("stats_by_kind", params, safe=True):
             kinds.setdefault(kind, []).append((code, count, None if code else age))
-        return {kind: _stats(rows) for kind, rows in kinds.items()}
+        return {kind: stats_from(rows) for kind, rows in kinds.items()}
 
     async def get(self, job_id: str) -> JobInfo | None:
         seq = number_of(job_id)
@@ -339,31 +338,9 @@ class PostgresQueue(PostgresWorkStore[Claim, Settlement], Queue):
             self.database.now(),
         ]
         name = _page_name(chosen.state, chosen.newest)
-        return [self._info(row) for row in await self.database.rows(name, params, safe=True)]
-
-    def _job(self, row: tuple[Any, ...]) -> Job:
-        seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row[:10]
-        return Job(
-            str(seq), self.name, kind, json.loads(payload), key, priority, attempt, created_at,
-            run_at, unique, json.loads(headers) if headers else {},
-        )  # fmt: skip
-
-    def _info(self, row: tuple[Any, ...]) -> JobInfo:
-        job, token = self._job(row), row[10]
-        code, since, worker, errors, claimed_at, progress, cancel, result = row[11:]
-        leased = STATES[code] == "leased"
-        return JobInfo(
-            job,
-            STATES[code],
-            since,
-            worker,
-            errors_from(errors),
-            claimed_at,
-            progress_from(progress),
-            cancel,
-            None if result is None else json.loads(result),
-            Claim(job, token, worker, since) if leased else None,
-        )
+        return [
+            info_from(row, self.name) for row in await self.database.rows(name, params, safe=True)
+        ]
 
     async def _retry(self, ids: Sequence[str] | None) -> int:
         return await self._count("retry", _seqs(ids), self.database.now())
@@ -386,17 +363,6 @@ def _with_pages(named: Mapping[str, str]) -> dict[str, str]:
 
 def _page_name(state: State | None, newest: bool) -> str:
     return f"page {state} {newest}"
-
-
-def _stats(rows: Iterable[tuple[Any, ...]]) -> Stats:
-    """From rows of a state, a number of jobs and how long the first of them has been ready."""
-    counts = dict.fromkeys(STATES, 0)
-    ages = []
-    for code, count, age in rows:
-        counts[STATES[code]] += count
-        if age is not None:
-            ages.append(max(age, 0.0))
-    return Stats(**counts, oldest_age=max(ages, default=None))
 
 
 def _encoded(progress: Progress | None) -> str | None:

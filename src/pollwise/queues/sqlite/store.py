@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from pollwise.queues.base import JobFilter, Stats
-from pollwise.queues.record import encoded_progress, errors_from, progress_from
+from pollwise.queues.record import encoded_progress, info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.jobs import (
     ERRORS_KEPT,
     STATES,
     Claim,
-    Job,
     JobInfo,
     NewJob,
     Progress,
@@ -118,7 +117,7 @@ class SqliteStore(SqliteFile):
                 rows = self._claim(kinds, worker, limit, now, now + lease)
                 rows.sort(key=lambda row: (-row[4], row[7], row[0]))
                 until = now + lease
-                claims = [Claim(self._job(row[:10]), row[10], worker, until) for row in rows]
+                claims = [Claim(job_from(row, self._queue), row[10], worker, until) for row in rows]
                 due = self._glance(kinds)[1] if len(rows) < limit else None
             if claims or due is None or due > now:
                 return claims, due
@@ -239,24 +238,7 @@ class SqliteStore(SqliteFile):
             "limit": chosen.limit,
         }
         statement = statement.replace("{narrow}", _NARROW.get(chosen.state or "", ""))
-        return [self._info(row) for row in self.connect().execute(statement, values)]
-
-    def _info(self, row: tuple[Any, ...]) -> JobInfo:
-        job, token = self._job(row[:10]), row[10]
-        code, since, worker, errors, claimed_at, progress, cancel, result = row[11:]
-        leased = STATES[code] == "leased"
-        return JobInfo(
-            job,
-            STATES[code],
-            since,
-            worker,
-            errors_from(errors),
-            claimed_at,
-            progress_from(progress),
-            bool(cancel),
-            None if result is None else json.loads(result),
-            Claim(job, token, worker, since) if leased else None,
-        )
+        return [info_from(row, self._queue) for row in self.connect().execute(statement, values)]
 
     def retry(self, now: float, ids: Sequence[str] | None) -> int:
         connection = self.connect()
@@ -276,14 +258,6 @@ class SqliteStore(SqliteFile):
         with transaction(self.connect()):
             return len(self._rows("prune", before=now - keep, most=MOST_AT_ONCE))
 
-    def _job(self, row: tuple[Any, ...]) -> Job:
-        seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row
-        # RETURNING returns whole REALs as int.
-        return Job(
-            str(seq), self._queue, kind, json.loads(payload), key, priority, attempt,
-            float(created_at), float(run_at), unique, json.loads(headers) if headers else {},
-        )  # fmt: skip
-
 
 def _place(claim: Claim) -> tuple[int, int]:
     return number_of(claim.job.id), claim.token
@@ -291,13 +265,9 @@ def _place(claim: Claim) -> tuple[int, int]:
 
 def _stats(now: float, rows: Iterable[tuple[Any, ...]]) -> Stats:
     """From rows of a state, a number of jobs and when the first of them became ready."""
-    counts = dict.fromkeys(STATES, 0)
-    ages = []
-    for code, count, first in rows:
-        counts[STATES[code]] += count
-        if first is not None:
-            ages.append(max(now - first, 0.0))
-    return Stats(**counts, oldest_age=max(ages, default=None))
+    return stats_from(
+        (code, count, None if first is None else now - first) for code, count, first in rows
+    )
 
 
 def _id_batch(ids: Sequence[str] | None) -> str | None:
