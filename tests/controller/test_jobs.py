@@ -103,6 +103,7 @@ def test_a_lost_report_is_taken_once_more(on: OnFarm) -> None:
         agent = await farm.register()
         job = await farm.put()
         await agent.job()
+        assert (await agent.post(max=0, running=None, finished=None)).status_code == 200
         assert (await agent.finish(job, result=1))["lost"] == []
         assert (await agent.finish(job, result=1))["lost"] == []
         other = await farm.register()

@@ -256,7 +256,9 @@ class PollBody(PollBase):
     running: list[RunningReport] | None = Field(
         None, max_length=REPORTS_MAX, description="The jobs that it runs; null if not reported."
     )
-    finished: list[FinishedReport] = Field(default_factory=list, max_length=REPORTS_MAX)
+    finished: list[FinishedReport] | None = Field(
+        None, max_length=REPORTS_MAX, description="The jobs that have ended since the last poll."
+    )
 
 
 class PollAnswer(_Model):

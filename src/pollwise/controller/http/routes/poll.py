@@ -212,7 +212,7 @@ def _from_body(body: object) -> tuple[str, PollRequest]:
         asked.max,
         asked.wait,
         None if asked.running is None else {each.job_id: each.news() for each in asked.running},
-        [_finished(each) for each in asked.finished],
+        [_finished(each) for each in asked.finished or ()],
         [
             LogText(each.job_id, each.log.offset, each.log.text)
             for each in asked.running or ()
