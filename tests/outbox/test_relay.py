@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pollwise.core.breaker import Breaker
 from pollwise.core.retry import Retry
 from pollwise.core.strategies.batch_fill import BatchFill
 from pollwise.core.strategies.fixed import Fixed
@@ -17,7 +16,6 @@ from pollwise.outbox import NewRecord, Outbox, OutboxRunOptions
 from pollwise.outbox.records import KeyClaim, KeySettlement, Record
 from pollwise.outbox.stores.memory import MemoryOutboxStore
 from pollwise.runtime.events import (
-    BreakerChanged,
     KeyBlocked,
     KeyGivenBack,
     PatternUnmatched,
@@ -344,37 +342,6 @@ def test_reject_and_what_is_excluded_are_dead_at_once_snooze_uses_no_attempt() -
             ("excluded", "publish: KeyError: 'x'"),
         ]
         assert snoozed == [1] * 6
-
-    bench.run(main())
-
-
-def test_a_breaker_keeps_attempts_while_the_downstream_is_down() -> None:
-    bench = Bench()
-    attempts: dict[int, int] = {}
-    up = False
-
-    async def main() -> None:
-        nonlocal up
-        outbox = bench.outbox()
-
-        @outbox.handle(
-            "*", retry=Retry.fixed("1s", attempts=3), breaker=Breaker(failures=3, delay="30s")
-        )
-        async def publish(record: Record) -> None:
-            attempts[record.payload] = record.attempt
-            if not up:
-                raise OSError("down")
-            bench.calls.append(("publish", record.payload))
-
-        for number in range(20):
-            await bench.store.put(NewRecord("k", number, f"key-{number}"))
-        async with outbox.running():
-            await bench.clock.advance(25)
-            up = True
-            await bench.clock.advance(60)
-        assert sorted(bench.payloads("publish")) == list(range(20))
-        assert (await bench.store.stats()).dead == 0
-        assert [e.state for e in bench.events(BreakerChanged)] == ["open", "half-open", "closed"]
 
     bench.run(main())
 

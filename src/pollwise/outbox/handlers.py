@@ -24,8 +24,9 @@ from pollwise.runtime.executor.handlers import (
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
 
-#: How a failing handler is retried by default.
-RECORD_RETRY = Retry.exponential("2s", max_delay="60s", attempts=4)
+#: How a failing handler is retried by default: for 11 to 15 minutes, so that a broker may be down
+#: for ten.
+RECORD_RETRY = Retry.exponential("2s", max_delay="60s", attempts=20)
 #: The size of a handler's progress without its name and error, in bytes.
 HANDLER_PROGRESS_BYTES = 100
 #: The maximum number of kinds whose handlers are cached.
@@ -86,7 +87,8 @@ def record_handler(
     fallback: Callable[..., Any] | None,
     breaker: Breaker | None,
 ) -> RecordHandler:
-    """Check a function and make a handler of it."""
+    """Check a function and make a handler of it. A publisher has a breaker of its own."""
+    breaker = breaker or getattr(function, "breaker", None)
     main = handler_for(patterns[0], function, retry or RECORD_RETRY, timeout, breaker, "record")
     called = name or getattr(function, "name", None) or getattr(function, "__name__", None)
     if called is None:

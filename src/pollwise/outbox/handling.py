@@ -35,6 +35,9 @@ from pollwise.runtime.executor.work import Held
 UNHANDLED_RETRY = Retry.exponential("1s", max_delay="60s", attempts=15)
 #: A handler that is due within this many seconds is called now: clocks differ.
 SOON = 0.05
+#: After a failed trial of a breaker, its record lets those of others go first: one record that
+#: always fails must not keep the breaker open.
+AFTER_TRIAL = 1.0
 #: The longest `retry_after` of a receiver that is respected, in seconds.
 RETRY_AFTER_MAX = 3600.0
 #: The name under which attempts of a record without handlers are counted; no handler has it.
@@ -198,16 +201,21 @@ class Handling:
         bare = isinstance(error, Reject)
         state.error = text_of(error, bare=bare)
         state.where = "" if bare else traceback_of(error)
-        state.attempts += 1
         if bare or is_permanent(error, retry):
+            state.attempts += 1
             breakers.inconclusive(name, trial)
             state.last_resort = True
             return
         breakers.failed(name, trial)
-        if retry.exhausted(state.attempts):
-            state.last_resort = True
-            return
-        delay = max(retry.delay(state.attempts, self._random.random()), _asked_for(error))
+        if trial:  # it tells about the receiver, so it is not an attempt of the record
+            delay = breakers.until_trial(name) + AFTER_TRIAL
+        else:
+            state.attempts += 1
+            if retry.exhausted(state.attempts):
+                state.last_resort = True
+                return
+            delay = retry.delay(state.attempts, self._random.random())
+        delay = max(delay, _asked_for(error))
         state.due = self._now() + delay
         self._emit(RecordRetried, record, name, state.attempts, state.error, delay, state.where)
 

@@ -197,12 +197,15 @@ class Outbox:
         patterns: kinds; `*` matches any text. "order.*" matches order.placed and
             order.line.added, "*" matches all.
         name: the name under which its progress is stored; by default the function's name.
-        retry: how its failures are retried; by default 4 attempts, from 2 s to 60 s apart.
+        retry: how its failures are retried; by default 20 attempts, from 2 s to 60 s
+            apart, which take 11 to 15 minutes.
         timeout: how long an attempt may take. A plain function runs in a thread, which cannot be
             stopped: it is called again while the old thread continues and occupies its place.
         fallback: called with the record, or with the record and the error, after the last failed
             attempt. If it returns, the record counts as handled; otherwise the record is dead.
-        breaker: while the handler keeps failing, its records wait and use no attempts.
+        breaker: while the handler keeps failing, its records wait and use no attempts, and neither
+            do those that try whether it works again. By default a publisher has one, in its
+            attribute `breaker`, and other functions have none.
         """
         check_patterns(patterns)  # now: `@outbox.handle` without brackets would register nothing
 

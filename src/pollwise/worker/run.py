@@ -239,12 +239,17 @@ class WorkerRun:
             self._executor.give_back_waiting(
                 OPEN_BREAKER, lambda waiting: waiting.claim.job.kind == job.kind
             )
-        if retry.exhausted(job.attempt):
+        if held.trial and self._queue.capabilities.uncounted:
+            # It tells about what the handler depends on, so it is not an attempt of the job.
+            end = Settlement.give_back(held.claim, self._breakers.until_trial(job.kind))
+        elif retry.exhausted(job.attempt):
             return self._dead(held.claim, text_of(error), traceback_of(error))
-        delay = retry.delay(job.attempt, self._executor.random.random())
-        values = text_of(error), delay, self._took(held), traceback_of(error)
-        self._emit(JobRetried, job, *values)
-        return Settlement.retry(held.claim, delay, text_of(error))
+        else:
+            delay = retry.delay(job.attempt, self._executor.random.random())
+            end = Settlement.retry(held.claim, delay, text_of(error))
+        told = text_of(error), end.delay, self._took(held), traceback_of(error)
+        self._emit(JobRetried, job, *told)
+        return end
 
     def give_back(self, held: HeldJob, reason: str) -> Settlement:
         job = held.claim.job

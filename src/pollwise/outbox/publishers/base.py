@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypedDict, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
+from pollwise.core.breaker import Breaker
 from pollwise.durations import Duration, seconds
 from pollwise.errors import ConfigError, PublishError
 from pollwise.outbox.envelope import CloudEvents, Envelope, Message
@@ -35,6 +36,8 @@ Chosen = str | Callable[[Record], str]
 
 #: How long closing a client may take, in seconds; then it is abandoned.
 CLOSE_WITHIN = 5.0
+#: While a broker is down, one record per opening tries it, and the others wait.
+PUBLISHER_BREAKER = Breaker(failures=5, delay="2s", max_delay="30s")
 #: The maximum length of a client's error text in our errors.
 _TEXT_MAX = 500
 
@@ -67,7 +70,10 @@ class Publisher(ABC, Generic[L]):
 
     name: the handler's name, under which the progress of records is stored.
     where: the broker or receiver, for error messages; without secrets.
+    breaker: used by `handle` unless it is given another; None for none.
     """
+
+    breaker: Breaker | None = PUBLISHER_BREAKER
 
     #: True if all records use one connection. Otherwise the client has several, and itself drops
     #: those that did not answer.
