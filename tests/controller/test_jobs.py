@@ -125,7 +125,8 @@ def test_a_silent_worker_loses_its_job_until_it_is_dead(on: OnFarm) -> None:
         assert (taken["id"], taken["attempt"]) == (job["id"], 2)
         late = await first.post(max=0, running=[{"job_id": job["id"]}])
         assert late.json()["lost"] == [job["id"]]
-        assert (await first.heartbeat(job["id"])).status_code in (404, 409)
+        refused = await first.heartbeat(job["id"])
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "lease_lost")
         assert (await first.finish(job, result="late"))["lost"] == [job["id"]]
         assert (await farm.job(job["id"]))["state"] == "leased"
         await asyncio.sleep(121)

@@ -313,6 +313,11 @@ def test_settings_are_patched_shown_and_kept(folder: Path) -> None:
         ("GET", "/api/fleet/state?limit=-1", None, 400, "whole number from 0"),
         ("GET", "/api/fleet/state?limit=99999999999999999999", None, 400, "whole number"),
         ("GET", "/api/fleet/state?state=tired", None, 400, "one of closed"),
+        ("GET", "/api/fleet/state?stat=dead", None, 400, "are after, group, limit, state"),
+        ("GET", "/api/fleet/targets/a?full=1", None, 400, "it has none"),
+        ("GET", "/api/fleet/polling?group=g", None, 400, "it has none"),
+        ("POST", "/api/fleet/targets/a/pause?for=1h", None, 400, "it has none"),
+        ("GET", "/api/fleet/audit?who=me", None, 400, "are before, limit"),
         ("GET", "/api/fleet/audit?limit=x", None, 400, "whole number from 0"),
         ("GET", "/api/fleet/audit?before=x", None, 400, "before must be the id of an entry"),
         ("GET", "/api/fleet/audit?before=9999999999999999", None, 400, "before must be"),
@@ -354,6 +359,26 @@ def test_bad_requests_get_a_reason(
             assert found[0] == status
             assert said in found[1]
             assert not fleet.target("a").paused
+
+    in_virtual_time(main)
+
+
+def test_a_stranger_learns_no_path_and_a_405_names_the_methods(folder: Path) -> None:
+    async def main(clock: VirtualClock, watch: Watch) -> None:
+        fleet = fleet_for(clock)
+        async with running(fleet), desk(Control(fleet), folder) as client:
+            for path in ("/api/fleet", "/api/fleet/state/", "/api/fleet/nowhere", "/nowhere"):
+                answer = await client.ask("GET", path, token="none")
+                assert answer.status_code == 401, path
+                assert not {"allow", "location"} & set(answer.headers)
+            slash = await client.ask("GET", "/api/fleet/state/")
+            assert slash.status_code in (404, 405)
+            for method, path, allow in (
+                ("DELETE", "/api/fleet/polling", "GET, HEAD, POST, PATCH"),
+                ("DELETE", "/livez", "GET, HEAD"),
+            ):
+                answer = await client.ask(method, path)
+                assert (answer.status_code, answer.headers["allow"]) == (405, allow)
 
     in_virtual_time(main)
 

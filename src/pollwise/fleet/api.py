@@ -36,6 +36,7 @@ from pollwise.errors import ConfigError, MissingExtra, PollwiseError, StoreError
 from pollwise.fleet.control import CHANGEABLE, Control, NoSuchTarget, note, note_order
 from pollwise.fleet.stores.base import ORDERS, TARGET_STATES
 from pollwise.fleet.views import TargetState, saved_state, target_json
+from pollwise.runtime.http import allowed_methods, unknown_query
 from pollwise.settings.values import shown
 
 try:
@@ -159,20 +160,20 @@ def served(control: Control, authorise: Authorise) -> Starlette:
         running = control.fleet.running
         return _answer({"status": "ok" if running else "starting"}, 200 if running else 503)
 
-    return Starlette(
+    return _closed(
         routes=[
             Route("/livez", livez, methods=["GET"]),
             Route("/readyz", readyz, methods=["GET"]),
             Mount("/api/fleet", application(control, authorise)),
         ],
-        exception_handlers=_HANDLERS,
+        authorise=authorise,
     )
 
 
 def application(control: Control, authorise: Authorise) -> Starlette:
     """The API, to mount at /api/fleet."""
     api = _Api(control, authorise)
-    return Starlette(
+    return _closed(
         routes=[
             Route("/state", api.state, methods=["GET"]),
             Route("/audit", api.audit, methods=["GET"]),
@@ -182,8 +183,32 @@ def application(control: Control, authorise: Authorise) -> Starlette:
             Route("/targets/{name:path}", api.target, methods=["GET"]),
             Route("/{what}", api.order, methods=["POST"]),
         ],
-        exception_handlers=_HANDLERS,
+        authorise=authorise,
     )
+
+
+def _closed(routes: list[Any], authorise: Authorise) -> Starlette:
+    """An application that answers a caller without a token with nothing but that.
+
+    No redirects, which come before the token is checked.
+    """
+
+    async def refused(request: Request, error: Exception) -> Response:
+        found = isinstance(error, Refusal) or not isinstance(error, HTTPException)
+        if not found and request.scope["path"] not in ("/livez", "/readyz"):
+            try:
+                await authorise(request, "read")
+            except HTTPException as closed:
+                return await _refused(request, closed)
+        if isinstance(error, HTTPException) and error.status_code == 405:
+            allowed = ", ".join(allowed_methods(routes, request.scope))
+            error.headers = {**(error.headers or {}), "Allow": allowed}
+        return await _refused(request, error)
+
+    handlers: dict[Any, Any] = {HTTPException: refused, PollwiseError: refused}
+    app = Starlette(routes=routes, exception_handlers=handlers)
+    app.router.redirect_slashes = False
+    return app
 
 
 class _Api:
@@ -192,7 +217,7 @@ class _Api:
         self._authorise = authorise
 
     async def state(self, request: Request) -> Response:
-        await self._authorise(request, "read")
+        await self._reader(request, "limit", "after", "state", "group")
         limit, after = _limit(request), request.query_params.get("after", "")
         state, group = (request.query_params.get(each) for each in ("state", "group"))
         if state is not None and state not in TARGET_STATES:
@@ -244,7 +269,7 @@ class _Api:
         return list(found.values())
 
     async def target(self, request: Request) -> Response:
-        await self._authorise(request, "read")
+        await self._reader(request)
         name = request.path_params["name"]
         for each in await self._states([name]):
             return _answer(target_json(each))
@@ -266,8 +291,14 @@ class _Api:
             )
         return await self._ordered(who, request.path_params["what"], names)
 
-    async def _operator(self, request: Request) -> _Operator:
+    async def _reader(self, request: Request, *known: str) -> None:
+        """Check that the caller may read, and that the query has only known names."""
+        await self._authorise(request, "read")
+        _check_query(request, *known)
+
+    async def _operator(self, request: Request, *known: str) -> _Operator:
         who = await self._authorise(request, "operate") or "somebody"
+        _check_query(request, *known)
         return _Operator(who, "" if request.client is None else request.client.host)
 
     async def _ordered(self, who: _Operator, what: str, names: list[str]) -> Response:
@@ -280,7 +311,7 @@ class _Api:
         return _answer({"order": what, "targets": names}, 202)
 
     async def polling(self, request: Request) -> Response:
-        await self._authorise(request, "read")
+        await self._reader(request)
         return self._polling()
 
     async def change(self, request: Request) -> Response:
@@ -303,7 +334,7 @@ class _Api:
         return self._polling()
 
     async def audit(self, request: Request) -> Response:
-        await self._authorise(request, "operate")
+        await self._operator(request, "limit", "before")
         limit = _limit(request, AUDIT_PAGE)
         entry = "the id of an entry: `next` of the last answer"
         before = _number(request, "before", 10**15, entry)
@@ -342,6 +373,12 @@ async def _body(request: Request) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Refusal(400, "the body is not a JSON object")
     return found
+
+
+def _check_query(request: Request, *known: str) -> None:
+    wrong = unknown_query(request.query_params, known)
+    if wrong is not None:
+        raise Refusal(400, wrong, "Correct the name, or leave it out.", code="unknown_query")
 
 
 def _limit(request: Request, default: int = PAGE) -> int:
@@ -387,6 +424,3 @@ async def _refused(_: Request, error: Exception) -> Response:
     response = JSONResponse({"error": content}, error.status_code, {"Cache-Control": "no-store"})
     response.headers.update(error.headers or {})
     return response
-
-
-_HANDLERS: dict[Any, Any] = {HTTPException: _refused, PollwiseError: _refused}

@@ -348,6 +348,11 @@ def test_drain(tmp_path: Path) -> None:
         await agent.finish(running)
         listed = await farm.call("GET", "/api/workers?state=draining")
         assert [each["id"] for each in listed["workers"]] == [agent.id]
+        undo = {"json": {"drain": False}, "headers": agent.headers}
+        refused = await farm.call("POST", f"/api/workers/{agent.id}/drain", 403, **undo)
+        assert "needs a token with the scope operate" in refused["error"]["message"]
+        itself = await farm.call("POST", f"/api/workers/{agent.id}/drain", headers=agent.headers)
+        assert itself["drain"] is True, "it may drain itself"
         back = await farm.call("POST", f"/api/workers/{agent.id}/drain", json={"drain": False})
         assert back["what_follows"] == "It gets jobs again, from its next poll on."
         assert (await agent.job())["id"] == waiting["id"]
@@ -384,7 +389,7 @@ def test_unregister_gives_back_what_runs(tmp_path: Path) -> None:
         ("worker_id={id}&wait=nan", 422),
         ("worker_id={id}&wait=-1", 422),
         ("worker_id={id}&wait=1e999", 422),
-        ("worker_id={id}&token=secret", 422),
+        ("worker_id={id}&token=secret", 400),
         ("worker_id=" + "0" * 32, 404),
         ("worker_id=..%2F..%2Fetc", 404),
         ("worker_id=%ff%00", 404),

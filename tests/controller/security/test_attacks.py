@@ -122,7 +122,7 @@ def test_names_lead_nowhere_else(served: Served, name: str) -> None:
 )
 def test_no_path_goes_around_the_token(served: Served, path: str) -> None:
     status, _, body = said(served.port, "GET", path)
-    assert status in (0, 400, 401, 404, 405, 307), f"{status} {body}"
+    assert status in (0, 400, 401), f"{status} {body}"
     assert "tokens" not in body or "error" in body
     assert "root:" not in body
 
@@ -452,15 +452,12 @@ def test_a_worker_cannot_reach_what_is_anothers(served: Served) -> None:
         ("GET", f"{path}/result", b""),
         ("GET", f"{path}/logs", b""),
         ("GET", f"{path}/logs?follow=true", b""),
-        ("POST", f"{path}/logs?offset=4", b"forged"),
         ("GET", f"{path}/artefacts", b""),
         ("GET", f"{path}/artefacts/out.txt", b""),
         ("HEAD", f"{path}/artefacts/out.txt", b""),
-        ("PUT", f"{path}/artefacts/out.txt", b"forged"),
         ("GET", f"{path}/inputs", b""),
         ("GET", f"{path}/inputs/in.txt", b""),
         ("HEAD", f"{path}/inputs/in.txt", b""),
-        ("POST", f"{path}/heartbeat", b"{}"),
         ("GET", poll, b""),
         ("GET", f"/api/workers/{theirs['id']}", b""),
         ("POST", f"/api/workers/{theirs['id']}/unregister", b""),
@@ -469,6 +466,13 @@ def test_a_worker_cannot_reach_what_is_anothers(served: Served) -> None:
         status, _, text = said(served.port, method, sub, me, body)
         assert status == 404, f"{method} {sub}: {status} {text}"
         assert "hush" not in text
+    for method, sub, body in (
+        ("POST", f"{path}/logs?offset=4", b"forged"),
+        ("PUT", f"{path}/artefacts/out.txt", b"forged"),
+        ("POST", f"{path}/heartbeat", b"{}"),
+    ):
+        text = said(served.port, method, sub, me, body)[2]
+        assert code_of(text) == "lease_lost", f"{method} {sub}"
     for method, sub in (
         ("POST", f"{path}/cancel"), ("POST", f"{path}/retry"), ("GET", "/api/stats"),
         ("GET", "/api/workers"), ("GET", "/api/tokens"), ("POST", "/api/jobs"),

@@ -154,7 +154,6 @@ MAY: list[tuple[str, str, Any, set[str]]] = [
     ("GET", f"/api/jobs/{ID}", None, SEEING | {"own"}),
     ("POST", f"/api/jobs/{ID}/cancel", None, {"admin", "put", "operate"}),
     ("POST", f"/api/jobs/{ID}/retry", None, {"admin", "put", "operate"}),
-    ("POST", f"/api/jobs/{ID}/heartbeat", {}, {"admin", "own"}),
     ("GET", f"/api/jobs/{ID}/logs", None, SEEING | {"own"}),
     ("GET", f"/api/jobs/{ID}/artefacts", None, SEEING | {"own"}),
     ("GET", "/api/stats", None, SEEING),
@@ -201,12 +200,14 @@ def test_a_worker_sees_only_its_own_jobs(tmp_path: Path) -> None:
             unseen = await farm.http.get(path + sub, headers=other.headers)
             assert unseen.status_code == 404, sub
             assert "secret" not in unseen.text
-        for headers, status in ((mine.headers, 201), (other.headers, 404)):
+        for headers, status in ((mine.headers, 201), (other.headers, 409)):
             put = await farm.http.put(f"{path}/artefacts/a", content=b"x", headers=headers)
             assert put.status_code == status
             log = await farm.http.post(f"{path}/logs?offset=0", content=b"x", headers=headers)
-            assert log.status_code == (200 if status == 201 else 404)
-        assert (await other.heartbeat(job["id"])).status_code == 404
+            assert log.status_code == (200 if status == 201 else 409)
+        # The same answer for the job of another and for one that does not exist.
+        said = [(await other.heartbeat(each)).json()["error"] for each in (job["id"], "none")]
+        assert said[0] == {**said[1], "message": said[1]["message"].replace("none", job["id"])}
         assert (await other.finish(job, result="forged"))["lost"] == [job["id"]]
         listed = await farm.http.get("/api/jobs", headers=mine.headers)
         assert [each["id"] for each in listed.json()["jobs"]] == [job["id"]]
@@ -233,9 +234,9 @@ def test_what_a_lost_job_was_is_not_written_any_more(tmp_path: Path) -> None:
         await second.job()
         path = f"/api/jobs/{job['id']}"
         put = await farm.http.put(f"{path}/artefacts/a", content=b"x", headers=first.headers)
-        assert put.status_code == 404
         log = await farm.http.post(f"{path}/logs?offset=0", content=b"x", headers=first.headers)
-        assert log.status_code == 404
+        for answer in (put, log, await first.heartbeat(job["id"])):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "lease_lost")
         await second.finish(job)
         put = await farm.http.put(f"{path}/artefacts/a", content=b"x", headers=second.headers)
         assert put.status_code == 409

@@ -110,7 +110,10 @@ class Access:
                 if who.role == "own":
                     registry.seen(known, address_of(request.scope))
                 return known, known.runs[job_id]
-        await self.job_for(request, job_id)  # it does not exist, or is of no concern to the caller
+        if who.role != "own":
+            await self.job_for(request, job_id)  # 404 if it does not exist
+        # A worker gets the same answer for a job that it lost, that never was its own, or that
+        # does not exist: it learns nothing about the jobs of others.
         raise lease_lost((job_id,))
 
 

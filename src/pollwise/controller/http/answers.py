@@ -94,7 +94,7 @@ def lease_lost(ids: tuple[str, ...]) -> HttpError:
     return HttpError(
         409,
         "lease_lost",
-        f"the job {', '.join(ids[:5])} is no longer yours",
+        f"the job {', '.join(quoted(each)[1:-1] for each in ids[:5])} is not, or no longer, yours",
         "Stop working on it: it ended, or went to another worker after a silence.",
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, WebSocketRoute
 
 from pollwise.controller.http.answers import HttpError, encoded
-from pollwise.controller.http.requests import error_response, invalid_value
+from pollwise.controller.http.requests import error_response, invalid_value, known_query_only
 from pollwise.controller.http.routes import admin, files, health, jobs, logs, workers
 from pollwise.controller.http.routes.poll import PollRoute, description
 from pollwise.controller.http.routes.push import PushRoute
 from pollwise.controller.http.schema import complete
 from pollwise.errors import PollwiseError
 from pollwise.runtime.events import RequestAnswered
+from pollwise.runtime.http import METHODS, allowed_methods
 
 if TYPE_CHECKING:
     from pollwise.controller.controller import Controller
@@ -30,8 +32,6 @@ Every request needs a token, as `Authorization: Bearer …`. Errors are JSON:
 """
 
 POLL = "/api/workers/poll"
-#: The methods that are counted by name; a client may send any text as one.
-METHODS = ("GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS")
 
 
 class _Counted:
@@ -63,6 +63,7 @@ class _Counted:
             await self._app(scope, receive, noted)
         finally:
             route = getattr(scope.get("route"), "path", "none")
+            # A client may send any text as a method.
             method = scope["method"] if scope["method"] in METHODS else "other"
             took = clock.now() - began
             events.emit(RequestAnswered(self._controller.source, method, route, status, took))
@@ -105,14 +106,17 @@ def application(controller: Controller) -> ControllerApp:
     app.controller = controller
     app.poll_route = PollRoute(controller)
     # First of all routes: they are tried in turn, and nearly every request is a poll.
-    app.router.routes[:0] = [
-        Route(POLL, app.poll_route, methods=["GET", "POST"], include_in_schema=False),
-        WebSocketRoute("/api/workers/ws", PushRoute(controller)),
-    ]
+    poll = Route(POLL, app.poll_route, methods=["GET", "POST"], include_in_schema=False)
+    poll.methods = {"GET", "POST"}  # not HEAD, which Starlette adds: it would take a job
+    app.router.routes[:0] = [poll, WebSocketRoute("/api/workers/ws", PushRoute(controller))]
+
+    app.router.redirect_slashes = False  # it would answer before the token is checked
 
     async def with_a_token(request: Request) -> None:
         """Check the token before anything else of the request; the route checks its scope."""
         await controller.access.caller(request)
+        if request.scope["query_string"]:
+            known_query_only(request, {each.alias for each in _parameters(request)})
 
     for module in (workers, jobs, logs, files, admin):
         app.include_router(module.routes(controller), dependencies=[Depends(with_a_token)])
@@ -126,11 +130,35 @@ def application(controller: Controller) -> ControllerApp:
 
 
 def _handle_errors(app: FastAPI, controller: Controller) -> None:
-    async def answered(_: Request, error: Exception) -> Response:
+    async def answered(request: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            error = await _of_no_route(request, error)
         return error_response(controller.access.explained(_as_ours(error)))
+
+    async def _of_no_route(request: Request, error: HTTPException) -> Exception:
+        """The error for a path or method that does not exist; without a token, that alone."""
+        if request.scope["path"] not in _open_paths(request):
+            try:
+                await controller.access.caller(request)
+            except Exception as refused:
+                return refused
+        if error.status_code == 405:
+            allowed = ", ".join(allowed_methods(app.routes, request.scope))
+            error.headers = {**(error.headers or {}), "Allow": allowed}
+        return error
 
     for kind in (Exception, HttpError, PollwiseError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, answered)
+
+
+def _open_paths(request: Request) -> list[str]:
+    return [request.scope.get("root_path", "") + path for path in ("/livez", "/readyz")]
+
+
+def _parameters(request: Request) -> Iterable[Any]:
+    """The parameters of the query that a route of FastAPI declares."""
+    dependant = getattr(request.scope.get("route"), "dependant", None)
+    return () if dependant is None else dependant.query_params
 
 
 def _as_ours(error: Exception) -> Exception:

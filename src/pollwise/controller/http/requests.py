@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Query, Request, Response
 from pydantic import BaseModel, ValidationError
-from starlette.requests import ClientDisconnect
+from starlette.requests import ClientDisconnect, HTTPConnection
 from starlette.responses import StreamingResponse
 from starlette.types import Receive
 
@@ -18,6 +26,7 @@ from pollwise.controller.files.artefacts import byte_range
 from pollwise.controller.http.answers import HttpError, encoded, invalid, no_such, quoted
 from pollwise.controller.http.schema import JobId
 from pollwise.controller.state.base import PAGE_MAX
+from pollwise.runtime.http import unknown_query
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -94,6 +103,17 @@ def checked_id(text: str, what: str) -> str:
     return text
 
 
+def known_query_only(request: HTTPConnection, known: Collection[str]) -> None:
+    """Refuse names in the query that a route does not know."""
+    _check_query(request.query_params, known)
+
+
+def _check_query(given: Iterable[str], known: Collection[str]) -> None:
+    wrong = unknown_query(given, known)
+    if wrong is not None:
+        raise HttpError(400, "unknown_query", wrong, "Correct the name, or leave it out.")
+
+
 async def read_body(request: Request, limit: int, within: float = BODY_WITHIN) -> bytes:
     """The whole body; 413 if it is too large, 408 if it takes too long."""
     plain_only(request.headers.get("content-encoding"))
@@ -121,6 +141,12 @@ def parsed(body: bytes | str) -> Any:
         raise HttpError(
             400, "not_json", "the body is not JSON", "Send JSON, as GET /openapi.json describes it."
         ) from None
+
+
+def checked_query(model: type[M], given: Mapping[str, str]) -> M:
+    """A model from a query."""
+    _check_query(given, model.model_fields)
+    return checked(model, given, strict=False)
 
 
 def checked(model: type[M], given: object, *, strict: bool = True) -> M:

@@ -43,7 +43,13 @@ from starlette.websockets import WebSocket
 from pollwise.controller.http.answers import HttpError, encoded, error_for
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
 from pollwise.controller.http.queues.hints import MESSAGE_MAX, HintExchange, client_sends_hints
-from pollwise.controller.http.requests import disconnected, error_response, parsed, read_body
+from pollwise.controller.http.requests import (
+    disconnected,
+    error_response,
+    known_query_only,
+    parsed,
+    read_body,
+)
 from pollwise.controller.http.routes.push import refuse_socket
 from pollwise.controller.workers.polling import pause_held
 from pollwise.durations import seconds
@@ -86,6 +92,8 @@ WORK = ("worker",)
 READ = ("read", "put", "operate", "worker")
 READ_JOBS = ("read", "put", "operate")
 OPERATE = ("operate",)
+#: The parameters of the query for a page of jobs.
+FILTERS = ("state", "kind", "worker", "newest", "limit", "after")
 SIGNAL = ("put", "operate", "worker")
 
 
@@ -132,10 +140,10 @@ class QueueApi:
             "drop": (self._drop, OPERATE),
             "hint": (self._hint, SIGNAL),
         }
-        gets: dict[str, tuple[Work, Sequence[str]]] = {
+        gets: dict[str, tuple[Work, Sequence[str], *tuple[str, ...]]] = {
             "": (self._about, READ),
-            "/stats": (self._stats, READ),
-            "/jobs": (self._jobs, READ_JOBS),
+            "/stats": (self._stats, READ, "by"),
+            "/jobs": (self._jobs, READ_JOBS, *FILTERS),
             "/jobs/{job_id:path}": (self._job, READ_JOBS),
         }
         return [
@@ -161,7 +169,11 @@ class QueueApi:
         for queue in queues:
             await queue.close()
 
-    def _route(self, work: Work, scopes: Sequence[str]) -> Callable[[Request], Awaitable[Response]]:
+    def _route(
+        self, work: Work, scopes: Sequence[str], *query: str
+    ) -> Callable[[Request], Awaitable[Response]]:
+        known = ("keep", *query)
+
         async def route(request: Request) -> Response:
             headers = {"X-Pollwise-Instance": self.instance, "Cache-Control": "no-store"}
             try:
@@ -174,6 +186,7 @@ class QueueApi:
                         "the first try went to another controller, or it was restarted since",
                         "Check whether it was carried out before you try again.",
                     )
+                known_query_only(request, known)
                 queue = self._queue(request)
                 body = await _read_body(request) if request.method == "POST" else {}
                 with client_sends_hints(body):
@@ -408,6 +421,7 @@ class QueueApi:
     async def _ws(self, socket: WebSocket) -> None:
         try:
             await self._authorise(socket, SIGNAL)
+            known_query_only(socket, ("keep",))
             queue = self._queue(socket)
             if self._listening >= LISTENERS_MAX:
                 raise HttpError(503, "too_many_listeners", "too many listeners", "Poll instead.")

@@ -20,6 +20,7 @@ from pollwise.controller.http.access import address_of
 from pollwise.controller.http.answers import HttpError, encoded
 from pollwise.controller.http.requests import (
     checked,
+    checked_query,
     disconnected,
     error_response,
     parsed,
@@ -200,7 +201,7 @@ def _from_query(query: bytes) -> tuple[str, PollRequest]:
         raise HttpError(
             400, "bad_query", "the query cannot be read", "Encode it as in a URL."
         ) from None
-    asked = checked(schema.PollQuery, dict(given), strict=False)
+    asked = checked_query(schema.PollQuery, dict(given))
     running = None if asked.running is None else dict.fromkeys(asked.running)
     return asked.worker_id, PollRequest(asked.max, asked.wait, running)
 

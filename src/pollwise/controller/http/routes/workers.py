@@ -122,12 +122,15 @@ def routes(controller: Controller) -> APIRouter:
             body=schema.Drain,
         ),
         description="It finishes what it runs, goes on polling and stays registered, but gets no "
-        'more jobs until `{"drain": false}` undoes it. A worker that registers again, as after a '
+        'more jobs until `{"drain": false}` undoes it, which needs the scope `operate`: with its '
+        "own token a worker can only drain itself. A worker that registers again, as after a "
         "restart, gets jobs again.",
     )
     async def drain(request: Request, worker_id: str) -> Response:
         who = await controller.access.caller(request, "operate", worker=worker_id)
         wanted = (await read_model(request, options.body_limit, schema.Drain)).drain
+        if not wanted:  # a worker may drain itself, but not undo what an operator decided
+            who.must_have("operate")
         row = await registry.drain(checked_id(worker_id, "worker"), wanted)
         if row is None:
             raise no_such("worker", worker_id)

@@ -1,0 +1,33 @@
+"""What the HTTP APIs of a controller and a fleet share. Knows routes and queries, no framework."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, MutableMapping
+from typing import Any
+
+#: The methods that a route can have.
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+
+
+def allowed_methods(routes: Iterable[Any], scope: MutableMapping[str, Any]) -> list[str]:
+    """The methods that the routes of this path have, for the header `Allow` of a 405.
+
+    A framework names those of the first such route alone.
+    """
+    return [
+        method
+        for method in METHODS
+        if any(route.matches({**scope, "method": method})[0].name == "FULL" for route in routes)
+    ]
+
+
+def unknown_query(given: Iterable[str], known: Collection[str]) -> str | None:
+    """What is wrong with the names in a query; None if all are known.
+
+    A filter that is misspelt must not show everything.
+    """
+    for name in given:
+        if name not in known:
+            names = f"the parameters are {', '.join(sorted(known))}" if known else "it has none"
+            return f"there is no query parameter {name[:40]!r} here; {names}"
+    return None
