@@ -67,6 +67,13 @@ def test_a_target_does_not_print_its_options() -> None:
     assert target.type == "http"
 
 
+def test_a_probe_without_a_name_is_refused_at_once() -> None:
+    fleet: Any = Fleet()
+    with pytest.raises(ConfigError, match=r"give the target's name: @fleet.probe\('orders'\)"):
+        fleet.probe(probe)
+    assert len(fleet) == 0
+
+
 def test_names_are_unique_and_nothing_is_added_when_one_is_wrong() -> None:
     fleet = Fleet()
     fleet.add(Target("a", probe))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,7 +12,7 @@ from hypothesis import strategies as st
 
 from pollwise.errors import HandlerError
 from pollwise.outbox import NewRecord, Outbox
-from pollwise.outbox.handlers import RecordHandlers, matcher, record_handler
+from pollwise.outbox.handlers import FailedRecord, RecordHandlers, matcher, record_handler
 from pollwise.outbox.progress import HandlerProgress, RecordProgress
 from pollwise.outbox.records import PROGRESS_BYTES_MAX, Record
 from pollwise.outbox.stores.memory import MemoryOutboxStore
@@ -42,6 +44,26 @@ def registry(**patterns: list[str]) -> RecordHandlers:
         )  # fmt: skip
         made.add(handler)
     return made
+
+
+def test_a_fallback_gets_what_its_decorator_takes() -> None:
+    got: list[Any] = []
+
+    def save(record: Any, session: str) -> None:
+        got.append((record, session))
+
+    @functools.wraps(save)
+    def with_session(record: Any) -> None:
+        save(record, "session")
+
+    handler = record_handler(
+        ["x"], lambda record: None, name="x", retry=None, timeout=None, fallback=with_session,
+        breaker=None,
+    )  # fmt: skip
+    assert handler.fallback is not None
+    record: Any = object()
+    handler.fallback.function(FailedRecord(record, "no"))
+    assert got == [(record, "session")]
 
 
 def test_handlers_match_in_the_order_they_were_registered() -> None:

@@ -144,6 +144,26 @@ def test_a_fetch_that_takes_a_hold_gets_the_strategys() -> None:
     assert holds == [20.0, 0.0]
 
 
+def test_a_decorator_may_hide_or_pass_on_the_hold() -> None:
+    holds: list[float] = []
+
+    async def fetch(*, hold: float) -> list[int]:
+        holds.append(hold)
+        return [1]
+
+    @functools.wraps(fetch)
+    async def hides() -> list[int]:
+        return await fetch(hold=3.0)
+
+    @functools.wraps(fetch)
+    async def passes_on(*given: Any, **named: Any) -> list[int]:
+        return await fetch(*given, **named)
+
+    first_batch(hides, Adaptive())
+    first_batch(passes_on, Adaptive(hold="20s"))
+    assert holds == [3.0, 20.0]
+
+
 def test_a_strategy_that_holds_needs_a_fetch_that_can() -> None:
     async def fetch(held: float = 0) -> list[int]:
         return [1]

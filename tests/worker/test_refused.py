@@ -82,6 +82,56 @@ def test_anything_that_takes_one_job_is_a_handler(function: Any) -> None:
     assert it.kinds == ("x",)
 
 
+def with_session(handler: Any) -> Any:
+    @functools.wraps(handler)
+    async def inner(job: Job) -> None:
+        await handler(job, session="s")
+
+    return inner
+
+
+def passing_on(handler: Any) -> Any:
+    @functools.wraps(handler)
+    def inner(*given: Any, **named: Any) -> Any:
+        return handler(*given, session="s", **named)
+
+    return inner
+
+
+@pytest.mark.parametrize("decorator", [with_session, passing_on])
+def test_a_decorator_may_add_arguments(decorator: Any) -> None:
+    ran: list[tuple[Any, str]] = []
+
+    async def charge(job: Job, session: str) -> None:
+        ran.append((job.payload, session))
+
+    async def main(clock: VirtualClock) -> None:
+        queue = MemoryQueue(clock=clock)
+        it = Worker(queue)
+        it.handle("x")(decorator(charge))
+        await queue.put(NewJob("x", 7))
+        async with working(it, options()):
+            await clock.advance(1)
+
+    virtually(main)
+    assert ran == [(7, "s")]
+
+
+def test_a_decorator_that_takes_something_else_is_refused() -> None:
+    inner: Any = functools.wraps(right)(lambda one, other: None)
+    with pytest.raises(HandlerError, match=r"the handler right\(one, other\)"):
+        worker().handle("x")(inner)
+
+
+def test_handle_without_a_kind_is_refused_at_once() -> None:
+    it: Any = worker()
+    with pytest.raises(HandlerError, match=r"give a kind: @worker.handle\('resize'\)"):
+        it.handle(right)
+    with pytest.raises(JobError):
+        it.handle(7)
+    assert it.kinds == ()
+
+
 @pytest.mark.parametrize(
     ("given", "error"),
     [

@@ -15,6 +15,7 @@ from pollwise.errors import ConfigError, HandlerTimeout, Reject, Snooze
 from pollwise.queues.memory import MemoryQueue
 from pollwise.runtime.clock import VirtualClock
 from pollwise.runtime.events import Event, JobDead, JobDone, JobRetried, JobSnoozed, log
+from pollwise.runtime.executor.handlers import ERRORS_SHOWN, text_of, traceback_of
 from pollwise.runtime.jobs import Job, JobInfo, NewJob
 from pollwise.worker import Worker
 from tests.support.kit import SOON, Seen, options, until_empty, virtually, working
@@ -37,6 +38,7 @@ class Unspeakable(Exception):
 
 def worked_off(
     handler: Callable[[Job], Any],
+    payload: Any = None,
     *,
     retry: Retry = SOON,
     layers: tuple[Any, ...] = (),
@@ -52,7 +54,7 @@ def worked_off(
         worker.handle("other")(lambda job: None)
         for layer in layers:
             worker.middleware(layer)
-        await queue.put(NewJob("x"))
+        await queue.put(NewJob("x", payload))
         async with working(worker, options(**chosen)) as running:
             await until_empty(queue)
             assert not running.done()
@@ -387,3 +389,56 @@ def test_the_traceback_of_a_handler_has_no_frames_of_ours(
     assert first.startswith("job_dead ")
     assert "traceback" not in first
     assert "in amount" in rest
+
+
+def test_causes_and_members_of_a_group_are_logged_and_named() -> None:
+    def charge() -> None:
+        raise ConnectionError("the bank is down")
+
+    def pay() -> None:
+        try:
+            charge()
+        except ConnectionError as error:
+            raise ValueError("not paid") from error
+
+    async def fails(words: str) -> None:
+        try:
+            raise LookupError("no row")
+        except LookupError:
+            raise RuntimeError(words)  # noqa: B904 - its context is what is tested
+
+    async def both(job: Job) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(fails("first"))
+                group.create_task(fails("second"))
+        except* RuntimeError as errors:
+            if job.payload == "group":
+                raise errors from None
+        pay()
+
+    for payload in ("group", "chain"):
+        seen, _ = worked_off(both, payload)
+        for event in seen.of(JobRetried, JobDead):
+            assert isinstance(event, JobRetried | JobDead)
+            where = event.traceback
+            if payload == "group":
+                assert "2 sub-exceptions): RuntimeError: first; RuntimeError: sec" in event.error
+                assert "member 1 of 2: RuntimeError: first" in where
+                assert where.count("raised while handling LookupError: no row") == 2
+                assert where.count("in fails") == 4
+            else:
+                assert event.error == "ValueError: not paid"
+                caused = where.index("caused by ConnectionError: the bank is down")
+                assert where.index("in pay") < caused < where.index("in charge")
+
+
+def test_a_long_or_circular_chain_of_errors_is_cut() -> None:
+    one, other = ValueError("one"), ValueError("other")
+    one.__cause__, other.__cause__ = other, one
+    assert traceback_of(one) == "  caused by ValueError: other"
+    many = ExceptionGroup("many", [ValueError(n) for n in range(1000)])
+    lines = traceback_of(many).splitlines()
+    assert len(lines) == ERRORS_SHOWN
+    assert lines[-1] == "more errors are not shown"
+    assert len(text_of(many)) < 200

@@ -124,6 +124,8 @@ class Fleet:
 
     def probe(self, name: str, **plan: Any) -> Callable[[F], F]:
         """Add a target whose probe is the decorated function; `plan` is as for `Target`."""
+        if callable(name):  # `@fleet.probe` without parentheses would add nothing
+            raise ConfigError("give the target's name: @fleet.probe('orders')")
 
         def register(function: F) -> F:
             self.add(Target(name, function, **plan))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pollwise.runtime.executor.handlers import (
     check_signature,
     handler_for,
     is_async,
+    takes,
 )
 from pollwise.runtime.executor.threads import HandlerThreads
 from pollwise.runtime.jobs import checked_name
@@ -103,11 +103,11 @@ def record_handler(
 def _fallback(pattern: str, function: Callable[..., Any], timeout: Duration | None) -> Handler:
     """A fallback takes the record, or the record and the error."""
     try:
-        inspect.signature(function).bind(object(), object())
-        two = True
+        two = takes(function, 2)
     except (TypeError, ValueError):
-        check_signature(pattern, function, "record")
         two = False
+    if not two:
+        check_signature(pattern, function, "record")
 
     def call(failed: FailedRecord) -> Any:
         return function(failed.record, failed.error) if two else function(failed.record)

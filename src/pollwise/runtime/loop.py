@@ -331,7 +331,10 @@ def poll(
 
 def _takes_hold(fetch: Callable[..., Any]) -> bool:
     try:
-        return "hold" in inspect.signature(fetch).parameters
+        own = inspect.signature(fetch, follow_wrapped=False).parameters
+        passes_on = any(each.kind is each.VAR_KEYWORD for each in own.values())
+        # A decorator that takes only some arguments hides those of the function that it wraps.
+        return "hold" in (inspect.signature(fetch).parameters if passes_on else own)
     except ValueError:  # some builtins have no signature
         return False
 

@@ -16,7 +16,7 @@ from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events
 from pollwise.runtime.executor.handlers import Handler, Middleware, check_middleware, handler_for
 from pollwise.runtime.executor.starting import checked_options, own_name, refuse_if_forbidden
-from pollwise.runtime.jobs import Job
+from pollwise.runtime.jobs import Job, checked_name
 from pollwise.runtime.signals import stopping_on_signals
 from pollwise.worker.run import WorkerRun, WorkerRunOptions
 
@@ -76,6 +76,9 @@ class Worker:
             stopped: its job is retried, its thread runs on and keeps its place.
         breaker: stop claiming this kind while its runs keep failing; then try one job.
         """
+        if callable(kind):  # `@worker.handle` without parentheses would register nothing
+            raise HandlerError("give a kind: @worker.handle('resize')")
+        checked_name(kind, "kind")
 
         def register(function: F) -> F:
             if kind in self._handlers:

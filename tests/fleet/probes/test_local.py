@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import shlex
@@ -355,5 +356,29 @@ def test_a_plain_function_runs_beside_the_event_loop() -> None:
         assert as_probe(of_two) is of_two
         found = await probe(Target("t", probe), ProbeContext(None, 0.0, 0.0))
         assert found.value == f"thread of {os.getpid()}"
+
+    really(main)
+
+
+def test_a_decorated_function_gets_what_its_decorator_takes() -> None:
+    def depth(target: Target, session: str) -> str:
+        return f"{target.name} {session}"
+
+    @functools.wraps(depth)
+    def adds(target: Target) -> str:
+        return depth(target, "session")
+
+    def named(target: Target) -> str:
+        return target.name
+
+    @functools.wraps(named)
+    def passes_on(*given: Any) -> str:
+        return named(*given)
+
+    async def main() -> None:
+        for function, value in ((adds, "t session"), (passes_on, "t")):
+            probe = as_probe(function)
+            found = await probe(Target("t", probe), ProbeContext(None, 0.0, 0.0))
+            assert found.value == value
 
     really(main)

@@ -20,6 +20,7 @@ from typing import Any
 
 from pollwise.fleet.probes.options import ProbeOptions
 from pollwise.fleet.targets import Probe, ProbeContext, Reading, Target
+from pollwise.runtime.executor.handlers import takes
 
 
 def make(target: Target) -> Probe:
@@ -73,15 +74,11 @@ def _arguments(function: Callable[..., Any]) -> int:
     if not callable(function):
         raise TypeError("is not a function")
     try:
-        signature = inspect.signature(function)
+        for count in (2, 1, 0):
+            if takes(function, count):
+                return count
     except ValueError:  # some functions written in C have no signature
         return 2
-    for count in (2, 1, 0):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return count
     raise TypeError("must take (target, context), or (target), or nothing")
 
 

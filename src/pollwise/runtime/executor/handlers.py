@@ -22,6 +22,10 @@ JOB_RETRY = Retry.exponential("1s", max_delay="60s", attempts=5, jitter=0.25)
 
 #: How many frames of a handler's error are logged, counted from the innermost.
 FRAMES_SHOWN = 8
+#: How many errors of a chain of causes and of groups are logged, and how many members of a group
+#: are named in its text.
+ERRORS_SHOWN = 10
+MEMBERS_SHOWN = 3
 _OUR_FILES = (str(Path(__file__).parents[2]), asyncio.__path__[0])
 
 Proceed = Callable[[Any], Awaitable[Any]]
@@ -80,10 +84,10 @@ def check_signature(kind: str, function: object, item: str = "job") -> None:
             f"write a function that returns when the {item} is done"
         )
     try:
-        inspect.signature(function).bind(object())
+        own_signature(function).bind(object())
     except TypeError as error:
         raise HandlerError(
-            f"the handler {name}{inspect.signature(function)} of kind {kind!r} cannot be called "
+            f"the handler {name}{own_signature(function)} of kind {kind!r} cannot be called "
             f"with one argument, the {item}: {error}. Write it as `def {name}({item}): ...`"
         ) from None
     except ValueError:  # some builtins have no signature; they will say so when called
@@ -97,14 +101,37 @@ def check_middleware(layer: object) -> None:
     if not callable(layer) or _is_generator(layer):
         raise HandlerError(f"the middleware {name} is not an async function; {advice}")
     try:
-        inspect.signature(layer).bind(object(), object())
+        own_signature(layer).bind(object(), object())
     except TypeError as error:
         raise HandlerError(
-            f"the middleware {name}{inspect.signature(layer)} cannot be called with two "
+            f"the middleware {name}{own_signature(layer)} cannot be called with two "
             f"arguments, the job and the next layer: {error}; {advice}"
         ) from None
     except ValueError:  # as above
         return
+
+
+def own_signature(function: Any) -> inspect.Signature:
+    """The signature that callers must fit.
+
+    `functools.wraps` shows the signature of the wrapped function, but a decorator may add arguments
+    to the call of it.
+    """
+    return inspect.signature(function, follow_wrapped=False)
+
+
+def takes(function: Any, count: int) -> bool:
+    """True if a function can be called with `count` arguments.
+
+    A decorator with `*args` passes on what it receives, so what it wraps counts too.
+    """
+    own = own_signature(function)
+    passes_on = any(each.kind is each.VAR_POSITIONAL for each in own.parameters.values())
+    try:
+        (inspect.signature(function) if passes_on else own).bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def _is_generator(function: object) -> bool:
@@ -178,19 +205,54 @@ def is_permanent(error: BaseException, retry: Retry) -> bool:
 
 
 def text_of(error: BaseException, *, bare: bool = False) -> str:
-    """An error as text, even if its own `__str__` fails."""
+    """An error as text, even if its own `__str__` fails. A group also names its members."""
     name = type(error).__name__
     try:
-        return str(error) if bare else f"{name}: {error}"
+        text = str(error) if bare else f"{name}: {error}"
+        if isinstance(error, BaseExceptionGroup):
+            text += ": " + "; ".join(text_of(each) for each in error.exceptions[:MEMBERS_SHOWN])
     except Exception:
         return f"{name} (its own text cannot be read)"
+    return text
 
 
 def traceback_of(error: BaseException) -> str:
-    """The innermost frames of an error in a handler, without those of Pollwise."""
+    """Where an error in a handler came from, without the frames of Pollwise.
+
+    Behind it follow its causes and the members of a group, each with its own frames.
+    """
+    shown: list[str] = []
+    seen: set[int] = set()
+    waiting = [("", error)]
+    while waiting and len(seen) < ERRORS_SHOWN:
+        title, each = waiting.pop(0)
+        if id(each) in seen:  # a cause may lead back to its effect
+            continue
+        seen.add(id(each))
+        shown += [f"{title} {text_of(each)}".rstrip(": ")] if title else []
+        shown += _frames_of(each)
+        waiting[:0] = _behind(each)
+    if waiting:
+        shown.append("more errors are not shown")
+    return "\n".join(shown)
+
+
+def _frames_of(error: BaseException) -> list[str]:
+    """The innermost frames of an error, as text."""
     try:
         stack = traceback.extract_tb(error.__traceback__)
     except Exception:
-        return ""
+        return []
     theirs = [frame for frame in stack if not frame.filename.startswith(_OUR_FILES)]
-    return "".join(traceback.format_list(theirs[-FRAMES_SHOWN:])).rstrip()
+    return [text.rstrip() for text in traceback.format_list(theirs[-FRAMES_SHOWN:])]
+
+
+def _behind(error: BaseException) -> list[tuple[str, BaseException]]:
+    """The members of a group, then the cause; each with a title."""
+    members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+    found = [(f"  member {n} of {len(members)}:", each) for n, each in enumerate(members, 1)]
+    if error.__cause__ is not None:
+        found.append(("  caused by", error.__cause__))
+    elif error.__context__ is not None and not error.__suppress_context__:
+        found.append(("  raised while handling", error.__context__))
+    return found
