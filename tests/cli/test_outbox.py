@@ -141,6 +141,32 @@ def test_blocked_and_dead(url: str, shop: list[str]) -> None:
     assert "more may follow" in good("outbox", "dead", url, "--limit", "1").out
 
 
+def test_list_and_show(url: str, shop: list[str]) -> None:
+    listed = good("outbox", "list", url, "--json").json()
+    assert [(each["id"], each["state"]) for each in listed] == [
+        (shop[0], "dead"), (shop[1], "ready"), (shop[2], "ready"), (shop[3], "ready"),
+        (shop[4], "dead"),
+    ]  # fmt: skip
+    (paid,) = good("outbox", "list", url, "--state", "ready", "--kind", "order.paid").out.split(
+        "\n"
+    )[1:-1]
+    assert paid.split()[:3] == [shop[3], "order.paid", "order-18"]
+    page = good("outbox", "list", url, "--key", "order-17", "--limit", "2").out
+    assert f"more may follow: --after {shop[1]}" in page
+    rest = good("outbox", "list", url, "--key", "order-17", "--after", shop[1], "--json").json()
+    assert [each["id"] for each in rest] == [shop[2]]
+    assert good("outbox", "list", url, "--state", "done").out == "no such records\n"
+    refused = pollwise("outbox", "list", url, "--state", "blocked")
+    assert refused.code == 2
+    assert "--state blocked must be one of ready, leased" in refused.err
+    shown = good("outbox", "show", url, shop[0]).out
+    assert ["error", "no", "good"] in [line.split() for line in shown.splitlines()]
+    assert good("outbox", "show", url, shop[0], "--json").json()["payload"] == {"id": 0}
+    nobody = pollwise("outbox", "show", url, "999999")
+    assert nobody.code == 1
+    assert "no record 999999" in nobody.err
+
+
 def test_retry_and_skip(url: str, shop: list[str]) -> None:
     assert good("outbox", "retry", url, "--key", "order-17").out == "retried 1 record(s)\n"
     assert good("outbox", "blocked", url).out == "no key is blocked\n"
@@ -187,6 +213,9 @@ def test_run(url: str, folder: Path) -> None:
         for number in range(3):
             command.out.until(f"published {ids[number]} order-1 {number}")
             command.out.until(f"audited {ids[number]}")
+        (relay,) = good("outbox", "relays", url, "--json").json()
+        assert relay["handlers"] == {"publish": ["order.*"], "audit": ["*"]}
+        assert "publish: order.*; audit: *" in good("outbox", "relays", url).out
         (bad,) = put(url, [NewRecord("order.placed", "bad", "order-2")])
         dead = json.loads(command.err.until('"record_dead"').string)
         assert (dead["record"], dead["error"]) == (bad, "publish: ValueError: no good")
@@ -194,6 +223,7 @@ def test_run(url: str, folder: Path) -> None:
         assert command.stopped() == 0
     (key,) = good("outbox", "blocked", url, "--json").json()
     assert key["key"] == "order-2"
+    assert "no relay runs" in good("outbox", "relays", url).out
 
 
 def test_run_takes_the_settings(folder: Path) -> None:

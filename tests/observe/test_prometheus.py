@@ -252,12 +252,12 @@ def every_event_of_an_outbox() -> Iterator[Event]:
     yield polled(0, at)
     yield PollFailed(at, "OSError: gone", 1, 1.0)
     yield PaceChanged(at, "back-off", 1.0, 2.0)
-    yield RecordHandled(*record, 0.02, 0.01)
+    yield RecordHandled(*record, 0.02, 0.01, ("publish",))
     yield RecordRetried(*record, "publish", 1, "no", 2.0)
     yield RecordSnoozed(*record, "publish", 2.0)
     yield RecordFellBack(*record, "publish", 4, "no")
     yield RecordUnhandled(*record, 1.0)
-    yield RecordDead(*record, "no")
+    yield RecordDead(*record, "no", "", ("audit",), ("publish",))
     yield KeyBlocked(at, "r", "order-7", "7")
     yield KeyGivenBack(at, "r", "order-7", 3, "the relay stops")
     yield KeyLost(at, "r", "order-7", "7")
@@ -287,6 +287,11 @@ def test_the_events_of_an_outbox_make_its_metrics_and_leave_with_its_last_relay(
     for result in ("handled", "retried", "snoozed", "fell_back", "unhandled", "dead"):
         labels = {"kind": "order.placed", "result": result}
         assert of_outbox(sink, "pollwise_outbox_record_total", **labels) == 1
+    for result in ("done", "retried", "snoozed", "fell_back", "gave_up"):
+        labels = {"handler": "publish", "result": result}
+        assert of_outbox(sink, "pollwise_outbox_handler_total", **labels) == 1
+    labels = {"handler": "audit", "result": "done"}
+    assert of_outbox(sink, "pollwise_outbox_handler_total", **labels) == 1
     for result in ("blocked", "given_back", "lost"):
         assert of_outbox(sink, "pollwise_outbox_key_total", result=result) == 1
     assert of_outbox(sink, "pollwise_outbox_poll_total") == 2

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import asdict
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 
+from pollwise.cli import outbox_records as views
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import (
     Json,
@@ -20,17 +20,14 @@ from pollwise.cli.options import (
     overrides_of,
     set_option,
 )
+from pollwise.cli.outbox_records import Url, with_store
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
 from pollwise.cli.running import found_at, run_in_processes
 from pollwise.durations import short
 from pollwise.errors import ConfigError, HandlerError
 from pollwise.observe import logs
 from pollwise.outbox import Outbox, open_store
-from pollwise.outbox.records import RecordInfo
-from pollwise.outbox.stores.base import OutboxStore
 from pollwise.settings import load
-
-T = TypeVar("T")
 
 SET_EXAMPLE = "outbox.lease=30s"
 
@@ -40,20 +37,15 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-Url = Annotated[str, typer.Argument(help="The database, as in sqlite:///shop.db?outbox=default")]
 Ids = Annotated[list[str] | None, typer.Argument(help="Record ids, instead of --key or --all.")]
 Keys = Annotated[list[str] | None, typer.Option("--key", help="The dead records of this key.")]
 All = Annotated[bool, typer.Option("--all", help="All dead records of the outbox.")]
 
 
-def with_store(url: str, work: Callable[[OutboxStore], Awaitable[T]]) -> T:
-    """Open the store of an outbox, call `work` with it, close it."""
-
-    async def main() -> T:
-        async with open_store(url) as store:
-            return await work(store)
-
-    return asyncio.run(main())
+app.command("list")(views.list_records)
+app.command("show")(views.show)
+app.command("dead")(views.dead)
+app.command("relays")(views.relays)
 
 
 @app.command("run")
@@ -140,46 +132,6 @@ def blocked(
         )
         if len(page) == limit:
             say(f"more may follow: --after {page[-1].key}")
-
-
-@app.command("dead")
-def dead(
-    url: Url,
-    kind: Annotated[str | None, typer.Option(help="Only records of this kind.")] = None,
-    key: Annotated[str | None, typer.Option(help="Only records of this key.")] = None,
-    limit: Annotated[int, typer.Option(help="Maximum number of records.")] = 50,
-    after: Annotated[str | None, typer.Option(help="Continue after this record id.")] = None,
-    as_json: Json = False,
-) -> None:
-    """List dead records with their errors.
-
-    Example: pollwise outbox dead sqlite:///shop.db --kind order.placed
-    """
-    page = with_store(
-        url, lambda store: store.records("dead", kind=kind, key=key, limit=limit, after=after)
-    )
-    if as_json:
-        print_json([_facts(info) for info in page])
-        return
-    print_table(
-        ("id", "kind", "key", "put", "died", "error"),
-        [
-            (
-                info.record.id,
-                info.record.kind,
-                info.record.key,
-                moment(info.record.created_at),
-                moment(info.since),
-                info.error or NOTHING,
-            )
-            for info in page
-        ],
-        empty="no dead records",
-        narrow=("id", "put", "died"),
-        cut="error",
-    )
-    if len(page) == limit:
-        say(f"more may follow: --after {page[-1].record.id}")
 
 
 @app.command("retry")
@@ -270,12 +222,3 @@ def _report(what: str, count: int, chosen: Chosen, as_json: bool) -> None:
     if keys and not count:
         fail(f"no dead record has the key {', '.join(keys)}")
         raise typer.Exit(1)
-
-
-def _facts(info: RecordInfo) -> dict[str, Any]:
-    record, own = info.record, ("id", "outbox", "kind", "payload", "key", "created_at")
-    return {
-        **{name: getattr(record, name) for name in own},
-        "headers": dict(record.headers),
-        **{name: getattr(info, name) for name in ("state", "since", "error", "progress")},
-    }

@@ -95,6 +95,12 @@ METRICS: tuple[Metric, ...] = (
             "snoozed, fell_back, unhandled.",
             *("kind", "result"),
         ),
+        _counter(
+            "handler_total",
+            "Records by handler and what it did: done and gave_up, counted when the record ends; "
+            "retried, snoozed, fell_back.",
+            *("handler", "result"),
+        ),
         _histogram("record_lag_seconds", "Time from put to handled, by the store's clock.", "kind"),
         _histogram("record_duration_seconds", "How long the handlers of a record took.", "kind"),
         _counter("key_total", "Keys that were blocked, given_back or lost.", "result"),

@@ -194,7 +194,16 @@ class PrometheusSink:
         self._of(event, "hints_lost_total").inc()
 
     def _record_noted(self, event: events.RecordEvent) -> None:
-        self._of(event, "record_total", event.kind, RECORD_RESULTS[type(event)]).inc()
+        result = RECORD_RESULTS[type(event)]
+        self._of(event, "record_total", event.kind, result).inc()
+        if isinstance(event, (events.RecordHandled, events.RecordDead)):
+            for handler in event.handlers:
+                self._of(event, "handler_total", handler, "done").inc()
+        if isinstance(event, events.RecordDead):
+            for handler in event.gave_up:
+                self._of(event, "handler_total", handler, "gave_up").inc()
+        if isinstance(event, (events.RecordRetried, events.RecordSnoozed, events.RecordFellBack)):
+            self._of(event, "handler_total", event.handler, result).inc()
         if isinstance(event, events.RecordHandled):
             self._of(event, "record_lag_seconds", event.kind).observe(event.lag)
             self._of(event, "record_duration_seconds", event.kind).observe(event.took)

@@ -123,7 +123,8 @@ class Handling:
             return self._unfinished(record, states, handlers)
         if timed:
             lag = max(self._now() - record.created_at, 0.0)
-            self._emit(RecordHandled, record, lag, self._clock.now() - began)
+            done = _ended(handlers, states, "done")
+            self._emit(RecordHandled, record, lag, self._clock.now() - began, done)
         return None
 
     def _unfinished(
@@ -139,7 +140,8 @@ class Handling:
             if state.ended == "gave up"
         )
         where = "\n".join(state.where for state in states if state.where)
-        self._emit(RecordDead, record, error, where)
+        ends = _ended(handlers, states, "done"), _ended(handlers, states, "gave up")
+        self._emit(RecordDead, record, error, where, *ends)
         return Unfinished(None, error)
 
     def _unhandled(self, record: Record, state: HandlerProgress) -> Unfinished:
@@ -249,6 +251,14 @@ class Handling:
             self._events.emit(
                 kind(self._source, self._relay, record.id, record.kind, record.key, *values)
             )
+
+
+def _ended(
+    handlers: tuple[RecordHandler, ...], states: list[HandlerProgress], how: str
+) -> tuple[str, ...]:
+    """The names of the handlers that ended in this way."""
+    pairs = zip(handlers, states, strict=True)
+    return tuple([handler.name for handler, state in pairs if state.ended == how])
 
 
 def _asked_for(error: BaseException) -> float:

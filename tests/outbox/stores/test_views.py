@@ -293,6 +293,37 @@ def test_relays_know_of_each_other_while_they_live(bench: StoreBench) -> None:
     bench.run(main())
 
 
+def test_the_live_relays_are_listed(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        assert await store.relays() == []
+        await store.announce_handlers("b", {"mail": ["order.*"]}, 7.0)
+        await bench.elapse(RELAY_LIVE - 1)
+        await store.announce_handlers("a", {"bill": ["a", "b"]}, 0.0)
+        old, new = await store.relays()
+        assert (old.relay, dict(old.handlers), old.newer) == ("b", {"mail": ("order.*",)}, False)
+        assert (new.relay, dict(new.handlers), new.newer) == ("a", {"bill": ("a", "b")}, False)
+        assert new.started_at == new.seen_at == pytest.approx(bench.clock.epoch())
+        await bench.elapse(2)
+        assert [each.relay for each in await store.relays()] == ["a"]
+
+    bench.run(main())
+
+
+def test_one_record_is_found_by_its_id(bench: StoreBench) -> None:
+    async def main() -> None:
+        store = await bench.store()
+        first, second = await put(store, "a", "b")
+        for record_id, payload in ((first, 0), (second, 1)):
+            found = await store.get(record_id)
+            assert found is not None
+            assert found.record.payload == payload
+        for nobody in (str(int(second) + 1), "0", "nonsense", ""):
+            assert await store.get(nobody) is None
+
+    bench.run(main())
+
+
 def test_which_relay_is_newer_goes_by_its_first_announcement(bench: StoreBench) -> None:
     """Whatever their own clocks make of their age later, a moment that stood still included."""
 

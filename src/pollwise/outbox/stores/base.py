@@ -40,6 +40,7 @@ from pollwise.runtime.store import (
     distinct,
     once_each,
 )
+from pollwise.storage.ids import number_of
 
 OnDead = Literal["block", "continue"]
 #: The maximum number of records of one key in a claim.
@@ -133,6 +134,10 @@ class OutboxStore(WorkStore[KeyClaim]):
     # For operators
 
     @abstractmethod
+    async def relays(self) -> list[RelayInfo]:
+        """The live relays, the oldest first. `newer` is False: nobody asks."""
+
+    @abstractmethod
     async def stats(self) -> OutboxStats:
         """How many records are in each state."""
 
@@ -155,6 +160,12 @@ class OutboxStore(WorkStore[KeyClaim]):
             raise ConfigError(f"state = {state!r} must be one of {', '.join(RECORD_STATES)}")
         check_page(limit)
         return await self._records(state, kind, key, limit, after)
+
+    async def get(self, record_id: str) -> RecordInfo | None:
+        """One record; None if it is not in the outbox, any more or at all."""
+        number = number_of(record_id)
+        page = await self._records(None, None, None, 1, str(number - 1) if number > 1 else None)
+        return page[0] if number and page and page[0].record.id == record_id else None
 
     async def kinds(self) -> list[str]:
         """The different kinds of the first records in the outbox."""

@@ -187,6 +187,11 @@ class MemoryOutboxStore(OutboxStore):
             if info.relay != relay and info.seen_at > now - RELAY_LIVE
         ]
 
+    async def relays(self) -> list[RelayInfo]:
+        gone = self.clock.epoch() - RELAY_LIVE
+        live = [info for info in self._relays.values() if info.seen_at > gone]
+        return sorted(live, key=lambda info: (info.started_at, info.relay))
+
     async def stats(self) -> OutboxStats:
         now = self.clock.epoch()
         counts: dict[str, int] = dict.fromkeys(("ready", "leased", "waiting", "dead", "done"), 0)

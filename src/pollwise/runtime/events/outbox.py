@@ -97,6 +97,8 @@ class RecordHandled(RecordEvent):
 
     lag: float
     took: float
+    #: Those that returned; others fell back.
+    handlers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,9 @@ class RecordDead(RecordEvent):
 
     error: str
     traceback: str = ""
+    #: Those that returned, and those that gave up.
+    handlers: tuple[str, ...] = ()
+    gave_up: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,11 @@ FROM {schema}.outbox_relays CROSS JOIN clock LEFT JOIN announced ON true
 WHERE outbox = $1 AND relay <> $2 AND seen_at > now - $5::double precision
 ORDER BY started_at, relay
 
+-- name: relays
+SELECT relay, handlers, started_at, seen_at, false FROM {schema}.outbox_relays
+WHERE outbox = $1 AND seen_at > {schema}.outbox_now($3::double precision) - $2::double precision
+ORDER BY started_at, relay COLLATE "C"
+
 -- name: stats
 -- Leased and waiting: the first records of keys; what is overdue counts as ready.
 WITH clock AS MATERIALIZED (SELECT {schema}.outbox_now($2::double precision) AS now)

@@ -238,18 +238,13 @@ class PostgresOutboxStore(PostgresWorkStore[KeyClaim, KeySettlement], OutboxStor
             ],
             safe=True,
         )
-        return [
-            RelayInfo(
-                other,
-                {name: tuple(patterns) for name, patterns in json.loads(sets).items()},
-                started,
-                seen,
-                newer,
-            )
-            for other, sets, started, seen, newer in rows
-        ]
+        return [_relay_of(*row) for row in rows]
 
     # For operators
+
+    async def relays(self) -> list[RelayInfo]:
+        params = [text(self.name), number(RELAY_LIVE), self.database.now()]
+        return [_relay_of(*row) for row in await self.database.rows("relays", params, safe=True)]
 
     async def stats(self) -> OutboxStats:
         [row] = await self.database.rows("stats", [text(self.name), self.database.now()], safe=True)
@@ -322,6 +317,11 @@ def channel_of(schema: str, outbox: str) -> str:
     """The channel where its relays listen; the same as the SQL function `outbox_channel`."""
     digest = hashlib.sha256(f"{quoted(schema)}.{outbox}".encode()).hexdigest()
     return f"pollwise_outbox_{digest[:16]}"
+
+
+def _relay_of(name: str, handlers: str, started: float, seen: float, newer: bool) -> RelayInfo:
+    sets = {each: tuple(patterns) for each, patterns in json.loads(handlers).items()}
+    return RelayInfo(name, sets, started, seen, newer)
 
 
 def _line(claim: KeyClaim) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -262,16 +263,24 @@ class SqliteCalls(SqliteFile):
             if handlers:
                 values = {"relay": relay, "handlers": json.dumps(handlers), "now": now}
                 [(began,)] = self._rows("announce", started_at=began, **values)
-            rows = self._rows("relays", relay=relay, gone=gone)
+            found = self._relays(relay, gone)
+        return [
+            replace(each, newer=(each.started_at, each.relay) > (began, relay)) for each in found
+        ]
+
+    def relays(self, now: float) -> list[RelayInfo]:
+        return self._relays("", now - RELAY_LIVE)
+
+    def _relays(self, besides: str, gone: float) -> list[RelayInfo]:
         return [
             RelayInfo(
                 name,
                 {each: tuple(patterns) for each, patterns in json.loads(sets).items()},
                 float(started),
                 float(seen),
-                (started, name) > (began, relay),
+                False,
             )
-            for name, sets, started, seen in rows
+            for name, sets, started, seen in self._rows("relays", relay=besides, gone=gone)
         ]
 
     # For operators

@@ -96,6 +96,7 @@ class SqliteOutboxStore(OutboxStore):
             self._more_behind(more)
         return lost
 
+    relays = in_thread_now(SqliteCalls.relays)
     stats = in_thread_now(SqliteCalls.stats)
     _renew = in_thread_now(SqliteCalls.renew)
     _announce_handlers = in_thread_now(SqliteCalls.announce)
