@@ -44,7 +44,8 @@ COMMANDS = {
     ),
     "queue": CommandEntry("queue", "Put, list, cancel, retry and drop jobs."),
     "outbox": CommandEntry(
-        "outbox", "The transactional outbox: run its relay, show its records, unblock keys."
+        "outbox.commands",
+        "The transactional outbox: run its relay, show its records, unblock keys.",
     ),
     "serve": CommandEntry("serve", "Run a controller: jobs for workers anywhere, over HTTP."),
     "fleet": CommandEntry("fleet.commands", "Poll thousands of targets, each at its own pace."),

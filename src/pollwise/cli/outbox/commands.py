@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from pollwise.cli import outbox_records as views
 from pollwise.cli.migrating import Sql, print_sql, tell_applied
 from pollwise.cli.options import (
     Json,
@@ -20,7 +19,8 @@ from pollwise.cli.options import (
     overrides_of,
     set_option,
 )
-from pollwise.cli.outbox_records import Url, with_store
+from pollwise.cli.outbox import records as views
+from pollwise.cli.outbox.records import Url, with_store
 from pollwise.cli.output import NOTHING, fail, moment, print_json, print_table, say
 from pollwise.cli.running import found_at, run_in_processes
 from pollwise.durations import short

@@ -1,0 +1,1 @@
+"""`pollwise outbox …`: run the relay, show records and relays, retry and drop."""
