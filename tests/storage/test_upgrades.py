@@ -109,7 +109,9 @@ def upgrade_sqlite(path: Path) -> None:
         ]
         for name in tables:
             if name.endswith("_schema"):
-                connection.execute(f"INSERT INTO {name} (version) VALUES (2)")
+                connection.execute(
+                    f"INSERT INTO {name} (version) SELECT max(version) + 1 FROM {name}"
+                )
             else:
                 connection.execute(f"ALTER TABLE {name} ADD COLUMN later_text TEXT")
                 connection.execute(
@@ -127,7 +129,11 @@ def upgrade_postgres(postgres: Postgres, database: str) -> None:
     assert len(tables) > 10
     for (name,) in tables:
         if name.endswith("migrations"):
-            postgres.execute(f"INSERT INTO pollwise.{name} (version) VALUES (2)", dbname=database)
+            postgres.execute(
+                f"INSERT INTO pollwise.{name} (version) "
+                f"SELECT max(version) + 1 FROM pollwise.{name}",
+                dbname=database,
+            )
         else:
             postgres.execute(
                 f"ALTER TABLE pollwise.{name} ADD COLUMN later_text text, "

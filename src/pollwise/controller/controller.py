@@ -134,6 +134,7 @@ class Controller:
                 self.access.authorise,
                 self.clock,
                 self.check_files,
+                lambda: self.storage.secret("claims"),
             )
         hints.report_to(self.source, self.events)
         stores = (

@@ -221,6 +221,11 @@ class ControllerState(ABC):
             batch = [{"id": id_, "ago_s": ago_s} for id_, ago_s in sorted(used.items())]
             await self._rows("tokens_used", batch=json.dumps(batch))
 
+    async def secret(self, name: str) -> bytes:
+        """32 random bytes under this name, the same for all controllers on this state."""
+        [(value,)] = await self._rows("secret", name=name, value=secrets.token_hex(32))
+        return bytes.fromhex(value)
+
     # Audit
 
     async def audit(self, entries: Sequence[AuditEntry], ago_s: Sequence[float] = ()) -> None:

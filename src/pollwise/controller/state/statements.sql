@@ -13,6 +13,12 @@ WHERE used_at <= {now} - :unused_s
   AND (kind, hash) NOT IN (SELECT value ->> 0, value ->> 1 FROM {items}(:used))
 RETURNING kind;
 
+-- name: secret
+-- The first controller that asks chooses it; later ones get the same.
+INSERT INTO {controller}_secrets (name, value) VALUES (:name, :value)
+ON CONFLICT (name) DO UPDATE SET name = excluded.name
+RETURNING value;
+
 -- name: add_worker
 -- An existing row stays unchanged and is returned.
 INSERT INTO {controller}_workers ({worker})

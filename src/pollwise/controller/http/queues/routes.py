@@ -5,8 +5,8 @@ Under /api/queue/{name}:
     POST …/put          {"jobs": [{"kind", "payload", "headers", …}]}          → {"ids", "fresh"}
     POST …/claim        {"worker", "limit", "lease", "hold", "kinds"}          → {"claims"}
     POST …/abandon      {"nonce"} of a held claim                              → {}
-    POST …/settle       {"settlements": [{"id", "token", "action", "result"}]} → {"lost"}
-    POST …/renew        {"lease", "claims": [{"id", "token", "progress"}]}     → {"lost", "cancel"}
+    POST …/settle       {"settlements": [claim + {"action", "result"}]}        → {"lost"}
+    POST …/renew        {"lease", "claims": [claim + {"progress"}]}            → {"lost", "cancel"}
     POST …/cancel       {"ids"}                                                → {"states"}
     POST …/retry, drop  {"ids"}, or null for all dead jobs                     → {"count"}
     GET  …/stats        ?by=kind                                               → counts
@@ -18,8 +18,10 @@ The scope `put` may put, `worker` may claim, settle and renew, `operate` may can
 and all may read (a worker only counts); but only in the queues that the setting `controller.queues`
 names. An admin may use every queue except that of the controller's own jobs, which nobody may.
 
-A settlement's action is done, retry, dead, cancelled or give_back. A progress is {"fraction",
-"note"}. Views never show the token of a claim.
+To settle or renew a claim, send back its id, kind, key, attempt, token and receipt as they were.
+The receipt is valid only with the token that claimed (a rotated one is the same token); the claim
+of anybody else is `lost`. A settlement's action is done, retry, dead, cancelled or give_back. A
+progress is {"fraction", "note"}. Views never show the token or the receipt of a claim.
 
 An answer may be lost after its call was carried out. So put, claim and cancel take a `nonce`:
 repeated with the same one within a minute, they return the same answer. `X-Pollwise-Instance`
@@ -30,9 +32,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from starlette.requests import HTTPConnection, Request
@@ -40,29 +42,22 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
-from pollwise.controller.http.answers import HttpError, encoded, error_for
+from pollwise.controller.http.answers import HttpError, encoded
 from pollwise.controller.http.queues.answers import Answers, HeldAnswer
-from pollwise.controller.http.queues.hints import MESSAGE_MAX, HintExchange, client_sends_hints
-from pollwise.controller.http.requests import (
-    disconnected,
-    error_response,
-    known_query_only,
-    parsed,
-    read_body,
+from pollwise.controller.http.queues.bodies import (
+    body_of,
+    explained_error,
+    message_from,
+    nonce_from,
+    seconds_from,
 )
+from pollwise.controller.http.queues.hints import HintExchange, client_sends_hints
+from pollwise.controller.http.requests import disconnected, error_response, known_query_only
 from pollwise.controller.http.routes.push import refuse_socket
+from pollwise.controller.security.claims import ClaimSeals
 from pollwise.controller.workers.polling import pause_held
 from pollwise.durations import seconds
-from pollwise.errors import (
-    ConfigError,
-    JobError,
-    LeaseLost,
-    PayloadError,
-    PollwiseError,
-    StoreError,
-    StoreUnavailable,
-    Unsupported,
-)
+from pollwise.errors import ConfigError, LeaseLost, PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.queues.http import wire
 from pollwise.runtime.clock import Clock
@@ -77,8 +72,6 @@ HOLD_MAX = 60.0
 HELD_MAX = 10_000
 LISTENERS_MAX = 10_000
 QUEUES_MAX = 100
-#: The largest body, in bytes: a batch of jobs.
-BODY_MAX = 16 * 1024 * 1024
 
 #: Opens a named queue of the store, which keeps finished jobs for this many seconds.
 OpenQueue = Callable[[str, float | None], Queue]
@@ -103,6 +96,7 @@ class QueueApi:
     open: opens a named queue of the store; each is opened once and closed by `close`.
     authorise: returns who sent a request.
     check_files: raises if what is put now would be lost.
+    read_key: returns the key that seals claims (`ClaimSeals`); by default it is this process's own.
     """
 
     def __init__(
@@ -111,6 +105,7 @@ class QueueApi:
         authorise: Authorise,
         clock: Clock | None = None,
         check_files: Callable[[], Awaitable[None]] | None = None,
+        read_key: Callable[[], Awaitable[bytes]] | None = None,
     ) -> None:
         self._open = open
         self._authorise = authorise
@@ -119,6 +114,7 @@ class QueueApi:
         self._queues: dict[tuple[str, float | None], Queue] = {}
         self._exchanges: dict[str, HintExchange] = {}
         self._answers = Answers(self._clock)
+        self._seals = ClaimSeals(read_key or _own_key)
         self._listening = 0
         self._ends: set[asyncio.Event] = set()
         self._waiting: set[Hint] = set()
@@ -188,11 +184,11 @@ class QueueApi:
                     )
                 known_query_only(request, known)
                 queue = self._queue(request)
-                body = await _read_body(request) if request.method == "POST" else {}
+                body = await body_of(request) if request.method == "POST" else {}
                 with client_sends_hints(body):
                     content = await work(queue, request, body, who)
             except (HttpError, PollwiseError) as error:
-                return error_response(_explained(error), headers)
+                return error_response(explained_error(error), headers)
             data = content if isinstance(content, bytes) else encoded(content)
             return Response(data, 200, headers, "application/json")
 
@@ -210,7 +206,7 @@ class QueueApi:
                 "queue.",
             )
         text = connection.query_params.get("keep")
-        keep = None if text is None else seconds(_seconds_from(text, "keep"), "keep", positive=True)
+        keep = None if text is None else seconds(seconds_from(text, "keep"), "keep", positive=True)
         queue = self._queues.get((name, keep))
         if queue is None:
             if len(self._queues) >= QUEUES_MAX:
@@ -228,7 +224,7 @@ class QueueApi:
 
     async def _put(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> bytes:
         jobs = wire.jobs_from(body.get("jobs"))
-        message = _message_from(body.get("hint"))
+        message = message_from(body.get("hint"))
 
         async def put() -> bytes:
             if self._check_files is not None:
@@ -239,7 +235,7 @@ class QueueApi:
                 self._exchange(queue).say(message)
             return encoded({"ids": ids, "fresh": fresh})
 
-        return await self._answers.once((who, queue.name, _nonce_from(body)), put)
+        return await self._answers.once((who, queue.name, nonce_from(body)), put)
 
     # Claiming
 
@@ -247,14 +243,15 @@ class QueueApi:
         worker, limit = body.get("worker"), body.get("limit", 1)
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise ConfigError("limit must be a whole number")
-        lease = _seconds_from(body.get("lease", 60.0), "lease")
-        hold = min(_seconds_from(body.get("hold", 0.0), "hold"), HOLD_MAX)
+        lease = seconds_from(body.get("lease", 60.0), "lease")
+        hold = min(seconds_from(body.get("hold", 0.0), "hold"), HOLD_MAX)
         kinds = wire.names_from(body.get("kinds"), "kinds")
-        check = _message_from(body.get("check"))
+        check = message_from(body.get("check"))
         if self._stopping or len(self._waiting) >= HELD_MAX:
             hold = 0.0
         if not isinstance(worker, str):
             raise ConfigError("worker must be text: the name of the worker that claims")
+        await self._seals.ready()
         if check is not None:
             self._exchange(queue).say(check)
 
@@ -263,10 +260,11 @@ class QueueApi:
                 claims = await self._hold(queue, worker, limit, lease, hold, kinds)
             sends_at = queue.hints().sends_at if len(claims) < limit else None
             due_in = None if sends_at is None else max(sends_at - self._clock.now(), 0.0)
-            answer = {"claims": [wire.claim_to(each) for each in claims], "due_in": due_in}
+            sealed = [wire.claim_to(self._seals.seal(each, who)) for each in claims]
+            answer = {"claims": sealed, "due_in": due_in}
             return encoded(answer), claims
 
-        held = self._answers.hold((who, queue.name, _nonce_from(body)), claim)
+        held = self._answers.hold((who, queue.name, nonce_from(body)), claim)
         if not hold:
             return await asyncio.shield(held.task)
         return await self._answer_while_there(queue, request, held)
@@ -322,7 +320,7 @@ class QueueApi:
 
     async def _abandon(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         """End a claim that the client no longer wants; nothing stays claimed."""
-        held = self._answers.take((who, queue.name, _nonce_from(body)))
+        held = self._answers.take((who, queue.name, nonce_from(body)))
         if held is not None:
             await self._give_back(queue, held)
         return {}
@@ -343,16 +341,27 @@ class QueueApi:
         given = body.get("settlements")
         if not isinstance(given, list):
             raise ConfigError("settlements must be a list of objects with id, token and action")
+        await self._seals.ready()
+        read = [wire.settlement_from(each, queue.name) for each in given]
+        claims, lost = self._seals.open_all([each.claim for each in read], who)
+        pairs = zip(read, claims, strict=True)
+        settlements = [replace(each, claim=claim) for each, claim in pairs if claim is not None]
         try:
-            await queue.settle([wire.settlement_from(each, queue.name) for each in given])
+            await queue.settle(settlements)
         except LeaseLost as error:
-            return {"lost": error.lost}
-        return {"lost": []}
+            lost += error.lost
+        return {"lost": lost}
 
     async def _renew(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         claims, progress = wire.renewals_from(body.get("claims"), queue.name)
-        lease = _seconds_from(body.get("lease"), "lease")
-        return asdict(await queue.renew(claims, lease, progress))
+        lease = seconds_from(body.get("lease"), "lease")
+        await self._seals.ready()
+        opened, lost = self._seals.open_all(claims, who)
+        theirs = [claim for claim in opened if claim is not None]
+        ids = {claim.job.id for claim in theirs}
+        said = {job_id: each for job_id, each in progress.items() if job_id in ids}
+        renewal = await queue.renew(theirs, lease, said)
+        return {"lost": [*lost, *renewal.lost], "cancel": renewal.cancel}
 
     # Reading
 
@@ -399,7 +408,7 @@ class QueueApi:
         async def cancel() -> bytes:
             return encoded({"states": await queue.cancel(ids)})
 
-        return await self._answers.once((who, queue.name, _nonce_from(body)), cancel)
+        return await self._answers.once((who, queue.name, nonce_from(body)), cancel)
 
     async def _retry(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
         return {"count": await queue.retry(wire.names_from(body.get("ids"), "ids"))}
@@ -413,7 +422,7 @@ class QueueApi:
     # Hints
 
     async def _hint(self, queue: Queue, _: Request, body: dict[str, Any], who: str) -> Any:
-        message = _message_from(body.get("message"))
+        message = message_from(body.get("message"))
         if message is not None:
             self._exchange(queue).say(message)
         return {}
@@ -426,7 +435,7 @@ class QueueApi:
             if self._listening >= LISTENERS_MAX:
                 raise HttpError(503, "too_many_listeners", "too many listeners", "Poll instead.")
         except (HttpError, PollwiseError) as error:
-            await refuse_socket(socket, _explained(error))
+            await refuse_socket(socket, explained_error(error))
             return
         await socket.accept()
         end = asyncio.Event()
@@ -439,47 +448,5 @@ class QueueApi:
             self._ends.discard(end)
 
 
-# Bodies
-
-
-async def _read_body(request: Request) -> dict[str, Any]:
-    body = await read_body(request, BODY_MAX)
-    given = parsed(body or b"{}")
-    if not isinstance(given, dict):
-        raise HttpError(400, "not_json", "the body is not a JSON object", "Send an object.")
-    return given
-
-
-def _explained(error: Exception) -> HttpError:
-    """The HTTP error for an error of ours, from which the client can raise the same one."""
-    explained = error_for(error)
-    if isinstance(error, PayloadError):
-        explained.code = "payload"
-    elif isinstance(error, JobError) and not isinstance(error, Unsupported):
-        explained.code = "job" if explained.code == "invalid" else explained.code
-    elif isinstance(error, ConfigError):
-        explained.code = "config"
-    elif isinstance(error, StoreError) and not isinstance(error, StoreUnavailable):
-        explained.code = "store_explained"
-    return explained
-
-
-def _message_from(given: object) -> str | None:
-    if given is None:
-        return None
-    if not isinstance(given, str) or len(given) > MESSAGE_MAX:
-        raise ConfigError(f"a message must be text of at most {MESSAGE_MAX} characters")
-    return given
-
-
-def _nonce_from(body: Mapping[str, Any]) -> str | None:
-    nonce = body.get("nonce")
-    if nonce is not None and (not isinstance(nonce, str) or not 8 <= len(nonce) <= 100):
-        raise ConfigError("nonce must be text of 8 to 100 characters, a new one for each call")
-    return nonce
-
-
-def _seconds_from(value: object, name: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
-        raise ConfigError(f"{name} must be a number of seconds")
-    return seconds(value, name)
+async def _own_key() -> bytes:
+    return secrets.token_bytes(32)
