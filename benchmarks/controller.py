@@ -34,7 +34,7 @@ from benchmarks import common  # noqa: E402 - see there
 from benchmarks.common import Child, Goal, Plain, heading, median, number, percentile  # noqa: E402
 
 SECTIONS_FOLDER = common.HERE / "controller_sections"
-SECTIONS = ("rates", "work", "fleets", "memory", "push", "pickup")
+SECTIONS = ("rates", "puts", "work", "fleets", "memory", "push", "pickup")
 #: A claim of a controller that found nothing stands for so long; and no poll is too soon here.
 UNLIMITED = {"min_interval": 0}
 #: The least seconds between two empty polls of a worker, unless told otherwise.
@@ -43,6 +43,8 @@ MIN_INTERVAL = 5.0
 WORKERS, CONNECTIONS = 200, 32
 #: How many workers take jobs and report them at the same time.
 CREWS = (1, 8, 32)
+#: How many jobs one request puts.
+PUT_LISTS = (1, 500)
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,23 @@ def _rate(name: str, run: Plain) -> Plain:
         "rate": count / run["seconds"],
         "p99_ms": run["p99_ms"],
     }
+
+
+def measure_puts(folder: Path, scale: Scale) -> Plain:
+    """Jobs that are put one by one, and in lists."""
+    heading("Jobs put a second, one core")
+    rows, found = [], {}
+    with serving(folder / "puts.db") as ours:
+        token = ours.command("token")
+        for size in PUT_LISTS:
+            ask = {"token": token, "size": size, "jobs": scale.jobs * (4 if size > 1 else 1)}
+            run = measured(ours, lambda ask=ask: load("put", ours.port, **ask))  # type: ignore[misc]
+            rate, per_cpu = run["jobs"] / run["seconds"], run["jobs"] / run["cpu"]
+            found[str(size)] = {"rate": rate, "per_cpu": per_cpu, "p99_ms": run["p99_ms"]}
+            how = "one by one, 32 at a time" if size == 1 else f"in lists of {size:,}"
+            rows.append((how, number(rate), number(per_cpu), number(run["p99_ms"])))
+    common.table(("on SQLite, with fsync", "jobs/s", "jobs a CPU second", "p99 ms"), rows)
+    return found
 
 
 def measure_work(folder: Path, scale: Scale) -> Plain:
@@ -299,6 +318,9 @@ def goals(found: Plain) -> list[Goal]:
             share = 100 * found["rates"][name]["share"]
             what = f"polls, {name}, of a bare endpoint (CPU time)"
             reached.append(Goal(what, share, 50, "%", least=True))
+    if "puts" in found:
+        rate = found["puts"][str(PUT_LISTS[-1])]["rate"]
+        reached.append(Goal("jobs put in lists, one core", rate, 3_000, "jobs/s", least=True))
     fleets = found.get("fleets", {})
     for name, run in fleets.items():
         if name == "10000 as suggested":
@@ -329,6 +351,7 @@ def parse() -> argparse.Namespace:
 def measure(folder: Path, scale: Scale, sections: Sequence[str]) -> Plain:
     steps = {
         "rates": measure_rates,
+        "puts": measure_puts,
         "work": measure_work,
         "fleets": measure_fleets,
         "memory": measure_memory,

@@ -208,6 +208,31 @@ async def greet(port: int, workers: list[tuple[str, str]], at_a_time: int = 50) 
     return {"answered": dict(answered), "told": max(told)}
 
 
+async def put(port: int, token: str, size: int, jobs: int, at_a_time: int = 32) -> Any:
+    """Put jobs in lists of this size, or one by one."""
+    job = {
+        "kind": "build",
+        "payload": {"ref": "main", "commit": "0198c5b2f3a14e6f9d0a7c2b5e8f1d34"},
+    }
+    body = json.dumps(job if size == 1 else [job] * size)
+    lines = ["POST /api/jobs HTTP/1.1", "Host: controller", "Connection: close"]
+    lines += [f"Authorization: Bearer {token}", f"Content-Length: {len(body)}", "", body]
+    asked = "\r\n".join(lines).encode()
+    turns = asyncio.Semaphore(at_a_time if size == 1 else 2)
+    took: list[float] = []
+
+    async def one() -> None:
+        async with turns:
+            seconds, answer = await ask_once(port, asked)
+            assert answer[9:12] == b"201", answer
+            took.append(seconds)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one() for _ in range(jobs // size)))
+    seconds = time.perf_counter() - began
+    return {"jobs": len(took) * size, "seconds": seconds, "p99_ms": p99(took)}
+
+
 def percentile(values: list[float], share: float) -> float:
     """In milliseconds."""
     ordered = sorted(values)
@@ -233,6 +258,8 @@ async def main(given: dict[str, Any]) -> Any:
             seen = found[1].decode()
         requests = [request(each, seen) for each in workers] or [request(None)]
         return await hammer(port, requests, given["seconds"], given["connections"])
+    if given["do"] == "put":
+        return await put(port, given["token"], given["size"], given["jobs"])
     if given["do"] == "work":
         return await work(port, workers, given["jobs"])
     if given["do"] == "fleet":

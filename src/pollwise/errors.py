@@ -72,6 +72,9 @@ class PayloadError(JobError):
 class UniqueConflict(JobError):
     """The same `unique` is already used by a job with another kind or payload."""
 
+    #: The `unique`, if it is known.
+    unique: str | None = None
+
 
 class Unsupported(JobError):
     """This store cannot do what was asked; see `queue.capabilities`."""

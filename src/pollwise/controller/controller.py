@@ -53,7 +53,7 @@ from pollwise.runtime.audit import AuditEntry
 from pollwise.runtime.chores import Chores
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import ControllerCounted, Events
-from pollwise.runtime.jobs import ENDED, STATES, Job
+from pollwise.runtime.jobs import ENDED, STATES
 from pollwise.runtime.signals import stopping_on_signals
 
 try:
@@ -352,7 +352,7 @@ class Controller:
         await self.check_files()
         info, fresh = await self.jobs.put(new_job(given, self.options, by))
         if fresh:
-            self.note_put(by, info.job)
+            self.note_put(by, info.job.id, kind)
         return info.job.id
 
     # Requests
@@ -387,12 +387,12 @@ class Controller:
             extra={"action": "request_failed", "fields": fields},
         )
 
-    def note_put(self, who: str, job: Job, address: str = "") -> None:
+    def note_put(self, who: str, what: str, detail: str, address: str = "") -> None:
         """Note a put for the audit log, where it is written within WRITE_EVERY.
 
         It is not written with the put: the job itself says who put it.
         """
-        entry = AuditEntry.of(who, "job.put", job.id, job.kind.partition(MARK)[0], address)
+        entry = AuditEntry.of(who, "job.put", what, detail, address)
         entry.log()
         self._puts_to_note.append((entry, self.clock.now()))
         self.began()

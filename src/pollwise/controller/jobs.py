@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
+from itertools import islice
 
 from pollwise.controller.files.artefacts import Artefacts
 from pollwise.controller.options import ATTEMPTS_MAX, ControllerOptions
 from pollwise.controller.terms import OURS, JobTerms
 from pollwise.controller.workers import matching
 from pollwise.controller.workers.registry import WorkerRegistry
-from pollwise.errors import JobError, PayloadError, StoreError
+from pollwise.errors import JobError, PayloadError, StoreError, UniqueConflict
 from pollwise.queues.base import Queue
 from pollwise.runtime.clock import Clock
 from pollwise.runtime.events import Events, JobPut
@@ -23,11 +24,32 @@ TIMEOUT_MAX = 7 * 86400.0
 #: The largest requirement, in bytes of JSON: it is a header.
 REQUIRES_BYTES_MAX = 4096
 
+#: The most jobs of one put. More would keep polls waiting.
+PUT_MAX = 1000
+#: The most bad jobs of a list that an error names.
+NAMED_MAX = 20
+
 #: The fields of a job.
 FIELDS = (
     "kind", "payload", "requires", "priority", "key", "unique", "delay_s", "timeout_s", "attempts",
     "headers",
 )  # fmt: skip
+
+
+class BadJobs(JobError):
+    """Some jobs of a list are refused, so none was put.
+
+    items: the index of each, and why. conflict: another job has the `unique` of these.
+    """
+
+    def __init__(
+        self, items: Sequence[tuple[int, str]], conflict: UniqueConflict | None = None
+    ) -> None:
+        (index, why), more = items[0], len(items) - 1
+        also = f" ({more} more are refused)" if more else ""
+        super().__init__(f"jobs[{index}]: {why}{also}; none was put")
+        self.items = items[:NAMED_MAX]
+        self.conflict = conflict
 
 
 def new_job(
@@ -152,6 +174,41 @@ class Jobs:
         )  # fmt: skip
         return JobInfo(record, "delayed" if due > now else "ready", due, None)
 
+    async def put_all(
+        self, given: Sequence[object], options: ControllerOptions, by: str
+    ) -> tuple[list[str], int]:
+        """Put a list of jobs, all or none; their ids, and how many of them are new.
+
+        Raises `BadJobs` for those that are invalid, or whose `unique` another job has.
+        """
+        if not 0 < len(given) <= PUT_MAX:
+            raise JobError(f"a list of {len(given)} jobs; put from 1 to {PUT_MAX} at once")
+        batch: list[NewJob] = []
+        bad: list[tuple[int, str]] = []
+        for index, each in enumerate(given):
+            try:
+                batch += self._queue.check_jobs(new_job(each, options, by))
+            except JobError as error:
+                bad.append((index, str(error)))
+        if bad:
+            raise BadJobs(bad)
+        terms = {job.kind: JobTerms.of(job) for job in batch}
+        for each in terms.values():
+            await self._registry.require(each.kind, each.requires)
+        for kind in terms:
+            self._registry.notice_put(kind)  # a poll may come during the put
+        try:
+            ids, fresh = await self._queue.put_counted(batch)
+        except UniqueConflict as error:
+            same = [i for i, job in enumerate(batch) if job.unique == error.unique]
+            raise BadJobs([(index, str(error)) for index in same or [0]], error) from None
+        for kind in terms:
+            self._registry.notice_put(kind)
+        if self._events.wants(JobPut):
+            for job_id, job in _new_of(ids, batch, fresh):
+                self._events.emit(JobPut(self._queue.name, job_id, terms[job.kind].kind))
+        return ids, fresh
+
     async def cancel(self, job_id: str) -> JobInfo | None:
         """Cancel a job: at once if it waits, by its worker if it runs. None if it is unknown."""
         await self._queue.cancel([job_id])
@@ -173,6 +230,14 @@ class Jobs:
         if folder is not None:
             with suppress(StoreError):
                 await self._artefacts.forget(folder)
+
+
+def _new_of(
+    ids: Sequence[str], batch: Sequence[NewJob], fresh: int
+) -> Iterable[tuple[str, NewJob]]:
+    """The jobs of a batch that are new. Of those with a `unique`, the store only counts them."""
+    once = dict(zip(ids, batch, strict=True))  # a `unique` may be there twice
+    return islice(sorted(once.items(), key=lambda each: each[1].unique is not None), fresh)
 
 
 def _whole(value: object, name: str, default: int, low: int, high: int) -> int:

@@ -15,9 +15,11 @@ def check_twin(job: NewJob, job_id: object, kind: str, payload: str) -> None:
 
 
 def conflict(job: NewJob, other: str) -> UniqueConflict:
-    return UniqueConflict(
+    error = UniqueConflict(
         f"unique = {job.unique!r} is taken by {other} with another kind or payload; nothing was put"
     )
+    error.unique = job.unique
+    return error
 
 
 def first_places(jobs: Sequence[NewJob]) -> list[int]:

@@ -11,9 +11,75 @@ import pytest
 from pollwise.controller import Controller
 from pollwise.controller.opening import state_at
 from pollwise.errors import StoreUnavailable
+from pollwise.runtime.events import JobPut
 from tests.controller.farm import Farm, virtually_on_farm
 
 TRACE = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", "von": "Ü\n"}
+
+
+# Many at once
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_list_is_put_at_once(tmp_path: Path, store: str) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register(slots=5, platform="ios")
+        jobs: list[Any] = [
+            {"kind": "build", "payload": 1, "requires": {"platform": "ios"}},
+            {"kind": "build", "payload": 2, "unique": "two"},
+            {"kind": "test", "payload": 3, "priority": 5, "headers": {"a": "b"}, "timeout_s": 9},
+        ]
+        put, batches = farm.queue._put, []
+
+        async def noted(batch: list[Any]) -> Any:
+            batches.append(len(batch))
+            return await put(batch)
+
+        farm.queue._put = noted
+        said = await farm.call("POST", "/api/jobs", 201, json=jobs)
+        assert (len(set(said["ids"])), said["fresh"], batches) == (3, 3, [3])
+        assert sorted(each.kind for each in farm.seen.of(JobPut)) == ["build", "build", "test"]
+        again = await farm.call("POST", "/api/jobs", 201, json=[jobs[1], jobs[0]])
+        assert (again["ids"][0], again["fresh"]) == (said["ids"][1], 1)
+        assert len(farm.seen.of(JobPut)) == 4
+        same = await farm.call("POST", "/api/jobs", 200, json=[jobs[1]])
+        assert same == {"ids": [said["ids"][1]], "fresh": 0}
+        work = (await agent.poll(max=4))["jobs"]
+        assert [each["payload"] for each in work] == [3, 1, 2, 1]
+        assert (work[0]["headers"], work[0]["timeout_s"]) == ({"a": "b"}, 9)
+        view = await farm.job(said["ids"][0])
+        assert (view["requires"], view["created_by"] is not None) == ({"platform": "ios"}, True)
+        await asyncio.sleep(11)
+        entries = (await farm.call("GET", "/api/audit"))["entries"]
+        assert [each["detail"] for each in entries if each["action"] == "job.put"] == [
+            "1 new of 2 jobs: build", "3 new of 3 jobs: build, test",
+        ]  # fmt: skip
+
+    virtually_on_farm(main, tmp_path, store)
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_of_a_list_with_bad_jobs_none_is_put(tmp_path: Path, store: str) -> None:
+    async def main(farm: Farm) -> None:
+        good = {"kind": "build"}
+        bad: list[Any] = [good, {"kind": ""}, good, {"kind": "b", "retries": 3}, None]
+        error = (await farm.call("POST", "/api/jobs", 422, json=bad))["error"]
+        assert [each["index"] for each in error["items"]] == [1, 3, 4]
+        assert "no field 'retries'" in error["items"][1]["message"]
+        assert error["message"].startswith("jobs[1]: kind = ''")
+        assert "2 more are refused" in error["message"]
+        await farm.put(unique="u", payload=1)
+        clash: list[Any] = [good, {**good, "unique": "u", "payload": 2}]
+        error = (await farm.call("POST", "/api/jobs", 409, json=clash))["error"]
+        assert (error["code"], [each["index"] for each in error["items"]]) == (
+            "unique_conflict", [1],
+        )  # fmt: skip
+        for many in ([], [good] * 1001):
+            error = (await farm.call("POST", "/api/jobs", 422, json=many))["error"]
+            assert f"a list of {len(many)} jobs; put from 1 to 1000" in error["message"]
+        assert len(await farm.queue.jobs()) == 1
+
+    virtually_on_farm(main, tmp_path, store)
 
 
 # Headers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -38,16 +38,25 @@ class HttpError(Exception):
         message: str,
         what_to_do: str,
         headers: Mapping[str, str] | None = None,
+        items: Sequence[tuple[int, str]] = (),
     ) -> None:
+        """items: the index of each bad entry of a list, and what is wrong with it."""
         super().__init__(message)
         self.status = status
         self.code = code
         self.message = message
         self.what_to_do = what_to_do
         self.headers = dict(headers or {})
+        self.items = items
 
     def body(self) -> bytes:
-        detail = {"code": self.code, "message": self.message, "what_to_do": self.what_to_do}
+        detail: dict[str, Any] = {
+            "code": self.code,
+            "message": self.message,
+            "what_to_do": self.what_to_do,
+        }
+        if self.items:
+            detail["items"] = [{"index": at, "message": text} for at, text in self.items]
         return encoded({"error": detail})
 
 

@@ -43,10 +43,18 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+class BadItem(_Model):
+    index: int = Field(description="Its place in the list, from 0.")
+    message: str = Field(description="What is wrong with it.")
+
+
 class ErrorDetail(_Model):
     code: str = Field(description="For programs.", examples=["no_such_job"])
     message: str = Field(description="What was wrong.")
     what_to_do: str = Field(description="What to do about it.")
+    items: list[BadItem] | None = Field(
+        None, description="When a list was sent: what is wrong with which of its entries."
+    )
 
 
 class Error(_Model):
@@ -139,6 +147,13 @@ class WorkView(WorkBase):
     """A job as its worker receives it."""
 
     lease_s: float = Field(description="Send a request within this many seconds to keep the job.")
+
+
+class JobsPut(_Model):
+    """A list of jobs that was put."""
+
+    ids: list[str] = Field(description="In the order of the list.")
+    fresh: int = Field(description="How many are new, and not repeats of a `unique`.")
 
 
 class JobPage(_Model):

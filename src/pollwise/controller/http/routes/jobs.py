@@ -10,7 +10,7 @@ from pollwise.controller.controller import Controller
 from pollwise.controller.files.uploads import UploadedFiles, receive_multipart
 from pollwise.controller.http import schema
 from pollwise.controller.http.access import SEE, STEER, address_of
-from pollwise.controller.http.answers import HttpError, invalid, lease_lost, no_such
+from pollwise.controller.http.answers import HttpError, error_for, invalid, lease_lost, no_such
 from pollwise.controller.http.requests import (
     PAGE,
     AfterJob,
@@ -24,7 +24,7 @@ from pollwise.controller.http.requests import (
 )
 from pollwise.controller.http.schema import described
 from pollwise.controller.http.views import job_view
-from pollwise.controller.jobs import new_job
+from pollwise.controller.jobs import PUT_MAX, BadJobs, new_job
 from pollwise.controller.security.auth import Caller
 from pollwise.controller.state.base import new_id
 from pollwise.controller.terms import JobTerms
@@ -40,6 +40,13 @@ _MULTIPART: dict[str, Any] = {
         },
         "additionalProperties": {"type": "string", "format": "binary"},
     }
+}
+_JOB = {"$ref": "#/components/schemas/NewJobBody"}
+_LIST: dict[str, Any] = {
+    "type": "array",
+    "items": _JOB,
+    "minItems": 1,
+    "maxItems": PUT_MAX,
 }
 
 
@@ -63,15 +70,23 @@ def routes(controller: Controller) -> APIRouter:
             raise no_such("job", job_id)
         return job_id
 
-    about_put = described("Put a job", schema.JobView, 409, 507, status=201, body=schema.NewJobBody)
-    about_put["responses"][200] = {"model": schema.JobView, "description": "It was put before."}
-    about_put["openapi_extra"]["requestBody"]["content"]["multipart/form-data"] = _MULTIPART
+    either: Any = schema.JobView | schema.JobsPut
+    about_put = described(
+        "Put a job, or a list", either, 409, 507, status=201, body=schema.NewJobBody
+    )
+    about_put["responses"][200] = {"model": either, "description": "It was put before."}
+    about_put["openapi_extra"]["requestBody"]["content"] = {
+        "application/json": {"schema": {"anyOf": [_JOB, _LIST]}},
+        "multipart/form-data": _MULTIPART,
+    }
 
     @router.post(
         "/api/jobs",
         **about_put,
         description="JSON; or multipart, with the JSON in the part `job` and files as inputs. "
-        "A job whose `unique` exists already is answered with 200.",
+        "A job whose `unique` exists already is answered with 200. A list of up to "
+        f"{PUT_MAX:,} jobs is put in one transaction, all or none: the answer has their ids, and "
+        "an error has `items`, the index of each bad job.",
     )
     async def put(request: Request) -> Response:
         who = await controller.access.caller(request, "put")
@@ -79,8 +94,27 @@ def routes(controller: Controller) -> APIRouter:
         if kind == "multipart/form-data":
             async with receive_multipart(request, controller, who.who) as (given, files):
                 return await put_job(request, who, parsed(given), files)
-        body = await read_body(request, options.body_limit)
-        return await put_job(request, who, parsed(body or b"null"), None)
+        given = parsed(await read_body(request, options.body_limit) or b"null")
+        if isinstance(given, list):
+            return await put_all(request, who, given)
+        return await put_job(request, who, given, None)
+
+    async def put_all(request: Request, who: Caller, given: list[Any]) -> Response:
+        await controller.check_files()
+        try:
+            ids, fresh = await controller.jobs.put_all(given, options, who.who)
+        except BadJobs as error:
+            refused = error_for(error.conflict or error)
+            advice = "Correct these jobs and send the whole list again."
+            raise HttpError(
+                refused.status, refused.code, str(error), advice, items=error.items
+            ) from None
+        if fresh:
+            what = ids[0] if len(ids) == 1 else f"{ids[0]}..{ids[-1]}"
+            kinds = sorted({str(each["kind"]) for each in given})
+            detail = f"{fresh} new of {len(ids)} jobs: {', '.join(kinds)}"
+            controller.note_put(who.who, what, detail, address_of(request.scope))
+        return answer({"ids": ids, "fresh": fresh}, 201 if fresh else 200)
 
     async def put_job(
         request: Request, who: Caller, given: Any, files: UploadedFiles | None
@@ -91,7 +125,8 @@ def routes(controller: Controller) -> APIRouter:
         info, fresh = await controller.jobs.put(new, None if files is None else files.store)
         job = info.job
         if fresh:
-            controller.note_put(who.who, job, address_of(request.scope))
+            kind = JobTerms.of(job).kind
+            controller.note_put(who.who, job.id, kind, address_of(request.scope))
         return answer(await view(info), 201 if fresh else 200, {"Location": f"/api/jobs/{job.id}"})
 
     @router.get("/api/jobs", **described("List jobs, newest first", schema.JobPage, 422))
