@@ -21,9 +21,12 @@ import psycopg
 import pytest
 from psycopg import IsolationLevel
 
-from pollwise.outbox.records import KeyClaim, KeySettlement
+from pollwise.core.strategies.fixed import Fixed
+from pollwise.outbox.records import KeyClaim, KeySettlement, NewRecord
 from pollwise.outbox.stores.postgres.store import PostgresOutboxStore
-from tests.outbox.stores.benches import migrated
+from pollwise.runtime.events import PollFinished
+from tests.outbox.relays import Bench
+from tests.outbox.stores.benches import StoreBench, migrated
 from tests.support.servers import OwnPostgres, Postgres
 
 LEVELS = (None, IsolationLevel.REPEATABLE_READ, IsolationLevel.SERIALIZABLE)
@@ -370,6 +373,44 @@ def test_a_transaction_with_many_keys_holds_up_all_of_them(
         assert ids(claims) == [[a, b] for a, b in zip(many, made, strict=False)]
 
     staged(postgres, f"many-{at_once}", scene)
+
+
+@pytest.mark.parametrize("ending", ["rollback", "commit"])
+@pytest.mark.parametrize("keys", [1, 17])
+def test_what_an_open_transaction_delayed_is_handled_soon_after_it_ends(
+    postgres: Postgres, keys: int, ending: str
+) -> None:
+    """No hint tells when a transaction is rolled back, and the relay would idle for an hour."""
+    bench = StoreBench(migrated(postgres.dsn()))
+    relayed = Bench()
+    relayed.clock = bench.clock
+
+    def put(connection: psycopg.Connection[Any], *names: str) -> None:
+        records = json.dumps([["e", json.dumps(name), name, None] for name in names])
+        statement = "SELECT * FROM pollwise.outbox_put_all(%s, %s, %s, %s)"
+        connection.execute(statement, (bench.name, records, "", bench.clock.imposed()))
+
+    async def main() -> None:
+        store = await bench.store()
+        outbox = relayed.outbox(store, polling=Fixed("1h"))
+        outbox.handle("*")(relayed.recorder("publish"))
+        with psycopg.connect(postgres.dsn()) as one, psycopg.connect(postgres.dsn()) as two:
+            async with outbox.running():
+                put(one, "other" if keys == 1 else "k0", *(f"k{n}" for n in range(1, keys)))
+                put(two, "other")
+                two.commit()
+                await store.put(NewRecord("e", "alone"))  # its hint makes the relay poll
+                await bench.clock.advance(100)
+                assert relayed.payloads("publish") == ["alone"]
+                polls = len(relayed.events(PollFinished))
+                assert polls < 130  # it checks once a second
+                getattr(one, ending)()
+                await bench.clock.advance(1.1)
+                assert relayed.payloads("publish")[-1] == "other"
+                assert len(relayed.events(PollFinished)) <= polls + 3
+            assert not await store.records()
+
+    bench.run(main())
 
 
 @pytest.mark.timeout(120)
