@@ -153,7 +153,10 @@ class Outbox:
 
         tx: a connection or session: sqlite3, aiosqlite, psycopg, psycopg2, asyncpg, SQLAlchemy or
             Django. With an async one, await the result.
+            A session of SQLAlchemy is flushed first.
         record: the kind, with its `payload`, `key` and `headers`; or one or more `NewRecord`.
+        payload: a JSON value; or a function that returns one, called after the flush, for values
+            that the database makes: `lambda: {"id": order.id}`.
         eager: the relay in this process (`async with outbox.running()`) polls at once when the
             transaction is committed.
 
@@ -165,11 +168,17 @@ class Outbox:
                 "eager=True, but no relay of this outbox runs in this process; start one with "
                 "`async with outbox.running():`, or leave eager out"
             )
-        records = self._store.checked(_new_records(record, payload, key, headers))
-        trace = tracing.current()
-        if trace:
-            records = [r if "traceparent" in r.headers else r.with_headers(trace) for r in records]
-        put = writing.put(self._store.target(), tx, records)
+
+        def records() -> list[NewRecord]:
+            value = payload() if callable(payload) else payload
+            made = self._store.checked(_new_records(record, value, key, headers))
+            trace = tracing.current()
+            if trace:
+                made = [r if "traceparent" in r.headers else r.with_headers(trace) for r in made]
+            return made
+
+        later = callable(payload) and isinstance(record, str)
+        put = writing.put(self._store.target(), tx, records if later else records())
         if eager:
             writing.on_commit(tx, self._wake)
         return put

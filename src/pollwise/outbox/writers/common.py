@@ -24,6 +24,8 @@ from pollwise.storage.sql import VALUE, statements
 
 Dialect = Literal["sqlite", "postgresql"]
 Rows = list[tuple[Any, ...]]
+#: Records to put; or a function that makes them when the user's own data is in the database.
+Records = Sequence[NewRecord] | Callable[[], Sequence[NewRecord]]
 #: A statement with `:name` for its values, and the values.
 Step = tuple[str, Mapping[str, Any]]
 
@@ -57,7 +59,7 @@ class RecordWriter(ABC):
     """Puts records on a connection of one library."""
 
     @abstractmethod
-    def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> Any:
+    def put(self, target: OutboxTarget, records: Records) -> Any:
         """Put all or none; return the ids, as an awaitable if the library is async."""
 
 
@@ -96,6 +98,17 @@ class StatementWriter(RecordWriter):
                 f"committed even if your data is not. {self.begin}"
             )
 
+    def flush(self) -> None:
+        """Send what the user has changed and the library has not sent yet."""
+        return
+
+    def ready(self, target: OutboxTarget, records: Records) -> Sequence[NewRecord]:
+        """Check the connection and flush; return the records."""
+        self.check(target)
+        if records:
+            self.flush()
+        return records() if callable(records) else records
+
 
 class PlainWriter(StatementWriter):
     """Puts records immediately."""
@@ -104,12 +117,12 @@ class PlainWriter(StatementWriter):
     def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
         """The rows of a statement."""
 
-    def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> list[str]:
-        self.check(target)
-        if not records:
+    def put(self, target: OutboxTarget, records: Records) -> list[str]:
+        batch = self.ready(target, records)
+        if not batch:
             return []
         with explained(target):
-            return run_steps(put_steps(target, records), self.rows)
+            return run_steps(put_steps(target, batch), self.rows)
 
 
 class AsyncWriter(StatementWriter):
@@ -119,11 +132,11 @@ class AsyncWriter(StatementWriter):
     async def rows(self, statement: str, values: Mapping[str, Any]) -> Rows:
         """The rows of a statement."""
 
-    async def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> list[str]:
-        self.check(target)
-        if not records:
+    async def put(self, target: OutboxTarget, records: Records) -> list[str]:
+        batch = self.ready(target, records)
+        if not batch:
             return []
-        steps = put_steps(target, records)
+        steps = put_steps(target, batch)
         with explained(target):
             try:
                 statement, values = next(steps)

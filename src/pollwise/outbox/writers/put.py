@@ -11,13 +11,12 @@ the user has not imported: a writer's module is loaded with its first connection
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Any, Protocol, cast, overload
 
 from pollwise.errors import OutboxError
-from pollwise.outbox.records import NewRecord
-from pollwise.outbox.writers.common import OutboxTarget, RecordWriter
+from pollwise.outbox.writers.common import OutboxTarget, Records, RecordWriter
 
 __all__ = [
     "AsyncTransaction",
@@ -104,25 +103,26 @@ _INSTEAD: dict[tuple[str, str], str] = {
 
 @overload
 def put(
-    target: OutboxTarget, tx: SyncTransaction | sqlite3.Cursor, records: Iterable[NewRecord]
+    target: OutboxTarget, tx: SyncTransaction | sqlite3.Cursor, records: Records
 ) -> list[str]: ...
 
 
 @overload
 def put(
-    target: OutboxTarget, tx: AsyncTransaction | AsyncpgTransaction, records: Iterable[NewRecord]
+    target: OutboxTarget, tx: AsyncTransaction | AsyncpgTransaction, records: Records
 ) -> Awaitable[list[str]]: ...
 
 
-def put(target: OutboxTarget, tx: Any, records: Iterable[NewRecord]) -> Any:
+def put(target: OutboxTarget, tx: Any, records: Records) -> Any:
     """Put records in the open transaction of `tx`; return their ids in order.
 
     tx: a connection or session, see `_WRITERS`. With an async one, await the result.
-    records: already checked by the outbox's store.
+    records: already checked by the outbox's store; a function that makes them is called after a
+        session of SQLAlchemy is flushed.
     Raises OutboxError before anything is inserted if `tx` is not a connection, has no open
     transaction or belongs to another database than the outbox.
     """
-    return writer_of(tx).put(target, list(records))
+    return writer_of(tx).put(target, records)
 
 
 def writer_of(tx: object) -> RecordWriter:

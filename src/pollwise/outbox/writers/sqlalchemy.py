@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, cast
 
 from sqlalchemy import text
 from sqlalchemy.exc import UnboundExecutionError
 
 from pollwise.errors import OutboxError
-from pollwise.outbox.records import NewRecord
-from pollwise.outbox.writers.common import OutboxTarget, PlainWriter, RecordWriter, Rows
+from pollwise.outbox.writers.common import OutboxTarget, PlainWriter, Records, RecordWriter, Rows
 from pollwise.outbox.writers.postgres import IDLE
 from pollwise.outbox.writers.sqlite import opens_transactions
 
@@ -51,7 +50,11 @@ class ConnectionWriter(PlainWriter):
 
 
 class SessionWriter(ConnectionWriter):
-    """A `sqlalchemy.orm.Session`: uses its connection, in its transaction."""
+    """A `sqlalchemy.orm.Session`: uses its connection, in its transaction.
+
+    It is flushed first. Otherwise the record would be put before the data: its number, which is
+    the order of a key, would be drawn before the locks of the rows are taken.
+    """
 
     begin = (
         'Leave out isolation_level="AUTOCOMMIT" for the session\'s engine: '
@@ -66,7 +69,11 @@ class SessionWriter(ConnectionWriter):
                 "the session has several databases or none, so the outbox's is not known; give the "
                 "connection: `session.connection(bind_arguments={'bind': engine})`"
             ) from error
+        self._session = tx
         super().__init__(connection)
+
+    def flush(self) -> None:
+        self._session.flush()
 
 
 class ScopedSessionWriter(SessionWriter):
@@ -84,7 +91,7 @@ class AsyncConnectionWriter(RecordWriter):
     def __init__(self, tx: Any) -> None:
         self.tx = tx
 
-    def put(self, target: OutboxTarget, records: Sequence[NewRecord]) -> Any:
+    def put(self, target: OutboxTarget, records: Records) -> Any:
         return self.tx.run_sync(lambda tx: self.plain(tx).put(target, records))
 
 
