@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -44,7 +46,7 @@ def test_a_job_is_put_and_shown() -> None:
         "id": "1", "queue": "default", "kind": "greet", "payload": {"name": "Ann"}, "key": "k",
         "priority": 3, "attempt": 0, "unique": "u", "state": "delayed", "worker": None,
         "headers": {"trace": "a=b", "from": ""}, "claimed_at": None, "progress": None,
-        "cancel": False, "errors": [], "result": None,
+        "cancel": False, "errors": [], "result": None, "unreadable": None,
     }  # fmt: skip
     shown = good("queue", "show", URL, "1").out
     assert 'payload    {"name": "Ann"}\n' in shown
@@ -195,6 +197,18 @@ def test_what_a_job_contains_is_shown_and_not_obeyed() -> None:
     assert errors.endswith(r"attempt 1  [red]x[/red] \x1b[31mred\x1b[0m \x9b2J \u202eback\nnext")
     (fact,) = good("queue", "list", URL, "--state", "dead", "--json").json()
     assert [failure["error"] for failure in fact["errors"]] == [HOSTILE]
+
+
+def test_a_payload_that_cannot_be_decoded_is_shown_as_its_text(folder: Path) -> None:
+    good("queue", "put", URL, "greet", "1")
+    good("queue", "put", URL, "greet", "2")
+    with closing(sqlite3.connect(folder / "jobs.db")) as connection, connection:
+        connection.execute("UPDATE pollwise_jobs SET payload = '{bad' WHERE seq = 1")
+    first, second = good("queue", "list", URL, "--json").json()
+    assert (first["payload"], second["payload"]) == ("{bad", 2)
+    assert first["unreadable"].startswith("its payload cannot be decoded: Expecting property name")
+    assert "its payload cannot be decoded" in good("queue", "list", URL).out
+    assert "unreadable its payload cannot be decoded" in good("queue", "show", URL, "1").out
 
 
 def test_a_long_payload_is_cut_in_a_list_and_whole_in_a_view() -> None:

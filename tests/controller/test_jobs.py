@@ -13,6 +13,7 @@ from pollwise.controller import ControllerOptions
 from pollwise.controller.jobs import new_job
 from pollwise.controller.terms import JobTerms
 from pollwise.runtime.events import JobGivenUp, JobLapsed
+from pollwise.runtime.jobs import NewJob
 from pollwise.testing import VirtualClock
 from tests.controller.farm import Farm, claims, farm_on, two_queues, virtually_on_farm
 
@@ -288,6 +289,28 @@ def test_a_job_whose_last_worker_was_silent_does_not_die_of_an_older_error(on: O
         dead = await farm.job(job["id"])
         assert dead["state"] == "dead"
         assert dead["error"].startswith(f"the lease of {agent.id} ran out")
+
+    on(main)
+
+
+def test_a_job_that_cannot_be_decoded_is_dead_and_the_others_are_handed_out(on: OnFarm) -> None:
+    async def main(farm: Farm) -> None:
+        agent = await farm.register(slots=3)
+        await farm.put("build", 1)
+        bad = NewJob("build", headers={"pollwise-attempts": "1"})
+        bad.encoded = "{bad"  # as another program puts it
+        [bad_id] = await farm.queue.put(bad)
+        await farm.put("build", 3)
+        listed = {job["id"]: job for job in (await farm.call("GET", "/api/jobs"))["jobs"]}
+        assert listed[bad_id]["payload"] == "{bad"
+        assert "cannot be decoded" in listed[bad_id]["last_error"]
+        found = await agent.poll(max=3)
+        assert [job["payload"] for job in found["jobs"]] == [1, 3]
+        dead = await farm.job(bad_id)
+        assert dead["state"] == "dead"
+        assert dead["error"].startswith("its payload cannot be decoded")
+        [event] = farm.seen.of(JobGivenUp)
+        assert (event.job, event.kind, event.error) == (bad_id, "build", dead["error"])
 
     on(main)
 

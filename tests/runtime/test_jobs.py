@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pollwise.errors import ConfigError, JobError, PayloadError
+from pollwise.runtime.decoding import same_payload
 from pollwise.runtime.jobs import (
     DEPTH_MAX,
     ERROR_LENGTH_MAX,
@@ -20,7 +21,6 @@ from pollwise.runtime.jobs import (
     Job,
     NewJob,
     Settlement,
-    same_payload,
 )
 
 NOW = 1_767_225_600.0

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import sqlite3
+import uuid
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,10 @@ import pytest
 
 from pollwise.core.retry import Retry
 from pollwise.errors import StoreError
+from pollwise.queues.base import Queue
 from pollwise.queues.memory import MemoryQueue
+from pollwise.queues.postgres.queue import PostgresQueue
+from pollwise.queues.redis.queue import RedisQueue
 from pollwise.runtime.clock import VirtualClock, VirtualLoop
 from pollwise.runtime.events import (
     ChoreFailed,
@@ -25,6 +31,7 @@ from pollwise.runtime.events import (
 )
 from pollwise.runtime.jobs import Job, NewJob, Renewal, Settlement
 from pollwise.worker import Worker
+from tests.queues.benches import migrated
 from tests.support.kit import (
     SOON,
     CountedMemory,
@@ -36,6 +43,7 @@ from tests.support.kit import (
     virtually,
     working,
 )
+from tests.support.servers import Postgres
 
 # A store that fails.
 
@@ -417,5 +425,83 @@ def test_a_job_that_killed_its_worker_once_gets_its_other_attempts() -> None:
         async with working(worker, options()):
             await until_empty(queue)
         assert [e.attempt for e in seen.of(JobDone)] == [2]
+
+    virtually(main)
+
+
+BAD = {
+    "not JSON": ("{bad", None, "payload cannot be decoded: Expecting property name"),
+    "too many digits": ("7" * 5000, None, "payload cannot be decoded: Exceeds the limit"),
+    "too deep": ("[" * 100_000, None, "payload cannot be decoded: it nests deeper than"),
+    "not a number": ('{"n": NaN}', None, "payload cannot be decoded: NaN is not JSON"),
+    "half a character": (r'"\ud83d"', None, "payload cannot be decoded: 'utf-8' codec"),
+    "headers that are a list": ("1", "[1]", "headers are not text by name: [1]"),
+    "headers that are not text": ("1", '{"a": 1}', "headers are not text by name"),
+    "headers that are not JSON": ("1", "{bad", "headers are not text by name: {bad"),
+}
+
+
+@pytest.mark.parametrize("store", ["memory", "sqlite", "postgres", "redis"])
+def test_a_job_that_cannot_be_decoded_is_dead_and_its_neighbours_run(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    seen, ran = Seen(), list[int]()
+    server = request.getfixturevalue(store) if store in ("postgres", "redis") else None
+    url = ""
+    if isinstance(server, Postgres):
+        url = migrated(server.dsn())
+    elif server is not None:
+        url = server.url()
+
+    async def main(clock: VirtualClock) -> None:
+        queue: Queue
+        if store == "postgres":
+            queue = PostgresQueue(url, uuid.uuid4().hex, clock=clock)
+        elif store == "redis":
+            queue = RedisQueue(url, uuid.uuid4().hex, clock=clock)
+        else:
+            queue = make_queue(store, tmp_path, clock)
+        wanted: dict[str, str] = {}
+        for number, (payload, headers, reason) in enumerate(BAD.values()):
+            if headers and store == "memory":
+                continue  # it keeps the headers themselves
+            bad = NewJob("job", headers={"a": "b"} if headers else None)
+            bad.encoded, bad.encoded_headers = payload, headers
+            ids = await queue.put([NewJob("job", number), bad])
+            wanted[ids[1]] = reason
+        worker = Worker(queue, events=seen.events, clock=clock)
+        worker.handle("job")(lambda job: ran.append(job.payload))
+        async with working(worker, options()):
+            await until_empty(queue)
+        dead = {info.job.id: info.error or "" for info in await queue.jobs("dead")}
+        assert dead.keys() == wanted.keys()
+        for job_id, reason in wanted.items():
+            assert reason in dead[job_id]
+        assert {event.job: event.error for event in seen.of(JobDead)} == dead
+        assert sorted(ran) == list(range(len(wanted)))
+        await queue.close()
+
+    virtually(main)
+
+
+def test_text_in_a_sqlite_file_that_is_not_utf_8_stops_nobody(tmp_path: Path) -> None:
+    ran: list[Any] = []
+
+    async def main(clock: VirtualClock) -> None:
+        queue = make_queue("sqlite", tmp_path, clock)
+        await queue.put([NewJob("job", 0), NewJob("job", 1), NewJob("job", "\ufffd")])
+        with closing(sqlite3.connect(tmp_path / "jobs.db")) as connection, connection:
+            connection.execute(
+                "UPDATE pollwise_jobs SET payload = CAST(x'22ff22' AS TEXT) WHERE seq = 1"
+            )
+        assert [info.job.payload for info in await queue.jobs()] == ['"\ufffd"', 1, "\ufffd"]
+        worker = Worker(queue, clock=clock)
+        worker.handle("job")(lambda job: ran.append(job.payload))
+        async with working(worker, options()):
+            await until_empty(queue)
+        [dead] = await queue.jobs("dead")
+        assert dead.error == "its payload cannot be decoded: it is not UTF-8"
+        assert ran == [1, "\ufffd"]
+        await queue.close()
 
     virtually(main)

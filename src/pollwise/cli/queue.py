@@ -162,7 +162,7 @@ def list_jobs(
                 info.job.key,
                 info.job.attempt,
                 moment(info.since if state == "dead" else info.job.run_at),
-                _shortened(info.error or _encoded(info.job.payload)),
+                _shortened(info.error or info.job.unreadable or _encoded(info.job.payload)),
             )
             for info in page
         ],

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pollwise.controller.workers import matching
+from pollwise.runtime.decoding import decode
 from pollwise.runtime.jobs import Job, NewJob
 
 OURS = "pollwise-"
@@ -47,14 +48,14 @@ class JobTerms:
         try:
             return cls(
                 job.kind.partition(matching.MARK)[0],
-                json.loads(given.get(REQUIRES, "{}")),
+                dict(decode(given.get(REQUIRES, "{}"))),
                 None if timeout is None else float(timeout),
                 int(given.get(ATTEMPTS, attempts)),
                 given.get(BY, ""),
                 given.get(INPUTS),
                 {name: value for name, value in given.items() if not name.startswith(OURS)},
             )
-        except ValueError:  # somebody else wrote them
+        except (ValueError, TypeError):  # somebody else wrote them
             return cls(job.kind, attempts=attempts)
 
     def all_headers(self) -> dict[str, str]:

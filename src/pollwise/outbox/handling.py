@@ -107,6 +107,9 @@ class Handling:
         held: of the record's key. Once it has ended, because the relay stops or lost the lease, an
             error of a handler is not counted as a failure.
         """
+        if record.unreadable is not None:
+            self._emit(RecordDead, record, record.unreadable)
+            return Unfinished(None, record.unreadable)
         if not handlers:
             return self._unhandled(record, progress.of(_NO_HANDLER))
         timed = self._events.wants(RecordHandled)

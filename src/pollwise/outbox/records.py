@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from pollwise.durations import seconds
 from pollwise.errors import ConfigError, OutboxError
+from pollwise.runtime.decoding import decode, decode_job
 from pollwise.runtime.jobs import checked_name, encode, storable
 
 #: The longest header value, in characters, and the maximum size of all headers, in bytes of JSON.
@@ -70,6 +71,8 @@ class Record:
     id: unique in its outbox and the same at each attempt, so consumers can detect duplicates.
     attempt: which attempt of this handler it is; 1 is the first.
     created_at: when it was put, in seconds since 1970, by the store's clock.
+    unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
+        relay calls no handler for such a record: it is dead.
     """
 
     id: str
@@ -80,6 +83,7 @@ class Record:
     headers: Mapping[str, str]
     created_at: float
     attempt: int = 0
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,30 +229,16 @@ class RelayInfo:
 def stored_record(
     seq: int, outbox: str, kind: str, payload: str, key: str | None, headers: str | None, at: float
 ) -> Record:
-    """A record from the columns of a store.
-
-    Any program can put records, and a bad one must not block all others: where Python cannot
-    decode a payload that the database accepted as JSON, the record has its text; headers that are
-    not a JSON object are left out.
-    """
-    decoded: Any
-    try:
-        decoded = json.loads(payload)
-    except (ValueError, RecursionError):  # numbers with too many digits, or nested too deep
-        decoded = payload
-    return Record(str(seq), outbox, kind, decoded, key, _decoded_headers(headers), at)
-
-
-def _decoded_headers(text: str | None) -> Mapping[str, str]:
-    if not text or text == "{}":
-        return _NO_HEADERS
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        return _NO_HEADERS
-    if not found or not isinstance(found, dict):
-        return _NO_HEADERS
-    return {str(name): str(value) for name, value in found.items()}
+    """A record from the columns of a store."""
+    decoded = decode_job(payload)
+    found, unreadable = _NO_HEADERS, decoded.unreadable
+    if headers and headers != "{}":
+        try:
+            given = dict(decode(headers))
+            found = {name: str(value) for name, value in given.items()}
+        except (ValueError, TypeError):
+            unreadable = unreadable or f"its headers are not a JSON object: {headers[:200]}"
+    return Record(str(seq), outbox, kind, decoded.payload, key, found, at, unreadable=unreadable)
 
 
 def _checked_headers(headers: object) -> Mapping[str, str]:

@@ -6,7 +6,6 @@ It is also the model that the other stores are compared with: plain dictionaries
 from __future__ import annotations
 
 import heapq
-import json
 from collections import deque
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from urllib.parse import quote
 
 from pollwise.queues.base import Capabilities, JobFilter, Queue, Stats
 from pollwise.queues.unique import check_twin
+from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import (
     ENDED,
@@ -432,11 +432,12 @@ class MemoryQueue(Queue):
         return len(old)
 
     def _job(self, record: _MemoryJob) -> Job:
+        decoded = decode_job(record.encoded)
         return Job(
             id=str(record.seq),
             queue=self.name,
             kind=record.kind,
-            payload=json.loads(record.encoded),
+            payload=decoded.payload,
             key=record.key,
             priority=record.priority,
             attempt=record.attempt,
@@ -444,22 +445,24 @@ class MemoryQueue(Queue):
             run_at=record.run_at,
             unique=record.unique,
             headers=record.headers,
+            unreadable=decoded.unreadable,
         )
 
     def _info(self, record: _MemoryJob) -> JobInfo:
-        state = self._state_at(record, self.clock.epoch())
+        state, since = self._state_at(record, self.clock.epoch()), record.since
         job, claim = self._job(record), None
         if state == "leased" and record.worker is not None:
             claim = Claim(job, record.token, record.worker, record.since)
+            since = record.claimed_at or since
         return JobInfo(
             job,
             state,
-            record.since,
+            since,
             record.worker,
             record.errors,
             record.claimed_at,
             record.progress,
             record.cancel,
-            None if record.result is None else json.loads(record.result),
+            decode_result(record.result),
             claim,
         )

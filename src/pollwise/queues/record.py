@@ -7,16 +7,18 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pollwise.queues.base import Stats
+from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import STATES, Claim, Job, JobFailure, JobInfo, Progress
 
 
 def job_from(row: Sequence[Any], queue: str) -> Job:
     """From the first ten columns of a claim or a page."""
     seq, kind, payload, key, priority, attempt, created_at, run_at, unique, headers = row[:10]
+    decoded = decode_job(payload, headers)
     # SQLite's RETURNING returns whole REALs as int.
     return Job(
-        str(seq), queue, kind, json.loads(payload), key, priority, attempt, float(created_at),
-        float(run_at), unique, json.loads(headers) if headers else {},
+        str(seq), queue, kind, decoded.payload, key, priority, attempt, float(created_at),
+        float(run_at), unique, decoded.headers, decoded.unreadable,
     )  # fmt: skip
 
 
@@ -28,13 +30,13 @@ def info_from(row: Sequence[Any], queue: str) -> JobInfo:
     return JobInfo(
         job,
         state,
-        since,
+        claimed_at if state == "leased" else since,
         worker,
         errors_from(errors),
         claimed_at,
         progress_from(progress),
         bool(cancel),
-        None if result is None else json.loads(result),
+        decode_result(result),
         Claim(job, token, worker, since) if state == "leased" else None,
     )
 

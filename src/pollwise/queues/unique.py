@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pollwise.errors import UniqueConflict
-from pollwise.runtime.jobs import NewJob, same_payload
+from pollwise.runtime.decoding import same_payload
+from pollwise.runtime.jobs import NewJob
 
 
 def check_twin(job: NewJob, job_id: object, kind: str, payload: str) -> None:

@@ -103,7 +103,11 @@ class NewJob:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as its handler sees it. `attempt` is 1 on the first run. Times are since 1970."""
+    """A job as its handler sees it. `attempt` is 1 on the first run. Times are since 1970.
+
+    unreadable: why the payload or the headers cannot be decoded; the payload is then its text. A
+        worker does not run such a job: it settles it as dead.
+    """
 
     id: str
     queue: str
@@ -116,6 +120,7 @@ class Job:
     run_at: float
     unique: str | None
     headers: Mapping[str, str] = field(default_factory=dict)
+    unreadable: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +171,8 @@ class JobFailure:
 class JobInfo:
     """The whole record of a job.
 
-    since: when the state began; for a delayed job when it is due, for a leased one when its lease
-        ends.
+    since: when the state began; for a leased job when it was claimed, for a delayed one when it is
+        due.
     worker: who holds it, or whose settlement ended it.
     errors: why its last attempts failed, the newest last; at most ERRORS_KEPT.
     claimed_at: when its current or last run was claimed.
@@ -260,7 +265,7 @@ def encode(payload: Any, kind: str, what: str = "payload") -> str:
     try:
         text = json.dumps(payload, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         text.encode()  # half of a surrogate pair is text in Python and nowhere else
-        if text.count("[") + text.count("{") > DEPTH_MAX and _deeper_than(payload, DEPTH_MAX):
+        if text.count("[") + text.count("{") > DEPTH_MAX and deeper_than(payload, DEPTH_MAX):
             raise ValueError(f"it nests deeper than {DEPTH_MAX} levels")
         return text
     except (TypeError, ValueError, RecursionError) as error:
@@ -268,11 +273,6 @@ def encode(payload: Any, kind: str, what: str = "payload") -> str:
             f"the {what} of kind {kind!r} is not JSON: {error}. Use only dict, list, str, int, "
             "float (no NaN), bool and None; encode anything else yourself."
         ) from None
-
-
-def same_payload(one: str, other: str) -> bool:
-    """True if two encoded payloads are the same JSON; the order of keys does not matter."""
-    return one == other or _canonical(one) == _canonical(other)
 
 
 def checked_name(value: object, name: str, error: type[PollwiseError] = JobError) -> str:
@@ -351,11 +351,8 @@ def storable(error: str | None) -> str | None:
     return text.encode("utf-8", "backslashreplace").decode()[:ERROR_LENGTH_MAX]
 
 
-def _canonical(encoded: str) -> str:
-    return json.dumps(json.loads(encoded), sort_keys=True)  # text, for 1 == True == 1.0 in Python
-
-
-def _deeper_than(payload: Any, levels: int) -> bool:
+def deeper_than(payload: Any, levels: int) -> bool:
+    """True if lists and dicts nest deeper than this."""
     depth, layer = 0, [payload]
     while layer := [value for value in layer if isinstance(value, (dict, list, tuple))]:
         depth += 1

@@ -185,6 +185,9 @@ class WorkerRun:
         """A claim to hold; with its settlement, if it is not to be run."""
         job = claim.job
         held = HeldJob(job.id, claim)
+        if job.unreadable is not None:
+            held.settlement = self._dead(claim, job.unreadable)
+            return held
         handler = self._handlers.get(job.kind)
         if handler is None:
             held.settlement = self._turn_away(claim)

@@ -47,7 +47,7 @@ def job_view(
         "started_at": None if waits else moment(info.claimed_at),
         "finished_at": moment(info.since) if ended else None,
         "error": info.error if ended and info.state != "done" else None,
-        "last_error": None if ended else info.error,
+        "last_error": None if ended else info.error or job.unreadable,
         "errors": [row_view(each, JobFailureView) for each in info.errors],
         "waiting_for": waiting_for,
         "result": info.result,

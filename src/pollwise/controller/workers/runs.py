@@ -114,6 +114,9 @@ class Runs:
         handed: list[HeldRun] = []
         used_up: list[HeldRun] = []
         for run in map(self._run, claims):
+            if run.claim.job.unreadable is not None:
+                await self._bury(run, run.claim.job.unreadable)
+                continue
             over = run.claim.job.attempt > run.terms.attempts
             (used_up if over else handed).append(run)
         if handed:
@@ -393,5 +396,8 @@ class Runs:
             f"{lapse}: it was silent for {self.lease_s:g} s, in the last of {run.terms.attempts} "
             "attempts"
         )
+        await self._bury(run, error, attempt)
+
+    async def _bury(self, run: HeldRun, error: str, attempt: int = 0) -> None:
         if not await self._settle([Settlement.dead(run.claim, error)]):
             self._emit(JobGivenUp, run, error, attempt=attempt)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from urllib.parse import quote
@@ -20,6 +19,7 @@ from pollwise.outbox.records import (
     RelayInfo,
 )
 from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE, OutboxStore
+from pollwise.runtime.decoding import decode_job
 from pollwise.storage.ids import number_of, place_after
 
 
@@ -290,13 +290,14 @@ class MemoryOutboxStore(OutboxStore):
         return len(old)
 
     def _record(self, row: _StoredRecord) -> Record:
-        new = row.new
+        new, decoded = row.new, decode_job(row.new.encoded)
         return Record(
             str(row.seq),
             self.name,
             new.kind,
-            json.loads(new.encoded),
+            decoded.payload,
             new.key,
             new.headers,
             row.created_at,
+            unreadable=decoded.unreadable,
         )

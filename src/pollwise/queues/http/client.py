@@ -7,7 +7,6 @@ answer is lost. `NoAnswer.sent` says whether the controller may have received it
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import ssl
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -20,6 +19,7 @@ from urllib.parse import urlsplit
 from pollwise.errors import ConfigError, MissingExtra, StoreError, StoreUnavailable
 from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.decoding import decode_document
 from pollwise.runtime.redact import without_secrets
 
 try:
@@ -369,8 +369,8 @@ def checked_base(base: str) -> str:
 def _object(content: bytes) -> dict[str, Any] | None:
     """The JSON object in a body, or None."""
     try:
-        body = json.loads(content)
-    except (ValueError, RecursionError):
+        body = decode_document(content)
+    except ValueError:
         return None
     return body if isinstance(body, dict) else None
 

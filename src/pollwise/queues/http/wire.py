@@ -105,12 +105,15 @@ def _job_to(job: Job) -> Wire:
     said = {name: getattr(job, name) for name in _JOB}
     if job.headers:
         said["headers"] = dict(job.headers)
+    if job.unreadable is not None:
+        said["unreadable"] = job.unreadable
     return said
 
 
 def _job(said: Wire, queue: str) -> Job:
     values = {name: said[name] for name in _JOB}
-    return Job(queue=queue, headers=said.get("headers", {}), **values)
+    headers, unreadable = said.get("headers", {}), said.get("unreadable")
+    return Job(queue=queue, headers=headers, unreadable=unreadable, **values)
 
 
 def held_to(claim: Claim) -> Wire:

@@ -11,17 +11,24 @@ from typing import Any
 
 from pollwise.queues.objects.chain import Failure, ListedObject
 from pollwise.queues.objects.names import SLICE
+from pollwise.runtime.decoding import decode_document, decode_result, shown
 from pollwise.runtime.jobs import Job, JobFailure, JobInfo, NewJob, Progress, State
 
 #: The size of the cache of bodies, in bytes.
 CACHE_BYTES = 32 * 1024 * 1024
+#: The kind of the one job that stands for a body that is not JSON.
+DAMAGED = "damaged"
 #: The number of entry contents in the cache; they are small.
 CACHE_CONTENTS = 4096
 
 
 @dataclass(slots=True)  # not frozen: one for each job, and frozen ones are slow to make
 class StoredJob:
-    """A job as stored in a body. errors: those it had before an operator retried it."""
+    """A job as stored in a body.
+
+    errors: those it had before an operator retried it.
+    unreadable: why the payload cannot be decoded; it is then its text.
+    """
 
     id: str
     kind: str
@@ -33,12 +40,13 @@ class StoredJob:
     delayed: bool
     headers: dict[str, str]
     errors: Sequence[Failure] = ()
+    unreadable: str | None = None
 
     def job(self, queue: str, attempt: int, run_at: float | None) -> Job:
         due = self.run_at if run_at is None else run_at
         return Job(
             self.id, queue, self.kind, self.payload, None, self.priority, attempt,
-            self.created_at, due, self.unique, self.headers,
+            self.created_at, due, self.unique, self.headers, self.unreadable,
         )  # fmt: skip
 
     def same_for_claims(self, other: StoredJob) -> bool:
@@ -89,11 +97,18 @@ def write_body(jobs: Sequence[NewJob | None], dues: Sequence[float], now: float)
         if job.headers:
             rest["headers"] = job.headers
         parts.append(f'{json.dumps(rest)[:-1]}, "payload": {job.encoded}}}')
-    return f'{{"v": 1, "created_at": {now!r}, "jobs": [{", ".join(parts)}]}}'.encode()
+    return _document(now, parts)
+
+
+def _document(created_at: float, jobs: Sequence[str]) -> bytes:
+    return f'{{"v": 1, "created_at": {created_at!r}, "jobs": [{", ".join(jobs)}]}}'.encode()
 
 
 def read_body(folder: str, raw: bytes) -> PutBody:
-    data = json.loads(raw)
+    try:
+        data = decode_document(raw)
+    except ValueError as error:
+        data = _damaged(raw, error)
     jobs = tuple(
         None
         if job is None
@@ -108,19 +123,27 @@ def read_body(folder: str, raw: bytes) -> PutBody:
             job.get("delayed", False),
             job.get("headers", {}),
             job.get("errors", ()),
+            job.get("unreadable"),
         )
         for index, job in enumerate(data["jobs"])
     )
     return PutBody(jobs, len(raw))
 
 
+def _damaged(raw: bytes, error: ValueError) -> dict[str, Any]:
+    """One job in place of a body that is not JSON: to be seen, and not to stop the others."""
+    reason = f"its object cannot be decoded: {error}"
+    job = {"kind": DAMAGED, "payload": shown(raw), "run_at": 0.0, "unreadable": reason}
+    return {"created_at": 0.0, "jobs": [job]}
+
+
 def write_again(job: StoredJob, errors: Sequence[Failure], now: float) -> bytes:
     """The body of a root with one job that is retried."""
     entry = {
-        "id": job.id, "kind": job.kind, "payload": job.payload, "priority": job.priority,
+        "id": job.id, "kind": job.kind, "priority": job.priority,
         "run_at": now, "unique": job.unique, "headers": job.headers, "errors": errors,
     }  # fmt: skip
-    return json.dumps({"v": 1, "created_at": job.created_at, "jobs": [entry]}).encode()
+    return _document(job.created_at, [_written(job, entry)])
 
 
 def write_record(
@@ -135,7 +158,6 @@ def write_record(
         "v": 1,
         "id": job.id,
         "kind": job.kind,
-        "payload": job.payload,
         "priority": job.priority,
         "created_at": job.created_at,
         "run_at": job.run_at if content["run_at"] is None else content["run_at"],
@@ -151,8 +173,18 @@ def write_record(
         "result": move["result"],
         "retried": retried,
     }
-    text = json.dumps(record, ensure_ascii=False).encode()
+    text = _written(job, record).encode()
     return text if len(text) % 2 == (move["to"] == "cancelled") else text + b" "
+
+
+def _written(job: StoredJob, fields: dict[str, Any]) -> str:
+    """The fields and the payload; one that cannot be decoded here as it was put."""
+    payload = json.dumps(job.payload, ensure_ascii=False)
+    if job.kind == DAMAGED:
+        fields["unreadable"] = job.unreadable
+    elif job.unreadable is not None:
+        payload = job.payload
+    return f'{json.dumps(fields, ensure_ascii=False)[:-1]}, "payload": {payload}}}'
 
 
 def duties(content: dict[str, Any]) -> list[dict[str, Any]]:
@@ -167,10 +199,10 @@ def record_state(item: ListedObject) -> State:
 
 
 def read_record(raw: bytes) -> tuple[StoredJob, dict[str, Any]]:
-    data = json.loads(raw)
+    data = decode_document(raw)
     job = StoredJob(
         data["id"], data["kind"], data["payload"], data["priority"], data["created_at"],
-        data["run_at"], data["unique"], False, data["headers"],
+        data["run_at"], data["unique"], False, data["headers"], (), data.get("unreadable"),
     )  # fmt: skip
     return job, data
 
@@ -186,7 +218,7 @@ def info_of(queue: str, raw: bytes) -> JobInfo:
         failures(data["errors"]),
         data["claimed_at"],
         progress_of(data["progress"]),
-        result=None if data["result"] is None else json.loads(data["result"]),
+        result=decode_result(data["result"]),
     )
 
 

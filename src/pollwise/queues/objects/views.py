@@ -230,6 +230,8 @@ class Views:
         claim = None
         if leased and worker is not None:
             claim = Claim(job, unit.token, worker, core.time.local(since))
+        if leased and run.claimed_at is not None:
+            since = run.claimed_at
         return JobInfo(
             job,
             seen.state,

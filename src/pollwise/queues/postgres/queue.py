@@ -25,6 +25,7 @@ from pollwise.queues.base import (
 from pollwise.queues.record import info_from, job_from, stats_from
 from pollwise.queues.unique import check_twin
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.decoding import same_payload
 from pollwise.runtime.jobs import (
     ACTIONS,
     STATES,
@@ -35,7 +36,6 @@ from pollwise.runtime.jobs import (
     Renewal,
     Settlement,
     State,
-    same_payload,
 )
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.in_doubt import InDoubt

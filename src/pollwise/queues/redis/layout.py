@@ -17,8 +17,8 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterator
-from typing import Any
 
+from pollwise.runtime.decoding import decode_job, decode_result
 from pollwise.runtime.jobs import (
     ACTIONS,
     STATES,
@@ -140,13 +140,13 @@ def views_in(blob: bytes, queue: str, now: float) -> Iterator[tuple[JobInfo, int
             JobInfo(
                 job,
                 state,
-                since,
+                claimed_at if state == "leased" else since,
                 worker,
                 tuple(_errors(errors)),
                 claimed_at or None,
                 _progress(progress) if progress else None,
                 bool(flags & _FLAG_CANCEL),
-                json.loads(result) if result else None,
+                decode_result(result),
                 Claim(job, token, worker, since) if state == "leased" and worker else None,
             ),
             token,
@@ -172,16 +172,16 @@ def _job(
     place += key_size
     unique = blob[place : place + unique_size].decode() if unique_size else None
     place += unique_size
-    headers: dict[str, str] = {}
+    headers = b""
     if form & _WITH_HEADERS:
         (size,) = _SIZE_OF_HEADERS.unpack_from(blob, place)
         place += _SIZE_OF_HEADERS.size
-        headers = json.loads(blob[place : place + size])
+        headers = blob[place : place + size]
         place += size
-    payload: Any = json.loads(blob[place:end])
+    decoded = decode_job(blob[place:end], headers)
     return Job(
-        str(number), queue, kind, payload, key, priority, attempt, created_at, run_at, unique,
-        headers,
+        str(number), queue, kind, decoded.payload, key, priority, attempt, created_at, run_at,
+        unique, decoded.headers, decoded.unreadable,
     )  # fmt: skip
 
 

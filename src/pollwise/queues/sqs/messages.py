@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from pollwise.runtime.decoding import decode
 from pollwise.runtime.jobs import Job, NewJob, checked_name, encode
 
 #: The kind of foreign messages; the payload has their body and attributes.
@@ -82,9 +83,9 @@ def job_of(message: Message, queue: str, now: float) -> Job:
     kind = _value(message, KIND)
     about = _json_object(_value(message, JOB))
     try:
-        payload = json.loads(message["Body"])
+        payload = decode(message["Body"])
         kind = checked_name(kind, "kind")
-    except (ValueError, RecursionError):
+    except ValueError:
         kind, payload = RAW, _raw_payload(message)
     due = about.get("due")
     return Job(
@@ -191,7 +192,7 @@ def _value(message: Message, name: str) -> str | None:
 
 def _json_object(text: str | None) -> dict[str, Any]:
     try:
-        value = json.loads(text or "{}")
+        value = decode(text or "{}")
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}

@@ -98,7 +98,7 @@ class JobLapsed(AgentJobEvent):
 
 @dataclass(frozen=True, slots=True)
 class JobGivenUp(AgentJobEvent):
-    """A job used up its attempts without any report from its workers, and is dead."""
+    """A job is dead: its workers were silent in all its attempts, or it cannot be decoded."""
 
     level: ClassVar[int] = logging.ERROR
 

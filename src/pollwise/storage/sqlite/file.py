@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pollwise.errors import ConfigError, SchemaError, StoreError, StoreUnavailable
+from pollwise.runtime.decoding import NotUtf8
 from pollwise.storage.sql import incomplete_record, migrations, statements
 
 #: The oldest SQLite with all features that the statements use (RETURNING, UPDATE FROM, JSON).
@@ -27,6 +28,8 @@ BUSY_TIMEOUT = 5.0
 #: try. SQLite would wait longer and longer, and rarely get the lock of a busy database.
 BUSY_APART = 0.003
 
+#: The error of a text that is not UTF-8; SQLite itself accepts any bytes.
+_NOT_UTF8 = "Could not decode to UTF-8"
 #: The errors of a migration that was already applied.
 _APPLIED_TWICE = re.compile("already exists|duplicate column")
 
@@ -163,6 +166,10 @@ class SqliteFile:
                 return method(*args)
             except sqlite3.Error as error:
                 self._end_transaction()
+                if self.connection is not None and _NOT_UTF8 in str(error):
+                    if self.connection.text_factory is str:
+                        self.connection.text_factory = lenient_text
+                        continue
                 name = getattr(error, "sqlite_errorname", "")
                 if not name.startswith("SQLITE_BUSY") or time.monotonic() > give_up:
                     raise explained(error, self.path) from error
@@ -271,6 +278,14 @@ def explained(error: sqlite3.Error, path: Path) -> StoreError:
         if name.startswith(prefix):
             return kind(f"{path}: {error}. {advice}")
     return StoreError(f"{path}: {error} ({name or type(error).__name__})")
+
+
+def lenient_text(text: bytes) -> str:
+    """A `text_factory` that takes any bytes, as SQLite does."""
+    try:
+        return str(text, "utf-8")
+    except UnicodeDecodeError:
+        return NotUtf8(text, "utf-8", "replace")
 
 
 @contextmanager

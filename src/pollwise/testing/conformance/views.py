@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 
 from pollwise.errors import PollwiseError
 from pollwise.queues.base import Queue
 from pollwise.runtime.jobs import NewJob, Settlement, State
 from pollwise.testing.conformance.bench import (
+    LONG,
     Bench,
     done,
     equal,
     expect,
     keeping,
+    nothing_left,
     numbered,
     require,
 )
@@ -114,11 +117,60 @@ async def check_peek(bench: Bench) -> None:
         holder = "holder" if state in ("leased", "dead", "done") else None
         equal(view.worker, holder, f"who holds or ended the {state} job")
         equal(view.error, "why" if state == "dead" else None, f"the error of the {state} job")
-        ahead = state in ("leased", "delayed")
+        ahead = state == "delayed"
         expect(
             (view.since > now) == ahead,
             f"since = {view.since} of the {state} job should be {'after' if ahead else 'by'} {now}",
         )
+
+
+async def check_leased_since_the_claim(bench: Bench) -> None:
+    """`since` of a leased job is when it was claimed, also after its lease was renewed."""
+    queue = await bench.queue()
+    require(queue.capabilities.views, "view of jobs")
+    [job_id] = await queue.put(NewJob("job"))
+    claim = await bench.take_one(queue, lease=20)
+    first = await queue.get(job_id)
+    await bench.elapse(2)
+    await queue.renew([claim], LONG * bench.unit)
+    for view in (first, await queue.get(job_id), *await queue.jobs("leased")):
+        if view is None:
+            raise AssertionError("get of the leased job found nothing")
+        equal((view.state, view.since), ("leased", view.claimed_at), "its state and since")
+        equal(view.since, first and first.since, "since, before and after the renewal")
+    expect(first and first.since < claim.until, "since is not before the end of the lease")
+
+
+async def check_undecodable_payload(bench: Bench) -> None:
+    """A payload that cannot be decoded is the trouble of its own job: others run, views show it."""
+    queue = await bench.queue()
+    digits = sys.get_int_max_str_digits()
+    require(digits, "a limit of digits in this process (PYTHONINTMAXSTRDIGITS)")
+    bad = NewJob("job", "bad")
+    bad.encoded = f'{{"n": {"7" * (digits + 1)}}}'  # as a process without the limit puts it
+    try:
+        ids = await queue.put([NewJob("job", 1), bad, NewJob("job", 3)])
+    except PollwiseError:
+        await nothing_left(queue, "the jobs after a put that was refused")
+        return
+    if queue.capabilities.views:
+        listed = {view.job.id: view.job for view in await queue.jobs()}
+        equal(sorted(listed), sorted(ids), "the jobs listed")
+        equal(listed[ids[1]].payload, bad.encoded, "the payload of the bad job: its text")
+    claims = {claim.job.id: claim for claim in await bench.take(queue)}
+    equal([claims[ids[n]].job.payload for n in (0, 2)], [1, 3], "the payloads of the others")
+    job = claims[ids[1]].job
+    if job.kind != queue.foreign_kind:
+        expect("digits" in (job.unreadable or ""), f"unreadable = {job.unreadable!r}: why?")
+    equal([claims[ids[n]].job.unreadable for n in (0, 2)], [None, None], "unreadable of the others")
+    await queue.settle([Settlement.dead(claims.pop(ids[1]), "unreadable"), *done(claims.values())])
+    [dead] = await queue.jobs("dead")
+    equal((dead.job.id, dead.error), (ids[1], "unreadable"), "the dead job")
+    equal(await queue.retry(), 1, "how many were retried")
+    again = await bench.take_one(queue)
+    equal((again.job.id, again.job.kind), (ids[1], job.kind), "the job claimed again")
+    equal(again.job.payload, job.payload, "its payload")
+    equal(again.job.unreadable, job.unreadable, "the reason")
 
 
 async def check_peek_unknown(bench: Bench) -> None:

@@ -20,10 +20,12 @@ from pollwise.outbox.stores.sqlite.store import SqliteOutboxStore
 from pollwise.outbox.writers.put import put
 from pollwise.queues.sqlite.queue import SqliteQueue
 from pollwise.runtime.clock import Clock, VirtualClock
+from pollwise.runtime.events import RecordDead
 from pollwise.runtime.hints import Hint
 from pollwise.runtime.jobs import NewJob
 from pollwise.storage.sql import migrations
 from pollwise.storage.sqlite.watched_database import CHECK_AFTER, WatchedDatabase
+from tests.outbox.relays import Bench
 
 #: Seconds after which what should have happened fails its test.
 PATIENCE = 30.0
@@ -189,7 +191,7 @@ def test_what_other_programs_put_stands_in_nobodys_way(tmp_path: Path) -> None:
             claims = await store.claim("r", 10, 10, "30s")
             found = [claim.records[0].record.payload for claim in claims]
             assert found[0] == "1" + 5000 * "0"
-            assert found[2:] == ["\ufffd", "fine"]
+            assert found[2:] == ['"\ufffd"', "fine"]
             assert len(await store.records()) == 4
 
     asyncio.run(main())
@@ -214,19 +216,36 @@ def test_a_time_that_is_none_stands_in_nobodys_way(tmp_path: Path, strange: str)
     asyncio.run(main())
 
 
-def test_headers_that_cannot_be_read_stand_in_nobodys_way(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_decoded_is_dead_and_the_others_are_handled(tmp_path: Path) -> None:
     path = tmp_path / "shop.db"
-    strange = ['{"a": 1' + 5000 * "0" + "}", '{"a": ' + 990 * "[" + 990 * "]" + "}"]
+    digits, deep = '{"a": 1' + 5000 * "0" + "}", '{"a": ' + 990 * "[" + 990 * "]" + "}"
+    bad = [("1", digits), ("1", deep), (digits, "{}"), (deep, "{}"), (b'"\xff"', "{}")]
+    bench = Bench()
 
     async def main() -> None:
         async with await opened(path) as store:
             with closing(sqlite3.connect(path)) as connection, connection:
-                for headers in strange:
+                for payload, headers in bad:
                     connection.execute(
-                        "INSERT INTO pollwise_outbox (kind, headers) VALUES ('e', ?)", [headers]
+                        "INSERT INTO pollwise_outbox (kind, payload, headers) "
+                        "VALUES ('e', CAST(? AS TEXT), ?)",
+                        [payload, headers],
                     )
             await store.put(NewRecord("e", "fine"))
-            assert len(await store.claim("r", 10, 10, "30s")) == 3
+            assert len(await store.records()) == 6
+            outbox = bench.outbox(store)
+            outbox.handle("e")(bench.recorder("seen"))
+            running = asyncio.ensure_future(outbox.run())
+            async with asyncio.timeout(PATIENCE):
+                while (await store.stats()).dead < len(bad) or not bench.calls:
+                    await asyncio.sleep(0.01)  # real time: the store has a thread of its own
+            outbox.stop()
+            await running
+            dead = [info.error or "" for info in await store.records("dead")]
+            assert ["its headers" in error for error in dead] == [True, True, False, False, False]
+            assert all("cannot be decoded" in error for error in dead[2:])
+            assert bench.payloads("seen") == ["fine"]
+            assert sorted(e.error for e in bench.events(RecordDead)) == sorted(dead)
 
     asyncio.run(main())
 

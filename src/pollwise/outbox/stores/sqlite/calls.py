@@ -31,7 +31,13 @@ from pollwise.outbox.stores.base import CLAIM_BYTES, RELAY_LIVE
 from pollwise.outbox.writers.common import OutboxTarget, put_steps, run_steps
 from pollwise.storage.ids import number_of, place_after
 from pollwise.storage.sql import migrations
-from pollwise.storage.sqlite.file import FileConnection, SqliteFile, snapshot, transaction
+from pollwise.storage.sqlite.file import (
+    FileConnection,
+    SqliteFile,
+    lenient_text,
+    snapshot,
+    transaction,
+)
 
 #: The maximum number of new records that one claim reads, and that one prune deletes: limits the
 #: time that the write lock is held.
@@ -74,7 +80,7 @@ class SqliteCalls(SqliteFile):
             has = old if found else "no outbox tables"
             raise SchemaError(f"{self.path} has {has}. Run `{self.made_by}`.")
         # SQLite accepts any bytes as text, and other programs put records too.
-        connection.text_factory = lambda text: str(text, "utf-8", "replace")
+        connection.text_factory = lenient_text
         [(mode,)] = connection.execute("PRAGMA journal_mode")
         if mode == "wal":
             connection.execute("PRAGMA synchronous = NORMAL")
