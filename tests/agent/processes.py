@@ -69,6 +69,11 @@ class ServeProcess(Server):
         assert answer.status_code < 300, answer.text
         return answer.json()
 
+    def log_of(self, job_id: str) -> str:
+        """The output of a job."""
+        url = f"{self.url}/api/jobs/{job_id}/logs"
+        return httpx.get(url, headers=self.headers, timeout=20).text
+
     def token(self, scope: str) -> Path:
         """A file that holds a new token."""
         told = self.ask("POST", "/api/tokens", json={"scope": scope, "name": f"test {scope}"})

@@ -510,6 +510,32 @@ def test_an_upload_that_is_cut_each_time_fails_the_job(
     assert len(tries) == 5
 
 
+def test_a_result_that_the_controller_refuses_fails_its_job_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An agent of another version lets more through than its controller.
+    monkeypatch.setattr("pollwise.agent.results.encode", lambda *_: "")
+
+    async def main(farm: Farm) -> None:
+        jobs = [await farm.put("build", payload=n, attempts=1) for n in range(3)]
+
+        async def execute(run: AgentRun) -> CommandResult:
+            deep = 300 if run.work.payload == 1 else 1
+            (run.folder / "result.json").write_text("[" * deep + "]" * deep)
+            return CommandResult(0)
+
+        token = await worker_token(farm, tmp_path)
+        hand = make_hand(farm.app, token, tmp_path, farm.clock, execute=execute, slots=3)
+        async with at_work(hand):
+            refused = await ended(farm, jobs[1]["id"], "dead")
+            for job in (jobs[0], jobs[2]):
+                assert (await ended(farm, job["id"]))["result"] == []
+        assert "its report was refused" in refused["error"]
+        assert "nests deeper than 200" in refused["error"]
+
+    on_farm(main, tmp_path)
+
+
 def test_the_last_progress_is_told_with_the_end(tmp_path: Path) -> None:
     async def main(farm: Farm) -> None:
         job = await farm.put("build")

@@ -6,19 +6,23 @@ import asyncio
 import json
 import os
 import shlex
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
-from pollwise.agent.command import Command, CommandResult, Stop
-from pollwise.agent.folder import AgentFolder, is_id, processes_in
+from pollwise.agent.command import Command, CommandResult, Stop, processes_of
+from pollwise.agent.files import remove_tree
+from pollwise.agent.folder import AgentFolder, is_id
 from pollwise.agent.job import AgentJob, AgentRun
 from pollwise.agent.link import ControllerLink
 from pollwise.agent.log import LOG_MAX
 from pollwise.agent.options import AgentOptions
+from pollwise.agent.results import read_progress
 from pollwise.errors import ConfigError
 from pollwise.queues.http.client import ControllerClient, TokenSource
 from pollwise.runtime.clock import Clock
@@ -146,8 +150,8 @@ class Deaf(ControllerLink):
         vars(self).setdefault("artefacts", []).append(("the log", data))
         return offset + len(data), True
 
-    async def send_artefact(self, job_id: str, name: str, file: Path) -> None:
-        vars(self).setdefault("artefacts", []).append((name, file.read_bytes()))
+    async def send_artefact(self, job_id: str, name: str, file: IO[bytes]) -> None:
+        vars(self).setdefault("artefacts", []).append((name, file.read()))
 
     async def fetch_input(self, job_id: str, name: str, to: Path) -> None:
         to.parent.mkdir(parents=True, exist_ok=True)
@@ -276,7 +280,7 @@ def test_a_folder_that_became_a_link_gives_nothing_away(tmp_path: Path) -> None:
     script = f"ln -s {tmp_path}/secrets $POLLWISE_OUT/deep"
     log, made = log_of(tmp_path, script, artefacts=["deep/*"])
     assert made == []
-    assert "(1: deep/key)" in log
+    assert "(1: deep)" in log
 
 
 @pytest.mark.parametrize("name", ["../up", "/etc/passwd", "a/../../b", "..", ""])
@@ -312,10 +316,7 @@ def test_a_result_that_is_none(tmp_path: Path, text: str, says: str) -> None:
 )
 def test_progress(tmp_path: Path, text: str, said: dict[str, Any]) -> None:
     (tmp_path / "progress").write_text(text)
-    run = AgentRun.__new__(AgentRun)
-    run.folder = tmp_path
-    run.work = AgentJob("0a", "k", None, 1, 1, None, ())
-    assert run.progress() == {"job_id": "0a", **said}
+    assert read_progress(tmp_path) == said
 
 
 # Options and folders
@@ -382,15 +383,66 @@ def test_what_a_killed_agent_left_is_ended_and_removed(tmp_path: Path) -> None:
         script = "setsid sleep 60 & exec sleep 60"  # one that left the group as well
         process = await asyncio.create_subprocess_exec(SH, "-c", script, env=environ)
         jobs = root.path / "jobs"
-        await asyncio.to_thread(wait_until, lambda: len(processes_in(jobs)) == 2, "both run")
-        assert processes_in(root.path / "job") == []
+        await asyncio.to_thread(wait_until, lambda: len(processes_of(jobs)) == 2, "both run")
+        assert processes_of(root.path / "job") == []
         assert root.sweep() == 1
         assert await process.wait() == -9
-        await asyncio.to_thread(wait_until, lambda: not processes_in(jobs), "none runs")
+        await asyncio.to_thread(wait_until, lambda: not processes_of(jobs), "none runs")
 
     asyncio.run(main())
     assert list((root.path / "jobs").iterdir()) == []
     root.close()
+
+
+def test_folders_that_nobody_may_read_are_removed() -> None:
+    top = Path(tempfile.mkdtemp())
+    outside = top / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    folder = top / "job"
+    deep = folder / "a" / "b" / "c"
+    deep.mkdir(parents=True)
+    (deep / "file").touch()
+    (folder / "link").symlink_to(outside)
+    (folder / "a" / "b" / "link").symlink_to(outside / "kept")
+    for path in (deep, deep.parent, deep.parent.parent, folder):
+        path.chmod(0)
+    if os.getuid() == 0:  # whom no permissions stop
+        subprocess.run(["chown", "-hR", "65534:65534", str(top)], check=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.getuid() == 0:
+                os.setuid(65534)
+            remove_tree(folder)
+            os._exit(7)
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert not folder.exists()
+    assert (outside / "kept").exists(), "no link was followed"
+    remove_tree(top)
+    assert not top.exists()
+
+
+def test_what_cannot_be_removed_is_named_and_the_rest_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "job"
+    (folder / "a" / "b").mkdir(parents=True)
+    for path in (folder / "1", folder / "a" / "2", folder / "a" / "b" / "stuck"):
+        path.touch()
+    unlink = os.unlink
+
+    def no(path: Any, **given: Any) -> None:
+        if path == "stuck":
+            raise PermissionError(1, "Operation not permitted")
+        unlink(path, **given)
+
+    monkeypatch.setattr(os, "unlink", no)
+    with pytest.raises(PermissionError):
+        remove_tree(folder)
+    assert [each.name for each in folder.rglob("*") if each.is_file()] == ["stuck"]
 
 
 def test_results_survive_and_what_is_half_written_does_not(tmp_path: Path) -> None:
@@ -398,6 +450,9 @@ def test_results_survive_and_what_is_half_written_does_not(tmp_path: Path) -> No
     root.save({"job_id": "0a", "state": "done"})
     (tmp_path / "results" / "0b.json").write_text('{"job_id": "0')
     (tmp_path / "results" / "0c.json").write_text('{"job_id": "../../x"}')
+    os.mkfifo(tmp_path / "results" / "0d.json")
+    (tmp_path / "results" / "0e.json").mkdir()
+    (tmp_path / "results" / "0f.json").symlink_to("/dev/zero")
     root.close()
     again = AgentFolder(tmp_path, "a")
     assert again.saved() == [{"job_id": "0a", "state": "done"}]

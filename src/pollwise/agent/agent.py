@@ -86,8 +86,9 @@ class Agent:
         self._runs: dict[str, tuple[AgentRun, asyncio.Task[None]]] = {}
         self._reports: dict[str, dict[str, Any]] = {}
         self._ended: dict[str, tuple[str, int]] = {}  # their kinds and attempts
-        #: Reports that were refused once, and are sent without details.
+        #: Reports that were refused once, and are sent as failures without details.
         self._stripped: set[str] = set()
+        self._one_by_one = False
         self._was_registered = False
         self._stopping = False
         self._hurry = asyncio.Event()
@@ -114,7 +115,7 @@ class Agent:
         with stopping_on_signals(self.stop if self.options.signals else None):
             self._root = AgentFolder(self.options.folder, self.options.name)
             try:
-                self._root.sweep()
+                await asyncio.to_thread(self._root.sweep)
                 for report in self._root.saved():
                     self._reports[report["job_id"]] = report
                 async for batch in self._loop:
@@ -203,13 +204,16 @@ class Agent:
     async def _report_and_poll(self, free: int) -> Batch[AgentJob]:
         began = self._clock.now()
         reports = list(self._next_reports())
-        running = [run.progress() for run, task in self._runs.values() if not task.done()]
+        runs = [run for run, task in self._runs.values() if not task.done()]
+        running = await asyncio.gather(*(run.progress() for run in runs))
         said = {"max": free, "running": running, "finished": reports}
         try:
             answer = await self._link.poll(said)
         except RequestRefused as refused:
             if reports and refused.status in (400, 413, 422):
-                self._strip(reports)
+                if len(reports) == 1:
+                    self._strip(reports[0], str(refused))
+                self._one_by_one = True  # which of them is refused?
                 raise StoreUnavailable(str(refused)) from refused
             raise
         self._answered(began, {str(each) for each in answer.get("lost") or ()}, reports)
@@ -239,21 +243,24 @@ class Agent:
 
     def _next_reports(self) -> Iterable[dict[str, Any]]:
         room = REPORT_BYTES_MAX
-        for report in list(self._reports.values())[:REPORTS_MAX]:
+        self._one_by_one = self._one_by_one and len(self._reports) > 1
+        for report in list(self._reports.values())[: 1 if self._one_by_one else REPORTS_MAX]:
             room -= len(json.dumps(report))
             yield report
             if room <= 0:
                 return
 
-    def _strip(self, reports: Iterable[dict[str, Any]]) -> None:
-        """Strip a report that the controller refused; drop it if it is refused again."""
-        for report in reports:
-            job_id = report["job_id"]
-            if job_id in self._stripped:
-                self._accepted(job_id)
-            else:
-                self._stripped.add(job_id)
-                self._reports[job_id] = {"job_id": job_id, "state": report["state"]}
+    def _strip(self, report: dict[str, Any], why: str) -> None:
+        """Report a job as failed whose report was refused; drop it if that is refused too."""
+        job_id = report["job_id"]
+        if job_id in self._stripped:
+            self._accepted(job_id)
+            return
+        self._stripped.add(job_id)
+        stripped = {"job_id": job_id, "state": report["state"]}
+        if report["state"] == "done":  # its result would be lost without a word
+            stripped |= {"state": "failed", "error": f"its report was refused: {why}"[:1000]}
+        self._reports[job_id] = stripped
 
     def _answered(self, began: float, lost: set[str], reports: Iterable[dict[str, Any]]) -> None:
         """The controller answered the poll that was sent at `began`."""

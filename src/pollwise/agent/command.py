@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 #: How much output is read at once, in bytes.
 PIECE = 65536
-#: How long to wait for output after a command ended and left processes behind, in seconds.
+#: How long to wait for output after a command ended, if a process keeps the pipe, in seconds.
 LINGER = 2.0
+#: How long a supervisor may take to kill all processes, in seconds.
+SUPERVISOR_WITHIN = 10.0
+SUPERVISOR = str(Path(__file__).with_name("supervisor.py"))
+#: How often processes without a supervisor are looked for and killed.
+END_TRIES = 20
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,10 @@ class Stop:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that runs in a folder.
+    """A command that runs in a folder, under a supervisor that ends all that it starts.
 
     output: receives what it writes to stdout and stderr.
+    user: "uid:gid:name" of its user; "" for the agent's.
     """
 
     words: Sequence[str]
@@ -62,39 +71,55 @@ class Command:
     output: Callable[[bytes], None]
     timeout: float | None
     kill_after: float
+    user: str = ""
 
     async def run(self, stop: Stop) -> CommandResult:
         """Run it until it ends or is stopped."""
         # With asyncio's own pipe, a command would end only when all processes that inherited the
-        # pipe have ended, and those that it left behind may run for long.
-        output, inner = os.pipe()
+        # pipe have ended, and one that could not be killed may run for long.
+        output, output_in = os.pipe()
+        status, status_in = os.pipe()
+        control_out, control = os.pipe()
         reading = _PipeReader(output, self.output)
+        supervisor = [sys.executable, "-I", "-S", SUPERVISOR, str(control_out), str(status_in)]
         try:
             with (self.folder / "payload.json").open("rb") as payload:
                 process = await asyncio.create_subprocess_exec(
+                    *supervisor,
+                    self.user,
                     *self.words,
                     stdin=payload,
-                    stdout=inner,
+                    stdout=output_in,
                     stderr=asyncio.subprocess.STDOUT,
                     cwd=self.folder,
                     env=dict(self.environ),
-                    start_new_session=True,  # its own process group, which is ended as a whole
+                    pass_fds=(control_out, status_in),
+                    start_new_session=True,
                 )
         except OSError as error:
             reading.close()
+            os.close(control)
+            os.close(status)
             return CommandResult(None, f"the command could not be started: {error}")
         finally:
-            os.close(inner)
+            for pipe in (output_in, status_in, control_out):
+                os.close(pipe)
         try:
-            why = await self._wait(process, stop)
+            why = await self._wait(process, control, stop)
         finally:
-            _kill(process.pid, signal.SIGKILL)  # and the processes that it left behind
-            await process.wait()
+            os.close(control)  # now the supervisor kills everything
+            told = await self._ended(process, status)
             await reading.end(LINGER)
-        code = process.returncode
+        if "error" in told:
+            return CommandResult(None, f"the command could not be started: {told['error']}")
+        if told.get("left"):
+            self.output(f"\n[pollwise: {told['left']} processes could not be ended]\n".encode())
+        code = told.get("code", -signal.SIGKILL)
         return CommandResult(code, _error(code, why, self.timeout), why)
 
-    async def _wait(self, process: asyncio.subprocess.Process, stop: Stop) -> str | None:
+    async def _wait(
+        self, process: asyncio.subprocess.Process, control: int, stop: Stop
+    ) -> str | None:
         """Wait for its end, and end it when asked to or overdue; the reason, if so."""
         ended = asyncio.ensure_future(process.wait())
         asked = asyncio.ensure_future(stop.wait())
@@ -105,12 +130,60 @@ class Command:
             if ended.done():
                 return None
             overdue = stop.why is None
-            _kill(process.pid, signal.SIGTERM)
+            with suppress(OSError):
+                os.write(control, b"T")
             await asyncio.wait([ended], timeout=self.kill_after)
             return "timeout" if overdue and stop.why in (None, "cancel") else stop.why
         finally:
             for task in (ended, asked):
                 task.cancel()
+
+    async def _ended(self, process: asyncio.subprocess.Process, status: int) -> dict[str, Any]:
+        """Wait until the supervisor has killed all processes; what it reports."""
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SUPERVISOR_WITHIN):
+                    await process.wait()
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+            os.set_blocking(status, False)
+            with suppress(OSError, ValueError):
+                # The first line: a command that could not be started has ended as well.
+                told: dict[str, Any] = json.loads(os.read(status, PIECE).partition(b"\n")[0])
+                return told
+        finally:
+            os.close(status)
+        # The command has killed its supervisor. What it started has the job's environment.
+        await asyncio.to_thread(end_processes, self.folder)
+        return {}
+
+
+def processes_of(folder: Path) -> list[int]:
+    """The processes of jobs whose folder is this one or in it, by the environment they inherit.
+
+    Only Linux shows the environment; on other systems none is found, and they end by themselves.
+    """
+    mark = b"POLLWISE_WORK=" + os.fsencode(folder.absolute())
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            environ = (place / "environ").read_bytes()
+            if any(each == mark or each.startswith(mark + b"/") for each in environ.split(b"\0")):
+                found.append(int(place.name))
+    return found
+
+
+def end_processes(folder: Path) -> None:
+    """Kill the processes of jobs whose folder is this one or in it."""
+    for _ in range(END_TRIES):
+        found = processes_of(folder)
+        if not found:
+            return
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                with suppress(OSError):
+                    os.kill(pid, number)
 
 
 class _PipeReader:
@@ -147,11 +220,6 @@ class _PipeReader:
             self._over.set()
             asyncio.get_running_loop().remove_reader(self._file)
             os.close(self._file)
-
-
-def _kill(group: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, number)
 
 
 def _error(code: int | None, why: str | None, timeout: float | None) -> str | None:

@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import fcntl
 import json
+import logging
 import os
 import re
-import shutil
-import signal
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
+from pollwise.agent.command import end_processes
+from pollwise.agent.files import open_inside, read_at_most, remove_tree, write_new
 from pollwise.errors import ConfigError
+
+logger = logging.getLogger("pollwise")
 
 #: The most agents of one name on a machine.
 PLACES = 1000
+#: The most bytes of a saved report.
+REPORT_MAX = 4 * 1024 * 1024
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}\Z")
 _UNFIT = re.compile(r"[^A-Za-z0-9._-]")
 
@@ -57,11 +62,12 @@ class AgentFolder:
         self.path = self.path.absolute()
         self._count = 0
 
-    def _locked(self) -> IO[str] | None:
+    def _locked(self) -> IO[bytes] | None:
         try:
             for folder in (self.path, self.path / "jobs", self.path / "results"):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = (self.path / "lock").open("w")
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            lock = os.fdopen(os.open(self.path / "lock", flags, 0o600), "wb", buffering=0)
         except OSError as error:
             raise ConfigError(
                 f"the folder {str(self.path)!r} cannot be used: {error.strerror}; choose another "
@@ -78,32 +84,44 @@ class AgentFolder:
         """End and remove the jobs that a killed agent left here; their number."""
         left = list((self.path / "jobs").iterdir())
         if left:
-            for pid in processes_in(self.path / "jobs"):
-                with suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+            end_processes(self.path / "jobs")
         for folder in left:
-            shutil.rmtree(folder, ignore_errors=True)
+            self.discard(folder)
         return len(left)
 
     def fresh(self, job_id: str, attempt: int) -> Path:
         """A new folder for a job."""
-        self._count += 1
-        folder = self.path / "jobs" / f"{job_id}.{attempt}.{self._count}"
-        shutil.rmtree(folder, ignore_errors=True)
-        for each in (folder, folder / "inputs", folder / "out"):
-            each.mkdir(mode=0o700, parents=True)
+        jobs = self.path / "jobs"
+        with suppress(OSError):  # an earlier command of the same user may have changed it
+            jobs.chmod(0o700)
+        while True:
+            self._count += 1
+            folder = jobs / f"{job_id}.{attempt}.{self._count}"
+            with suppress(FileExistsError):  # it could not be removed before
+                folder.mkdir(mode=0o700, parents=True)
+                break
+        for name in ("inputs", "out"):
+            (folder / name).mkdir(mode=0o700)
         return folder
+
+    def discard(self, folder: Path) -> None:
+        """Remove the folder of a job; log why if that is not possible. May take long."""
+        try:
+            remove_tree(folder)
+        except OSError as error:
+            logger.warning(
+                "the folder %s could not be removed: %s; remove it yourself", folder, error,
+                extra={"action": "folder_not_removed", "fields": {"folder": str(folder)}},
+            )  # fmt: skip
 
     # Results
 
     def save(self, report: dict[str, Any]) -> None:
         """Save how a job ended; it is on disk when this returns."""
         path = self._result(report["job_id"])
+        path.parent.mkdir(mode=0o700, exist_ok=True)
         draft = path.with_suffix(".draft")
-        with draft.open("w", encoding="utf-8") as file:
-            json.dump(report, file)
-            file.flush()
-            os.fsync(file.fileno())
+        write_new(draft, json.dumps(report).encode())
         draft.replace(path)
 
     def saved(self) -> list[dict[str, Any]]:
@@ -111,35 +129,21 @@ class AgentFolder:
         found = []
         for path in sorted((self.path / "results").glob("*.json")):
             try:
-                report = json.loads(path.read_text(encoding="utf-8"))
+                with open_inside(path.parent, path.name) as file:
+                    report = json.loads(read_at_most(file, REPORT_MAX))
                 if not is_id(report["job_id"]) or path != self._result(report["job_id"]):
                     raise ValueError(path)
-            except (OSError, ValueError, LookupError, TypeError):
-                path.unlink(missing_ok=True)  # half written, or not ours
+            except (OSError, ValueError, LookupError, TypeError, RecursionError):
+                self.discard(path)  # half written, or not ours
                 continue
             found.append(report)
         return found
 
     def remove(self, job_id: str) -> None:
-        self._result(job_id).unlink(missing_ok=True)
+        self.discard(self._result(job_id))
 
     def _result(self, job_id: str) -> Path:
         return self.path / "results" / f"{job_id}.json"
 
     def close(self) -> None:
         self._lock.close()
-
-
-def processes_in(jobs: Path) -> list[int]:
-    """The processes of jobs with folders here, found by the environment that they inherit.
-
-    Only Linux shows the environment; on other systems none is found, and they end by themselves.
-    """
-    mark = b"POLLWISE_WORK=" + os.fsencode(jobs.absolute()) + b"/"
-    found = []
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError):
-            environ = (place / "environ").read_bytes()
-            if any(each.startswith(mark) for each in environ.split(b"\0")):
-                found.append(int(place.name))
-    return found

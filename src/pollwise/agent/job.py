@@ -6,34 +6,38 @@ import asyncio
 import json
 import logging
 import os
-import shutil
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from random import random
 from typing import Any, TypeVar
 
 from pollwise.agent.command import Command, CommandResult, Stop
+from pollwise.agent.files import open_inside
 from pollwise.agent.folder import AgentFolder, is_id
 from pollwise.agent.link import ControllerLink, JobNotOurs
 from pollwise.agent.log import RETRY, Log
 from pollwise.agent.options import AgentOptions
-from pollwise.agent.outputs import ARTEFACTS_MAX, OutputFiles
+from pollwise.agent.outputs import OutputFiles
+from pollwise.agent.results import CannotRun, read_progress, read_result
 from pollwise.errors import ConfigError, StoreUnavailable
 from pollwise.queues.http.client import NoAnswer, RequestRefused
 from pollwise.runtime import variables
 from pollwise.runtime.clock import Clock
+from pollwise.runtime.executor.threads import DaemonThreads
 from pollwise.runtime.redact import is_secret
 
 T = TypeVar("T")
 
 logger = logging.getLogger("pollwise")
 
-#: The largest result, in bytes of JSON.
-RESULT_MAX = 256 * 1024
-#: How much of the progress file is read, in bytes.
-PROGRESS_MAX = 1000
+#: How long the files that a command left may take to be read, in seconds, its progress, and how
+#: long a report waits for the removal of its folder, which goes on.
+READ_WITHIN = 30.0
+PROGRESS_WITHIN = 2.0
+REMOVED_WITHIN = 5.0
+#: How many threads a run uses: some may wait for ever for a file system of the command.
+THREADS = 4
 #: How often an upload is tried when its connection is cut each time.
 CUTS_MAX = 5
 
@@ -75,10 +79,6 @@ class Stopped(Exception):
     """The job was asked to end before its command began, or after it ended."""
 
 
-class CannotRun(Exception):
-    """The job cannot be done; the message is for its report."""
-
-
 class AgentRun:
     """One run of a job."""
 
@@ -101,6 +101,11 @@ class AgentRun:
         self._clock = clock
         self._execute = execute or AgentRun.command
         self._log: Log | None = None
+        self._threads = DaemonThreads(THREADS, f"pollwise-{work.id[:20]}")
+        self._progress: dict[str, Any] = {}
+        self._reading: asyncio.Future[dict[str, Any]] | None = None
+        self._slow = False  # the progress could not be read in time
+        self._over = False
 
     async def run(self) -> dict[str, Any] | None:
         """Run the job; the report for the controller, None if the job is no longer ours."""
@@ -114,7 +119,10 @@ class AgentRun:
                 return None
             except (CannotRun, OSError) as error:
                 ended = CommandResult(None, str(error) or type(error).__name__)
-            report = self.progress()  # its progress since the last poll
+            except Exception as error:
+                logger.exception("job %s: the agent failed", self.work.id)
+                ended = CommandResult(None, f"the agent failed: {type(error).__name__}: {error}")
+            report = await self.progress()  # its progress since the last poll
             if ended.why in ("lost", "given back"):
                 return None
             if ended.exit_code is not None:
@@ -123,7 +131,7 @@ class AgentRun:
                 return {**report, "state": "cancelled"}
             if ended.error is not None:
                 return {**report, "state": "failed", "error": ended.error}
-            result = self._result()
+            result = await self._result()
             return {**report, "state": "done", **({} if result is None else {"result": result})}
         except CannotRun as error:
             return {**report, "state": "failed", "error": str(error)}
@@ -131,30 +139,31 @@ class AgentRun:
             if self._log is not None:
                 await self._log.close()
             if not self._options.keep_folders and self.folder.name:
-                await asyncio.to_thread(shutil.rmtree, self.folder, True)
+                loop = asyncio.get_running_loop()
+                removing = loop.run_in_executor(self._threads, self._root.discard, self.folder)
+                await asyncio.wait([removing], timeout=REMOVED_WITHIN)
+            self._over = True
+            self._threads.shutdown()
 
-    def progress(self) -> dict[str, Any]:
-        """The progress of the command: the last line of its file, such as `0.4 linking`."""
-        report: dict[str, Any] = {"job_id": self.work.id}
-        if not self.folder.name:
-            return report
-        try:
-            with (self.folder / "progress").open("rb") as file:
-                file.seek(max(file.seek(0, os.SEEK_END) - PROGRESS_MAX, 0))
-                lines = file.read().decode("utf-8", "replace").splitlines()
-        except OSError:
-            return report
-        line = next((each.strip() for each in reversed(lines) if each.strip()), "")
-        number, _, message = line.partition(" ")
-        try:
-            share = float(number.rstrip("%"))
-        except ValueError:
-            share, message = -1.0, line
-        if 0 <= share <= 100:
-            report["progress"] = share
-        if message:
-            report["message"] = "".join(c if c.isprintable() else " " for c in message)[:500]
-        return report
+    async def progress(self) -> dict[str, Any]:
+        """The job and its progress, or the last that could be read in time."""
+        if self.folder.name and not self._over:
+            await self._read_progress()
+        return {"job_id": self.work.id, **self._progress}
+
+    async def _read_progress(self) -> None:
+        loop, reading = asyncio.get_running_loop(), self._reading
+        if reading is not None and not reading.done():
+            if self._slow:
+                return
+            await asyncio.wait([reading], timeout=PROGRESS_WITHIN)
+        if reading is None or reading.done():
+            reading = loop.run_in_executor(self._threads, read_progress, self.folder)
+            self._reading = reading
+            await asyncio.wait([reading], timeout=PROGRESS_WITHIN)
+        self._slow = not reading.done()
+        if not self._slow:
+            self._progress = reading.result()
 
     async def command(self) -> CommandResult:
         """Run the agent's command for this job."""
@@ -189,16 +198,17 @@ class AgentRun:
         # The output of a cancelled or failed command is what people want to see most.
         if ended.error is not None and ended.exit_code is None:
             self._log.note(ended.error)
-        made = OutputFiles(self.folder / "out", self._options.artefacts)
+        out = self.folder / "out"
+        made = await self._read("$POLLWISE_OUT", OutputFiles, out, self._options.artefacts)
         if ended.why is None:
             for line in made.left_out():
                 self._log.note(line)
         await self._unless_stopped(self._log.end(), cancel_too=False)
         if ended.why is None:
-            if len(made.files) > ARTEFACTS_MAX:
-                raise CannotRun(f"there are more than {ARTEFACTS_MAX} artefacts")
-            for name, file in made.files.items():
-                await self._unless_stopped(self._sent(name, file))
+            if made.too_many is not None:
+                raise CannotRun(made.too_many)
+            for name, parts in made.files.items():
+                await self._unless_stopped(self._sent(name, parts))
         return ended
 
     async def _fetched(self, name: str) -> None:
@@ -212,15 +222,19 @@ class AgentRun:
         except RequestRefused as refused:
             raise CannotRun(f"the input {name!r} could not be fetched: {refused}") from None
 
-    async def _sent(self, name: str, file: Path) -> None:
+    async def _sent(self, name: str, parts: tuple[str, ...]) -> None:
+        what = f"the artefact {name!r}"
         try:
-            await self._again(
-                f"the artefact {name!r} could not be sent",
-                lambda: self._link.send_artefact(self.work.id, name, file),
-                cuts_max=CUTS_MAX,
-            )
+            with await self._read(what, open_inside, self.folder, "out", *parts) as file:
+                await self._again(
+                    f"{what} could not be sent",
+                    lambda: self._link.send_artefact(self.work.id, name, file),
+                    cuts_max=CUTS_MAX,
+                )
+        except OSError as error:
+            raise CannotRun(f"{what} could not be read: {error.strerror}") from None
         except (RequestRefused, ConfigError) as refused:
-            raise CannotRun(f"the artefact {name!r} could not be kept: {refused}") from None
+            raise CannotRun(f"{what} could not be kept: {refused}") from None
 
     async def _again(
         self, what: str, call: Callable[[], Awaitable[None]], *, cuts_max: int | None = None
@@ -266,27 +280,17 @@ class AgentRun:
                 task.cancel()
             await asyncio.gather(doing, asked, return_exceptions=True)
 
-    def _result(self) -> Any:
-        """The JSON in result.json; None if there is none."""
-        if not self.folder.name:
-            return None
+    async def _result(self) -> Any:
+        return await self._read("result.json", read_result, self.folder, self.work.kind)
+
+    async def _read(self, what: str, function: Callable[..., T], *args: Any) -> T:
+        """Read something that the command left, in a thread: the system may not answer."""
+        loop = asyncio.get_running_loop()
         try:
-            file = self.folder / "result.json"
-            if file.stat().st_size > RESULT_MAX:
-                raise CannotRun(
-                    f"result.json has {file.stat().st_size} bytes, more than {RESULT_MAX}; put "
-                    "large results into the folder `out`"
-                )
-            text = file.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            return None
-        except (OSError, ValueError) as error:
-            raise CannotRun(f"result.json cannot be read: {error}") from None
-        if not text.strip():
-            return None
-        with suppress(ValueError, RecursionError):
-            return json.loads(text, parse_constant=_no_constant)
-        raise CannotRun("result.json is not JSON")
+            async with asyncio.timeout(READ_WITHIN):
+                return await loop.run_in_executor(self._threads, function, *args)
+        except TimeoutError:
+            raise CannotRun(f"{what} could not be read within {READ_WITHIN:g} s") from None
 
     def _environ(self) -> dict[str, str]:
         """The environment of the command: ours without our secrets, and the job's variables."""
@@ -308,7 +312,3 @@ class AgentRun:
             variables.RESULT: str(self.folder / "result.json"),
             variables.PROGRESS: str(self.folder / "progress"),
         }
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 from pollwise.errors import ConfigError, StoreError, StoreUnavailable
@@ -148,10 +149,11 @@ class ControllerLink:
         except RequestRefused as refused:
             raise self._known(refused) from None
 
-    async def send_artefact(self, job_id: str, name: str, file: Path) -> None:
-        """Send a file that a job made, with its checksum."""
+    async def send_artefact(self, job_id: str, name: str, file: IO[bytes]) -> None:
+        """Send an open file that a job made, with its checksum: the bytes that it has now."""
         limit = self._me().artefact_limit
-        if limit is not None and file.stat().st_size > limit:  # noqa: ASYNC240
+        size = os.fstat(file.fileno()).st_size
+        if limit is not None and size > limit:
             # A refusal during the upload is often lost with the connection.
             raise RequestRefused(
                 f"the file has more than {limit} bytes and was not sent. Split it, or ask an admin "
@@ -159,11 +161,11 @@ class ControllerLink:
                 413,
                 "too_large",
             )
-        digest, size = await asyncio.to_thread(_digest, file)
+        digest = await asyncio.to_thread(_digest, file.fileno(), size)
         await self._call(
             "PUT",
             f"/api/jobs/{job_id}/artefacts/{quote(name, safe='/')}",
-            content=_pieces(file, size),
+            content=_pieces(file.fileno(), size, name),
             headers={
                 "Content-Type": "application/octet-stream",
                 "Content-Length": str(size),
@@ -201,21 +203,19 @@ class ControllerLink:
         return self.worker
 
 
-def _digest(file: Path) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
-    with file.open("rb") as data:
-        while piece := data.read(PIECE):
-            digest.update(piece)
-            size += len(piece)
-    return digest.hexdigest(), size
+def _digest(file: int, size: int) -> str:
+    digest = hashlib.sha256()
+    for offset in range(0, size, PIECE):
+        digest.update(os.pread(file, min(PIECE, size - offset), offset))
+    return digest.hexdigest()
 
 
-async def _pieces(file: Path, size: int) -> AsyncIterator[bytes]:
+async def _pieces(file: int, size: int, name: str) -> AsyncIterator[bytes]:
     """The bytes of a file, up to the size that it had for its checksum."""
-    with file.open("rb") as data:
-        while size > 0:
-            piece = await asyncio.to_thread(data.read, min(PIECE, size))
-            if not piece:
-                raise ConfigError(f"the artefact {file.name!r} became shorter while it was sent")
-            size -= len(piece)
-            yield piece
+    offset = 0
+    while offset < size:
+        piece = await asyncio.to_thread(os.pread, file, min(PIECE, size - offset), offset)
+        if not piece:
+            raise ConfigError(f"the artefact {name!r} became shorter while it was sent")
+        offset += len(piece)
+        yield piece

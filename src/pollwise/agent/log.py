@@ -6,6 +6,7 @@ Memory holds one batch, however much the command writes and however long the net
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from random import random
 
@@ -28,11 +29,12 @@ class Log:
     """Writes one job's log and sends it to the controller."""
 
     def __init__(self, path: Path, link: ControllerLink, job_id: str, clock: Clock) -> None:
-        self._path = path
         self._link = link
         self._job_id = job_id
         self._clock = clock
-        self._file = path.open("ab", buffering=0)
+        # Opened once: the command may put a FIFO or a link in its place.
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_APPEND | os.O_CLOEXEC
+        self._file = os.open(path, flags, 0o600)
         self._size = 0
         self._sent = 0
         self._dropped = 0
@@ -52,7 +54,7 @@ class Log:
     def _append(self, data: bytes) -> None:
         try:
             if data:
-                self._size += self._file.write(data)
+                self._size += os.write(self._file, data)
         except OSError:  # a full disk must not stop the command
             self._dropped += len(data)
         self._written.set()
@@ -71,9 +73,9 @@ class Log:
 
     async def close(self) -> None:
         """Stop, even if something was not sent."""
-        self._file.close()
         self._sending.cancel()
         await asyncio.gather(self._sending, return_exceptions=True)
+        os.close(self._file)
 
     async def _send_all(self) -> None:
         failures = 0
@@ -111,9 +113,10 @@ class Log:
                 return
 
     async def _send_batch(self) -> None:
-        with self._path.open("rb") as file:
-            file.seek(self._sent)
-            data = file.read(min(BATCH, self._size - self._sent))
+        data = os.pread(self._file, min(BATCH, self._size - self._sent), self._sent)
+        if not data:  # the command has shortened the file
+            self._size = self._sent
+            return
         received, self._wanted = await self._link.log(self._job_id, self._sent, data)
         # Continue where the controller is: it may have got what was not confirmed.
         self._sent = min(max(received, 0), self._size)

@@ -6,13 +6,18 @@ a FIFO could block for ever. The job's log lists what was left out.
 
 from __future__ import annotations
 
+import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 #: The most files of one job.
 ARTEFACTS_MAX = 1000
+#: The most files and folders that are looked at, and the most folders within each other.
+ENTRIES_MAX = 100_000
+DEPTH_MAX = 100
 #: The most names in a line about what was left out, and the length of a name, in characters.
 NAMED_MAX = 5
 NAME_MAX = 80
@@ -20,32 +25,31 @@ NAME_MAX = 80
 LINKS = "symbolic links that lead out of it, to a folder, or nowhere"
 KINDS = ((stat.S_ISFIFO, "FIFOs"), (stat.S_ISSOCK, "sockets"), (stat.S_ISBLK, "devices"),
          (stat.S_ISCHR, "devices"))  # fmt: skip
+NOT_UTF8 = "names that are not UTF-8; rename the files"
+TOO_DEEP = f"folders more than {DEPTH_MAX} levels deep"
+UNREADABLE = "folders that cannot be read"
 
 
 class OutputFiles:
     """The files in a folder that match a pattern.
 
-    files: by name; one more than the limit, if there are more.
+    files: by name, the parts of the path in `out` that lead to the file without a link.
+    too_many: a sentence if there is more than can be sent.
     """
 
     def __init__(self, out: Path, patterns: Sequence[str]) -> None:
-        self.files: dict[str, Path] = {}
+        self.files: dict[str, tuple[str, ...]] = {}
+        self.too_many: str | None = None
         self._left_out: dict[str, list[str]] = {}  # by kind: the first few
         self._counts: Counter[str] = Counter()
         self._out = out
-        # The command may have replaced the folder by a link.
-        self._real = out.parent.resolve() / out.name
-        if out.is_symlink():
+        self._real = os.path.realpath(out.parent) + os.sep + out.name
+        self._patterns = [Path(pattern).parts for pattern in patterns]
+        self._seen = 0
+        if out.is_symlink():  # the command may have replaced the folder by a link
             self._leave_out(LINKS, "$POLLWISE_OUT itself")
-            return
-        seen: set[Path] = set()
-        for pattern in patterns:
-            for path in sorted(out.glob(pattern)):
-                if len(self.files) > ARTEFACTS_MAX:
-                    return
-                if path not in seen:
-                    seen.add(path)
-                    self._sort(path)
+        else:
+            self._walk()
 
     def left_out(self) -> Iterator[str]:
         """A line for each kind of thing that was left out."""
@@ -60,22 +64,97 @@ class OutputFiles:
         if len(names) < NAMED_MAX:
             names.append(name)
 
-    def _sort(self, path: Path) -> None:
-        name = path.relative_to(self._out).as_posix()
+    def _walk(self) -> None:
+        folders: list[tuple[str, ...]] = [()]
+        while folders:
+            parts = folders.pop()
+            names = self._names(parts)
+            for name in names:
+                self._sort((*parts, name), folders)
+            if len(self.files) > ARTEFACTS_MAX:
+                self.too_many = f"there are more than {ARTEFACTS_MAX} artefacts"
+            if self.too_many is not None:
+                return
+
+    def _names(self, parts: tuple[str, ...]) -> list[str]:
+        """The names in a folder, sorted; none if it cannot be read."""
+        found = []
+        try:
+            with os.scandir(self._out.joinpath(*parts)) as entries:
+                for entry in entries:
+                    self._seen += 1
+                    if self._seen > ENTRIES_MAX:
+                        self.too_many = (
+                            f"there are more than {ENTRIES_MAX} files and folders in $POLLWISE_OUT"
+                        )
+                        return []
+                    found.append(entry.name)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._leave_out(UNREADABLE, "/".join(parts) or "$POLLWISE_OUT itself")
+        return sorted(found)
+
+    def _sort(self, parts: tuple[str, ...], folders: list[tuple[str, ...]]) -> None:
+        name, path = "/".join(parts), self._out.joinpath(*parts)
+        wanted = any(_matches(parts, pattern) for pattern in self._patterns)
+        leads_on = any(_matches(parts, pattern, above=True) for pattern in self._patterns)
+        if not wanted and not leads_on:
+            return
         try:
             mode = path.lstat().st_mode
-            within = path.resolve().is_relative_to(self._real)
-            is_file = path.is_file()
-        except (OSError, RuntimeError):  # deleted meanwhile, or a circle of links
-            mode, within, is_file = stat.S_IFLNK, False, False
-        if is_file and within:
-            self.files[name] = path
-        elif stat.S_ISLNK(mode) or not within:
-            self._leave_out(LINKS, name)
+        except OSError:  # deleted meanwhile
+            return
+        if stat.S_ISDIR(mode):
+            if leads_on and len(parts) < DEPTH_MAX:
+                folders.append(parts)
+            elif leads_on:
+                self._leave_out(TOO_DEEP, name)
+        elif stat.S_ISLNK(mode):
+            target = self._target(path)
+            if target is not None and wanted:
+                self._add(name, target)
+            elif wanted or (leads_on and path.is_dir()):
+                self._leave_out(LINKS, name)
+        elif not wanted:
+            return
+        elif stat.S_ISREG(mode):
+            self._add(name, parts)
         else:
             for fits, kind in KINDS:
                 if fits(mode):
                     self._leave_out(kind, name)
+
+    def _add(self, name: str, parts: tuple[str, ...]) -> None:
+        try:
+            name.encode()
+        except UnicodeEncodeError:
+            self._leave_out(NOT_UTF8, name)
+        else:
+            self.files[name] = parts
+
+    def _target(self, link: Path) -> tuple[str, ...] | None:
+        """The path of the file in `out` to which a link leads; None if it leads elsewhere."""
+        try:
+            real = Path(os.path.realpath(link, strict=True))
+            if stat.S_ISREG(real.lstat().st_mode):
+                return real.relative_to(self._real).parts
+        except (OSError, RuntimeError, ValueError):  # nowhere, a circle of links, or out of it
+            pass
+        return None
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str], *, above: bool = False) -> bool:
+    """True if a path matches a pattern; with `above`, if something below the path could."""
+    if not parts:
+        return bool(pattern) if above else all(each == "**" for each in pattern)
+    if not pattern:
+        return False
+    if pattern[0] == "**":
+        return _matches(parts, pattern[1:], above=above) or _matches(
+            parts[1:], pattern, above=above
+        )
+    return fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:], above=above)
 
 
 def _shown(name: str) -> str:
