@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import signal
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, closing
 
@@ -28,6 +29,17 @@ from tests.support.servers import OwnPostgres, OwnRedis, PgBouncer, Postgres, Re
 settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+def pytest_configure() -> None:
+    """Let SIGINT and SIGHUP reach the commands that tests start, however the tests were started.
+
+    A shell ignores SIGINT for `make test &`, and nohup ignores SIGHUP; children inherit that.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
