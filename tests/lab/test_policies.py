@@ -40,7 +40,7 @@ TERMS = CostTerms(5e-6, 0.01 / 3600)
         ("fixed 500ms", Fixed("500ms")),
         ("fixed 2", Fixed(2)),
         ("fixed 0 hold=20s", Fixed(0, hold="20s")),
-        ("batch-fill 1s 4s batch_size=20", BatchFill("1s", "4s", batch_size=20)),
+        ("batch-fill 1s 4s hold=20s", BatchFill("1s", "4s", hold=20)),
         ("ewma", Ewma()),
         ("ewma alpha=0.5", Ewma(alpha=0.5)),
         ("ewma idle_interval=25s", Ewma(idle_interval=25)),

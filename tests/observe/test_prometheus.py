@@ -145,7 +145,7 @@ def series(sink: PrometheusSink, queue: str = "q") -> set[str]:
 
 def polled(found: int = 0, queue: str = "q", **given: Any) -> PollFinished:
     usual = {"capacity": 8, "took": 0.003, "interval": 0.2, "delay": 0.2, "hold": 0.0}
-    return PollFinished(queue, found, **{**usual, "hinted": False, **given})
+    return PollFinished(queue, found, **{**usual, "hinted": False, "average": 2.5, **given})
 
 
 def started(job: str = "1", worker: str = "w", queue: str = "q") -> JobStarted:

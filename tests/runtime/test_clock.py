@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import threading
 import time
@@ -246,3 +247,20 @@ def test_virtual_time_stands_still_for_what_is_outside() -> None:
         return order
 
     assert virtually(main) == ["answer", "timer"]
+
+
+@pytest.mark.parametrize("start", [0.0, 0.3, 1e9])
+def test_virtual_time_passes_however_short_a_sleep_is(start: float) -> None:
+    """Else a loop that sleeps until a moment less than a nanosecond away would never end."""
+    clock = VirtualClock()
+
+    async def main() -> tuple[float, float]:
+        await clock.sleep(start)
+        moment = math.nextafter(clock.now(), math.inf)
+        for _ in range(3):
+            if clock.now() < moment:
+                await clock.sleep(moment - clock.now())
+        return clock.now(), moment
+
+    now, moment = clock.run(main())
+    assert now == moment

@@ -122,9 +122,9 @@ def test_a_fixed_interval_counts_from_the_end_of_the_poll_before() -> None:
 @pytest.mark.parametrize(
     ("given", "waits"),
     [
-        ({"capacity": 2}, [0.0, 0.0, 10.0]),
-        ({"capacity": 2, "drain": False}, [10.0, 10.0, 10.0]),
-        ({"capacity": 3}, [10.0, 10.0, 10.0]),
+        ({"capacity": 2, "drain": True}, [0.0, 0.0, 10.0]),
+        ({"capacity": 2}, [10.0, 10.0, 10.0]),
+        ({"capacity": 3, "drain": True}, [10.0, 10.0, 10.0]),
         ({}, [10.0, 10.0, 10.0]),
     ],
 )
@@ -283,7 +283,7 @@ def test_no_hint_is_missed(
         putting = [asyncio.create_task(put(when)) for when in puts]
         loop = poll(
             fetch, Fixed("1d"), hints=hints, clock=clock, seed=seed, capacity=capacity,
-            spread=False,
+            spread=False, drain=True,
         )  # fmt: skip
         async with asyncio.timeout(86_000):  # a missed one comes a day later
             async for batch in loop:

@@ -259,6 +259,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("outbox.lease", "30s", "default"),
         ("outbox.grace", "30s", "default"),
         ("outbox.timeout", "none", "default"),
+        ("outbox.drain", "none", "default"),
         ("outbox.long_interval", "1m", "default"),
         ("outbox.metrics_port", "none", "default"),
         ("outbox.metrics_host", "127.0.0.1", "default"),
@@ -267,7 +268,6 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("outbox.polling.strategy", "batch_fill", "default"),
         ("outbox.polling.min_interval", "1s", "default"),
         ("outbox.polling.max_interval", "8s", "default"),
-        ("outbox.polling.batch_size", "10", "default"),
         ("outbox.polling.hold", "0s", "default"),
     ]
     assert [row for row in shown if row[0].startswith("worker.")] == [
@@ -277,6 +277,7 @@ def test_the_table_has_every_value_with_its_origin_in_a_stable_order(folder: Fol
         ("worker.lease", "1m30s", "pollwise.toml"),
         ("worker.grace", "30s", "default"),
         ("worker.timeout", "none", "default"),
+        ("worker.drain", "none", "default"),
         ("worker.long_interval", "1m", "default"),
         ("worker.metrics_port", "none", "default"),
         ("worker.metrics_host", "127.0.0.1", "default"),

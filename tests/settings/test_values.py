@@ -99,9 +99,9 @@ def test_both_forms_in_two_layers_are_not(folder: Folder) -> None:
             Adaptive(0.2, backoff_multiplier=1.5),
         ),
         ({"BACKOFF_MULTIPLIER": "10"}, Adaptive(backoff_multiplier=10)),
-        ({"STRATEGY": "batch_fill", "BATCH_SIZE": "25"}, BatchFill(batch_size=25)),
+        ({"STRATEGY": "batch_fill", "MAX_INTERVAL": "25"}, BatchFill(max_interval=25)),
         ({"STRATEGY": "ewma", "HELD": "true", "DROP_AFTER": "3"}, Ewma(held=True, drop_after=3)),
-        ({"STRATEGY": "ewma", "HELD": "no", "HALF_LIFE": "1m"}, Ewma(half_life=60)),
+        ({"STRATEGY": "ewma", "HELD": "no", "HALF_LIFE": "1m"}, Ewma(half_life=60, held=False)),
     ],
 )
 @pytest.mark.parametrize("prefix", ["POLLWISE_POLLING_", "POLLWISE_WORKER_POLLING_"])
@@ -157,8 +157,6 @@ def test_a_bad_value_is_refused_with_its_key_and_origin(
     ("strategy", "key", "value", "said"),
     [
         ("fixed", "interval", 0, "polls without any pause"),
-        ("batch_fill", "batch_size", 0, "must be a whole number of at least 1"),
-        ("batch_fill", "batch_size", "1.5", "must be a whole number"),
         ("batch_fill", "max_interval", "100ms", "lower min_interval or raise max_interval"),
         ("ewma", "alpha", 1.5, "must be above 0 and at most 1"),
         ("ewma", "drop_after", 0, "must be a whole number of at least 1"),
@@ -231,7 +229,8 @@ def test_floor_above_ceiling_names_both_keys_and_both_origins(folder: Folder) ->
         ),
         ("[worker.polling]\nmax_intervall_ms = 5", "did you mean worker.polling.max_interval_ms?"),
         ("[worker.polling]\nmultiplier = 3", "did you mean worker.polling.backoff_multiplier?"),
-        ("[worker.polling]\nbatch = 3", "did you mean worker.polling.batch_size?"),
+        ("[worker.polling]\nbatch_size = 3", "decided by worker.concurrency and worker.prefetch"),
+        ("[outbox.polling]\nbatch-size = 3", "how much a poll claims is decided by outbox.batch"),
         ("[worker.polling]\nvery_high = 3", "did you mean worker.polling.very_high_interval?"),
     ],
 )
@@ -253,7 +252,7 @@ def test_an_unknown_argument_is_refused_with_the_nearest(folder: Folder) -> None
         ("POLLWISE_WORKER_CONCURENCY", "did you mean POLLWISE_WORKER_CONCURRENCY?"),
         ("POLLWISE_CONCURRENCY", "did you mean POLLWISE_WORKER_CONCURRENCY?"),
         ("POLLWISE_POLLING_MINIMUM_INTERVAL", "did you mean POLLWISE_POLLING_MIN_INTERVAL?"),
-        ("POLLWISE_WORKER_POLLING_BATCH", "did you mean POLLWISE_WORKER_POLLING_BATCH_SIZE?"),
+        ("POLLWISE_OUTBOX_POLLING_BATCH_SIZE", "how much a poll claims is decided by outbox.batch"),
         ("POLLWISE_ZZZ", "unset it; settings begin with POLLWISE_POLLING_ or POLLWISE_WORKER_"),
         ("POLLWISE_", "unset it"),
     ],

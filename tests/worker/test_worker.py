@@ -157,7 +157,9 @@ def test_a_worker_that_becomes_slow_claims_less_ahead_and_misses_no_hint(
             await asyncio.sleep(job.payload)
 
         async with bench.queue:
-            async with working(bench.worker, options(concurrency=2, polling=Fixed("1h"))):
+            async with working(
+                bench.worker, options(concurrency=2, polling=Fixed("1h"), drain=True)
+            ):
                 await bench.queue.put([NewJob("x", 0.01) for _ in range(200)])
                 await until_empty(bench.queue)
                 start = clock.now()

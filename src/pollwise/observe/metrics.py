@@ -49,6 +49,9 @@ def _loop(found: str) -> tuple[Metric, ...]:
     what = "Changes of the pacer: back-off, speed-up, reset, class, decay."
     return (
         _gauge("poll_interval_seconds", "The pacer's current interval."),
+        _gauge(
+            "poll_average", "The moving average of the batch size; only with the strategy ewma."
+        ),
         _counter("poll_total", "Polls that succeeded."),
         _counter("poll_empty_total", "Polls that found nothing."),
         _counter("poll_failed_total", "Polls that raised."),

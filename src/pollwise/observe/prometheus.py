@@ -163,6 +163,8 @@ class PrometheusSink:
         if event.hinted:
             self._of(event, "poll_hinted_total").inc()
         self._of(event, "poll_interval_seconds").set(event.interval)
+        if event.average is not None:
+            self._of(event, "poll_average").set(event.average)
         self._of(event, "poll_duration_seconds").observe(event.took)
         group, name = _place(event)
         if self._price and group == WORKER:

@@ -81,6 +81,7 @@ class OutboxRunOptions(RunOptions):
         is the time after which other relays take over the keys of a killed relay.
     grace: how long a stop waits for handlers before it cancels them and gives their keys back.
     timeout: how long a handler may run, unless it has its own timeout; None for no limit.
+    drain: poll again at once after a full batch; None: every strategy does so except `Fixed`.
     hints: let a hint of a commit end a pause early.
     long_interval: the longest pause while hints are proven to arrive.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
@@ -144,9 +145,10 @@ class Relay:
         clock: Clock,
         events: Events,
     ) -> None:
-        if isinstance(options.polling, BatchFill):  # show the batch size that it will see
-            polling = replace(options.polling, batch_size=options.batch)
-            options = replace(options, polling=polling)
+        polling = options.polling.for_source(can_hold=False)
+        if isinstance(polling, BatchFill):  # show the batch size that it will see
+            polling = replace(polling, batch_size=options.batch)
+        options = replace(options, polling=polling)
         self.source = f"outbox:{store.name}"
         self._outbox = store
         self._name = name

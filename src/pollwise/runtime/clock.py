@@ -101,6 +101,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual_now = 0.0
         self._calls_outside = 0
         super().__init__(_JumpingSelector(self))
+        self._clock_resolution = math.ulp(0.0)
 
     def time(self) -> float:
         return self._virtual_now
@@ -108,9 +109,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def jump(self, seconds: float) -> None:
         """Let `seconds` pass at once."""
         self._virtual_now += seconds
-        # asyncio runs the timers before now + resolution. After half a year of seconds a
-        # nanosecond is lost in that sum, and a timer due now would never be run.
-        self._clock_resolution = max(1e-9, math.ulp(self._virtual_now))
+        # asyncio runs the timers before now + resolution. With a nanosecond, a shorter sleep would
+        # end before time has passed, and a loop that sleeps until a moment would never end.
+        self._clock_resolution = math.ulp(self._virtual_now)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any

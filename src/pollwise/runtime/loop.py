@@ -65,7 +65,8 @@ class LoopOptions:
         decides.
     wants: the kinds of items that the source polls for; hints about others do not wake it.
     retry: how a failed poll is retried. An error it calls permanent ends the loop and is raised.
-    drain: poll again at once after a full batch.
+    drain: poll again at once after a full batch; None leaves it to the strategy: all do except
+        `Fixed`.
     empty: deliver empty batches too, for a consumer that has something to do after every poll.
     spread: put the first poll at a random point of the first interval, so that processes started
         together do not poll together.
@@ -78,7 +79,7 @@ class LoopOptions:
     long_interval: float = LONG_INTERVAL
     wants: frozenset[str] | None = None
     retry: Retry = POLL_RETRY
-    drain: bool = True
+    drain: bool | None = None
     empty: bool = False
     spread: bool = True
 
@@ -94,6 +95,8 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         self.counts = Counts()
         self._source = source
         self._options = options or LoopOptions()
+        drain = self._options.drain
+        self._drains = strategy.drains if drain is None else drain
         self._pacer = strategy.pacer()
         self._pause = self._pacer.first()
         self._hint = Hint(self._options.wants)
@@ -236,6 +239,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
                     delay=delay,
                     hold=pause.hold,
                     hinted=hinted,
+                    average=pause.average,
                 )
             )
         for change in pause.changes:
@@ -260,7 +264,7 @@ class PollLoop(AsyncIterator[Sequence[T]], Generic[T]):
         return max(self._options.long_interval, pause.delay)
 
     def _delay_of(self, interval: float, outcome: Outcome) -> float:
-        if outcome.full and self._options.drain:
+        if outcome.full and self._drains:
             return 0.0
         strategy = self.strategy
         u = self._options.random.random()
@@ -275,7 +279,7 @@ def poll(
     name: str | None = None,
     hints: Hints | None = None,
     retry: Retry = POLL_RETRY,
-    drain: bool = True,
+    drain: bool | None = None,
     spread: bool = True,
     clock: Clock | None = None,
     events: Events | None = None,
@@ -286,8 +290,9 @@ def poll(
     fetch: an async callable that returns a list of items (an empty list or None when there are
         none), or a `Batch`. When it takes an argument named `hold`, it gets how many seconds it
         may block at the server.
-    capacity: how many items a fetch can return at most; a full batch is followed by the next poll
-        at once, unless `drain` is off.
+    capacity: how many items a fetch can return at most.
+    drain: poll again at once after a full batch. By default every strategy does so except `Fixed`,
+        which polls at its interval exactly.
     hints: a `Hints` whose `send()` ends the pause early.
     retry: how a fetch that raised is retried; a permanent error is raised to you.
     spread: begin at a random point of the first interval, not at once.
@@ -311,6 +316,7 @@ def poll(
         )
     if not isinstance(retry, Retry):
         raise ConfigError(f"retry = {retry!r} is not a Retry; give e.g. Retry.exponential('1s')")
+    strategy = strategy.for_source(_takes_hold(fetch))
     if strategy.longest_hold and not _takes_hold(fetch):
         raise ConfigError(
             f"{strategy!r} holds its polls, but fetch has no argument named `hold`; "

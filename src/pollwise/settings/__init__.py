@@ -77,6 +77,8 @@ def load(
         raise ConfigError(_report(problems))
     for deprecation in intake.deprecations:
         warnings.warn(deprecation, DeprecationWarning, stacklevel=2)
+    for note in (*intake.notes, *(each for it in pollings.values() for each in it.notes)):
+        warnings.warn(note, UserWarning, stacklevel=2)
     return settings
 
 

@@ -22,6 +22,12 @@ FILE_VARIABLE = "POLLWISE_CONFIG"
 MILLISECONDS = "_ms"
 #: The key from before there were strategies.
 OLD_KEY = "poll_interval"
+#: What other projects call a batch size in a polling table, and the settings that decide it here.
+BATCH_SIZE = "polling.batch_size"
+BATCH_SIZE_IS = {
+    f"outbox.{BATCH_SIZE}": "outbox.batch",
+    f"worker.{BATCH_SIZE}": "worker.concurrency and worker.prefetch",
+}
 # Most people set the worker, so variables for its polling do not name the section.
 SHORT_FOR = "worker."
 
@@ -114,6 +120,9 @@ def variables_of(written: str) -> list[str]:
 
 def advice_for_key(written: str) -> str:
     """What to write instead of a key that does not exist."""
+    decided_by = BATCH_SIZE_IS.get(written.replace("-", "_"))
+    if decided_by:
+        return f"is not a setting; how much a poll claims is decided by {decided_by}"
     if written in tables():
         return f"is a table; write [{written}] and its keys: {_keys_in(written)}"
     of_group = groups.advice(written)
@@ -136,6 +145,9 @@ def advice_for_table(written: str) -> str:
 
 def advice_for_variable(name: str) -> str:
     """What to set instead of a variable that does not exist."""
+    for key, decided_by in BATCH_SIZE_IS.items():
+        if name in variables_of(key):
+            return f"how much a poll claims is decided by {decided_by}"
     of_worker = PREFIX + f"{SHORT_FOR}{name.removeprefix(PREFIX)}".upper().replace(".", "_")
     if of_worker in variables():
         return f"did you mean {of_worker}?"

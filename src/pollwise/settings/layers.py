@@ -32,6 +32,11 @@ from pollwise.settings.values import quoted, read_milliseconds, shown
 
 FILE = Path("pollwise.toml")
 ARGUMENT = "argument"
+#: Variables of projects that people come from: whose they are, and the prefix of ours.
+OTHER_PREFIXES = {
+    "QO_POLLING_": ("qo", f"{PREFIX}POLLING_"),
+    "ADAPTIVE_POLLING_": ("Pulse", f"{PREFIX}FLEET_POLLING_"),
+}
 
 # Kubernetes sets these variables in every pod if a Service's name begins with "pollwise".
 _OF_KUBERNETES = re.compile(r"_(?:SERVICE_(?:HOST|PORT)|PORT_\d+_(?:TCP|UDP|SCTP))(?:_|$)")
@@ -57,11 +62,12 @@ Entry = tuple[str, object, str]
 
 
 class LayerReader:
-    """Reads the layers, and collects problems and deprecations."""
+    """Reads the layers, and collects problems, deprecations and notes."""
 
     def __init__(self) -> None:
         self.problems: list[str] = []
         self.deprecations: list[str] = []
+        self.notes: list[str] = []
 
     def file(self, file: Path | None, environ: Mapping[str, str]) -> Layer:
         """The settings file: `file`, else the one of POLLWISE_CONFIG, else ./pollwise.toml."""
@@ -80,6 +86,11 @@ class LayerReader:
 
     def environment(self, environ: Mapping[str, str], groups: Sequence[str] = ()) -> Layer:
         """The environment variables; `groups` are the groups known so far."""
+        for prefix, (owner, ours) in OTHER_PREFIXES.items():
+            renamed = _renamed(environ, prefix, ours)
+            if renamed:
+                old, new = ", ".join(renamed), ", ".join(renamed.values())
+                self.notes.append(f"{owner}'s {old} has no effect here; set {new} instead")
         return self._layer(self._set_variables(environ, groups))
 
     def arguments(self, overrides: Mapping[str, object]) -> Layer:
@@ -166,6 +177,14 @@ def _parsed(path: Path, named_by: str) -> dict[str, object]:
     raise ConfigError(problem)
 
 
+def _renamed(environ: Mapping[str, str], prefix: str, ours: str) -> dict[str, str]:
+    """Variables of another project, and ours for the same, unless ours are set too."""
+    pairs = {name: ours + name.removeprefix(prefix) for name in environ if name.startswith(prefix)}
+    return {
+        old: new for old, new in sorted(pairs.items()) if new in variables() and new not in environ
+    }
+
+
 def _of_kubernetes(name: str, value: str) -> bool:
     # Even POLLWISE_WORKER_METRICS_PORT, beside a Service "pollwise-worker-metrics".
     if name.endswith("_PORT") and _LINK_OF_KUBERNETES.match(value):
@@ -186,4 +205,6 @@ def _deprecation(given: GivenValue, table: str, milliseconds: bool) -> str:
         value = quoted(given.raw) if isinstance(given.raw, str) else given.raw
         last = interval.rpartition(".")[2]
         instead = f'write [{table}] with strategy = "{FIXED_STRATEGY}" and {last} = {value}'
-    return f"{given} is deprecated; {instead}"
+    bare = not milliseconds and re.fullmatch(r"[\d.]+", str(given.raw))
+    unit = f" and means {given.raw} seconds, as a number without a unit does" if bare else ""
+    return f"{given} is deprecated{unit}; {instead}"

@@ -2,7 +2,8 @@
 
 The highest layer that names a strategy decides. Parameters of other strategies in lower layers are
 ignored, so that you can try `POLLWISE_POLLING_STRATEGY=fixed` without editing the file. In the same
-layer or a higher one they are an error, because they would have no effect.
+layer they are ignored with a warning, because a file may keep the parameters of both strategies.
+In a higher layer they are an error: somebody sets what would have no effect.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pollwise import durations
+from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
 from pollwise.errors import ConfigError
 from pollwise.settings.layers import GivenValue, Layer
@@ -26,6 +28,12 @@ from pollwise.settings.strategies import (
 )
 from pollwise.settings.values import shown
 
+OUTBOX = "outbox.polling"
+NOT_BATCH_FILL = (
+    "doubles the pause after an empty poll and resets it when a poll finds something. To pace by "
+    'how full each batch was, as Namastack\'s "adaptive" does, write "batch_fill".'
+)
+
 
 @dataclass
 class Polling:
@@ -35,6 +43,7 @@ class Polling:
     used: dict[str, GivenValue] = field(default_factory=dict)
     unused: list[SettingRow] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def resolve(table: str, layers: Sequence[Layer]) -> Polling:
@@ -50,6 +59,8 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
         return result
     if chosen:
         result.used[key] = chosen
+    if chosen and table == OUTBOX and name == Adaptive.name:
+        result.notes.append(f"{chosen} {NOT_BATCH_FILL}")
     for depth, layer in enumerate(layers):
         for given in layer.values():
             inside, _, last = given.key.rpartition(".")
@@ -57,8 +68,10 @@ def resolve(table: str, layers: Sequence[Layer]) -> Polling:
                 continue
             if last in parameter_names(STRATEGIES[name]):
                 result.used[given.key] = given
-            elif depth < deciding:
+            elif depth <= deciding:
                 result.unused.append(_unused(given))
+                if depth == deciding:
+                    result.notes.append(f"{given} has no effect: the strategy is {name}")
             else:
                 result.problems.append(_misplaced(given, name, chosen))
     if not result.problems:

@@ -77,6 +77,13 @@ HandlerTimeout = Annotated[
     OptionalTimeout,
     Field(description="How long a handler may run, unless it has a timeout of its own."),
 ]
+Drain = Annotated[
+    bool | None,
+    OptionalReader(BooleanReader()),
+    Field(
+        description="Poll again at once after a full batch; none: all strategies do, except fixed."
+    ),
+]
 LongInterval = Annotated[
     float,
     DurationReader(MIN_TIMEOUT, MAX_LONG_INTERVAL),
@@ -124,6 +131,7 @@ class WorkerSettings(Section):
         30.0, "How long a stop waits for handlers before it gives their jobs back."
     )
     timeout: HandlerTimeout = None
+    drain: Drain = None
     long_interval: LongInterval = 60.0
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"
@@ -222,6 +230,7 @@ class OutboxSettings(Section):
         30.0, "How long a stop waits for handlers before it gives their keys back."
     )
     timeout: HandlerTimeout = None
+    drain: Drain = None
     long_interval: LongInterval = 60.0
     metrics_port: MetricsPort = None
     metrics_host: MetricsHost = "127.0.0.1"

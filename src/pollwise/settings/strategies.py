@@ -63,7 +63,7 @@ class Parameter:
 @cache
 def parameters(strategy: type[Strategy]) -> tuple[Parameter, ...]:
     """The parameters of a strategy, in the order of its constructor."""
-    takes = inspect.signature(strategy).parameters
+    takes = _settings_of(strategy)
     hints = get_type_hints(strategy.__init__)
     meanings = _meanings(strategy)
     return tuple(
@@ -73,8 +73,14 @@ def parameters(strategy: type[Strategy]) -> tuple[Parameter, ...]:
 
 
 def parameter_names(strategy: type[Strategy]) -> tuple[str, ...]:
-    """The keys of a strategy in settings: the arguments of its constructor."""
-    return tuple(inspect.signature(strategy).parameters)
+    """The keys of a strategy in settings."""
+    return tuple(_settings_of(strategy))
+
+
+def _settings_of(strategy: type[Strategy]) -> dict[str, inspect.Parameter]:
+    """The arguments of its constructor, without those that only code can give."""
+    takes = inspect.signature(strategy).parameters
+    return {key: each for key, each in takes.items() if key not in strategy.not_settings}
 
 
 def strategy_named(name: str) -> Strategy:

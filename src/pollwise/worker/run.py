@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from typing import Any
 
 from pollwise.core.strategies.adaptive import Adaptive
 from pollwise.core.strategies.base import Strategy
+from pollwise.core.strategies.fixed import Fixed
 from pollwise.durations import Duration, seconds
 from pollwise.errors import LeaseLost, Reject, Snooze
 from pollwise.queues.base import Queue
@@ -62,18 +64,31 @@ class WorkerRunOptions(RunOptions):
         is the time after which the jobs of a killed worker go to others.
     grace: how long a stop waits for handlers before it cancels them and gives their jobs back.
     timeout: how long a handler may run, unless it has a timeout of its own; None for no limit.
+    drain: poll again at once after a full batch; None: every strategy does so except `Fixed`.
     hints: let a hint of a put end a pause early.
     long_interval: how long a pause may be while hints are proven to arrive.
     signals: stop on SIGTERM and SIGINT (in the main thread); a second one ends the grace.
     seed: makes jitter repeatable.
+    poll_interval: deprecated; the same as polling=Fixed(poll_interval).
     """
 
     polling: Strategy = field(default_factory=Adaptive)
     concurrency: int = 8
     prefetch: int | None = None
     lease: Duration = "60s"
+    poll_interval: InitVar[Duration | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, poll_interval: Duration | None) -> None:
+        if poll_interval is not None:
+            fixed = Fixed(poll_interval)
+            object.__setattr__(self, "polling", fixed)
+            warnings.warn(
+                f"WorkerRunOptions(poll_interval={poll_interval!r}) is deprecated and polls every "
+                f"{fixed.interval:g} seconds; write WorkerRunOptions(polling=Fixed("
+                f"{poll_interval!r}))",
+                DeprecationWarning,
+                stacklevel=3,
+            )
         super().__post_init__()
         if self.prefetch is not None:
             check_whole(self.prefetch, "prefetch", 0, MAX_CONCURRENCY)
@@ -105,6 +120,8 @@ class WorkerRun:
         clock: Clock,
         events: Events,
     ) -> None:
+        polling = options.polling.for_source(queue.capabilities.long_poll)
+        options = replace(options, polling=polling)
         self.source = queue.name
         self._queue = queue
         self._name = name

@@ -497,7 +497,26 @@ def test_held_intervals_are_holds() -> None:
 def test_presets(strategy: Ewma, waits: tuple[float, ...], alpha: float, drop_after: int) -> None:
     assert tuple(strategy.interval_of(name) for name in CLASSES) == waits
     assert (strategy.alpha, strategy.drop_after) == (alpha, drop_after)
-    assert (strategy.half_life, strategy.held) == (30.0, False)
+    assert (strategy.half_life, strategy.held) == (30.0, None)
+
+
+def test_intervals_are_holds_where_the_source_can_hold() -> None:
+    assert Ewma().for_source(can_hold=True) == Ewma(held=True)
+    assert Ewma().for_source(can_hold=False).longest_hold == 0
+    assert Ewma(held=False).for_source(can_hold=True) == Ewma(held=False)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Ewma(), Ewma.conservative(), Ewma.responsive(), Ewma.high_volume()],
+    ids=["default", "conservative", "responsive", "high volume"],
+)
+def test_a_fall_from_full_batches_to_single_items_resets_the_average_once(strategy: Ewma) -> None:
+    pacer = strategy.pacer()
+    feed(pacer, [10] * 200)
+    changes = [change for pause in feed(pacer, [1] * 200) for change in pause.changes]
+    assert [change.after for change in changes if change.what == "reset"] == [1.0]
+    assert pacer.state()["resets"] == 1
 
 
 def test_presets_can_be_held() -> None:
@@ -550,8 +569,8 @@ def test_decayed() -> None:
         ({"drop_after": 0}, "drop_after = 0 must be a whole number of at least 1: it counts low"),
         ({"drop_after": 2.0}, "drop_after = 2.0 must be a whole number of at least 1: it counts"),
         ({"drop_after": None}, "drop_after = None must be a whole number of at least 1: it"),
-        ({"held": "yes"}, "held = 'yes' must be true or false"),
-        ({"held": 1}, "held = 1 must be true or false"),
+        ({"held": "yes"}, "held = 'yes' must be true, false, or None"),
+        ({"held": 1}, "held = 1 must be true, false, or None"),
     ],
 )
 def test_refused(arguments: dict[str, Any], message: str) -> None:

@@ -400,7 +400,7 @@ def test_strategies_can_be_kept_in_sets() -> None:
             (
                 "Ewma(idle_interval=20.0, low_interval=9.0, medium_interval=8.0, "
                 "high_interval=7.0, very_high_interval=1.0, alpha=0.3, "
-                "drop_after=10, half_life=30.0, held=False)"
+                "drop_after=10, half_life=30.0, held=None)"
             ),
         ),
     ],

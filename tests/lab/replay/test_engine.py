@@ -82,10 +82,10 @@ def test_after_the_span_only_polls_that_find_something_count() -> None:
 
 def test_what_a_batch_limit_leaves_behind_is_polled_for_after_the_end() -> None:
     trace = trace_of([0.5] * 7, span=1)
-    drained = replay(trace, Fixed(1), Situation(capacity=2), keep_polls=True)
+    drained = replay(trace, Fixed(1), Situation(capacity=2, drain=True), keep_polls=True)
     assert drained.poll_times is not None
     assert drained.poll_times.tolist() == [0, 1, 1, 1, 1]
-    slow = replay(trace, Fixed(1), Situation(capacity=2, drain=False), keep_polls=True)
+    slow = replay(trace, Fixed(1), Situation(capacity=2), keep_polls=True)
     assert slow.poll_times is not None
     assert slow.poll_times.tolist() == [0, 1, 2, 3, 4]
     assert slow.waits.tolist() == [0.5, 0.5, 1.5, 1.5, 2.5, 2.5, 3.5]

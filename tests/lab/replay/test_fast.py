@@ -28,7 +28,7 @@ PLAIN = st.builds(
     Situation,
     capacity=st.one_of(st.none(), st.integers(1, 6)),
     concurrency=st.one_of(st.none(), st.integers(1, 6)),
-    drain=st.booleans(),
+    drain=st.sampled_from([True, False, None]),
     timestamps=st.booleans(),
 )
 

@@ -40,6 +40,10 @@ class Strategy(ABC):
 
     #: What settings call this strategy.
     name: ClassVar[str]
+    #: A full batch is followed by the next poll at once, unless the loop's `drain` says otherwise.
+    drains: ClassVar[bool] = True
+    #: Arguments that cannot be set in a file: the part that polls knows their value.
+    not_settings: ClassVar[frozenset[str]] = frozenset()
 
     @property
     @abstractmethod
@@ -55,6 +59,10 @@ class Strategy(ABC):
     def longest_hold(self) -> float:
         """The longest `hold` a pause of this strategy asks for, in seconds."""
         return float(getattr(self, "hold", 0.0))
+
+    def for_source(self, can_hold: bool) -> Strategy:
+        """This strategy for a source that can hold a poll, or cannot."""
+        return self
 
     @abstractmethod
     def pacer(self) -> Pacer:

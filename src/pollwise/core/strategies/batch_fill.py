@@ -24,7 +24,8 @@ class BatchFill(Strategy):
 
     min_interval: the shortest delay, and the first one.
     max_interval: the longest delay, reached while batches are nearly empty.
-    batch_size: the capacity to use if a source does not state its own.
+    batch_size: the capacity of a batch, for a source that does not state its own. Workers and
+        outboxes always do, so it is not a setting.
     hold: how long each poll may block at the server.
     """
 
@@ -34,6 +35,7 @@ class BatchFill(Strategy):
     hold: float
 
     name: ClassVar[str] = "batch_fill"
+    not_settings: ClassVar[frozenset[str]] = frozenset({"batch_size"})
 
     def __init__(
         self,

@@ -8,16 +8,16 @@ The idea of Arrakis, with its mistakes fixed:
   ever approaches 10, so the class begins at 95 % of the capacity where that is less.
 - A single spike is clamped to 3 × the average. The second in a row is a rise and counts in full;
   otherwise traffic that starts after a trickle would look like spikes for many polls.
-- Drop detection finds an outdated average: several low polls in a row while the average is higher.
-  It resets the average to what those polls found. A steady trickle, whose average is right, is not
-  reset. Full polls are never low, and empty ones are left to the decay.
+- Drop detection finds an outdated average: several low polls in a row, and an average that is
+  still more than 10 % above what they found. It resets the average to that. A steady trickle, whose
+  average is right, is not reset. Full polls are never low, and empty ones are left to the decay.
 - Only a poll that found something says what a full batch is. Otherwise an empty poll with little
   room could move the average into a busier class and shorten the pause.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -29,6 +29,7 @@ from pollwise.errors import ConfigError
 LOW, MEDIUM, HIGH = 2.0, 5.0, 10.0
 SATURATED = 0.95
 SPIKE = 3.0
+OUTDATED = 1.1
 NEGLIGIBLE = 0.2
 EMPTIES_BEFORE_DECAY = 2
 COUNTED_MAX = 2.0**53  # items in a poll; larger numbers count as this
@@ -51,10 +52,11 @@ class Ewma(Strategy):
     high_interval: the delay while the average is below 10.
     very_high_interval: the delay while the average is 10 or more, or 95 % of the capacity.
     alpha: weight of the newest batch; lower is steadier, higher more responsive.
-    drop_after: this many low polls in a row (one item, not full) reset an outdated average. Empty
-        polls between them do not count.
+    drop_after: this many low polls in a row (one item, not full) reset an average that is still
+        more than 10 % above one. Empty polls between them do not count.
     half_life: the time in which the average halves while polls are empty.
     held: use the intervals as holds instead of delays: each poll may block that long at the server.
+        None does so where the source can hold a poll.
     """
 
     idle_interval: float
@@ -65,7 +67,7 @@ class Ewma(Strategy):
     alpha: float
     drop_after: int
     half_life: float
-    held: bool
+    held: bool | None
 
     name: ClassVar[str] = "ewma"
 
@@ -80,7 +82,7 @@ class Ewma(Strategy):
         alpha: float = 0.3,
         drop_after: int = 10,
         half_life: Duration = "30s",
-        held: bool = False,
+        held: bool | None = None,
     ) -> None:
         given = {
             "idle_interval": idle_interval,
@@ -96,8 +98,8 @@ class Ewma(Strategy):
                     f"{busier} = {given[busier]!r} is longer than {quieter} = {given[quieter]!r}; "
                     "a busier class needs an interval no longer than a quieter one"
                 )
-        if not isinstance(held, bool):
-            raise ConfigError(f"held = {held!r} must be true or false")
+        if held is not None and not isinstance(held, bool):
+            raise ConfigError(f"held = {held!r} must be true, false, or None")
         self._set(
             **waits,
             alpha=number_within(alpha, "alpha", 0.0, 1.0, "the weight of the newest batch"),
@@ -107,12 +109,12 @@ class Ewma(Strategy):
         )
 
     @classmethod
-    def conservative(cls, *, held: bool = False) -> Ewma:
+    def conservative(cls, *, held: bool | None = None) -> Ewma:
         """Steady: a low alpha and the default intervals."""
         return cls(alpha=0.2, drop_after=10, held=held)
 
     @classmethod
-    def responsive(cls, *, held: bool = False) -> Ewma:
+    def responsive(cls, *, held: bool | None = None) -> Ewma:
         """Responsive: a high alpha, shorter intervals, earlier resets."""
         return cls(
             idle_interval=15, low_interval=10, medium_interval=6, high_interval=3,
@@ -120,7 +122,7 @@ class Ewma(Strategy):
         )  # fmt: skip
 
     @classmethod
-    def high_volume(cls, *, held: bool = False) -> Ewma:
+    def high_volume(cls, *, held: bool | None = None) -> Ewma:
         """For throughput: short intervals. Pair it with a worker's `lease="60s"`."""
         return cls(
             idle_interval=10, low_interval=8, medium_interval=5, high_interval=2,
@@ -138,6 +140,9 @@ class Ewma(Strategy):
     @property
     def longest_hold(self) -> float:
         return self.idle_interval if self.held else 0.0
+
+    def for_source(self, can_hold: bool) -> Ewma:
+        return replace(self, held=True) if self.held is None and can_hold else self
 
     def interval_of(self, volume: str) -> float:
         """The interval of a class, by its name."""
@@ -201,9 +206,9 @@ class EwmaPacer(Pacer):
             self._low_polls = 0
             return ()
         self._low_polls += 1
-        if self._low_polls < self._strategy.drop_after or self._classify() == "low":
-            return ()
         before = self._average
+        if self._low_polls < self._strategy.drop_after or before <= OUTDATED * outcome.found:
+            return ()
         self._average = float(outcome.found)  # each of the low polls found this many
         self._low_polls = 0
         self._resets += 1
@@ -236,9 +241,8 @@ class EwmaPacer(Pacer):
 
     def _pause(self, changes: tuple[Change, ...] = ()) -> Pause:
         interval = self._strategy.interval_of(self._volume)
-        if self._strategy.held:
-            return Pause(0.0, interval, changes)
-        return Pause(interval, 0.0, changes)
+        delay, hold = (0.0, interval) if self._strategy.held else (interval, 0.0)
+        return Pause(delay, hold, changes, self._average)
 
     def state(self) -> dict[str, Plain]:
         return {

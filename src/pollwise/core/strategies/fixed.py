@@ -13,8 +13,8 @@ from pollwise.errors import ConfigError
 
 @dataclass(frozen=True, init=False, slots=True)
 class Fixed(Strategy):
-    """Poll every `interval`, exactly: min_interval and max_interval are the interval, so it has no
-    jitter.
+    """Poll every `interval`, exactly: no jitter, and no poll at once after a full batch, unless
+    `drain` is on.
 
     interval: the delay after every poll.
     hold: how long each poll may block at the server. An interval of 0 needs a hold: polling
@@ -25,6 +25,7 @@ class Fixed(Strategy):
     hold: float
 
     name: ClassVar[str] = "fixed"
+    drains: ClassVar[bool] = False
 
     def __init__(self, interval: Duration = "500ms", *, hold: Duration = 0) -> None:
         held = seconds(hold, "hold")

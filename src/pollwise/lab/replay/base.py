@@ -59,7 +59,7 @@ class Situation:
     """What is polled, and how; the defaults are the plain case.
 
     capacity: how many items a poll can find at most; None for no limit.
-    drain: a full poll is followed by another at once.
+    drain: a full poll is followed by another at once; None: by every strategy except `Fixed`.
     hold: the source can hold a poll; without it, a strategy with a `hold` is an error.
     workers: pollers that compete for the same items, each with its own pacer.
     handler_time: seconds for which an item occupies one of a worker's `concurrency` slots.
@@ -72,7 +72,7 @@ class Situation:
     """
 
     capacity: int | None = None
-    drain: bool = True
+    drain: bool | None = None
     hold: bool = False
     workers: int = 1
     handler_time: float = 0.0
@@ -151,6 +151,11 @@ def most_found(situation: Situation) -> int | None:
     return min(limits) if limits else None
 
 
+def drains(strategy: Strategy, situation: Situation) -> bool:
+    """True if a full poll is followed by another at once."""
+    return strategy.drains if situation.drain is None else situation.drain
+
+
 def too_many_polls(strategy: Strategy, trace: Trace) -> ConfigError:
     """The error for a strategy whose pauses are so short that the replay would not end."""
     return ConfigError(
@@ -160,13 +165,14 @@ def too_many_polls(strategy: Strategy, trace: Trace) -> ConfigError:
     )
 
 
-def check(trace: Trace, strategy: Strategy, situation: Situation) -> None:
-    """Raise a ConfigError for what cannot be replayed, before anything runs."""
+def checked(trace: Trace, strategy: Strategy, situation: Situation) -> Strategy:
+    """The strategy for this situation; raises a ConfigError for what cannot be replayed."""
     check_arrivals(trace.arrivals, trace.span, f"trace {trace.name!r}")
     if not isinstance(strategy, Strategy):
         raise ConfigError(
             f"strategy = {strategy!r} is not a strategy; give e.g. Adaptive('100ms', '5s')"
         )
+    strategy = strategy.for_source(situation.hold)
     if strategy.longest_hold and not situation.hold:
         raise ConfigError(
             f"{strategy!r} holds its polls, but the situation's source cannot; replay it with "
@@ -184,6 +190,7 @@ def check(trace: Trace, strategy: Strategy, situation: Situation) -> None:
             f"failure_share = {situation.failure_share!r} must be in [0, 1): the share of polls "
             "that fail; if all failed, nothing would ever be found"
         )
+    return strategy
 
 
 def check_arrivals(arrivals: Seconds, span: float, what: str) -> None:
@@ -269,6 +276,9 @@ class WithoutJitter(Strategy):
     @property
     def longest_hold(self) -> float:
         return self._strategy.longest_hold
+
+    def for_source(self, can_hold: bool) -> Strategy:
+        return WithoutJitter(self._strategy.for_source(can_hold))
 
     def pacer(self) -> Pacer:
         return _PacerWithoutJitter(self, self._strategy.pacer())

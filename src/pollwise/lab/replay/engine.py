@@ -51,7 +51,7 @@ def replay(
     seed: for failures and jitter; the same seed gives the same replay.
     keep_polls: keep the time of each poll.
     """
-    base.check(trace, strategy, situation)
+    strategy = base.checked(trace, strategy, situation)
     engine = reference if why_not(strategy, situation) else fast
     return engine(trace, strategy, situation, seed=seed, keep_polls=keep_polls)
 
@@ -65,7 +65,7 @@ def reference(
     keep_polls: bool = False,
 ) -> Replay:
     """Replay a trace with the real loop under the virtual clock, in any situation."""
-    base.check(trace, strategy, situation)
+    strategy = base.checked(trace, strategy, situation)
     clock = VirtualClock()
     source = clock.run(_play(trace, strategy, situation, seed, clock))
     return _result(trace, strategy, source, keep_polls)
@@ -198,7 +198,7 @@ class _ReplayWorker:
                 random=base.drawn_by(seed, f"worker {number}"),
                 hints=source.hints,
                 retry=POLL_RETRY if situation.jitter else base.EXACT_RETRY,
-                drain=situation.drain,
+                drain=base.drains(strategy, situation),
                 spread=situation.jitter,
             ),
         )

@@ -51,7 +51,7 @@ def fast(
     keep_polls: bool = False,
 ) -> Replay:
     """Replay the plain case; a ConfigError for any other."""
-    base.check(trace, strategy, situation)
+    strategy = base.checked(trace, strategy, situation)
     need = why_not(strategy, situation)
     if need is not None:
         raise ConfigError(f"the fast path does not support {need}; use replay() or reference()")
@@ -122,7 +122,7 @@ def _compiled_ewma(strategy: Ewma) -> _CompiledStrategy:
     own = (strategy.alpha, float(strategy.drop_after), strategy.half_life)
     shared = (
         ewma.LOW, ewma.MEDIUM, ewma.HIGH, ewma.SATURATED, ewma.SPIKE, ewma.NEGLIGIBLE,
-        float(ewma.EMPTIES_BEFORE_DECAY), ewma.COUNTED_MAX, 0.5,
+        float(ewma.EMPTIES_BEFORE_DECAY), ewma.COUNTED_MAX, 0.5, ewma.OUTDATED,
     )  # fmt: skip
     numbers = (*intervals, *own, *shared)
     return _CompiledStrategy(kernels.EWMA, numbers, strategy.idle_interval, full=ewma.COUNTED_MAX)
@@ -145,8 +145,8 @@ def _run_compiled(
 
     def run(times: Seconds) -> tuple[int, int]:
         return kernels.replay(
-            arrivals, float(trace.span), compiled.kind, numbers, state, capacity, situation.drain,
-            base.STUCK_AFTER, base.POLLS_MAX, waits, times,
+            arrivals, float(trace.span), compiled.kind, numbers, state, capacity,
+            base.drains(strategy, situation), base.STUCK_AFTER, base.POLLS_MAX, waits, times,
         )  # fmt: skip
 
     polls, empty = run(np.empty(0))
@@ -175,6 +175,7 @@ def lean(
 
     arrivals = trace.arrivals.tolist()
     capacity = base.most_found(situation)
+    drains = base.drains(strategy, situation)
     pacer = strategy.pacer()
     draw = base.drawn_by(seed, "worker 0").random if situation.jitter else None
     first = pacer.first().delay
@@ -199,7 +200,7 @@ def lean(
             break
         outcome = Outcome(now, found, capacity, waited if situation.timestamps else ())
         delay = pacer.after(outcome).delay
-        if situation.drain and outcome.full:
+        if drains and outcome.full:
             continue
         if draw:
             delay = jittered(delay, strategy.min_interval, strategy.max_interval, draw())

@@ -33,17 +33,16 @@ def first_state(delay: float, full: float) -> Floats:
 def woken_at(now: float, delay: float) -> float:
     """When a sleep of `delay` from now ends under the virtual clock, with the same roundings.
 
-    The loop computes now + delay and sleeps for the difference; asyncio sets a timer, which may run
-    up to a nanosecond early; and the clock jumps by the difference. Each step rounds.
+    The loop computes now + delay and sleeps for the difference; asyncio sets a timer; and the clock
+    jumps by the difference. Each step rounds.
     """
     left = (now + delay) - now
     if left <= 0.0:
         return now
     due = now + left
-    while True:
+    while due > now:
         now = now + min(due - now, STRETCH)
-        if due <= now or due < now + 1e-9:
-            return now
+    return now
 
 
 _woken_at = compiled(woken_at)
@@ -83,7 +82,7 @@ def _ewma_class(p: Floats, average: float, full: float) -> int:
 @compiled
 def _ewma_found(p: Floats, s: Floats, at: float, found: int, capacity: int) -> None:
     alpha, drop_after, low = p[5], p[6], p[8]
-    spike, counted_max = p[12], p[15]
+    spike, counted_max, outdated = p[12], p[15], p[17]
     s[_EMPTIES] = 0.0
     s[_TRUE_AT] = at
     s[_FULL] = min(float(capacity), counted_max) if capacity > 0 else counted_max
@@ -98,7 +97,7 @@ def _ewma_found(p: Floats, s: Floats, at: float, found: int, capacity: int) -> N
         s[_LOW_POLLS] = 0.0
         return
     s[_LOW_POLLS] += 1.0
-    if s[_LOW_POLLS] >= drop_after and _ewma_class(p, s[_AVERAGE], s[_FULL]) != 1:
+    if s[_LOW_POLLS] >= drop_after and s[_AVERAGE] > outdated * found:
         s[_AVERAGE] = float(found)
         s[_LOW_POLLS] = 0.0
 

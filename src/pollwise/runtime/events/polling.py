@@ -20,6 +20,7 @@ class PollFinished(Event):
     delay: float
     hold: float
     hinted: bool
+    average: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

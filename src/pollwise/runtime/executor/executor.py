@@ -112,6 +112,7 @@ class Executor(Generic[H, C]):
                 hints=store.hints() if options.hints else None,
                 long_interval=seconds(options.long_interval, "long_interval"),
                 wants=wants,
+                drain=options.drain,
                 empty=True,
             ),
         )

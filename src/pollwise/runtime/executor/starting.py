@@ -62,6 +62,7 @@ class RunOptions:
     lease: Duration
     grace: Duration = "30s"
     timeout: Duration | None = None
+    drain: bool | None = None
     hints: bool = True
     long_interval: Duration = LONG_INTERVAL
     signals: bool = True
@@ -77,6 +78,8 @@ class RunOptions:
             raise ConfigError(
                 f"lease = {self.lease!r} must be from {MIN_LEASE:g} s to {MAX_LEASE:g} s"
             )
+        if self.drain is not None and not isinstance(self.drain, bool):
+            raise ConfigError(f"drain = {self.drain!r} must be True, False, or None")
         seconds(self.grace, "grace")
         if self.timeout is not None:
             seconds(self.timeout, "timeout", positive=True)
